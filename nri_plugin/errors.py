@@ -1,0 +1,109 @@
+"""Every error this project raises on purpose.
+
+Constructors take values; `str()` makes one lower-case sentence that says what,
+where, both sides of the comparison and, where an operator can act, what to do.
+`OSError` is converted at the lowest call and never crosses a layer.
+"""
+
+from collections.abc import Sequence
+
+
+class NriPinError(Exception):
+    """Base of all errors of this project; the command line prints `str()` on one line."""
+
+
+class ProtocolError(NriPinError):
+    """The connection cannot go on; it is closed with this as the logged reason."""
+
+
+class LocalProtocolError(ProtocolError):
+    """Our own side asked for something the protocol does not allow; nothing was sent."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something the protocol does not allow."""
+
+
+class AdmissionError(NriPinError):
+    """A container is refused; `reason` is the kubelet's reason word."""
+
+    reason = "UnexpectedAdmissionError"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}"
+
+
+class TopologyAffinityError(AdmissionError):
+    """The merged hint does not satisfy the topology policy."""
+
+    reason = "TopologyAffinityError"
+
+
+class SMTAlignmentError(AdmissionError):
+    """full-pcpus-only and the request is no whole number of cores, or not enough whole cores."""
+
+    reason = "SMTAlignmentError"
+
+
+class InsufficientCPUsError(AdmissionError):
+    """Fewer CPUs are available than requested."""
+
+    def __init__(self, requested: int, available: int, hint: str = "") -> None:
+        text = f"not enough cpus available to satisfy request: requested={requested}, available={available}"
+        super().__init__(text + (f"; {hint}" if hint else ""))
+        self.requested = requested
+        self.available = available
+
+
+class InsufficientMemoryError(AdmissionError):
+    """No NUMA nodes hold enough free memory of the requested type."""
+
+
+class NotYetSupportedError(AdmissionError):
+    """The request needs behaviour this version does not have; refused rather than guessed."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is not yet supported")
+
+
+class HostError(NriPinError):
+    """A file of the host could not be read or written; names the path."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+class CheckpointError(NriPinError):
+    """The checkpoint is unreadable or could not be written; names the path."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+class ConfigError(NriPinError):
+    """A configuration value is wrong; `where` is file:line:column and the key path."""
+
+    def __init__(self, where: str, detail: str) -> None:
+        super().__init__(f"{where}: {detail}" if where else detail)
+        self.where = where
+        self.detail = detail
+
+
+class InvariantError(NriPinError):
+    """A decision would break an invariant; it is not carried out."""
+
+    def __init__(self, violations: Sequence[str], steps: Sequence[str] = ()) -> None:
+        text = "; ".join(violations)
+        if steps:
+            text += f" (steps: {' '.join(steps)})"
+        super().__init__(f"decision would break an invariant: {text}")
+        self.violations = tuple(violations)
+        self.steps = tuple(steps)

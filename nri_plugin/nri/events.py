@@ -1,0 +1,279 @@
+"""What a session reports and what it is answered with: the language between wire and engine.
+
+The same event means the same whether it came as its own rpc (NRI 0.12 and later) or inside
+`StateChange` (before).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from nri_plugin.nri.messages import Container, ContainerUpdate, EventMask, Pod, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """The runtime introduces itself; times are milliseconds, 0 = not told (NRI <= 0.6)."""
+
+    config: str = ""
+    runtime_name: str = ""
+    runtime_version: str = ""
+    registration_timeout_ms: int = 0
+    request_timeout_ms: int = 0
+    nri_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronize:
+    """Everything that exists, complete (chunks are already joined)."""
+
+    pods: tuple[Pod, ...] = ()
+    containers: tuple[Container, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """The runtime says goodbye."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPodSandbox:
+    """A pod sandbox runs. Never refuse it: a refused sandbox can keep containerd from restarting."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePodSandbox:
+    """New pod-level resources, about to be applied."""
+
+    pod: Pod
+    overhead: Resources | None = None
+    resources: Resources | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PostUpdatePodSandbox:
+    """New pod-level resources were applied."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class StopPodSandbox:
+    """A pod sandbox stopped: the pod ends."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePodSandbox:
+    """A pod sandbox was removed."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class CreateContainer:
+    """A container is about to be created; the only event at which work may be refused."""
+
+    pod: Pod
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class PostCreateContainer:
+    """A container was created; nothing of it runs, it may have no cgroup yet."""
+
+    pod: Pod
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class StartContainer:
+    """The cgroup exists, the container's own process does not run yet."""
+
+    pod: Pod
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class PostStartContainer:
+    """The container runs."""
+
+    pod: Pod
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateContainer:
+    """The runtime is about to apply `resources`, given by the kubelet or another plugin."""
+
+    pod: Pod
+    container: Container
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class PostUpdateContainer:
+    """New resources were applied."""
+
+    pod: Pod
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class StopContainer:
+    """The container has stopped (it comes after the fact; `pod` may be nearly empty)."""
+
+    pod: Pod
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveContainer:
+    """The container was removed (`pod` may be nearly empty)."""
+
+    pod: Pod
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateContainerAdjustment:
+    """All plugins' changes to a container, for a yes or no (NRI >= 0.10).
+
+    Attributes:
+        owners: container id -> field number -> the plugin that set it (`NN-name`).
+        plugins: `NN-name` of every plugin consulted.
+    """
+
+    pod: Pod
+    container: Container
+    resources: Resources | None = None
+    updates: tuple[ContainerUpdate, ...] = ()
+    owners: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    plugins: tuple[str, ...] = ()
+
+
+NRIEvent: TypeAlias = (
+    Configure
+    | Synchronize
+    | Shutdown
+    | RunPodSandbox
+    | UpdatePodSandbox
+    | PostUpdatePodSandbox
+    | StopPodSandbox
+    | RemovePodSandbox
+    | CreateContainer
+    | PostCreateContainer
+    | StartContainer
+    | PostStartContainer
+    | UpdateContainer
+    | PostUpdateContainer
+    | StopContainer
+    | RemoveContainer
+    | ValidateContainerAdjustment
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An event that waits for `session.respond(call, ...)` or `session.refuse(call, ...)`.
+
+    Attributes:
+        call: names the waiting call on this connection.
+        deadline: in the caller's clock (the `now` given to `receive_data`), None = none.
+        size_bytes: encoded size of the request.
+    """
+
+    call: int
+    deadline: float | None
+    event: NRIEvent
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The runtime accepted our RegisterPlugin (may come after Configure)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationRefused:
+    """The runtime refused our name or index; the connection is dead and retrying is useless."""
+
+    code: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatesDone:
+    """An unsolicited UpdateContainers call ended; `failed` are container ids, `error` empty when accepted."""
+
+    call: int
+    failed: tuple[str, ...] = ()
+    error: str = ""
+
+
+SessionEvent: TypeAlias = Request | Registered | RegistrationRefused | UpdatesDone
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureResponse:
+    """The subscription; None lets the session choose all that this runtime's version allows of `wanted`."""
+
+    events: EventMask | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SynchronizeResponse:
+    """Updates of existing containers."""
+
+    updates: tuple[ContainerUpdate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateContainerResponse:
+    """What the new container gets (`resources`: only what is set changes anything) and updates of others."""
+
+    resources: Resources | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    updates: tuple[ContainerUpdate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateContainerResponse:
+    """Own update replaces the request after merging; others are applied first."""
+
+    updates: tuple[ContainerUpdate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StopContainerResponse:
+    """Updates of other containers."""
+
+    updates: tuple[ContainerUpdate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateContainerAdjustmentResponse:
+    """`reject` fails the creation with `reason`."""
+
+    reject: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyResponse:
+    """Acknowledges an event whose reply carries nothing."""
+
+
+NRIResponse: TypeAlias = (
+    ConfigureResponse
+    | SynchronizeResponse
+    | CreateContainerResponse
+    | UpdateContainerResponse
+    | StopContainerResponse
+    | ValidateContainerAdjustmentResponse
+    | EmptyResponse
+)
