@@ -1,0 +1,243 @@
+"""What has been promised to whom: a frozen value, returned by decisions and never mutated.
+
+The shared pool, free CPUs and free memory are derived from allocations and stored nowhere.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import TypeVar
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import Node
+
+Value = TypeVar("Value")
+
+
+class QOSClass(StrEnum):
+    """The pod's quality-of-service class."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+class Phase(StrEnum):
+    """Where in its life a container is, by the events seen, never by the runtime's state field."""
+
+    CREATING = "creating"
+    """Our reply to CreateContainer is out or under way; it may still fail."""
+    CREATED = "created"
+    """It exists in the runtime; it may have no cgroup yet."""
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupRef:
+    """Names a cgroup the way the runtime does.
+
+    Attributes:
+        parent: the pod's cgroup parent, `/kubepods/burstable/podUID` or a systemd slice.
+        path: the container's cgroups path, `<parent>/<id>` or `<slice>:<prefix>:<id>`; empty means
+            the parent itself.
+    """
+
+    parent: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBlock:
+    """Memory promised to a container.
+
+    Attributes:
+        nodes: NUMA nodes it is spread over.
+        resource: `memory` or `hugepages-SIZE`.
+        size_bytes: how much, over all `nodes`.
+    """
+
+    nodes: NodeMask
+    resource: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What one container of one pod was promised; ends with the pod.
+
+    Attributes:
+        cpus: its exclusive CPUs; empty when it runs in the shared pool.
+        mems: NUMA nodes its memory is bound to; empty when it is not bound.
+        memory: promised memory, by resource.
+        cpu_milli: the CPU request it was made for.
+        affinity: merged NUMA hint, empty for "any".
+        preferred: whether that hint was preferred.
+    """
+
+    cpus: CPUSet = CPUSet()
+    mems: NodeMask = NodeMask()
+    memory: tuple[MemoryBlock, ...] = ()
+    cpu_milli: int = 0
+    affinity: NodeMask = NodeMask()
+    preferred: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """A pod that exists.
+
+    Attributes:
+        uid: the Kubernetes uid; pods are keyed by it.
+        sandbox_id: its current sandbox.
+        cpu_milli: the pod's total request, None when the runtime did not tell.
+        memory_bytes: the pod's total memory limit, None when not told.
+        run_seen: RunPodSandbox was seen, so its end will be told too; pods known only from
+            Synchronize may end without an event.
+    """
+
+    uid: str
+    sandbox_id: str
+    name: str = ""
+    namespace: str = ""
+    qos: QOSClass = QOSClass.BEST_EFFORT
+    cgroup_parent: str = ""
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    run_seen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRecord:
+    """A container that exists in the runtime.
+
+    Attributes:
+        id: the runtime's id; records are keyed by it.
+        pod_uid: with `name`, the key of its allocation.
+        stored_cpus: the cpuset the runtime has on record and re-applies at any update.
+        stored_mems: the same for memory nodes.
+        unplaced: why it runs in the shared pool although policy would have placed or refused it.
+    """
+
+    id: str
+    pod_uid: str
+    name: str
+    phase: Phase
+    cgroup: CgroupRef
+    stored_cpus: CPUSet = CPUSet()
+    stored_mems: NodeMask = NodeMask()
+    unplaced: str = ""
+
+    @property
+    def key(self) -> str:
+        """Key of its allocation."""
+        return allocation_key(self.pod_uid, self.name)
+
+
+def allocation_key(pod_uid: str, container: str) -> str:
+    """`UID/NAME`; neither part can hold a slash in Kubernetes."""
+    return f"{pod_uid}/{container}"
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything remembered between two events.
+
+    Attributes:
+        pods: by uid.
+        containers: by the runtime's container id.
+        allocations: by `allocation_key`; only where something was promised.
+    """
+
+    pods: Mapping[str, PodRecord] = field(default_factory=dict)
+    containers: Mapping[str, ContainerRecord] = field(default_factory=dict)
+    allocations: Mapping[str, Allocation] = field(default_factory=dict)
+
+    @cached_property
+    def exclusive(self) -> CPUSet:
+        """All exclusive CPUs."""
+        mask = 0
+        for allocation in self.allocations.values():
+            mask |= allocation.cpus.mask
+        return CPUSet(mask)
+
+    def shared_pool(self, node: Node) -> CPUSet:
+        """CPUs that everything without exclusive CPUs runs on: online minus exclusive."""
+        return node.topology.online - self.exclusive
+
+    def available(self, node: Node) -> CPUSet:
+        """CPUs that can still become exclusive: allocatable minus exclusive."""
+        return node.allocatable - self.exclusive
+
+    def allocation_of(self, container: ContainerRecord) -> Allocation | None:
+        """What the container was promised, if anything."""
+        return self.allocations.get(container.key)
+
+    def desired_cpus(self, node: Node, container: ContainerRecord) -> CPUSet:
+        """The cpuset the container's cgroup should hold."""
+        allocation = self.allocations.get(container.key)
+        return allocation.cpus if allocation and allocation.cpus else self.shared_pool(node)
+
+    def containers_of(self, pod_uid: str) -> list[ContainerRecord]:
+        """The pod's containers."""
+        return [record for record in self.containers.values() if record.pod_uid == pod_uid]
+
+    def with_pod(self, pod: PodRecord) -> "State":
+        """This state with `pod` added or replaced."""
+        return replace(self, pods={**self.pods, pod.uid: pod})
+
+    def with_container(self, record: ContainerRecord) -> "State":
+        """This state with `record` added or replaced."""
+        return replace(self, containers={**self.containers, record.id: record})
+
+    def with_allocation(self, key: str, allocation: Allocation) -> "State":
+        """This state with the allocation added or replaced."""
+        return replace(self, allocations={**self.allocations, key: allocation})
+
+    def without_container(self, container_id: str) -> "State":
+        """This state without the container's record; its allocation stays."""
+        return replace(self, containers=_without(self.containers, container_id))
+
+    def without_allocation(self, key: str) -> "State":
+        """This state without that allocation."""
+        return replace(self, allocations=_without(self.allocations, key))
+
+    def released(self, pod_uid: str) -> "State":
+        """This state without the pod's allocations."""
+        prefix = allocation_key(pod_uid, "")
+        kept = {key: value for key, value in self.allocations.items() if not key.startswith(prefix)}
+        return self if len(kept) == len(self.allocations) else replace(self, allocations=kept)
+
+    def violations(self, node: Node) -> list[str]:
+        """What is wrong with this state on that node, one sentence each; empty when sound.
+
+        Written apart from the code that makes decisions, so that it can judge them.
+        """
+        problems = []
+        seen: dict[int, str] = {}
+        online = set(node.topology.online)
+        reserved = set(node.reserved)
+        memory_nodes = {n.id for n in node.topology.nodes if n.has_memory}
+        for key, allocation in self.allocations.items():
+            for cpu in allocation.cpus:
+                if cpu in seen:
+                    problems.append(f"CPU {cpu} is exclusive to both {seen[cpu]} and {key}")
+                if cpu in reserved:
+                    problems.append(f"reserved CPU {cpu} is exclusive to {key}")
+                seen[cpu] = key
+            wrong = [mem for mem in allocation.mems if mem not in memory_nodes]
+            if wrong:
+                problems.append(f"{key} is bound to NUMA nodes without memory: {wrong}")
+        if online <= set(seen) and any(self._is_shared(record) for record in self.containers.values()):
+            problems.append("the shared pool is empty while shared containers exist")
+        return problems
+
+    def _is_shared(self, record: ContainerRecord) -> bool:
+        allocation = self.allocations.get(record.key)
+        return record.phase != Phase.STOPPED and not (allocation and allocation.cpus)
+
+
+def _without(mapping: Mapping[str, Value], key: str) -> Mapping[str, Value]:
+    return {k: v for k, v in mapping.items() if k != key} if key in mapping else mapping
