@@ -1,0 +1,80 @@
+"""Where every start of `nri-pin` begins, and where every error ends.
+
+Two starts must stay small and quick because container creation waits behind them: `nri-pin run`, and
+the start by the runtime itself, which gives no arguments, an empty environment but for `NRI_PLUGIN_*`, and
+an open socket. Both are told apart here, before the command line library is loaded.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from nri_plugin.errors import ConfigError, NriPinError
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130  # what shells report for SIGINT
+EXIT_PIPE_CLOSED = 141  # what shells report for SIGPIPE
+
+DEBUG_VARIABLE = "NRI_PIN_DEBUG"
+HELP_OPTIONS = frozenset({"--help", "-h"})
+
+
+def agent_arguments(args: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
+    """The agent's own arguments when this start is the agent's, None when the command line's.
+
+    Source: NRI starts a plugin it owns without arguments and names the socket in `NRI_PLUGIN_SOCKET`.
+    """
+    if not args:
+        return [] if environment.get("NRI_PLUGIN_SOCKET") else None
+    if args[0] == "run" and HELP_OPTIONS.isdisjoint(args[1:]):
+        return list(args[1:])
+    return None
+
+
+def start(args: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Hand over to the agent or to the command line; returns the exit code."""
+    for_agent = agent_arguments(args, environment)
+    if for_agent is not None:
+        from nri_plugin.app import agent
+
+        return agent.main(for_agent)
+    from nri_plugin.cli.main import run_command_line
+
+    return run_command_line(args)
+
+
+def exit_code(error: BaseException) -> int:
+    """The stable exit code of an error: 2 when the caller has to change something, 1 otherwise."""
+    return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILURE
+
+
+def complain(text: str) -> None:
+    """One line on standard error, whatever the text holds."""
+    sys.stderr.write(f"nri-pin: {' '.join(text.split())}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `nri-pin`; returns the exit code and lets no error out but those asked for by `NRI_PIN_DEBUG`."""
+    try:
+        return start(sys.argv[1:] if argv is None else argv, os.environ)
+    except NriPinError as error:
+        complain(str(error))
+        return exit_code(error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away; without this the interpreter complains when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        complain(
+            f"unexpected {type(error).__name__}: {error}; run again with {DEBUG_VARIABLE}=1 and report it"
+        )
+        return EXIT_FAILURE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

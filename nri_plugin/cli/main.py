@@ -1,0 +1,99 @@
+"""The table of commands. A command's module is imported when it is used, never to list it."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import click
+
+from nri_plugin import __version__
+
+EXIT_INTERRUPTED = 130
+EXAMPLES = """\b
+Examples:
+  nri-pin demo                               watch a node fill up, no root needed
+  nri-pin topology                           the machine as placements see it
+  nri-pin run --config /etc/nri-pin/config.yaml
+  nri-pin state show                         who holds which CPUs
+  nri-pin install --plugin-dir /opt/nri/plugins
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command: where its code is and the line that lists it."""
+
+    target: str
+    summary: str
+
+
+COMMANDS: Mapping[str, Entry] = {
+    "run": Entry("nri_plugin.cli.run:command", "Run the agent on this node."),
+    "demo": Entry("nri_plugin.cli.demo:command", "Play a day in the life of a node; needs no root."),
+    "topology": Entry("nri_plugin.cli.topology:command", "Show CPUs, caches and NUMA nodes of a machine."),
+    "state": Entry("nri_plugin.cli.state:command", "Show or verify what the agent has promised."),
+    "install": Entry("nri_plugin.cli.install:command", "Let the container runtime start the plugin itself."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose members are the rows of `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
+        """The names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - same
+        """The command, imported now; None when there is no such name."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{entry.target} is no command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - same
+        """List the table without importing what it names."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+    epilog=EXAMPLES,
+)
+@click.version_option(__version__, prog_name="nri-pin", message="%(prog)s %(version)s")
+def group() -> None:
+    """Give containers NUMA-aligned CPUs and memory nodes, by the kubelet's rules."""
+
+
+def run_command_line(args: Sequence[str]) -> int:
+    """Run one command; returns its exit code.
+
+    Raises:
+        NriPinError: as the command raises it; the caller prints it.
+    """
+    try:
+        result = group.main(args=list(args), prog_name="nri-pin", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(f"nri-pin: {one_line(error)}", err=True)
+        return error.exit_code
+    except click.Abort:
+        return EXIT_INTERRUPTED
+    return result if type(result) is int else 0
+
+
+def one_line(error: click.ClickException) -> str:
+    """The error in the house's form: one lower-case sentence that ends in what to do next."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    text = text[:1].lower() + text[1:]
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        text += f"; see {error.ctx.command_path} --help"
+    return text
