@@ -1,0 +1,47 @@
+"""A guest's disk: the root with its start-up files, as an ext4 image that every boot uses as a snapshot."""
+
+import shutil
+from pathlib import Path
+
+from .kernel import extract_kernel
+from .progress import step
+from .shell import LabError, run
+
+_START_FILES = {"guest_init.sh": "sbin/lab-init", "guest_server.py": "sbin/lab-server"}
+
+
+def build_disk(root: Path, kernel_root: Path, key: str, work: Path) -> tuple[Path, Path]:
+    """Return the disk image of `root` and the kernel of `kernel_root`, made now or kept."""
+    disk, kernel = work / f"guest-{key}.img", work / f"vmlinux-{key}"
+    done = work / f"guest-{key}.done"
+    if done.exists():
+        return disk, kernel
+    for leftover in [*work.glob("guest-*"), *work.glob("vmlinux-*")]:
+        leftover.unlink()
+    with step("building the guest's disk"):
+        _add_kernel_modules(root, kernel_root)
+        for name, target in _START_FILES.items():
+            shutil.copy(Path(__file__).parent / name, root / target)
+            (root / target).chmod(0o755)
+        run(["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal,^metadata_csum", "-m0", "-d", root, disk, "1500M"])
+        extract_kernel(_only(kernel_root / "boot", "vmlinuz-*"), kernel)
+    done.touch()
+    return disk, kernel
+
+
+def _add_kernel_modules(root: Path, kernel_root: Path) -> None:
+    """Overlay is the one driver the guest needs that is not built in; the other modules stay out of the image."""
+    modules = _only(kernel_root / "usr/lib/modules", "*")
+    target = root / "usr/lib/modules" / modules.name
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(modules / "kernel/fs/overlayfs", target / "kernel/fs/overlayfs")
+    for name in ("modules.builtin", "modules.order", "modules.builtin.modinfo"):
+        shutil.copy(modules / name, target / name)
+    run(["chroot", root, "/sbin/depmod", modules.name])
+
+
+def _only(directory: Path, pattern: str) -> Path:
+    found = sorted(directory.glob(pattern))
+    if len(found) != 1:
+        raise LabError(f"expected one {pattern} in {directory}, found {len(found)}")
+    return found[0]

@@ -1,0 +1,129 @@
+"""Layer 3: a guest with a kernel and a machine of its own, driven over a virtio-serial port.
+
+Emulation in one thread: slower than several, and it never hung. Hardware acceleration is not tried, because the device
+file promises nothing: inside another virtual machine stock kernels often do not come up.
+"""
+
+import base64
+import json
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from .machines import CPU_MODEL, Machine
+from .progress import say
+from .shell import LabError
+
+_KERNEL_LINE = "console=ttyS0 root=/dev/nvme0n1 rootwait rw init=/sbin/lab-init panic=-1 quiet"
+_FASTER_BOOT = "random.trust_cpu=on mitigations=off nokaslr"
+_BOOT_LIMIT_S = 120
+_ANSWER_LIMIT_S = 300  # the longest silence between two lines of a running command
+_CHUNK = 1 << 18
+
+
+class Guest:
+    """A running guest; leaving the context ends it and forgets every change to its disk."""
+
+    def __init__(self, disk: Path, kernel: Path, machine: Machine, console: Path) -> None:
+        self._console = console
+        # a directory of its own: names of unix sockets end at 107 bytes
+        with tempfile.TemporaryDirectory(prefix="guest-") as directory:
+            path = f"{directory}/port"
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(path)
+                listener.listen(1)
+                command = _command(disk, kernel, machine, console, path)
+                log = console.with_suffix(".qemu").open("w")
+                self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                self._port = self._connect(listener)
+
+    def _connect(self, listener: socket.socket) -> IO[bytes]:
+        listener.settimeout(10)
+        try:
+            connection, _ = listener.accept()
+            connection.settimeout(_BOOT_LIMIT_S)
+            port = connection.makefile("rwb")
+            self.seconds_to_boot = float(json.loads(port.readline())["ready"])
+            connection.settimeout(_ANSWER_LIMIT_S)
+        except (OSError, ValueError) as error:
+            self.close()
+            said = self._console.read_text(errors="replace")[-800:] if self._console.exists() else ""
+            raise LabError(f"the guest did not come up ({error!r}); its console ends with: {said}") from error
+        self._connection = connection
+        return port
+
+    def run(self, shell_text: str, hear: Callable[[str], None] = lambda _line: None) -> int:
+        """Run a command in the guest, give every line it prints to `hear`, return its status."""
+        self._send({"run": shell_text})
+        while True:
+            answer = self._receive()
+            if "line" in answer:
+                hear(answer["line"])
+            if "rc" in answer:
+                return int(answer["rc"])
+
+    def put(self, source: Path, target: str) -> None:
+        """Copy a file into the guest, where it must not exist yet."""
+        data = source.read_bytes()
+        for at in range(0, len(data), _CHUNK):
+            self._send({"put": target, "data": base64.b64encode(data[at : at + _CHUNK]).decode()})
+            self._receive()
+
+    def get_directory(self, path: str, target: Path) -> None:
+        """Copy a directory of text files out of the guest."""
+        lines: list[str] = []
+        self.run(f"tar -C {path} -cz . | base64 -w 60000", lines.append)
+        target.mkdir(parents=True, exist_ok=True)
+        data = base64.b64decode("".join(lines))
+        subprocess.run(["tar", "-C", str(target), "-xz"], input=data, check=True)
+
+    def close(self) -> None:
+        """End the guest; doing it twice does nothing."""
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> "Guest":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, message: dict[str, str]) -> None:
+        self._port.write((json.dumps(message) + "\n").encode())
+        self._port.flush()
+
+    def _receive(self) -> dict[str, Any]:
+        try:
+            line = self._port.readline()
+        except TimeoutError as error:
+            raise LabError(f"the guest said nothing for {_ANSWER_LIMIT_S} s") from error
+        if not line:
+            raise LabError(f"the guest ended; its console ends with: {self._console.read_text(errors='replace')[-800:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def boot(disk: Path, kernel: Path, machine: Machine, console: Path) -> Guest:
+    """Start a guest, a second time if the first start fails: emulated boots do, once in a while."""
+    try:
+        return Guest(disk, kernel, machine, console)
+    except LabError as error:
+        say(f"starting the guest once more: {error}")
+        return Guest(disk, kernel, machine, console)
+
+
+def _command(disk: Path, kernel: Path, machine: Machine, console: Path, port: str) -> list[str]:
+    command = ["qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=single", "-cpu", CPU_MODEL]
+    command += machine.arguments()
+    command += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", f"file:{console}"]
+    command += ["-device", "virtio-serial-pci", "-chardev", f"socket,id=port,path={port}"]
+    command += ["-device", "virtserialport,chardev=port,name=lab"]
+    command += ["-drive", f"if=none,id=disk,format=raw,file={disk},snapshot=on,cache=unsafe"]
+    command += ["-device", "nvme,drive=disk,serial=disk"]
+    return [*command, "-kernel", str(kernel), "-append", f"{_KERNEL_LINE} {_FASTER_BOOT}"]

@@ -1,0 +1,99 @@
+"""Root file systems: a closure of Debian packages, unpacked without running any maintainer script.
+
+That takes seconds where a real installation takes a minute, and it gives roots of releases that this machine does not
+run. What the scripts would have done and the lab needs is done here, each with its reason.
+"""
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from .apt import Mirror, PackageLists
+from .progress import step
+from .shell import run
+
+_TOOLS = "bash coreutils sed grep mount util-linux procps iproute2 kmod tar gzip python3 busybox-static".split()
+_ALWAYS = ["base-files", "base-passwd", "dash", *_TOOLS, "containerd", "runc"]
+_UNWANTED = ["doc", "man", "locale", "info", "i18n"]
+_BUILDER_VERSION = 3  # part of every cache key: count up when a root is built in another way
+
+
+@dataclass(frozen=True, slots=True)
+class RootRecipe:
+    """One root: a release and what it holds beside the container runtime."""
+
+    suite: str
+    extra: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Short hash over everything that decides what the root holds, the day's packages excepted."""
+        text = f"{_BUILDER_VERSION} {self.suite} {_ALWAYS} {self.extra}"
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+RECIPES = {
+    "trixie": RootRecipe("trixie", ("linux-image-cloud-amd64",)),  # containerd 1.7; the kernel of all guests
+    "sid": RootRecipe("sid", ("crun", "dbus", "systemd-sysv")),  # containerd 2.1 or later
+}
+
+
+def build_root(recipe: RootRecipe, mirror: Mirror, work: Path) -> Path:
+    """Return the directory of the root, built now or kept from an earlier run."""
+    root = work / f"root-{recipe.suite}-{recipe.key}"
+    done = root.with_suffix(".done")
+    if done.exists():
+        return root
+    for leftover in work.glob(f"root-{recipe.suite}-*"):
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    with step(f"building the {recipe.suite} root"):
+        archives = work / f"debs-{recipe.suite}"
+        shutil.rmtree(archives, ignore_errors=True)
+        PackageLists(mirror, recipe.suite, work / f"apt-{recipe.suite}").fetch([*_ALWAYS, *recipe.extra], archives)
+        _unpack(archives, root)
+        _complete(root)
+        shutil.rmtree(archives)
+    done.touch()
+    return root
+
+
+def python_of(root: Path) -> str:
+    """Version of the root's Python as `3.13`."""
+    return (root / "usr/bin/python3").readlink().name.removeprefix("python")
+
+
+def _unpack(archives: Path, root: Path) -> None:
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (root / "usr" / name).mkdir(parents=True)
+        (root / name).symlink_to(f"usr/{name}")
+    excluded = " ".join(f"--exclude=./usr/share/{name}" for name in _UNWANTED)
+    script = f'for d in "$0"/*.deb; do dpkg-deb --fsys-tarfile "$d" | tar -C "$1" -x --keep-directory-symlink {excluded}; done'
+    run(["bash", "-o", "pipefail", "-e", "-c", script, archives, root])
+
+
+def _complete(root: Path) -> None:
+    for name in ("proc", "sys", "dev", "run", "tmp", "root", "out", "etc", "opt", "var/lib/containerd"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(root / "var/run", ignore_errors=True)
+    (root / "var/run").unlink(missing_ok=True)
+    (root / "var/run").symlink_to("/run")
+    for name in ("passwd", "group"):
+        if not (root / "etc" / name).exists():
+            shutil.copy(root / "usr/share/base-passwd" / f"{name}.master", root / "etc" / name)
+    _add_line(root / "etc/passwd", "messagebus:x:100:100::/nonexistent:/usr/sbin/nologin")  # dbus refuses without it
+    _add_line(root / "etc/group", "messagebus:x:100:")
+    if not (root / "bin/sh").exists():
+        (root / "bin/sh").symlink_to("dash")
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n")  # a sandbox cannot be made without one
+    for name in ("resolv.conf", "machine-id"):
+        (root / "etc" / name).write_text("")
+    (root / "etc/hostname").write_text("lab\n")
+    run(["ldconfig", "-r", root])
+    run(["chroot", root, "/usr/bin/python3", "-m", "compileall", "-q", "/usr/lib/" + (root / "usr/bin/python3").readlink().name])
+
+
+def _add_line(path: Path, line: str) -> None:
+    text = path.read_text()
+    if line.split(":")[0] + ":" not in text:
+        path.write_text(text + line + "\n")
