@@ -1,0 +1,158 @@
+"""What sysfs says about CPUs: which are there, cores, sockets and caches.
+
+Groups are named by who shares them, never by the kernel's ids: core ids repeat
+across sockets and even within one, package ids may be -1, cache ids are not
+unique. Each grouping is a partition of the online CPUs whatever the files say:
+CPUs belong together when they report the same set of online CPUs.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from nri_plugin import bits
+from nri_plugin.errors import HostError
+from nri_plugin.host.sysfs_files import KernelFiles
+
+CPU_DIR = "sys/devices/system/cpu"
+
+_CORE = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
+_PACKAGE = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
+"""Files that say the same, new names and lists first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CPULists:
+    """CPUs by state, as masks.
+
+    Attributes:
+        online: never empty.
+        present: None where the kernel has no such file.
+        possible: likewise.
+        isolated: likewise.
+        offline: present (or, without that file, listed) but not online.
+        offline_file: what `cpu/offline` says: it also counts CPUs that are only possible.
+    """
+
+    online: int
+    present: int | None
+    possible: int | None
+    isolated: int | None
+    offline: int
+    offline_file: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Sockets as masks.
+
+    Attributes:
+        groups: by socket id, ascending.
+        kernel_ids: the kernel's package ids and their CPUs; may hold -1.
+        has_ids: whether the kernel's ids made the groups; otherwise the sibling lists did and
+            ids are counted from 0.
+    """
+
+    groups: tuple[tuple[int, int], ...]
+    kernel_ids: Mapping[int, int]
+    has_ids: bool
+
+
+def read_cpus(files: KernelFiles) -> CPULists:
+    """Which CPUs there are.
+
+    Raises:
+        HostError: no CPU directory, no online CPU, or a file that cannot be read.
+    """
+    listed = bits.from_ids(files.numbered(CPU_DIR, "cpu"))
+    online = files.id_list(f"{CPU_DIR}/online")
+    if online is None:
+        online = bits.from_ids(cpu for cpu in bits.iterate(listed) if _is_up(files, cpu))
+    if not online:
+        raise HostError(
+            files.path(CPU_DIR), "lists no online cpu; the root must be a directory that holds sys and proc"
+        )
+    present = files.id_list(f"{CPU_DIR}/present")
+    return CPULists(
+        online=online,
+        present=present,
+        possible=files.id_list(f"{CPU_DIR}/possible"),
+        isolated=files.id_list(f"{CPU_DIR}/isolated"),
+        offline=(listed if present is None else present) & ~online,
+        offline_file=files.id_list(f"{CPU_DIR}/offline"),
+    )
+
+
+def read_cores(files: KernelFiles, online: int) -> tuple[int, ...]:
+    """Online hardware threads of each core, by lowest CPU; a CPU without a sibling list is a core."""
+    return groups_by_members((cpu, topology_ids(files, cpu, _CORE)) for cpu in bits.iterate(online))
+
+
+def read_sockets(files: KernelFiles, online: int) -> Sockets:
+    """Sockets by package id; where an id is missing or negative, by the lists of package siblings.
+
+    The id is preferred: some firmware gives wrong sibling lists and right ids.
+    """
+    kernel_ids: dict[int, int] = {}
+    for cpu in bits.iterate(online):
+        number = files.number(f"{CPU_DIR}/cpu{cpu}/topology/physical_package_id")
+        package = -1 if number is None else number
+        kernel_ids[package] = kernel_ids.get(package, 0) | 1 << cpu
+    if min(kernel_ids) >= 0:
+        return Sockets(tuple(sorted(kernel_ids.items())), kernel_ids, has_ids=True)
+    siblings = groups_by_members((cpu, _package_siblings(files, cpu, online)) for cpu in bits.iterate(online))
+    return Sockets(tuple(enumerate(siblings)), kernel_ids, has_ids=False)
+
+
+def read_l3(files: KernelFiles, online: int) -> tuple[int, ...]:
+    """Online CPUs of each level 3 cache, by lowest CPU; CPUs without one are in no group."""
+    return groups_by_members(
+        (cpu, mask)
+        for cpu in bits.iterate(online)
+        if (mask := _l3_of(files, f"{CPU_DIR}/cpu{cpu}/cache")) is not None
+    )
+
+
+def topology_ids(files: KernelFiles, cpu: int, names: Iterable[str]) -> int | None:
+    """The mask in the first of these files of a CPU's `topology` directory."""
+    return files.ids(*(f"{CPU_DIR}/cpu{cpu}/topology/{name}" for name in names))
+
+
+def cache_ids(files: KernelFiles, where: str) -> int | None:
+    """The CPUs that share the cache whose directory this is."""
+    return files.ids(f"{where}/shared_cpu_list", f"{where}/shared_cpu_map")
+
+
+def groups_by_members(sets: Iterable[tuple[int, int | None]]) -> tuple[int, ...]:
+    """A partition of the given CPUs: those that report the same set are one group, by lowest CPU.
+
+    Args:
+        sets: each CPU and the set it reports; None stands for itself alone. CPUs that are not
+            given (offline, absent) do not count in a reported set.
+    """
+    table = [(cpu, 1 << cpu if mask is None else mask) for cpu, mask in sets]
+    known = bits.from_ids(cpu for cpu, _ in table)
+    groups: dict[int, int] = {}
+    for cpu, mask in table:
+        key = mask & known
+        groups[key] = groups.get(key, 0) | 1 << cpu
+    return tuple(sorted(groups.values(), key=bits.lowest))
+
+
+def _is_up(files: KernelFiles, cpu: int) -> bool:
+    """Whether a CPU is online on a kernel without a list; one that cannot go offline has no file."""
+    return files.number(f"{CPU_DIR}/cpu{cpu}/online") != 0
+
+
+def _package_siblings(files: KernelFiles, cpu: int, online: int) -> int:
+    mask = topology_ids(files, cpu, _PACKAGE)
+    return online if mask is None else mask
+
+
+def _l3_of(files: KernelFiles, where: str) -> int | None:
+    """The CPUs that share this CPU's L3, looked for at its usual place first."""
+    if files.text(f"{where}/index3/level") == "3":
+        return cache_ids(files, f"{where}/index3")
+    for index in files.numbered(where, "index"):
+        if files.text(f"{where}/index{index}/level") == "3":
+            return cache_ids(files, f"{where}/index{index}")
+    return None
