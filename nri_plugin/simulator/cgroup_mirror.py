@@ -1,0 +1,177 @@
+"""A cgroup tree as a directory, so that a process that was written for `/sys/fs/cgroup` can work on it.
+
+Directories do not answer writes: `absorb` reads what was written since the last time, applies the kernel's
+rules and puts the files right. What was rejected is reported, since the writer was told nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nri_plugin.errors import HostError
+from nri_plugin.simulator.cgroup_rules import V1, V2
+from nri_plugin.simulator.cgroup_tree import ROOT, CgroupTree, CgroupWriteError, Resource
+
+CONTROLLERS = "cpuset cpu io memory hugetlb pids"
+
+OWN = "cpuset.{resource}"
+EFFECTIVE: Mapping[int, str] = {V1: "cpuset.effective_{resource}", V2: "cpuset.{resource}.effective"}
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A write from outside that the kernel would have taken."""
+
+    path: str
+    resource: Resource
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Absorbed:
+    """What `absorb` found."""
+
+    accepted: tuple[Accepted, ...] = ()
+    rejected: tuple[CgroupWriteError, ...] = ()
+
+
+class CgroupMirror:
+    """Keeps a directory equal to a tree.
+
+    Attributes:
+        tree: the truth.
+        root: the directory that stands for `/sys/fs/cgroup`.
+    """
+
+    def __init__(self, tree: CgroupTree, root: Path) -> None:
+        self.tree = tree
+        self.root = root
+        self._base = root / "cpuset" if tree.version == V1 else root
+        self._written: dict[Path, str] = {}
+
+    def directory(self, path: str) -> Path:
+        """Where that cgroup is."""
+        return self._base / path if path else self._base
+
+    def materialize(self) -> None:
+        """Write the whole tree.
+
+        Raises:
+            HostError: a file or directory could not be made.
+        """
+        for path in self.tree:
+            self._make(path)
+            self._put_sets(path)
+
+    def add(self, path: str) -> None:
+        """Make a cgroup, and those above it, in the tree and in the directory."""
+        self.tree.add(path)
+        parts = path.split("/")
+        for count in range(1, len(parts) + 1):
+            self._make("/".join(parts[:count]))
+            self._put_sets("/".join(parts[:count]))
+
+    def remove(self, path: str) -> None:
+        """Remove a cgroup from the tree and from the directory.
+
+        Raises:
+            OSError: EBUSY while it has children or processes.
+        """
+        self.tree.remove(path)
+        directory = self.directory(path)
+        for file in directory.iterdir():
+            self._written.pop(file, None)
+            file.unlink()
+        directory.rmdir()
+
+    def absorb(self) -> Absorbed:
+        """Take over what others wrote, by the kernel's rules, and put every file right.
+
+        A file of no bytes is a writer that has opened it and not written yet: left alone, as the
+        kernel would.
+        """
+        accepted: list[Accepted] = []
+        rejected: list[CgroupWriteError] = []
+        for path in list(self.tree):
+            for resource in Resource:
+                self._absorb_file(path, resource, accepted, rejected)
+        self.flush()
+        return Absorbed(tuple(accepted), tuple(rejected))
+
+    def flush(self) -> None:
+        """Write every file whose text changed."""
+        for path in self.tree:
+            self._put_sets(path)
+
+    def _absorb_file(
+        self, path: str, resource: Resource, accepted: list[Accepted], rejected: list[CgroupWriteError]
+    ) -> None:
+        name = self._own_name(path, resource)
+        if not name:
+            return
+        file = self.directory(path) / name
+        text = _read(file)
+        if text in {self._written.get(file), ""}:
+            return
+        before = self.tree.text(path, resource)
+        self._written[file] = text
+        try:
+            self.tree.write(path, resource, text)
+        except CgroupWriteError as error:
+            rejected.append(error)
+            return
+        accepted.append(Accepted(path, resource, before, self.tree.text(path, resource)))
+
+    def _own_name(self, path: str, resource: Resource) -> str:
+        """The file of the own set; on v2 the root has none."""
+        is_missing = path == ROOT and self.tree.version == V2
+        return "" if is_missing else OWN.format(resource=resource)
+
+    def _effective_name(self, resource: Resource) -> str:
+        return EFFECTIVE[self.tree.version].format(resource=resource)
+
+    def _effective_text(self, path: str, resource: Resource) -> str:
+        return self.tree.text(path, resource, effective=True)
+
+    def _put_sets(self, path: str) -> None:
+        for resource in Resource:
+            self._put(path, self._own_name(path, resource), self.tree.text(path, resource))
+            self._put(path, self._effective_name(resource), self._effective_text(path, resource))
+
+    def _make(self, path: str) -> None:
+        directory = self.directory(path)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise HostError(str(directory), f"cannot be made: {error.strerror}") from error
+        if self.tree.version == V2:
+            self._put(path, "cgroup.controllers", CONTROLLERS)
+            self._put(path, "cgroup.subtree_control", CONTROLLERS)
+        self._put(path, "cgroup.procs", "")
+
+    def _put(self, path: str, name: str, text: str) -> None:
+        if not name:
+            return
+        if (
+            path == ROOT
+            and name.startswith("cpuset.")
+            and self.tree.version == V1
+            and "effective" not in name
+        ):
+            text = self.tree.text(ROOT, Resource(name.removeprefix("cpuset.")), effective=True)
+        file = self.directory(path) / name
+        if self._written.get(file) == text + "\n":
+            return
+        try:
+            file.write_text(text + "\n", encoding="ascii")
+        except OSError as error:
+            raise HostError(str(file), f"cannot be written: {error.strerror}") from error
+        self._written[file] = text + "\n"
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii", errors="replace")
+    except OSError as error:
+        raise HostError(str(file), f"cannot be read: {error.strerror}") from error
