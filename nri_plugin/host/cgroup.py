@@ -1,0 +1,240 @@
+"""CPUs and memory nodes of cgroups, read and written where the kernel keeps them.
+
+Only values change: no cgroup and no file is ever made, none is ever emptied, and a value that is already
+right is not written. One `write()` carries a whole value, so nobody sees half of one.
+"""
+
+import errno
+import os
+from enum import StrEnum
+from typing import Any
+
+from cgroupspy.controllers import Controller
+from cgroupspy.interfaces import BaseFileInterface
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import HostError
+from nri_plugin.host.cgroup_error import GONE, host_error
+from nri_plugin.host.cgroup_path import cgroup_path
+from nri_plugin.host.cgroup_root import CpusetTree, find_cpuset_tree
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.state import CgroupRef
+
+LONGEST_VALUE = 1 << 16
+"""Bytes; 8192 CPUs, every other one set, make a list of 20 kB."""
+
+CRUN_SUBGROUP = "container"
+"""crun with the systemd driver keeps the processes, and a cpuset of their own, one level below the scope."""
+
+
+class WriteOutcome(StrEnum):
+    """What became of a write that did not fail."""
+
+    WRITTEN = "written"
+    UNCHANGED = "unchanged"
+    """The cgroup held an equal value; nothing was written."""
+    MISSING = "missing"
+    """There is no such cgroup, or it has no cpuset files; `Cgroups.missing_error` tells which."""
+
+
+class _Directory:
+    """All that a cgroupspy controller asks of the node it belongs to."""
+
+    __slots__ = ("full_path",)
+
+    def __init__(self, full_path: bytes) -> None:
+        self.full_path = full_path
+
+
+class _CpusetFiles(Controller):
+    """The cpuset files both cgroup versions share; opening never creates and never follows a link.
+
+    Differs: cgroupspy opens for writing with creation and truncation. On a kernel tree truncation
+    only wakes watchers a second time; on a tree of ordinary files it is needed.
+    """
+
+    cpus = BaseFileInterface("cpuset.cpus")
+    mems = BaseFileInterface("cpuset.mems")
+
+    def __init__(self, directory: str, *, truncate: bool) -> None:
+        super().__init__(_Directory(os.fsencode(directory)))
+        self.write_flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_TRUNC if truncate else 0)
+
+    def get_property(self, filename: bytes) -> str:
+        """The file's text without surrounding white space."""
+        descriptor = os.open(self.filepath(filename), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            return os.read(descriptor, LONGEST_VALUE).decode("ascii", "replace").strip()
+        finally:
+            os.close(descriptor)
+
+    def set_property(self, filename: bytes, value: str) -> None:
+        """Write the whole value at once."""
+        descriptor = os.open(self.filepath(filename), self.write_flags)
+        try:
+            written = os.write(descriptor, value.encode("ascii"))
+        finally:
+            os.close(descriptor)
+        if written != len(value):
+            raise OSError(errno.EIO, f"only {written} of {len(value)} bytes were taken")
+
+
+class _CpusetFilesV1(_CpusetFiles):
+    """Names of cgroup v1."""
+
+    effective_cpus = BaseFileInterface("cpuset.effective_cpus", readonly=True)
+    effective_mems = BaseFileInterface("cpuset.effective_mems", readonly=True)
+
+
+class _CpusetFilesV2(_CpusetFiles):
+    """Names of cgroup v2."""
+
+    effective_cpus = BaseFileInterface("cpuset.cpus.effective", readonly=True)
+    effective_mems = BaseFileInterface("cpuset.mems.effective", readonly=True)
+
+
+class Cgroups:
+    """The cpuset cgroups of a node, addressed the way the runtime names them."""
+
+    def __init__(self, tree: CpusetTree) -> None:
+        self.tree = tree
+        self._files = _CpusetFilesV1 if tree.version == 1 else _CpusetFilesV2
+
+    @classmethod
+    def open(cls, root: str) -> "Cgroups":
+        """The tree at `root`: `/sys/fs/cgroup`, where else the host's is mounted, or a stand-in.
+
+        Raises:
+            HostError: no cpuset hierarchy there.
+        """
+        return cls(find_cpuset_tree(root))
+
+    @property
+    def version(self) -> int:
+        """1 or 2: the version of the hierarchy that carries cpusets."""
+        return self.tree.version
+
+    def directory(self, ref: CgroupRef) -> str:
+        """The cgroup's directory, whether or not it exists.
+
+        Raises:
+            HostError: the name leaves the tree or is the root.
+        """
+        return os.path.join(self.tree.directory, cgroup_path(ref))
+
+    def write_cpus(self, ref: CgroupRef, cpus: CPUSet) -> WriteOutcome:
+        """Make `cpuset.cpus` of the cgroup equal `cpus`.
+
+        Raises:
+            HostError: the kernel refused the value, or `cpus` is empty: a cpuset that was set can
+                never be cleared, and an empty one would mean "all CPUs of the parent".
+        """
+        if not cpus:
+            raise HostError(
+                self._file(self.directory(ref), "cpuset.cpus"), "an empty cpuset is never written"
+            )
+        outcomes = [self._write(directory, cpus) for directory in self._directories(ref)]
+        return WriteOutcome.WRITTEN if WriteOutcome.WRITTEN in outcomes else outcomes[0]
+
+    def read_cpus(self, ref: CgroupRef) -> CPUSet | None:
+        """The CPUs the cgroup was given, empty when it never was; None when it does not exist.
+
+        Raises:
+            HostError: the file cannot be read or holds no CPU list.
+        """
+        text = self._read(self.directory(ref), "cpus")
+        return None if text is None else self._parse_cpus(ref, text)
+
+    def read_effective(self, ref: CgroupRef) -> CPUSet | None:
+        """The CPUs its processes really run on; None when the cgroup does not exist.
+
+        Raises:
+            HostError: the file cannot be read or holds no CPU list.
+        """
+        text = self._read(self._directories(ref)[-1], "effective_cpus")
+        return None if text is None else self._parse_cpus(ref, text)
+
+    def read_mems(self, ref: CgroupRef) -> NodeMask | None:
+        """The memory nodes the cgroup was given, empty when it never was; None when it does not exist.
+
+        Raises:
+            HostError: the file cannot be read or holds no list.
+        """
+        text = self._read(self.directory(ref), "mems")
+        return None if text is None else self._parse_mems(ref, text)
+
+    def read_effective_mems(self, ref: CgroupRef) -> NodeMask | None:
+        """The memory nodes its processes really allocate from; None when the cgroup does not exist.
+
+        Raises:
+            HostError: the file cannot be read or holds no list.
+        """
+        text = self._read(self._directories(ref)[-1], "effective_mems")
+        return None if text is None else self._parse_mems(ref, text)
+
+    def missing_error(self, ref: CgroupRef) -> HostError:
+        """Why a write came back MISSING although the cgroup had to be there."""
+        directory = self.directory(ref)
+        if not os.path.isdir(directory):
+            return HostError(directory, "no such cgroup; the container is gone or was never started")
+        return HostError(
+            directory, "has no cpuset files: somebody took cpuset out of a parent's subtree_control"
+        )
+
+    def _directories(self, ref: CgroupRef) -> list[str]:
+        """The cgroup and, below it, the one with the processes where that has a cpuset of its own."""
+        directory = self.directory(ref)
+        if self.version == 2 and directory.endswith(".scope"):
+            below = os.path.join(directory, CRUN_SUBGROUP)
+            if self._read(below, "cpus"):
+                return [directory, below]
+        return [directory]
+
+    def _write(self, directory: str, cpus: CPUSet) -> WriteOutcome:
+        files, text = self._open(directory), str(cpus)
+        try:
+            if _holds(files.cpus, text, cpus):
+                return WriteOutcome.UNCHANGED
+            files.cpus = text
+        except OSError as error:
+            if error.errno in GONE:
+                return WriteOutcome.MISSING
+            raise host_error(self._file(directory, "cpuset.cpus"), error, text, self.version) from error
+        return WriteOutcome.WRITTEN
+
+    def _read(self, directory: str, field: str) -> str | None:
+        try:
+            text: str = getattr(self._open(directory), field)
+        except OSError as error:
+            if error.errno in GONE:
+                return None
+            raise HostError(directory, f"cpuset {field} cannot be read: {error.strerror}") from error
+        return text
+
+    def _parse_cpus(self, ref: CgroupRef, text: str) -> CPUSet:
+        try:
+            return CPUSet.parse(text)
+        except ValueError as error:
+            raise HostError(self.directory(ref), f"holds no CPU list: {error}") from error
+
+    def _parse_mems(self, ref: CgroupRef, text: str) -> NodeMask:
+        try:
+            return NodeMask.parse(text)
+        except ValueError as error:
+            raise HostError(self.directory(ref), f"holds no list of memory nodes: {error}") from error
+
+    def _open(self, directory: str) -> Any:
+        return self._files(directory, truncate=not self.tree.is_kernel)
+
+    @staticmethod
+    def _file(directory: str, name: str) -> str:
+        return os.path.join(directory, name)
+
+
+def _holds(current: str, text: str, cpus: CPUSet) -> bool:
+    if current == text:
+        return True
+    try:
+        return CPUSet.parse(current) == cpus
+    except ValueError:
+        return False
