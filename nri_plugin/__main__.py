@@ -44,23 +44,28 @@ def start(args: Sequence[str], environment: Mapping[str, str]) -> int:
     return run_command_line(args)
 
 
-def exit_code(error: BaseException) -> int:
-    """The stable exit code of an error: 2 when the caller has to change something, 1 otherwise."""
-    return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILURE
-
-
 def complain(text: str) -> None:
     """One line on standard error, whatever the text holds."""
     sys.stderr.write(f"nri-pin: {' '.join(text.split())}\n")
+
+
+def complain_of_configuration(error: ConfigError) -> None:
+    """One line for the first error; what follows it (further errors, lines to add) stands below as it is."""
+    first, *others = str(error).splitlines()
+    complain(first)
+    sys.stderr.writelines(f"  {line}\n" for line in others)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `nri-pin`; returns the exit code and lets no error out but those asked for by `NRI_PIN_DEBUG`."""
     try:
         return start(sys.argv[1:] if argv is None else argv, os.environ)
+    except ConfigError as error:
+        complain_of_configuration(error)
+        return EXIT_USAGE
     except NriPinError as error:
         complain(str(error))
-        return exit_code(error)
+        return EXIT_FAILURE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:

@@ -173,8 +173,16 @@ def text(value: Value) -> str:
     found = scalar(value)
     if found.kind == "str":
         return found.text
-    kind = _KINDS.get(found.kind, found.kind)
-    raise found.place.error(f"YAML reads {found.text or 'an empty value'} as {kind}; put the word in quotes")
+    raise found.place.error(f"expected a word, found {as_read(found)}; put it in quotes")
+
+
+def as_read(found: Scalar) -> str:
+    """A value as an error names it: with what YAML makes of it, where that surprises."""
+    if found.kind == "str":
+        return found.text or "an empty text"
+    if found.kind == "null":
+        return "nothing"
+    return f"{found.text}, which YAML reads as {_KINDS.get(found.kind, found.kind)}"
 
 
 def text_or_number(value: Value) -> str:

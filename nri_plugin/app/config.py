@@ -1,0 +1,215 @@
+"""The configuration of the agent: one YAML file, or the text the runtime hands over.
+
+A configuration is taken whole or not at all: every wrong value is listed with its place, and nothing is touched.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nri_plugin.app import config_yaml as source
+from nri_plugin.app.config_keys import KEYS, Settings
+from nri_plugin.app.config_rules import reserved_cpu_count, violations
+from nri_plugin.app.config_values import unknown
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import ConfigError
+from nri_plugin.options import CPUManagerPolicy, Node, Options
+from nri_plugin.policy.cpu_assignment import take_packed
+from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.topology import Topology
+
+DEFAULT_PATH = "/etc/nri-pin/config.yaml"
+HOST_MOUNT = "/host"
+"""Where a container of ours sees the host's /sys; see deploy/daemonset.yaml."""
+
+LINES_TO_ADD = """\
+cpuManagerPolicy: static
+reservedSystemCPUs: "0"
+topologyManagerPolicy: best-effort"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What the operator chose, checked; frozen, so that a bad reload cannot leave half of it behind.
+
+    Attributes:
+        options: what decisions depend on.
+        reserved_system_cpus: CPUs kept for the system by number; empty when only their count is given.
+        reserved_cpu_count: how many CPUs are kept for the system.
+        state_dir: where the checkpoint is.
+        nri_socket: the runtime's socket, used when the runtime did not start us itself.
+        plugin_name: what the runtime logs.
+        plugin_index: two digits; the runtime calls plugins in this order.
+        sysfs_root: the folder that holds `sys` (and `proc`), `/` or `/host`.
+        cgroup_root: the mount point of the cgroup tree.
+        repair_mems: move the pages of running containers whose memory nodes are wrong.
+        log_format: `text` or `json`.
+        log_level: `debug`, `info`, `warning` or `error`.
+        source: where the configuration came from.
+    """
+
+    options: Options
+    reserved_system_cpus: CPUSet
+    reserved_cpu_count: int
+    state_dir: str
+    nri_socket: str
+    plugin_name: str
+    plugin_index: str
+    sysfs_root: str
+    cgroup_root: str
+    repair_mems: bool
+    log_format: str
+    log_level: str
+    source: str
+
+    def node(self, topology: Topology) -> Node:
+        """The node decisions are made for.
+
+        Raises:
+            ConfigError: the configuration names CPUs or NUMA nodes this machine does not have.
+        """
+        self._check_memory_nodes(topology)
+        return Node(topology, self.options, self.reserved(topology))
+
+    def reserved(self, topology: Topology) -> CPUSet:
+        """The CPUs kept for the system on this machine.
+
+        Raises:
+            ConfigError: they are not all online, or there are not so many.
+
+        Source: kubelet static policy; without a list it takes them as it would for a container, with the
+            same options.
+        """
+        if self.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
+            return CPUSet()
+        online = topology.online
+        if self.reserved_system_cpus:
+            self._check_online(online)
+            return self.reserved_system_cpus
+        if self.reserved_cpu_count > len(online):
+            detail = f"reserves {self.reserved_cpu_count} CPUs, {len(online)} are online; reserve fewer"
+            raise ConfigError(f"{self.source}: kubeReserved", detail)
+        by_cache = self.options.prefer_align_cpus_by_uncore_cache
+        return take_packed(
+            cpu_tables(topology), online, self.reserved_cpu_count, prefer_uncore_cache=by_cache
+        )
+
+    def _check_online(self, online: CPUSet) -> None:
+        missing = self.reserved_system_cpus - online
+        if missing:
+            raise ConfigError(
+                f"{self.source}: reservedSystemCPUs",
+                f"CPUs {missing} are not online on this machine, online are {online}; reserve some of these",
+            )
+
+    def _check_memory_nodes(self, topology: Topology) -> None:
+        known = {node.id for node in topology.nodes}
+        missing = sorted({row.node for row in self.options.reserved_memory} - known)
+        if missing:
+            have = ", ".join(map(str, sorted(known)))
+            detail = f"NUMA nodes {', '.join(map(str, missing))} do not exist on this machine, it has {have}"
+            raise ConfigError(f"{self.source}: reservedMemory", detail)
+
+
+def load(path: str = DEFAULT_PATH) -> Config:
+    """The configuration in a file.
+
+    Raises:
+        ConfigError: no such file (the text says what to write into it), unreadable, or anything in it is wrong.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(source.MAX_TEXT_CHARS + 1)
+    except FileNotFoundError:
+        raise nothing_configured(path) from None
+    except OSError as error:
+        raise ConfigError(path, f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(path, f"not UTF-8 text at byte {error.start}") from None
+    return load_text(text, path)
+
+
+def load_text(text: str, where: str) -> Config:
+    """The configuration in a text; `where` names its origin in errors.
+
+    Raises:
+        ConfigError: anything in it is wrong; the first line is the first error, others follow line by line.
+    """
+    tree = source.parse(text, where)
+    if not tree.entries:
+        raise nothing_configured(where)
+    chosen, errors = _read(tree)
+    if errors:
+        raise _joined(errors)
+    settings = Settings(**chosen)
+    errors = list(violations(settings, lambda key: tree.keys.get(key, source.Place(where, path=key))))
+    if errors:
+        raise _joined(errors)
+    return _config(settings, where)
+
+
+def nothing_configured(where: str) -> ConfigError:
+    """The error for no configuration at all, with the lines that make a good first one."""
+    return ConfigError(
+        where,
+        f"no configuration: the static policy needs CPUs kept for the system; write these lines to it:\n{LINES_TO_ADD}",
+    )
+
+
+def _read(tree: source.Section) -> tuple[dict[str, Any], list[ConfigError]]:
+    chosen: dict[str, Any] = {}
+    errors = []
+    for name, value in tree.entries.items():
+        try:
+            key = KEYS.get(name)
+            if key is None:
+                raise unknown(tree.keys[name], name, tuple(KEYS))
+            chosen[key.attribute] = key.read(value)
+        except ConfigError as error:
+            errors.append(error)
+    return chosen, errors
+
+
+def _joined(errors: list[ConfigError]) -> ConfigError:
+    first, *others = errors
+    return ConfigError(first.where, "\n".join([first.detail, *map(str, others)]))
+
+
+def _config(settings: Settings, where: str) -> Config:
+    return Config(
+        options=_options(settings),
+        reserved_system_cpus=settings.reserved_system_cpus,
+        reserved_cpu_count=reserved_cpu_count(settings),
+        state_dir=settings.state_dir,
+        nri_socket=settings.nri_socket,
+        plugin_name=settings.plugin_name,
+        plugin_index=settings.plugin_index,
+        sysfs_root=settings.sysfs_root or next(_present(HOST_MOUNT, "/sys/devices/system/cpu"), "/"),
+        cgroup_root=settings.cgroup_root
+        or f"{next(_present(HOST_MOUNT, '/sys/fs/cgroup'), '')}/sys/fs/cgroup",
+        repair_mems=settings.repair_mems,
+        log_format=settings.log_format,
+        log_level=settings.log_level,
+        source=where,
+    )
+
+
+def _present(mount: str, below: str) -> Iterator[str]:
+    if os.path.isdir(mount + below):
+        yield mount
+
+
+def _options(settings: Settings) -> Options:
+    on = settings.cpu_manager_policy_options
+    return Options(
+        cpu_manager_policy=settings.cpu_manager_policy,
+        full_pcpus_only="full-pcpus-only" in on,
+        prefer_align_cpus_by_uncore_cache="prefer-align-cpus-by-uncorecache" in on,
+        topology_manager_policy=settings.topology_manager_policy,
+        topology_manager_scope=settings.topology_manager_scope,
+        memory_manager_policy=settings.memory_manager_policy,
+        reserved_memory=settings.reserved_memory,
+        pool_floor=settings.pool_floor,
+        never_refuse=settings.never_refuse,
+    )

@@ -1,0 +1,100 @@
+"""Every key of the configuration: its default, and how the value below it is read.
+
+Names and values are those of `KubeletConfiguration` (kubelet.config.k8s.io/v1beta1) wherever it has the setting;
+keys it does not have are ours.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from nri_plugin.app import config_kubelet as kubelet
+from nri_plugin.app import config_values as values
+from nri_plugin.app import config_yaml as source
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.options import (
+    CPUManagerPolicy,
+    MemoryManagerPolicy,
+    ReservedMemory,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
+
+DEFAULT_EVICTION_BYTES = 100 << 20
+"""Source: kubelet, the default of evictionHard is memory.available 100Mi."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The configuration as written, each value right by itself.
+
+    Attributes:
+        cpu_manager_policy_options: names of the options that are on.
+        eviction_hard: bytes, or a percentage as written.
+        sysfs_root: None to look for a host mount.
+        cgroup_root: None to look for a host mount.
+
+    Differs: the kubelet's default for cpuManagerPolicy is none.
+    """
+
+    cpu_manager_policy: CPUManagerPolicy = CPUManagerPolicy.STATIC
+    cpu_manager_policy_options: frozenset[str] = frozenset()
+    topology_manager_policy: TopologyManagerPolicy = TopologyManagerPolicy.NONE
+    topology_manager_scope: TopologyManagerScope = TopologyManagerScope.CONTAINER
+    topology_manager_policy_options: frozenset[str] = frozenset()
+    memory_manager_policy: MemoryManagerPolicy = MemoryManagerPolicy.NONE
+    reserved_memory: tuple[ReservedMemory, ...] = ()
+    reserved_system_cpus: CPUSet = field(default=CPUSet())
+    kube_reserved: Mapping[str, Fraction] = field(default_factory=dict)
+    system_reserved: Mapping[str, Fraction] = field(default_factory=dict)
+    eviction_hard: str | int = DEFAULT_EVICTION_BYTES
+    feature_gates: Mapping[str, bool] = field(default_factory=dict)
+    state_dir: str = "/run/nri-pin"
+    nri_socket: str = "/var/run/nri/nri.sock"
+    plugin_name: str = "nri-pin"
+    plugin_index: str = "90"
+    sysfs_root: str | None = None
+    cgroup_root: str | None = None
+    pool_floor: bool = True
+    never_refuse: frozenset[str] = frozenset()
+    repair_mems: bool = False
+    uncore_cache_rule: str = "kubelet"
+    log_format: str = "text"
+    log_level: str = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key: the attribute of `Settings` it fills and the reader of its value."""
+
+    attribute: str
+    read: Callable[[source.Value], Any]
+
+
+KEYS: Mapping[str, Key] = {
+    "cpuManagerPolicy": Key("cpu_manager_policy", values.choice(CPUManagerPolicy)),
+    "cpuManagerPolicyOptions": Key("cpu_manager_policy_options", kubelet.cpu_options),
+    "topologyManagerPolicy": Key("topology_manager_policy", values.choice(TopologyManagerPolicy)),
+    "topologyManagerScope": Key("topology_manager_scope", values.choice(TopologyManagerScope)),
+    "topologyManagerPolicyOptions": Key("topology_manager_policy_options", kubelet.topology_options),
+    "memoryManagerPolicy": Key("memory_manager_policy", values.choice(MemoryManagerPolicy)),
+    "reservedMemory": Key("reserved_memory", kubelet.reserved_memory),
+    "reservedSystemCPUs": Key("reserved_system_cpus", values.cpu_list),
+    "kubeReserved": Key("kube_reserved", kubelet.reserved),
+    "systemReserved": Key("system_reserved", kubelet.reserved),
+    "evictionHard": Key("eviction_hard", kubelet.eviction),
+    "featureGates": Key("feature_gates", kubelet.feature_gates),
+    "stateDir": Key("state_dir", values.absolute_path),
+    "nriSocket": Key("nri_socket", values.absolute_path),
+    "pluginName": Key("plugin_name", values.plugin_name),
+    "pluginIndex": Key("plugin_index", values.plugin_index),
+    "sysfsRoot": Key("sysfs_root", values.absolute_path),
+    "cgroupRoot": Key("cgroup_root", values.absolute_path),
+    "poolFloor": Key("pool_floor", source.flag),
+    "neverRefuse": Key("never_refuse", values.namespaces),
+    "repairMems": Key("repair_mems", source.flag),
+    "uncoreCacheRule": Key("uncore_cache_rule", values.one_of("kubelet", later=("kep-4800",))),
+    "logFormat": Key("log_format", values.one_of("text", "json")),
+    "logLevel": Key("log_level", values.one_of("debug", "info", "warning", "error")),
+}

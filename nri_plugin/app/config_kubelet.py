@@ -1,0 +1,142 @@
+"""How the sections that the kubelet defines are read, by the kubelet's rules for each.
+
+What a later version brings is known by name and refused, never ignored.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+
+from nri_plugin.app import config_yaml as source
+from nri_plugin.app.config_values import amount, either, go_bool, unknown, whole_bytes
+from nri_plugin.ids import NUMANodeID
+from nri_plugin.options import ReservedMemory
+
+CPU_OPTIONS = ("full-pcpus-only", "prefer-align-cpus-by-uncorecache")
+CPU_OPTIONS_LATER = (
+    "distribute-cpus-across-numa",
+    "distribute-cpus-across-cores",
+    "align-by-socket",
+    "strict-cpu-reservation",
+)
+TOPOLOGY_OPTIONS_LATER = ("prefer-closest-numa-nodes", "max-allowable-numa-nodes")
+
+# Source: the gates of kubelet 1.36 that touch these managers. True: may be set either way.
+FEATURE_GATES: Mapping[str, bool] = {
+    "CPUManagerPolicyOptions": True,
+    "CPUManagerPolicyAlphaOptions": True,
+    "CPUManagerPolicyBetaOptions": True,
+    "TopologyManagerPolicyOptions": True,
+    "TopologyManagerPolicyAlphaOptions": True,
+    "TopologyManagerPolicyBetaOptions": True,
+    "MemoryManager": True,
+    "PodLevelResources": True,
+    "PodLevelResourceManagers": False,
+}
+
+RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
+"""What kubeReserved and systemReserved may hold. Source: kubelet, parseResourceList."""
+
+EVICTION_SIGNALS = (
+    "memory.available",
+    "nodefs.available",
+    "nodefs.inodesFree",
+    "imagefs.available",
+    "imagefs.inodesFree",
+    "containerfs.available",
+    "containerfs.inodesFree",
+    "allocatableMemory.available",
+    "pid.available",
+)
+
+_PERCENTAGE = re.compile(r"[0-9]{1,3}(?:\.[0-9]+)?%\Z")
+
+
+def reserved(value: source.Value) -> Mapping[str, Fraction]:
+    """Amounts by resource. Source: kubelet, parseResourceList."""
+    found = source.section(value)
+    for name, place in found.keys.items():
+        if name not in RESERVABLE:
+            raise place.error(f"cannot be reserved here; expected {either(*RESERVABLE)}")
+    return {name: amount(entry) for name, entry in found.entries.items()}
+
+
+def eviction(value: source.Value) -> str | int:
+    """The hard threshold of free memory: bytes, or the percentage as written; 0 when it is not among the signals.
+
+    Source: kubelet; a list of thresholds replaces the default ones altogether.
+    """
+    found = source.section(value)
+    for name, place in found.keys.items():
+        if name not in EVICTION_SIGNALS:
+            raise unknown(place, name, EVICTION_SIGNALS)
+    memory = found.entries.get("memory.available")
+    if memory is None:
+        return 0
+    written = source.text_or_number(memory)
+    return written if _PERCENTAGE.match(written) else whole_bytes(memory)
+
+
+def cpu_options(value: source.Value) -> frozenset[str]:
+    """The CPU manager's options that are on."""
+    return frozenset(_options_on(source.section(value), CPU_OPTIONS, CPU_OPTIONS_LATER))
+
+
+def topology_options(value: source.Value) -> frozenset[str]:
+    """The topology manager's options that are on."""
+    return frozenset(_options_on(source.section(value), (), TOPOLOGY_OPTIONS_LATER))
+
+
+def _options_on(found: source.Section, known: tuple[str, ...], later: tuple[str, ...]) -> Iterator[str]:
+    for name, entry in found.entries.items():
+        if name not in known + later:
+            raise unknown(found.keys[name], name, known + later)
+        is_on = name == "max-allowable-numa-nodes" or go_bool(entry)
+        if is_on and name in later:
+            raise found.keys[name].error("not yet supported by this version; remove it")
+        if is_on:
+            yield name
+
+
+def feature_gates(value: source.Value) -> Mapping[str, bool]:
+    """The gates by name; only those that touch CPUs, memory and topology are known."""
+    found = source.section(value)
+    gates = {}
+    for name, entry in found.entries.items():
+        if name not in FEATURE_GATES:
+            raise unknown(found.keys[name], name, tuple(FEATURE_GATES))
+        gates[name] = source.flag(entry)
+        if gates[name] and not FEATURE_GATES[name]:
+            raise found.keys[name].error("not yet supported by this version; set it to false or remove it")
+    return gates
+
+
+def reserved_memory(value: source.Value) -> tuple[ReservedMemory, ...]:
+    """Memory kept for the system, node by node; no node and type twice, no amount of zero."""
+    rows: list[ReservedMemory] = []
+    for item in source.items(value):
+        for row, place in _memory_rows(source.section(item)):
+            if any((old.node, old.resource) == (row.node, row.resource) for old in rows):
+                raise place.error(
+                    f"numaNode {row.node} has {row.resource} twice; add the amounts up in one place"
+                )
+            rows.append(row)
+    return tuple(rows)
+
+
+def _memory_rows(item: source.Section) -> Iterator[tuple[ReservedMemory, source.Place]]:
+    for name, place in item.keys.items():
+        if name not in ("numaNode", "limits"):
+            raise unknown(place, name, ("numaNode", "limits"))
+    if not {"numaNode", "limits"} <= set(item.entries):
+        raise item.place.error("needs both numaNode and limits")
+    node = NUMANodeID(source.number(item.entries["numaNode"]))
+    limits = source.section(item.entries["limits"])
+    for resource, entry in limits.entries.items():
+        place = limits.keys[resource]
+        if resource != "memory" and not resource.startswith("hugepages-"):
+            raise place.error("expected memory or hugepages-SIZE")
+        size_bytes = whole_bytes(entry)
+        if size_bytes == 0:
+            raise entry.place.error("zero is nothing to reserve; remove the line")
+        yield ReservedMemory(node, resource, size_bytes), place

@@ -1,0 +1,92 @@
+"""The kubelet's checks that involve more than one key."""
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from math import ceil
+
+from nri_plugin.app.config_keys import Settings
+from nri_plugin.app.config_yaml import Place
+from nri_plugin.errors import ConfigError
+from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy
+
+PlaceOf = Callable[[str], Place]
+
+
+def violations(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    """What is wrong with values that are each right by themselves."""
+    yield from _cpu_rules(settings, place_of)
+    yield from _gate_rules(settings, place_of)
+    yield from _memory_rules(settings, place_of)
+
+
+def reserved_cpu_count(settings: Settings) -> int:
+    """How many CPUs are kept for the system.
+
+    Source: kubelet; reservedSystemCPUs replaces the cpu amounts of kubeReserved and systemReserved, whose
+        sum counts up to the next whole CPU.
+    """
+    if settings.reserved_system_cpus:
+        return len(settings.reserved_system_cpus)
+    return ceil(_total(settings, "cpu"))
+
+
+def _total(settings: Settings, resource: str) -> Fraction:
+    nothing = Fraction(0)
+    return settings.kube_reserved.get(resource, nothing) + settings.system_reserved.get(resource, nothing)
+
+
+def _cpu_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    static = settings.cpu_manager_policy is CPUManagerPolicy.STATIC
+    if static and reserved_cpu_count(settings) == 0:
+        yield place_of("cpuManagerPolicy").error(
+            "static needs CPUs kept for the system, none are reserved; add reservedSystemCPUs: '0', "
+            "or a cpu amount to kubeReserved or systemReserved"
+        )
+    if not static and settings.cpu_manager_policy_options:
+        names = ", ".join(sorted(settings.cpu_manager_policy_options))
+        yield place_of("cpuManagerPolicyOptions").error(
+            f"policy none has no options, found {names}; set cpuManagerPolicy: static or remove them"
+        )
+
+
+def _gate_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    """Source: kubelet 1.36, where prefer-align-cpus-by-uncorecache is a beta option."""
+    beta = settings.feature_gates.get("CPUManagerPolicyBetaOptions", True)
+    if not beta and "prefer-align-cpus-by-uncorecache" in settings.cpu_manager_policy_options:
+        yield place_of("cpuManagerPolicyOptions").error(
+            "prefer-align-cpus-by-uncorecache is a beta option and featureGates turns "
+            "CPUManagerPolicyBetaOptions off; turn one of them round"
+        )
+
+
+def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    if settings.memory_manager_policy is not MemoryManagerPolicy.STATIC:
+        return
+    place = place_of("reservedMemory" if settings.reserved_memory else "memoryManagerPolicy")
+    if isinstance(settings.eviction_hard, str):
+        yield place_of("evictionHard").error(
+            f"memory.available {settings.eviction_hard} with memoryManagerPolicy Static is not yet supported; "
+            "write the amount, such as 100Mi"
+        )
+    elif not any(row.resource == "memory" for row in settings.reserved_memory):
+        yield place.error(
+            "Static needs memory kept for the system on at least one NUMA node; add reservedMemory"
+        )
+    else:
+        yield from _memory_sums(settings, settings.eviction_hard, place)
+
+
+def _memory_sums(settings: Settings, eviction_bytes: int, place: Place) -> Iterator[ConfigError]:
+    """The NUMA nodes' shares must add up to what the node as a whole keeps back, resource by resource.
+
+    Otherwise the scheduler, which sees the total, and the placement, which sees the shares, would disagree about
+    how much memory containers may have.
+    """
+    for resource in sorted({row.resource for row in settings.reserved_memory}):
+        by_node = sum(row.size_bytes for row in settings.reserved_memory if row.resource == resource)
+        as_a_whole = _total(settings, resource) + (eviction_bytes if resource == "memory" else 0)
+        if by_node != as_a_whole:
+            yield place.error(
+                f"{resource} adds up to {by_node} bytes over the NUMA nodes, but kubeReserved + systemReserved + "
+                f"evictionHard keep {float(as_a_whole):.0f} bytes; make the two equal"
+            )
