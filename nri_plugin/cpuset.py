@@ -76,3 +76,7 @@ class CPUSet:
     def isdisjoint(self, other: "CPUSet") -> bool:
         """Whether the two sets share no member."""
         return self.mask & other.mask == 0
+
+
+NO_CPUS = CPUSet()
+"""The empty set."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import AdmissionError
-from nri_plugin.nri.events import EmptyResponse, NRIResponse
+from nri_plugin.nri.events import ACKNOWLEDGED, NRIResponse
 from nri_plugin.state import CgroupRef, State
 
 
@@ -51,7 +51,7 @@ class Decision:
     """
 
     state: State
-    response: NRIResponse = EmptyResponse()
+    response: NRIResponse = ACKNOWLEDGED
     refusal: AdmissionError | None = None
     writes: tuple[CpusetWrite, ...] = ()
     checks: tuple[EffectiveCheck, ...] = ()

@@ -76,3 +76,7 @@ class NodeMask:
     def isdisjoint(self, other: "NodeMask") -> bool:
         """Whether the two sets share no member."""
         return self.mask & other.mask == 0
+
+
+NO_NODES = NodeMask()
+"""The empty set."""

@@ -84,9 +84,9 @@ class Options:
     effect: Effect = Effect.CGROUP
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Node:
-    """The node a decision is made for.
+    """The node a decision is made for; compared by identity, so that what is derived from it can be kept.
 
     Attributes:
         topology: the machine.

@@ -9,8 +9,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TypeVar
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
+from nri_plugin.cpuset import NO_CPUS, CPUSet
+from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.options import Node
 
 Value = TypeVar("Value")
@@ -77,11 +77,11 @@ class Allocation:
         preferred: whether that hint was preferred.
     """
 
-    cpus: CPUSet = CPUSet()
-    mems: NodeMask = NodeMask()
+    cpus: CPUSet = NO_CPUS
+    mems: NodeMask = NO_NODES
     memory: tuple[MemoryBlock, ...] = ()
     cpu_milli: int = 0
-    affinity: NodeMask = NodeMask()
+    affinity: NodeMask = NO_NODES
     preferred: bool = True
 
 
@@ -94,6 +94,9 @@ class PodRecord:
         sandbox_id: its current sandbox.
         cpu_milli: the pod's total request, None when the runtime did not tell.
         memory_bytes: the pod's total memory limit, None when not told.
+        hugepages: the pod's totals, (`hugepages-SIZE`, bytes).
+        affinity: the merged hint of the whole pod under pod scope; None until its first container.
+        affinity_preferred: whether that hint was preferred.
         run_seen: RunPodSandbox was seen, so its end will be told too; pods known only from
             Synchronize may end without an event.
     """
@@ -106,6 +109,9 @@ class PodRecord:
     cgroup_parent: str = ""
     cpu_milli: int | None = None
     memory_bytes: int | None = None
+    hugepages: tuple[tuple[str, int], ...] = ()
+    affinity: NodeMask | None = None
+    affinity_preferred: bool = True
     run_seen: bool = False
 
 
@@ -126,8 +132,8 @@ class ContainerRecord:
     name: str
     phase: Phase
     cgroup: CgroupRef
-    stored_cpus: CPUSet = CPUSet()
-    stored_mems: NodeMask = NodeMask()
+    stored_cpus: CPUSet = NO_CPUS
+    stored_mems: NodeMask = NO_NODES
     unplaced: str = ""
 
     @property

@@ -6,12 +6,12 @@ CPUs excepted) and are listed by ascending id.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.ids import CoreID, CPUID, NUMANodeID, SocketID, UncoreCacheID
+from nri_plugin.cpuset import NO_CPUS, CPUSet
+from nri_plugin.ids import CPUID, CoreID, NUMANodeID, SocketID, UncoreCacheID
 from nri_plugin.nodemask import NodeMask
 
 GroupID = TypeVar("GroupID", CoreID, SocketID, UncoreCacheID, NUMANodeID)
@@ -63,8 +63,8 @@ class Topology:
     nodes: tuple[NUMANode, ...]
     caches: tuple[tuple[UncoreCacheID, CPUSet], ...]
     caches_known: bool = True
-    offline: CPUSet = field(default=CPUSet())
-    isolated: CPUSet = field(default=CPUSet())
+    offline: CPUSet = NO_CPUS
+    isolated: CPUSet = NO_CPUS
 
     @classmethod
     def from_rows(

@@ -268,6 +268,9 @@ class EmptyResponse:
     """Acknowledges an event whose reply carries nothing."""
 
 
+ACKNOWLEDGED = EmptyResponse()
+
+
 NRIResponse: TypeAlias = (
     ConfigureResponse
     | SynchronizeResponse

@@ -1,0 +1,298 @@
+"""The centre: `decide(node, state, event) -> Decision`, pure.
+
+The same function serves first starts, restarts, trials and explanations: a trial is a decision
+nobody saved. Nothing here does I/O, reads a clock or logs.
+
+Order of thought for every event: find or discover the pod and the container, change the state,
+derive from the two states what the cgroups must say differently.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from nri_plugin.decision import Decision, EffectiveCheck
+from nri_plugin.errors import AdmissionError
+from nri_plugin.nri import events as nri
+from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
+from nri_plugin.options import CPUManagerPolicy, Node
+from nri_plugin.placement import place, refuse_resize
+from nri_plugin.pool import floor_writes, own_write, pending_updates, pool_writes
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.synchronize import adopt, synchronize
+from nri_plugin.workload import (
+    cgroup_ref,
+    container_request,
+    milli_from_shares,
+    pod_record,
+    pod_uid,
+    stored_cpus,
+    stored_mems,
+)
+
+Handler: TypeAlias = Callable[[Node, State, Any], Decision]
+
+
+def decide(node: Node, state: State, event: nri.NRIEvent) -> Decision:
+    """What follows from `event` on `node` in `state`.
+
+    Never raises for anything the event holds: what policy refuses comes back as
+    `Decision.refusal`, with the state unchanged.
+    """
+    handler = _HANDLERS.get(type(event))
+    if handler is None:
+        return Decision(state, _ANSWERS.get(type(event), nri.ACKNOWLEDGED))
+    return handler(node, state, event)
+
+
+def _run_pod(node: Node, state: State, event: nri.RunPodSandbox) -> Decision:
+    """Remember the pod; never refuse it here (a refused sandbox can keep containerd from restarting)."""
+    pod = _same_pod(state, event.pod, run_seen=True)
+    state = state.with_pod(pod)
+    return Decision(state, writes=floor_writes(node, state, [pod]), steps=("pod",))
+
+
+def _stop_pod(node: Node, state: State, event: nri.StopPodSandbox) -> Decision:
+    """The pod's promises end; an older sandbox of a pod that runs on again ends nothing."""
+    pod = state.pods.get(_uid(state, event.pod))
+    if pod is None or pod.sandbox_id != event.pod.id:
+        return Decision(state, steps=("unknown-sandbox",))
+    after = _stopped_containers(state.released(pod.uid), pod.uid)
+    after = after.with_pod(replace(pod, affinity=None, affinity_preferred=True))
+    return Decision(after, writes=pool_writes(node, state, after), steps=("released",))
+
+
+def _remove_pod(node: Node, state: State, event: nri.RemovePodSandbox) -> Decision:
+    pod = state.pods.get(_uid(state, event.pod))
+    if pod is None or pod.sandbox_id != event.pod.id:
+        return Decision(state, steps=("unknown-sandbox",))
+    after = _forgotten(state, pod.uid)
+    return Decision(after, writes=pool_writes(node, state, after), steps=("released", "forgotten"))
+
+
+def _create(node: Node, state: State, event: nri.CreateContainer) -> Decision:
+    """Place the container and tell the runtime, or refuse with the kubelet's reason."""
+    before = state
+    pod = state.pods.get(pod_uid(event.pod)) or pod_record(event.pod, run_seen=False)
+    state = _previous_instance_ended(state.with_pod(pod), pod.uid, event.container.name)
+    unplaced = ""
+    try:
+        placed = place(node, state, pod, container_request(pod, event.container))
+        state, allocation, steps = placed.state, placed.allocation, placed.steps
+    except AdmissionError as error:
+        if pod.namespace not in node.options.never_refuse:
+            return Decision(before, refusal=error, steps=("refused", error.reason))
+        unplaced, allocation, steps = str(error), None, ("never-refuse", error.reason)
+    record = _record(pod, event.container, Phase.CREATING, unplaced)
+    state = state.with_container(record)
+    resources = _granted(node, state, record, allocation)
+    record = replace(record, stored_cpus=stored_cpus(resources), stored_mems=stored_mems(resources))
+    state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
+    return Decision(
+        state,
+        nri.CreateContainerResponse(resources=_if_any(resources), updates=updates),
+        writes=pool_writes(node, before, state),
+        steps=steps,
+    )
+
+
+def _post_create(node: Node, state: State, event: nri.PostCreateContainer) -> Decision:
+    record = state.containers.get(event.container.id)
+    if record is None:
+        return _discovered(node, state, event.pod, event.container, Phase.CREATED)
+    return Decision(state.with_container(replace(record, phase=Phase.CREATED)), steps=("created",))
+
+
+def _start(node: Node, state: State, event: nri.StartContainer) -> Decision:
+    """The last moment before the process runs: the pool may have changed since creation."""
+    record = state.containers.get(event.container.id)
+    if record is None:
+        return _discovered(node, state, event.pod, event.container, Phase.RUNNING)
+    record = replace(record, phase=Phase.RUNNING, cgroup=_known_cgroup(record, event.container))
+    state = state.with_container(record)
+    return Decision(state, writes=own_write(node, state, record), steps=("started",))
+
+
+def _post_start(node: Node, state: State, event: nri.PostStartContainer) -> Decision:
+    record = state.containers.get(event.container.id)
+    if record is None:
+        return _discovered(node, state, event.pod, event.container, Phase.RUNNING)
+    if not _pins(node):
+        return Decision(state)
+    check = EffectiveCheck(record.cgroup, state.desired_cpus(node, record), record.id)
+    return Decision(state, checks=(check,))
+
+
+def _update(node: Node, state: State, event: nri.UpdateContainer) -> Decision:
+    """Keep the runtime from putting back an old cpuset; leave the rest of the request alone.
+
+    The runtime applies the request's cpuset or, where that is empty, the one it has stored. An own
+    update replaces the whole request and loses what NRI does not carry, so it is sent only when
+    the value to be applied is not ours.
+    """
+    record = state.containers.get(event.container.id)
+    if record is None:
+        return _discovered(node, state, event.pod, event.container, Phase.RUNNING)
+    if not _pins(node):
+        return Decision(state, nri.UpdateContainerResponse())
+    allocation = state.allocation_of(record)
+    try:
+        refuse_resize(allocation or Allocation(), milli_from_shares(event.resources.cpu_shares))
+    except AdmissionError as error:
+        return Decision(state, refusal=error, steps=("refused", "resize"))
+    own = _reasserted(node, state, record, allocation, event)
+    if own is not None:
+        record = replace(record, stored_cpus=state.desired_cpus(node, record))
+    else:
+        record = replace(record, stored_cpus=stored_cpus(event.container.resources))
+    state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
+    own_updates = (ContainerUpdate(record.id, own),) if own is not None else ()
+    return Decision(
+        state,
+        nri.UpdateContainerResponse((*own_updates, *updates)),
+        writes=own_write(node, state, record) if record.phase is Phase.RUNNING else (),
+        steps=("reasserted",) if own is not None else ("agrees",),
+    )
+
+
+def _stop(node: Node, state: State, event: nri.StopContainer) -> Decision:
+    """A stopped container keeps its promise: a crash loop does not lose its CPUs."""
+    record = state.containers.get(event.container.id)
+    steps: tuple[str, ...] = ("unknown",)
+    if record is not None:
+        state, steps = state.with_container(replace(record, phase=Phase.STOPPED)), ("stopped",)
+    state, updates = pending_updates(node, state, except_id=event.container.id)
+    return Decision(state, nri.StopContainerResponse(updates), steps=steps)
+
+
+def _remove(node: Node, state: State, event: nri.RemoveContainer) -> Decision:
+    """The pod's promises end with its last container only where the pod's end may go untold."""
+    record = state.containers.get(event.container.id)
+    if record is None:
+        return Decision(state, steps=("unknown",))
+    after = state.without_container(record.id)
+    pod = state.pods.get(record.pod_uid)
+    if after.containers_of(record.pod_uid) or (pod is not None and pod.run_seen):
+        return Decision(after, steps=("removed",))
+    after = _forgotten(after, record.pod_uid)
+    return Decision(after, writes=pool_writes(node, state, after), steps=("removed", "last-of-pod"))
+
+
+def _discovered(node: Node, state: State, pod: Pod, container: Container, phase: Phase) -> Decision:
+    """A container nobody told us of: some runtimes lose those created while a plugin connects."""
+    known = state.pods.get(pod_uid(pod)) or pod_record(pod, run_seen=False)
+    record = _record(known, container, phase)
+    after, steps = adopt(node, state.with_pod(known).with_container(record), record, container)
+    writes = pool_writes(node, state, after)
+    return Decision(after, writes=writes, steps=("discovered", *steps))
+
+
+def _pins(node: Node) -> bool:
+    return node.options.cpu_manager_policy is CPUManagerPolicy.STATIC
+
+
+def _same_pod(state: State, pod: Pod, *, run_seen: bool) -> PodRecord:
+    """The pod's record for its current sandbox, with the hint it already has."""
+    fresh = pod_record(pod, run_seen=run_seen)
+    known = state.pods.get(fresh.uid)
+    if known is None:
+        return fresh
+    return replace(fresh, affinity=known.affinity, affinity_preferred=known.affinity_preferred)
+
+
+def _uid(state: State, pod: Pod) -> str:
+    """The pod's uid, also when the event brings only the sandbox id."""
+    if pod.uid:
+        return pod.uid
+    return next((known.uid for known in state.pods.values() if known.sandbox_id == pod.id), pod.id)
+
+
+def _record(pod: PodRecord, container: Container, phase: Phase, unplaced: str = "") -> ContainerRecord:
+    return ContainerRecord(
+        id=container.id,
+        pod_uid=pod.uid,
+        name=container.name,
+        phase=phase,
+        cgroup=cgroup_ref(pod, container),
+        stored_cpus=stored_cpus(container.resources),
+        stored_mems=stored_mems(container.resources),
+        unplaced=unplaced,
+    )
+
+
+def _known_cgroup(record: ContainerRecord, container: Container) -> CgroupRef:
+    return replace(record.cgroup, path=container.cgroups_path or record.cgroup.path)
+
+
+def _previous_instance_ended(state: State, uid: str, name: str) -> State:
+    """A new instance under a known name means the old one is over, told or not.
+
+    One that never got past creation is forgotten: some runtimes say nothing of a failed creation.
+    """
+    for record in state.containers_of(uid):
+        if record.name == name and record.phase is Phase.CREATING:
+            state = state.without_container(record.id)
+        elif record.name == name and record.phase is not Phase.STOPPED:
+            state = state.with_container(replace(record, phase=Phase.STOPPED))
+    return state
+
+
+def _stopped_containers(state: State, uid: str) -> State:
+    for record in state.containers_of(uid):
+        state = state.with_container(replace(record, phase=Phase.STOPPED))
+    return state
+
+
+def _forgotten(state: State, uid: str) -> State:
+    """The state without the pod, its containers and its promises."""
+    for record in state.containers_of(uid):
+        state = state.without_container(record.id)
+    pods = {key: pod for key, pod in state.pods.items() if key != uid}
+    return replace(state.released(uid), pods=pods)
+
+
+def _granted(node: Node, state: State, record: ContainerRecord, allocation: Allocation | None) -> Resources:
+    cpus = str(state.desired_cpus(node, record)) if _pins(node) else ""
+    return Resources(cpus=cpus, mems=str(allocation.mems) if allocation else "")
+
+
+def _if_any(resources: Resources) -> Resources | None:
+    return resources if resources.cpus or resources.mems else None
+
+
+def _reasserted(
+    node: Node,
+    state: State,
+    record: ContainerRecord,
+    allocation: Allocation | None,
+    event: nri.UpdateContainer,
+) -> Resources | None:
+    """Our cpus, and our mems where the request brings others; None when nothing needs saying."""
+    desired = state.desired_cpus(node, record)
+    coming = stored_cpus(event.resources) or stored_cpus(event.container.resources)
+    mems = allocation.mems if allocation else None
+    foreign_mems = bool(mems and event.resources.mems and stored_mems(event.resources) != mems)
+    if coming == desired and not foreign_mems:
+        return None
+    return Resources(cpus=str(desired), mems=str(mems) if foreign_mems else "")
+
+
+_HANDLERS: dict[type, Handler] = {
+    nri.Synchronize: synchronize,
+    nri.RunPodSandbox: _run_pod,
+    nri.StopPodSandbox: _stop_pod,
+    nri.RemovePodSandbox: _remove_pod,
+    nri.CreateContainer: _create,
+    nri.PostCreateContainer: _post_create,
+    nri.StartContainer: _start,
+    nri.PostStartContainer: _post_start,
+    nri.UpdateContainer: _update,
+    nri.StopContainer: _stop,
+    nri.RemoveContainer: _remove,
+}
+
+_ANSWERS: dict[type, nri.NRIResponse] = {
+    nri.Configure: nri.ConfigureResponse(),
+    nri.ValidateContainerAdjustment: nri.ValidateContainerAdjustmentResponse(),
+}
+"""Answers to what changes nothing."""

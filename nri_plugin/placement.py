@@ -1,0 +1,242 @@
+"""Where a container goes: hints, merge, admission, then CPUs and memory, or a refusal.
+
+Pure: a placement is worked out on a state and returned, nothing is kept unless the caller
+keeps the new state.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from nri_plugin.cpuset import NO_CPUS, CPUSet
+from nri_plugin.errors import AdmissionError, NotYetSupportedError
+from nri_plugin.nodemask import NO_NODES, NodeMask
+from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, Node, Options, TopologyManagerScope
+from nri_plugin.policy.admission import admit
+from nri_plugin.policy.cpu_assignment import take_packed
+from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes
+from nri_plugin.policy.hints import Provider
+from nri_plugin.policy.memory_assignment import (
+    MemoryMachine,
+    MemoryState,
+    allocate_memory,
+    memory_machine,
+    memory_state,
+    memory_wishes,
+)
+from nri_plugin.policy.merge import MergedHint
+from nri_plugin.policy.tables import CPUTables, cpu_tables
+from nri_plugin.state import Allocation, MemoryBlock, Phase, PodRecord, State
+from nri_plugin.topology import Topology
+from nri_plugin.workload import ContainerRequest, pod_request
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A container placed.
+
+    Attributes:
+        state: with the allocation in it.
+        allocation: what was promised; None when nothing was (shared pool, memory anywhere).
+        steps: why, in short codes.
+    """
+
+    state: State
+    allocation: Allocation | None
+    steps: tuple[str, ...]
+
+
+@lru_cache(maxsize=4)
+def tables_of(node: Node) -> CPUTables:
+    """Precomputed masks of the node's machine."""
+    return cpu_tables(node.topology)
+
+
+@lru_cache(maxsize=4)
+def _memory_machine_of(node: Node) -> MemoryMachine:
+    return memory_machine(node.topology, node.options.reserved_memory)
+
+
+def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
+    """Which CPUs are reserved when only their number is configured: those the policy takes first.
+
+    Raises:
+        InsufficientCPUsError: the machine has fewer.
+
+    Source: kubelet v1.36 policy_static.go, NewStaticPolicy.
+    """
+    return take_packed(
+        cpu_tables(topology),
+        topology.online,
+        count,
+        prefer_uncore_cache=options.prefer_align_cpus_by_uncore_cache,
+    )
+
+
+def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
+    """Give `request` its CPUs and memory, or the same again when it already has them.
+
+    Raises:
+        AdmissionError: policy refuses it; the state given stays valid.
+
+    Differs: CPUs of a stopped container of the pod pass to the next one created, whether or not
+        it was an init container: the runtime does not say which containers are.
+    """
+    count = _exclusive_count(node, request)
+    held = state.allocations.get(request.key)
+    if held is not None and held.cpu_milli == request.cpu_milli and len(held.cpus) == count:
+        return Placement(state, held, ("kept",))
+    state = state.without_allocation(request.key)
+    memory = _memory_request(node, request)
+    if not count and not memory:
+        return Placement(state, None, ("shared",))
+    reusable = _reusable(state, pod, request.name) if count else NO_CPUS
+    state, hint, steps = _admitted(node, state, pod, request, count, reusable)
+    cpus = _take_cpus(node, state, count, hint, reusable)
+    blocks, mems = _take_memory(node, state, memory, hint)
+    allocation = Allocation(
+        cpus=cpus,
+        mems=mems,
+        memory=blocks,
+        cpu_milli=request.cpu_milli or 0,
+        affinity=hint.affinity or NO_NODES,
+        preferred=hint.preferred,
+    )
+    state = _hand_over(state, pod, cpus & reusable).with_allocation(request.key, allocation)
+    return Placement(state, allocation, (*steps, "exclusive" if count else "memory"))
+
+
+def _exclusive_count(node: Node, request: ContainerRequest) -> int:
+    if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
+        return 0
+    if request.cpu_milli is None:
+        raise AdmissionError(
+            f"container {request.name} asks for 256 CPUs or more without a CPU limit; "
+            "the runtime cannot tell how many, so it gets no exclusive CPUs: set a CPU limit"
+        )
+    return request.exclusive_cpus
+
+
+def _memory_request(node: Node, request: ContainerRequest) -> Mapping[str, int]:
+    if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
+        return {}
+    return request.memory_by_resource
+
+
+def _reusable(state: State, pod: PodRecord, name: str) -> CPUSet:
+    """Exclusive CPUs of the pod's other containers that have stopped."""
+    live = {record.name for record in state.containers_of(pod.uid) if record.phase is not Phase.STOPPED}
+    stopped = {record.name for record in state.containers_of(pod.uid)} - live - {name}
+    mask = 0
+    for record in state.containers_of(pod.uid):
+        allocation = state.allocation_of(record)
+        if record.name in stopped and allocation is not None:
+            mask |= allocation.cpus.mask
+    return CPUSet(mask)
+
+
+def _hand_over(state: State, pod: PodRecord, cpus: CPUSet) -> State:
+    """Take `cpus` out of the pod's other allocations, so that each CPU has one owner."""
+    if not cpus:
+        return state
+    prefix = f"{pod.uid}/"
+    for key, allocation in state.allocations.items():
+        if key.startswith(prefix) and not allocation.cpus.isdisjoint(cpus):
+            state = state.with_allocation(key, replace(allocation, cpus=allocation.cpus - cpus))
+    return state
+
+
+def _admitted(
+    node: Node, state: State, pod: PodRecord, request: ContainerRequest, count: int, reusable: CPUSet
+) -> tuple[State, MergedHint, tuple[str, ...]]:
+    """The merged hint for the container, or for its whole pod (worked out once, then kept)."""
+    if node.options.topology_manager_scope is TopologyManagerScope.CONTAINER:
+        return state, _merged(node, state, request, count, reusable), ("container-scope",)
+    if pod.cpu_milli is None:
+        return state, _merged(node, state, request, count, reusable), ("pod-total-unknown",)
+    if pod.affinity is not None:
+        hint = MergedHint(pod.affinity or None, pod.affinity_preferred)
+        return state, hint, ("pod-scope-kept",)
+    total = pod_request(pod)
+    hint = _merged(node, state, total, (pod.cpu_milli or 0) // 1000, reusable)
+    affinity = hint.affinity or NO_NODES
+    state = state.with_pod(replace(pod, affinity=affinity, affinity_preferred=hint.preferred))
+    return state, hint, ("pod-scope",)
+
+
+def _merged(node: Node, state: State, request: ContainerRequest, count: int, reusable: CPUSet) -> MergedHint:
+    providers: list[Provider] = [cpu_wishes(tables_of(node), count, state.available(node), reusable=reusable)]
+    memory = _memory_request(node, request)
+    if memory:
+        providers.append(memory_wishes(_memory_state(node, state), memory))
+    return admit(node.options.topology_manager_policy, node.topology.node_mask, providers)
+
+
+def _take_cpus(node: Node, state: State, count: int, hint: MergedHint, reusable: CPUSet) -> CPUSet:
+    return allocate_cpus(
+        tables_of(node),
+        count,
+        state.available(node),
+        hint.affinity,
+        reserved=node.reserved,
+        reusable=reusable,
+        full_pcpus_only=node.options.full_pcpus_only,
+        prefer_uncore_cache=node.options.prefer_align_cpus_by_uncore_cache,
+    )
+
+
+def _take_memory(
+    node: Node, state: State, memory: Mapping[str, int], hint: MergedHint
+) -> tuple[tuple[MemoryBlock, ...], NodeMask]:
+    if not memory:
+        return (), NO_NODES
+    grant = allocate_memory(_memory_state(node, state), memory, hint)
+    return grant.blocks, grant.nodes
+
+
+def _memory_state(node: Node, state: State) -> MemoryState:
+    blocks = (allocation.memory for allocation in state.allocations.values() if allocation.memory)
+    return memory_state(_memory_machine_of(node), blocks)
+
+
+def refuse_resize(held: Allocation, cpu_milli: int) -> None:
+    """Refuse a changed CPU request of a container with exclusive CPUs.
+
+    Raises:
+        NotYetSupportedError: the request changed.
+    """
+    if held.cpus and cpu_milli and cpu_milli != held.cpu_milli:
+        raise NotYetSupportedError(
+            f"in-place resize of exclusive CPUs (from {held.cpu_milli}m to {cpu_milli}m; it keeps {held.cpus})"
+        )
+
+
+def adopted(
+    node: Node, state: State, request: ContainerRequest, cpus: CPUSet, mems: NodeMask
+) -> State | None:
+    """The state in which a container that already exists keeps the `cpus` and `mems` it has.
+
+    None when it should have exclusive CPUs and those it has are too few, too many, or not free.
+    """
+    if request.key in state.allocations:
+        return state
+    try:
+        count = _exclusive_count(node, request)
+    except AdmissionError:
+        return None
+    memory = _memory_request(node, request) if mems <= node.topology.nodes_with_memory else {}
+    if count and (len(cpus) != count or not cpus <= state.available(node)):
+        return None
+    blocks = tuple(MemoryBlock(mems, resource, size) for resource, size in memory.items() if mems)
+    if not count and not blocks:
+        return state
+    own = cpus if count else NO_CPUS
+    allocation = Allocation(
+        cpus=own,
+        mems=mems if blocks else NO_NODES,
+        memory=blocks,
+        cpu_milli=request.cpu_milli or 0,
+        affinity=node.topology.nodes_of(own),
+        preferred=False,
+    )
+    return state.with_allocation(request.key, allocation)

@@ -1,0 +1,137 @@
+"""First start, restart and reconnect: one comparison of what is remembered with what exists.
+
+What agrees is kept; what is gone is released; what was born unseen is adopted as it is when that
+is consistent, else placed, else it runs in the shared pool and is marked. Nothing that runs and
+was promised its CPUs is moved.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from nri_plugin.decision import Decision
+from nri_plugin.errors import AdmissionError
+from nri_plugin.nri.events import Synchronize, SynchronizeResponse
+from nri_plugin.nri.messages import Container, ContainerState, Pod
+from nri_plugin.options import Node
+from nri_plugin.placement import adopted, place
+from nri_plugin.pool import all_writes, pending_updates
+from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.workload import cgroup_ref, container_request, pod_record, pod_uid, stored_cpus, stored_mems
+
+_PHASE = {
+    ContainerState.CREATED: Phase.CREATED,
+    ContainerState.STOPPED: Phase.STOPPED,
+}
+"""By the state a listed container reports; everything else runs."""
+
+
+def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
+    """Fold what the runtime lists into what is remembered."""
+    pods = _pods(state, event)
+    uid_by_sandbox = {pod.id: pod_uid(pod) for pod in event.pods}
+    listed = {c.id: c for c in event.containers if uid_by_sandbox.get(c.pod_id) in pods}
+    records = {c.id: _record(state, pods[uid_by_sandbox[c.pod_id]], c) for c in listed.values()}
+    after = State(pods, records, _kept(state, records, event.pods))
+    steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
+    unseen = [(records[c.id], c) for c in listed.values() if c.id not in state.containers]
+    after, adopted_steps = _adopt_all(node, after, unseen)
+    after, updates = pending_updates(node, after, except_id="")
+    return Decision(
+        after,
+        SynchronizeResponse(updates),
+        writes=all_writes(node, after),
+        steps=(*steps, *adopted_steps),
+    )
+
+
+def adopt(
+    node: Node, state: State, record: ContainerRecord, container: Container
+) -> tuple[State, tuple[str, ...]]:
+    """Give a container that already exists what it should have had, as far as still possible.
+
+    Never refuses: what policy would have refused runs in the shared pool, marked `unplaced`.
+    """
+    pod = state.pods[record.pod_uid]
+    request = container_request(pod, container)
+    as_it_is = adopted(node, state, request, record.stored_cpus, record.stored_mems)
+    if as_it_is is not None:
+        return as_it_is, ("adopted",)
+    try:
+        placed = place(node, state, pod, request)
+    except AdmissionError as error:
+        return state.with_container(replace(record, unplaced=str(error))), ("unplaced", error.reason)
+    return placed.state, placed.steps
+
+
+def _pods(state: State, event: Synchronize) -> dict[str, PodRecord]:
+    """One record per uid; of several sandboxes, the one containers live in, else the known, else the last."""
+    inhabited = {container.pod_id for container in event.containers}
+    chosen: dict[str, Pod] = {}
+    for pod in event.pods:
+        rival = chosen.get(pod_uid(pod))
+        if rival is None or _rank(state, inhabited, pod) >= _rank(state, inhabited, rival):
+            chosen[pod_uid(pod)] = pod
+    return {uid: _remembered(state, pod) for uid, pod in chosen.items()}
+
+
+def _rank(state: State, inhabited: set[str], pod: Pod) -> tuple[bool, bool]:
+    known = state.pods.get(pod_uid(pod))
+    return pod.id in inhabited, known is not None and known.sandbox_id == pod.id
+
+
+def _remembered(state: State, pod: Pod) -> PodRecord:
+    """The pod's record; from now on its end may go untold (a restarted runtime forgets)."""
+    fresh = pod_record(pod, run_seen=False)
+    known = state.pods.get(fresh.uid)
+    if known is None:
+        return fresh
+    return replace(fresh, affinity=known.affinity, affinity_preferred=known.affinity_preferred)
+
+
+def _kept(
+    state: State, records: Mapping[str, ContainerRecord], listed: Iterable[Pod]
+) -> Mapping[str, Allocation]:
+    """Allocations of pods that go on.
+
+    A pod goes on when one of its containers does, or its sandbox still has a process: that keeps the
+    CPUs of a pod whose only container is about to be restarted, and frees those of a pod that ended
+    while nobody watched and is only listed until it is cleaned up.
+    """
+    alive = {record.pod_uid for record in records.values() if record.phase is not Phase.STOPPED}
+    alive |= {pod_uid(pod) for pod in listed if pod.pid}
+    return {key: value for key, value in state.allocations.items() if key.partition("/")[0] in alive}
+
+
+def _adopt_all(
+    node: Node, state: State, unseen: list[tuple[ContainerRecord, Container]]
+) -> tuple[State, list[str]]:
+    """First those that are consistent as they are, so that no newly placed one takes their CPUs."""
+    waiting, steps = [], []
+    for record, container in unseen:
+        if record.phase is Phase.STOPPED:
+            continue
+        request = container_request(state.pods[record.pod_uid], container)
+        as_it_is = adopted(node, state, request, record.stored_cpus, record.stored_mems)
+        if as_it_is is None:
+            waiting.append((record, container))
+        else:
+            state = as_it_is
+            steps.append("adopted")
+    for record, container in waiting:
+        state, how = adopt(node, state, record, container)
+        steps.extend(how)
+    return state, steps
+
+
+def _record(state: State, pod: PodRecord, container: Container) -> ContainerRecord:
+    known = state.containers.get(container.id)
+    return ContainerRecord(
+        id=container.id,
+        pod_uid=pod.uid,
+        name=container.name,
+        phase=_PHASE.get(container.state, Phase.RUNNING),
+        cgroup=cgroup_ref(pod, container),
+        stored_cpus=stored_cpus(container.resources),
+        stored_mems=stored_mems(container.resources),
+        unplaced=known.unplaced if known else "",
+    )
