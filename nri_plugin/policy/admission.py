@@ -1,0 +1,51 @@
+"""One decision of the Topology Manager: merge all wishes, then admit or refuse with the numbers."""
+
+from collections.abc import Sequence
+
+from nri_plugin.errors import TopologyAffinityError
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.policy.hints import Provider
+from nri_plugin.policy.merge import Distance, MergedHint, admits, merge
+
+
+def admit(
+    policy: TopologyManagerPolicy,
+    nodes: NodeMask,
+    providers: Sequence[Provider],
+    *,
+    distance: Distance | None = None,
+) -> MergedHint:
+    """The hint under which a container (or, in pod scope, every container of a pod) is allocated.
+
+    Args:
+        policy: the topology policy; `none` asks nobody and admits "anywhere".
+        nodes: all NUMA nodes of the machine.
+        providers: wishes for the container's request, or for the pod's totals in pod scope; the
+            kubelet's order is devices, CPU, memory.
+        distance: see `merge`.
+
+    Raises:
+        TopologyAffinityError: the policy does not admit the merged hint.
+    """
+    merged = merge(policy, nodes, providers, distance=distance)
+    if not admits(policy, merged):
+        raise TopologyAffinityError(_refusal(policy, merged, providers))
+    return merged
+
+
+def _refusal(policy: TopologyManagerPolicy, merged: MergedHint, providers: Sequence[Provider]) -> str:
+    wishes = [wish for provider in providers for wish in provider or ()]
+    numbers = "; ".join(dict.fromkeys(wish.why for wish in wishes if wish.why))
+    affinity = "any" if merged.affinity is None else f"NUMA nodes {merged.affinity}"
+    return (
+        "resources cannot be allocated with topology locality: "
+        f"policy {policy} accepts {_accepts(policy)}, the best is {affinity}, not preferred"
+        + (f"; {numbers}" if numbers else "")
+    )
+
+
+def _accepts(policy: TopologyManagerPolicy) -> str:
+    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
+        return "one NUMA node that holds everything"
+    return "the fewest NUMA nodes that could hold everything, the same for all resources"

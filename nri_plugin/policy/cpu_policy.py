@@ -1,0 +1,160 @@
+"""The static CPU policy: who gets exclusive CPUs, where they would fit, and which they are.
+
+Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/policy_static.go.
+"""
+
+from collections.abc import Mapping
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import SMTAlignmentError
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.policy.cpu_assignment import take_packed
+from nri_plugin.policy.hints import (
+    LISTED_NODES,
+    Family,
+    Hint,
+    Need,
+    Provider,
+    Wish,
+    masks_in_order,
+    smallest_size,
+    sums_by_mask,
+)
+from nri_plugin.policy.tables import CPUTables
+
+
+def exclusive_count(cpu_milli: int, *, guaranteed: bool) -> int:
+    """How many exclusive CPUs a request of `cpu_milli` earns; 0 means it runs in the shared pool."""
+    return cpu_milli // 1000 if guaranteed and cpu_milli > 0 and cpu_milli % 1000 == 0 else 0
+
+
+def cpu_wishes(
+    tables: CPUTables,
+    count: int,
+    available: CPUSet,
+    *,
+    reusable: CPUSet = CPUSet(),
+    held: CPUSet = CPUSet(),
+) -> Provider:
+    """Where `count` exclusive CPUs fit.
+
+    Args:
+        tables: the machine.
+        count: exclusive CPUs wanted; with 0 there is no preference.
+        available: CPUs on offer to anybody.
+        reusable: CPUs of the pod's init containers, on offer to this container too. Hints cover all of them.
+        held: what the container already has: then only that is hinted at, and nothing when the size changed.
+    """
+    if count <= 0:
+        return None
+    if held:
+        if len(held) != count:
+            why = f"cpu: {count} wanted, but the container already holds {len(held)} ({held})"
+            return (Wish("cpu", (), why=why),)
+        available, reusable = held, CPUSet()
+    return (_wish(tables, count, (available | reusable).mask & tables.online, reusable.mask),)
+
+
+def _wish(tables: CPUTables, count: int, free: int, reusable: int) -> Wish:
+    """A mask is a hint when its nodes have enough free CPUs and all reusable ones.
+
+    It is preferred when no smaller mask has enough CPUs in all, those in use and reserved included.
+    """
+    free_by_node = {node: (cpus & free).bit_count() for node, cpus in tables.nodes}
+    total_by_node = {node: cpus.bit_count() for node, cpus in tables.nodes}
+    narrowest = smallest_size(total_by_node, count) or len(tables.nodes)
+    required = tables.nodes_of(reusable)
+    why = _why(count, free_by_node, total_by_node)
+    if len(tables.nodes) <= LISTED_NODES:
+        sums = sums_by_mask(free_by_node)
+        hints = tuple(
+            Hint(mask, size == narrowest)
+            for mask, size in masks_in_order(tuple(free_by_node))
+            if sums[mask] >= count and required & ~mask == 0
+        )
+        return Wish("cpu", hints, why=why)
+    if sum(free_by_node.values()) < count:
+        return Wish("cpu", (), why=why)
+    every = sum(1 << node for node in free_by_node)
+    return Wish("cpu", (), Family(every, required, (Need(count, free_by_node),), narrowest), why)
+
+
+def _why(count: int, free_by_node: Mapping[int, int], total_by_node: Mapping[int, int]) -> str:
+    where = ", ".join(f"{node}: {free} of {total_by_node[node]}" for node, free in free_by_node.items())
+    return f"cpu: {count} wanted, {sum(free_by_node.values())} available (by NUMA node {where})"
+
+
+def allocate_cpus(
+    tables: CPUTables,
+    count: int,
+    available: CPUSet,
+    affinity: NodeMask | None,
+    *,
+    reserved: CPUSet = CPUSet(),
+    reusable: CPUSet = CPUSet(),
+    held: CPUSet = CPUSet(),
+    full_pcpus_only: bool = False,
+    prefer_uncore_cache: bool = False,
+) -> CPUSet:
+    """The exclusive CPUs of a container: as many as fit on the nodes of `affinity`, the rest anywhere.
+
+    Args:
+        tables: the machine.
+        count: exclusive CPUs wanted; 0 gives the empty set, for the shared pool.
+        available: CPUs on offer to anybody: neither reserved nor exclusive.
+        affinity: the merged hint; None for anywhere.
+        reserved: CPUs for the system, never in `available`.
+        reusable: CPUs of the pod's init containers, on offer too but not preferred.
+        held: what the container already has; then that is the answer.
+        full_pcpus_only: refuse what is no whole number of cores.
+        prefer_uncore_cache: see `take_packed`.
+
+    Raises:
+        SMTAlignmentError: `full_pcpus_only` and the count does not fill cores or exceeds what is free
+            beside the cores of reserved CPUs. Checked first, as the kubelet does, even when `held`.
+        InsufficientCPUsError: fewer CPUs are on offer than wanted.
+    """
+    if count <= 0:
+        return CPUSet()
+    if full_pcpus_only:
+        check_full_pcpus(tables, count, available, reserved)
+    if held:
+        return held
+    on_offer = available | reusable
+    aligned = CPUSet()
+    if affinity is not None:
+        near = on_offer & CPUSet(tables.cpus_in(affinity.mask))
+        aligned = take_packed(tables, near, min(count, len(near)), prefer_uncore_cache=prefer_uncore_cache)
+    rest = count - len(aligned)
+    return aligned | take_packed(tables, on_offer - aligned, rest, prefer_uncore_cache=prefer_uncore_cache)
+
+
+def check_full_pcpus(tables: CPUTables, count: int, available: CPUSet, reserved: CPUSet) -> None:
+    """Refuse what full-pcpus-only does not allow.
+
+    Raises:
+        SMTAlignmentError: `count` is no multiple of the threads of a core, or larger than the number
+            of available CPUs outside cores with a reserved CPU. CPUs reusable from init containers
+            do not count, nor whether the cores are whole: both as the kubelet has it.
+    """
+    threads = tables.cpus_per_core
+    if threads > 1 and count % threads:
+        raise SMTAlignmentError(
+            f"requested {count} cpus is not a multiple of the {threads} cpus per core; "
+            f"ask for {count - count % threads} or {count - count % threads + threads}"
+        )
+    whole = available.mask & ~tables.siblings_of(reserved.mask)
+    if count > whole.bit_count():
+        raise SMTAlignmentError(
+            f"requested {count} cpus, but only {whole.bit_count()} are available outside cores with "
+            f"reserved cpus; ask for less or wait for others to end"
+        )
+
+
+def reusable_after(reusable: CPUSet, cpus: CPUSet, *, init: bool) -> CPUSet:
+    """What the pod's later containers may take over, once a container has got `cpus`.
+
+    Plain init containers leave theirs to those that follow; restartable ones and app containers keep
+    what they take.
+    """
+    return reusable | cpus if init else reusable - cpus

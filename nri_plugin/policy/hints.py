@@ -1,0 +1,160 @@
+"""What a provider wishes for one resource: the NUMA node masks on which the request fits.
+
+A machine of up to eight NUMA nodes has at most 255 masks, and a wish lists its
+hints, in the kubelet's order: by size, then by ascending node ids. Beyond that
+the list would double with each node, so a wish then carries a `Family`: the
+capacity of each node and the need, from which any mask can be judged.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import combinations
+from typing import NamedTuple
+
+from nri_plugin import bits
+
+LISTED_NODES = 8
+"""Up to this many NUMA nodes hints are listed. Source: kubelet, default of max-allowable-numa-nodes."""
+
+
+class Hint(NamedTuple):
+    """One way to place a request.
+
+    Attributes:
+        nodes: mask of NUMA nodes, None for "anywhere".
+        preferred: no smaller mask could ever hold the request.
+    """
+
+    nodes: int | None
+    preferred: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An amount that the nodes of a mask must hold together.
+
+    Attributes:
+        amount: what is asked for.
+        by_node: what each NUMA node has for it; a node not named has nothing.
+    """
+
+    amount: int
+    by_node: Mapping[int, int]
+
+    def is_met_by(self, nodes: int) -> bool:
+        """Whether the nodes in the mask have enough together."""
+        return sum(self.by_node.get(node, 0) for node in bits.iterate(nodes)) >= self.amount
+
+
+@dataclass(frozen=True)
+class Family:
+    """All masks m with `required` inside m, m inside `nodes`, `at_least` members and every need met.
+
+    Adding a node of `nodes` to a member gives a member.
+
+    Attributes:
+        nodes: mask of the nodes that may be used.
+        required: mask of the nodes that every member contains.
+        needs: met by the nodes of each member.
+        preferred_size: members of this size are preferred hints.
+        at_least: smallest number of nodes of a member.
+    """
+
+    nodes: int
+    required: int
+    needs: tuple[Need, ...]
+    preferred_size: int
+    at_least: int = 1
+
+    def __contains__(self, mask: int) -> bool:
+        return (
+            mask & ~self.nodes == 0
+            and self.required & ~mask == 0
+            and mask.bit_count() >= self.at_least
+            and all(need.is_met_by(mask) for need in self.needs)
+        )
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What one provider wishes for one resource.
+
+    Attributes:
+        resource: `cpu`, `memory`, `hugepages-SIZE` or a device's resource name.
+        hints: the listed hints; None when the provider has no preference; empty (and no `family`)
+            when nothing fits.
+        family: further hints in closed form.
+        why: the numbers behind it, for people.
+    """
+
+    resource: str
+    hints: tuple[Hint, ...] | None
+    family: Family | None = None
+    why: str = ""
+
+    @cached_property
+    def anywhere(self) -> frozenset[bool]:
+        """The `preferred` of its hints that name no nodes.
+
+        Source: kubelet topologymanager, filterProvidersHints: no wish counts as "anywhere, preferred",
+        a wish that nothing fits as "anywhere, not preferred".
+        """
+        if self.hints is None:
+            return frozenset({True})
+        if not self.hints and self.family is None:
+            return frozenset({False})
+        return frozenset(preferred for nodes, preferred in self.hints if nodes is None)
+
+    @cached_property
+    def preferred(self) -> frozenset[int]:
+        """Listed masks that are preferred."""
+        return frozenset(n for n, preferred in self.hints or () if preferred and n is not None)
+
+    @cached_property
+    def masks(self) -> frozenset[int]:
+        """All listed masks."""
+        return frozenset(n for n, _ in self.hints or () if n is not None)
+
+    def names(self, mask: int) -> bool:
+        """Whether exactly `mask` is one of its preferred hints."""
+        if mask in self.preferred:
+            return True
+        family = self.family
+        return family is not None and mask.bit_count() == family.preferred_size and mask in family
+
+    def prefers(self, mask: int) -> bool:
+        """Whether placing the resource on exactly `mask`, or anywhere, is preferred."""
+        return True in self.anywhere or self.names(mask)
+
+
+Provider = tuple[Wish, ...] | None
+"""The wishes of one provider; None or none at all when it does not care."""
+
+
+@lru_cache(maxsize=64)
+def masks_in_order(nodes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """(mask, size) of every non-empty set of `nodes`: by size, then by ascending node ids."""
+    return tuple(
+        (bits.from_ids(members), size)
+        for size in range(1, len(nodes) + 1)
+        for members in combinations(nodes, size)
+    )
+
+
+def sums_by_mask(by_node: Mapping[int, int]) -> dict[int, int]:
+    """The total of each set of nodes, the empty one included; for few nodes only."""
+    sums = {0: 0}
+    for node, amount in by_node.items():
+        sums |= {mask | 1 << node: total + amount for mask, total in sums.items()}
+    return sums
+
+
+def smallest_size(by_node: Mapping[int, int], amount: int) -> int | None:
+    """How many nodes at least hold `amount` together; never 0; None when all are too small."""
+    total = 0
+    for size, capacity in enumerate(sorted(by_node.values(), reverse=True), 1):
+        total += capacity
+        if total >= amount:
+            return size
+    return None
