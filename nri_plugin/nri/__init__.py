@@ -1,0 +1,1 @@
+"""The NRI protocol, plugin side: mux, messages, session. Knows nothing of allocations."""

@@ -13,6 +13,11 @@ from types import MappingProxyType
 EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
+def _no_texts() -> Mapping[str, str]:
+    """Returns the one empty mapping; as a plain default Python 3.11 takes it for a mutable value."""
+    return EMPTY
+
+
 class ContainerState(IntEnum):
     """State as the runtime reports it; runtimes disagree, so releases go by event, not by state."""
 
@@ -56,7 +61,7 @@ class Resources:
     mems: str = ""
     memory_limit_bytes: int | None = None
     hugepage_limits: tuple[tuple[str, int], ...] = ()
-    unified: Mapping[str, str] = field(default=EMPTY)
+    unified: Mapping[str, str] = field(default_factory=_no_texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,8 @@ class Pod:
     name: str = ""
     uid: str = ""
     namespace: str = ""
-    labels: Mapping[str, str] = field(default=EMPTY)
-    annotations: Mapping[str, str] = field(default=EMPTY)
+    labels: Mapping[str, str] = field(default_factory=_no_texts)
+    annotations: Mapping[str, str] = field(default_factory=_no_texts)
     runtime_handler: str = ""
     cgroup_parent: str = ""
     cgroups_path: str = ""
@@ -95,8 +100,8 @@ class Container:
     pod_id: str = ""
     name: str = ""
     state: ContainerState = ContainerState.UNKNOWN
-    labels: Mapping[str, str] = field(default=EMPTY)
-    annotations: Mapping[str, str] = field(default=EMPTY)
+    labels: Mapping[str, str] = field(default_factory=_no_texts)
+    annotations: Mapping[str, str] = field(default_factory=_no_texts)
     env: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ()
     cdi_devices: tuple[str, ...] = ()
