@@ -1,44 +1,80 @@
-"""Kubernetes quantities such as `500m`, `1.5Gi` or `2e3`, as exact numbers.
+"""Kubernetes quantities: `1500m`, `2Gi`, `100Mi`, `1e3`, as exact whole numbers.
 
-Source: Kubernetes apimachinery, pkg/api/resource, quantity.go (the grammar in the comment of `Quantity`).
+Amounts that are no whole number of the unit asked for are rounded up, away from
+promising too little. Source: k8s.io/apimachinery/pkg/api/resource/quantity.go.
 """
 
 import re
-from collections.abc import Mapping
 from fractions import Fraction
-from math import ceil
 
-NANO = 10**9
-"""Finer than this a quantity cannot be; what is finer is rounded away from zero, as Kubernetes does."""
-
-SUFFIXES: Mapping[str, Fraction] = {
-    "n": Fraction(1, NANO),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    "": Fraction(1),
-    **{suffix: Fraction(1000) ** power for power, suffix in enumerate("kMGTPE", 1)},
-    **{f"{suffix}i": Fraction(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
-}
-
-_FORM = re.compile(
-    r"(?P<sign>[+-]?)(?P<number>[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})"
-    r"(?:[eE](?P<exponent>[+-]?[0-9]{1,2})|(?P<suffix>[KMGTPE]i|[numkMGTPE]?))\Z"
+_QUANTITY = re.compile(
+    r"([+-]?)([0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})([a-zA-Z]*|[eE][+-]?[0-9]{1,2})\Z"
 )
 
+_FACTORS: dict[str, Fraction] = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 10**3),
+    "": Fraction(1),
+    **{suffix: Fraction(1000 ** (power + 1)) for power, suffix in enumerate("kMGTPE")},
+    **{f"{suffix}i": Fraction(1024 ** (power + 1)) for power, suffix in enumerate("KMGTPE")},
+}
 
-def parse(text: str) -> Fraction:
-    """The exact number a quantity stands for, no finer than a billionth.
+
+def parse_quantity(text: str) -> Fraction:
+    """The exact number a quantity stands for.
 
     Raises:
-        ValueError: `text` is no quantity.
+        ValueError: not a quantity.
     """
-    match = _FORM.match(text)
+    match = _QUANTITY.match(text.strip())
     if match is None:
-        raise ValueError(f"expected an amount such as 500m, 2 or 1.5Gi, found {text[:80] or 'nothing'}")
-    factor = Fraction(10) ** int(match["exponent"]) if match["exponent"] else SUFFIXES[match["suffix"]]
-    size = _at_most_nano(Fraction(match["number"]) * factor)
-    return -size if match["sign"] == "-" else size
+        raise ValueError(f"'{text[:80]}' is not a quantity such as 1500m, 4 or 2Gi")
+    sign, number, suffix = match.groups()
+    factor = _FACTORS.get(suffix)
+    if factor is None:
+        factor = _exponent(text, suffix)
+    amount = Fraction(number) * factor
+    return -amount if sign == "-" else amount
 
 
-def _at_most_nano(size: Fraction) -> Fraction:
-    return Fraction(ceil(size * NANO), NANO)
+def parse_cpu_milli(text: str) -> int:
+    """Thousandths of a CPU.
+
+    Raises:
+        ValueError: not a quantity, or negative.
+    """
+    return _whole(text, 1000)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes.
+
+    Raises:
+        ValueError: not a quantity, or negative.
+    """
+    return _whole(text, 1)
+
+
+def format_bytes(amount: int) -> str:
+    """The shortest quantity of exactly `amount` bytes with a binary suffix, for people."""
+    for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
+        factor = int(_FACTORS[suffix])
+        if amount and amount % factor == 0:
+            return f"{amount // factor}{suffix}"
+    return str(amount)
+
+
+def _exponent(text: str, suffix: str) -> Fraction:
+    if suffix[:1] in {"e", "E"} and suffix[1:].lstrip("+-").isdigit():
+        return Fraction(10) ** int(suffix[1:])
+    raise ValueError(
+        f"'{text[:80]}' has the unknown suffix '{suffix}'; known are {', '.join(k for k in _FACTORS if k)}"
+    )
+
+
+def _whole(text: str, units: int) -> int:
+    amount = parse_quantity(text) * units
+    if amount < 0:
+        raise ValueError(f"'{text[:80]}' is negative; the smallest amount is 0")
+    return -(-amount.numerator // amount.denominator)

@@ -22,6 +22,8 @@ from nri_plugin.policy.hints import (
 )
 from nri_plugin.policy.tables import CPUTables
 
+NO_CPUS = CPUSet()
+
 
 def exclusive_count(cpu_milli: int, *, guaranteed: bool) -> int:
     """How many exclusive CPUs a request of `cpu_milli` earns; 0 means it runs in the shared pool."""
@@ -33,8 +35,8 @@ def cpu_wishes(
     count: int,
     available: CPUSet,
     *,
-    reusable: CPUSet = CPUSet(),
-    held: CPUSet = CPUSet(),
+    reusable: CPUSet = NO_CPUS,
+    held: CPUSet = NO_CPUS,
 ) -> Provider:
     """Where `count` exclusive CPUs fit.
 
@@ -90,9 +92,9 @@ def allocate_cpus(
     available: CPUSet,
     affinity: NodeMask | None,
     *,
-    reserved: CPUSet = CPUSet(),
-    reusable: CPUSet = CPUSet(),
-    held: CPUSet = CPUSet(),
+    reserved: CPUSet = NO_CPUS,
+    reusable: CPUSet = NO_CPUS,
+    held: CPUSet = NO_CPUS,
     full_pcpus_only: bool = False,
     prefer_uncore_cache: bool = False,
 ) -> CPUSet:
