@@ -1,0 +1,201 @@
+"""`nri-pin install`: make the runtime start the plugin itself.
+
+The runtime starts every executable `NN-name` of its plugin folder with an environment that has no PATH, so the
+file names its interpreter by an absolute path; its configuration is the drop-in of the same name. Files that
+were not written here are never replaced or removed.
+
+Source: NRI, pkg/adaptation (plugin folder, `NN-name.conf` drop-ins); facts checked on containerd 1.7 and 2.1.
+"""
+
+import os
+import re
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from nri_plugin.app import config
+from nri_plugin.errors import HostError
+
+NAME = "nri-pin"
+MARK = "# written by `nri-pin install`, removed by `nri-pin install --uninstall`"
+MAX_SHEBANG_CHARS = 120
+"""Kernels before 5.1 cut the first line of a script off at 127."""
+
+EXAMPLES = """\b
+Examples:
+  nri-pin install --plugin-dir /opt/nri/plugins --config ./config.yaml
+  nri-pin install --plugin-dir /opt/nri/plugins --index 95 --config ./config.yaml
+  nri-pin install --plugin-dir /opt/nri/plugins --uninstall
+
+\b
+The runtime looks into its plugin folder when it starts:
+  systemctl restart containerd
+"""
+
+
+def launcher(interpreter: str) -> str:
+    """The text of the plugin executable: it needs nothing from the environment."""
+    start = "from nri_plugin.__main__ import main\n\nraise SystemExit(main())\n"
+    shebang = f"#!{interpreter} -I"
+    if len(shebang) <= MAX_SHEBANG_CHARS and not re.search(r"\s", interpreter):
+        return f"{shebang}\n{MARK}\n{start}"
+    return f"#!/bin/sh\n{MARK}\nexec {shlex.quote(interpreter)} -I -m nri_plugin\n"
+
+
+def is_ours(path: Path) -> bool:
+    """Whether the file was written by this command.
+
+    Raises:
+        HostError: it cannot be read.
+    """
+    try:
+        head = path.read_bytes()[:4096]
+    except OSError as error:
+        raise HostError(str(path), f"cannot be read: {error.strerror}") from None
+    return MARK.encode() in head
+
+
+def require_ours(path: Path) -> None:
+    """Refuse to touch a file of somebody else.
+
+    Raises:
+        HostError: the file is there and was not written by this command.
+    """
+    if (path.exists() or path.is_symlink()) and not is_ours(path):
+        raise HostError(str(path), "is there and was not written by nri-pin install; move it away first")
+
+
+def write(path: Path, text: str, mode: int) -> None:
+    """Put the file in place in one step, so that a runtime that looks meanwhile sees all of it or nothing.
+
+    Raises:
+        HostError: the folder cannot be made or written to.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix=f".{path.name}.", dir=path.parent, delete=False
+        ) as file:
+            file.write(text)
+            os.fchmod(file.fileno(), mode)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise HostError(str(path), f"cannot be written: {error.strerror}") from None
+
+
+def remove(path: Path) -> bool:
+    """Remove a file of ours; False when there is none, or only one of somebody else.
+
+    Raises:
+        HostError: it cannot be removed.
+    """
+    if not path.exists() or not is_ours(path):
+        return False
+    try:
+        path.unlink()
+    except OSError as error:
+        raise HostError(str(path), f"cannot be removed: {error.strerror}") from None
+    return True
+
+
+def require_no_other_index(plugin_dir: Path, index: str) -> None:
+    """Two of us on one node would each hand out all CPUs.
+
+    Raises:
+        HostError: the plugin is installed under another number.
+    """
+    for other in sorted(plugin_dir.glob(f"[0-9][0-9]-{NAME}")):
+        if other.name != f"{index}-{NAME}" and is_ours(other):
+            raise HostError(
+                str(other), "is installed already; run nri-pin install --uninstall with its index first"
+            )
+
+
+def drop_in(path: Path, chosen: Path | None) -> str | None:
+    """The text to write as configuration; None when the one that is there stays.
+
+    Checked in both cases: a plugin that refuses its configuration keeps some runtimes from starting.
+
+    Raises:
+        ConfigError: there is no configuration, or it is wrong.
+        HostError: `chosen` would replace a file of somebody else.
+    """
+    if chosen is None:
+        config.load(str(path))
+        return None
+    config.load(str(chosen))
+    require_ours(path)
+    text = chosen.read_text(encoding="utf-8")
+    return text if MARK in text else f"{MARK}\n{text}"
+
+
+def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None) -> None:
+    """Write the drop-in, then the executable: a runtime that starts in between finds no plugin, not half of one.
+
+    Raises:
+        NriPinError: nothing was installed.
+    """
+    executable = plugin_dir / f"{index}-{NAME}"
+    settings = config_dir / f"{index}-{NAME}.conf"
+    require_ours(executable)
+    require_no_other_index(plugin_dir, index)
+    text = drop_in(settings, chosen)
+    if text is not None:
+        write(settings, text, 0o644)
+        click.echo(f"wrote {settings}")
+    write(executable, launcher(os.path.abspath(sys.executable)), 0o755)
+    click.echo(f"wrote {executable}")
+    click.echo("the runtime starts it at its own next start, for example: systemctl restart containerd")
+
+
+def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> None:
+    """Remove what `install` wrote, the executable first.
+
+    Raises:
+        HostError: the plugin is not installed under this index, or a file cannot be removed.
+    """
+    executable = plugin_dir / f"{index}-{NAME}"
+    require_ours(executable)
+    removed = [path for path in (executable, config_dir / f"{index}-{NAME}.conf") if remove(path)]
+    if not removed:
+        raise HostError(str(executable), "is not there; nothing to uninstall")
+    for path in removed:
+        click.echo(f"removed {path}")
+    click.echo("a running plugin ends with its runtime, for example: systemctl restart containerd")
+
+
+@click.command(epilog=EXAMPLES)
+@click.option(
+    "--plugin-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="The runtime's plugin_path, by default /opt/nri/plugins.",
+)
+@click.option(
+    "--config-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="/etc/nri/conf.d",
+    show_default=True,
+    help="The runtime's plugin_config_path.",
+)
+@click.option(
+    "--index", default="90", show_default=True, help="Two digits; plugins are called in this order."
+)
+@click.option(
+    "--config",
+    "chosen",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Copy this configuration; without it the drop-in must be there already.",
+)
+@click.option("--uninstall", "away", is_flag=True, help="Remove what install wrote.")
+def command(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None, *, away: bool) -> None:
+    """Let the container runtime start the plugin itself."""
+    if not re.fullmatch(r"[0-9]{2}", index):
+        raise click.BadParameter(f"expected two digits such as 90, found {index}", param_hint="--index")
+    if away:
+        uninstall(plugin_dir, config_dir, index)
+    else:
+        install(plugin_dir, config_dir, index, chosen)
