@@ -18,7 +18,7 @@ from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
 from nri_plugin.options import CPUManagerPolicy, Node
 from nri_plugin.placement import place, refuse_resize
 from nri_plugin.pool import floor_writes, own_write, pending_updates, pool_writes
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, State
 from nri_plugin.synchronize import adopt, synchronize
 from nri_plugin.workload import (
     cgroup_ref,
@@ -96,62 +96,57 @@ def _create(node: Node, state: State, event: nri.CreateContainer) -> Decision:
     )
 
 
-def _post_create(node: Node, state: State, event: nri.PostCreateContainer) -> Decision:
-    record = state.containers.get(event.container.id)
-    if record is None:
-        return _discovered(node, state, event.pod, event.container, Phase.CREATED)
-    return Decision(state.with_container(replace(record, phase=Phase.CREATED)), steps=("created",))
+def _post_create(node: Node, before: State, event: nri.PostCreateContainer) -> Decision:
+    state, record, steps = _found(node, before, event.pod, event.container, Phase.CREATED)
+    state = state.with_container(replace(record, phase=Phase.CREATED))
+    return Decision(state, writes=pool_writes(node, before, state), steps=(*steps, "created"))
 
 
-def _start(node: Node, state: State, event: nri.StartContainer) -> Decision:
+def _start(node: Node, before: State, event: nri.StartContainer) -> Decision:
     """The last moment before the process runs: the pool may have changed since creation."""
-    record = state.containers.get(event.container.id)
-    if record is None:
-        return _discovered(node, state, event.pod, event.container, Phase.RUNNING)
-    record = replace(record, phase=Phase.RUNNING, cgroup=_known_cgroup(record, event.container))
+    state, record, steps = _found(node, before, event.pod, event.container, Phase.CREATED)
+    path = event.container.cgroups_path or record.cgroup.path
+    record = replace(record, phase=Phase.RUNNING, cgroup=replace(record.cgroup, path=path))
     state = state.with_container(record)
-    return Decision(state, writes=own_write(node, state, record), steps=("started",))
+    writes = (*pool_writes(node, before, state), *own_write(node, state, record))
+    return Decision(state, writes=writes, steps=(*steps, "started"))
 
 
-def _post_start(node: Node, state: State, event: nri.PostStartContainer) -> Decision:
-    record = state.containers.get(event.container.id)
-    if record is None:
-        return _discovered(node, state, event.pod, event.container, Phase.RUNNING)
+def _post_start(node: Node, before: State, event: nri.PostStartContainer) -> Decision:
+    state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
     if not _pins(node):
-        return Decision(state)
+        return Decision(state, steps=steps)
     check = EffectiveCheck(record.cgroup, state.desired_cpus(node, record), record.id)
-    return Decision(state, checks=(check,))
+    writes = (*pool_writes(node, before, state), *own_write(node, state, record)) if steps else ()
+    return Decision(state, writes=writes, checks=(check,), steps=steps)
 
 
-def _update(node: Node, state: State, event: nri.UpdateContainer) -> Decision:
+def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
     """Keep the runtime from putting back an old cpuset; leave the rest of the request alone.
 
     The runtime applies the request's cpuset or, where that is empty, the one it has stored. An own
     update replaces the whole request and loses what NRI does not carry, so it is sent only when
     the value to be applied is not ours.
     """
-    record = state.containers.get(event.container.id)
-    if record is None:
-        return _discovered(node, state, event.pod, event.container, Phase.RUNNING)
+    state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
     if not _pins(node):
-        return Decision(state, nri.UpdateContainerResponse())
+        return Decision(state, nri.UpdateContainerResponse(), steps=steps)
     allocation = state.allocation_of(record)
     try:
         refuse_resize(allocation or Allocation(), milli_from_shares(event.resources.cpu_shares))
     except AdmissionError as error:
-        return Decision(state, refusal=error, steps=("refused", "resize"))
+        return Decision(before, refusal=error, steps=("refused", "resize"))
     own = _reasserted(node, state, record, allocation, event)
-    if own is not None:
-        record = replace(record, stored_cpus=state.desired_cpus(node, record))
-    else:
-        record = replace(record, stored_cpus=stored_cpus(event.container.resources))
+    stored = state.desired_cpus(node, record) if own else stored_cpus(event.container.resources)
+    record = replace(record, stored_cpus=stored)
     state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
-    own_updates = (ContainerUpdate(record.id, own),) if own is not None else ()
+    own_updates = (ContainerUpdate(record.id, own),) if own else ()
+    running = record.phase is Phase.RUNNING
     return Decision(
         state,
         nri.UpdateContainerResponse((*own_updates, *updates)),
-        writes=own_write(node, state, record) if record.phase is Phase.RUNNING else (),
-        steps=("reasserted",) if own is not None else ("agrees",),
+        writes=(*pool_writes(node, before, state), *(own_write(node, state, record) if running else ())),
+        steps=(*steps, "reasserted" if own else "agrees"),
     )
 
 
@@ -178,13 +173,17 @@ def _remove(node: Node, state: State, event: nri.RemoveContainer) -> Decision:
     return Decision(after, writes=pool_writes(node, state, after), steps=("removed", "last-of-pod"))
 
 
-def _discovered(node: Node, state: State, pod: Pod, container: Container, phase: Phase) -> Decision:
-    """A container nobody told us of: some runtimes lose those created while a plugin connects."""
+def _found(
+    node: Node, state: State, pod: Pod, container: Container, phase: Phase
+) -> tuple[State, ContainerRecord, tuple[str, ...]]:
+    """The container's record; one nobody told us of is adopted (runtimes lose some while a plugin connects)."""
+    record = state.containers.get(container.id)
+    if record is not None:
+        return state, record, ()
     known = state.pods.get(pod_uid(pod)) or pod_record(pod, run_seen=False)
     record = _record(known, container, phase)
-    after, steps = adopt(node, state.with_pod(known).with_container(record), record, container)
-    writes = pool_writes(node, state, after)
-    return Decision(after, writes=writes, steps=("discovered", *steps))
+    state, steps = adopt(node, state.with_pod(known).with_container(record), record, container)
+    return state, state.containers[record.id], ("discovered", *steps)
 
 
 def _pins(node: Node) -> bool:
@@ -218,10 +217,6 @@ def _record(pod: PodRecord, container: Container, phase: Phase, unplaced: str = 
         stored_mems=stored_mems(container.resources),
         unplaced=unplaced,
     )
-
-
-def _known_cgroup(record: ContainerRecord, container: Container) -> CgroupRef:
-    return replace(record.cgroup, path=container.cgroups_path or record.cgroup.path)
 
 
 def _previous_instance_ended(state: State, uid: str, name: str) -> State:
