@@ -64,7 +64,11 @@ class Containerd:
         with self.log.open("a") as log:
             process = subprocess.Popen(["containerd", "-c", str(_CONFIG)], stdout=log, stderr=log)
         self._process = process
-        wait_for(lambda: all(path.exists() for path in _SOCKETS) or process.poll() is not None, 60, "containerd is up")
+        wait_for(
+            lambda: all(path.exists() for path in _SOCKETS) or process.poll() is not None,
+            60,
+            "containerd is up",
+        )
         if process.returncode is not None:
             raise RuntimeError(f"containerd ended with status {process.returncode}; see {self.log.name}")
         return time.monotonic() - began
@@ -91,4 +95,6 @@ def version() -> str:
 def import_images(directory: Path) -> None:
     """Load every image file of `directory` into the store that the CRI uses."""
     for path in sorted(directory.glob("*.tar")):
-        subprocess.run(["ctr", "-n", "k8s.io", "images", "import", "--local", str(path)], check=True, capture_output=True)
+        subprocess.run(
+            ["ctr", "-n", "k8s.io", "images", "import", "--local", str(path)], check=True, capture_output=True
+        )

@@ -5,7 +5,7 @@ Values are plain dicts in and out, named as in the API.
 
 from typing import Any
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
 from .cri_schema import PACKAGE, messages
@@ -13,7 +13,9 @@ from .cri_schema import PACKAGE, messages
 _SOCKET = "unix:///run/containerd/containerd.sock"
 _CALL_LIMIT_S = 120
 _Field = descriptor_pb2.FieldDescriptorProto
-_SCALARS = {name: getattr(_Field, f"TYPE_{name.upper()}") for name in "string bytes bool int32 int64 uint32".split()}
+_SCALARS = {
+    name: getattr(_Field, f"TYPE_{name.upper()}") for name in ("string", "bool", "int32", "int64", "uint32")
+}
 
 
 class CRIError(Exception):

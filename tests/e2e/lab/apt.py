@@ -30,8 +30,12 @@ def mirror_of_this_machine() -> Mirror:
         release = Path("/etc/os-release").read_text()
     except OSError as error:
         raise CannotRun(f"needs a Debian machine with {SOURCES}: {error}") from error
-    fields = dict(line.split(":", 1) for line in stanza.splitlines() if ":" in line and not line.startswith("#"))
-    codename = next((line.split("=")[1] for line in release.splitlines() if line.startswith("VERSION_CODENAME=")), "")
+    fields = dict(
+        line.split(":", 1) for line in stanza.splitlines() if ":" in line and not line.startswith("#")
+    )
+    codename = next(
+        (line.split("=")[1] for line in release.splitlines() if line.startswith("VERSION_CODENAME=")), ""
+    )
     try:
         return Mirror(fields["URIs"].split()[0], fields["Signed-By"].strip(), codename.strip('"'))
     except KeyError as error:
@@ -89,7 +93,7 @@ def install_on_this_machine(mirror: Mirror, packages: list[str], suite: str, dir
 def upstream_version(command: list[str]) -> int:
     """First number of the version that a program prints, 0 where it is not installed."""
     try:
-        printed = subprocess.run(command, capture_output=True, text=True).stdout
+        printed = subprocess.run(command, check=False, capture_output=True, text=True).stdout
     except FileNotFoundError:
         return 0
     after = printed.partition("version ")[2]

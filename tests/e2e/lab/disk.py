@@ -23,7 +23,21 @@ def build_disk(root: Path, kernel_root: Path, key: str, work: Path) -> tuple[Pat
         for name, target in _START_FILES.items():
             shutil.copy(Path(__file__).parent / name, root / target)
             (root / target).chmod(0o755)
-        run(["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal,^metadata_csum", "-m0", "-d", root, disk, "1500M"])
+        run(
+            [
+                "mke2fs",
+                "-q",
+                "-t",
+                "ext4",
+                "-O",
+                "^has_journal,^metadata_csum",
+                "-m0",
+                "-d",
+                root,
+                disk,
+                "1500M",
+            ]
+        )
         extract_kernel(_only(kernel_root / "boot", "vmlinuz-*"), kernel)
     done.touch()
     return disk, kernel

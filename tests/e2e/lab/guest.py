@@ -5,6 +5,7 @@ file promises nothing: inside another virtual machine stock kernels often do not
 """
 
 import base64
+import io
 import json
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from .machines import CPU_MODEL, Machine
 from .progress import say
@@ -41,7 +42,7 @@ class Guest:
                 self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
                 self._port = self._connect(listener)
 
-    def _connect(self, listener: socket.socket) -> IO[bytes]:
+    def _connect(self, listener: socket.socket) -> io.BufferedRWPair:
         listener.settimeout(10)
         try:
             connection, _ = listener.accept()
@@ -104,7 +105,9 @@ class Guest:
         except TimeoutError as error:
             raise LabError(f"the guest said nothing for {_ANSWER_LIMIT_S} s") from error
         if not line:
-            raise LabError(f"the guest ended; its console ends with: {self._console.read_text(errors='replace')[-800:]}")
+            raise LabError(
+                f"the guest ended; its console ends with: {self._console.read_text(errors='replace')[-800:]}"
+            )
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -121,7 +124,15 @@ def boot(disk: Path, kernel: Path, machine: Machine, console: Path) -> Guest:
 def _command(disk: Path, kernel: Path, machine: Machine, console: Path, port: str) -> list[str]:
     command = ["qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=single", "-cpu", CPU_MODEL]
     command += machine.arguments()
-    command += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", f"file:{console}"]
+    command += [
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-no-reboot",
+        "-serial",
+        f"file:{console}",
+    ]
     command += ["-device", "virtio-serial-pci", "-chardev", f"socket,id=port,path={port}"]
     command += ["-device", "virtserialport,chardev=port,name=lab"]
     command += ["-drive", f"if=none,id=disk,format=raw,file={disk},snapshot=on,cache=unsafe"]

@@ -48,7 +48,10 @@ def write_image(image: Image, path: Path) -> None:
         config=_descriptor(config, "config.v1+json"),
         layers=[_descriptor(layer, "layer.v1.tar")],
     )
-    names = {"io.containerd.image.name": image.reference, "org.opencontainers.image.ref.name": image.reference}
+    names = {
+        "io.containerd.image.name": image.reference,
+        "org.opencontainers.image.ref.name": image.reference,
+    }
     platform = {"architecture": "amd64", "os": "linux"}
     entry = {**_descriptor(manifest, "manifest.v1+json"), "platform": platform, "annotations": names}
     files = {"oci-layout": _json(imageLayoutVersion="1.0.0")}

@@ -62,5 +62,7 @@ def _copy_code(source: Path, target: Path) -> None:
 
 
 def _compile(root: Path, stage: Path) -> None:
-    script = 'mount --bind "$1" "$0/out" && exec chroot "$0" /usr/bin/python3 -m compileall -q -s /out -p / /out'
+    script = (
+        'mount --bind "$1" "$0/out" && exec chroot "$0" /usr/bin/python3 -m compileall -q -s /out -p / /out'
+    )
     run(["unshare", "-m", "bash", "-c", script, root, stage])

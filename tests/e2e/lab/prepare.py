@@ -30,7 +30,14 @@ class Prepared:
 
 def inside(module: str, *arguments: str) -> list[str]:
     """Command that runs a module of the inner half, in a root or a guest."""
-    return ["env", f"PYTHONPATH=/{LAB}/src:/{LAB}/client", "/usr/bin/python3", "-m", f"e2e.inside.{module}", *arguments]
+    return [
+        "env",
+        f"PYTHONPATH=/{LAB}/src:/{LAB}/client",
+        "/usr/bin/python3",
+        "-m",
+        f"e2e.inside.{module}",
+        *arguments,
+    ]
 
 
 def prepare_root(name: str, mirror: Mirror, checkout: Path, work: Path) -> Prepared:

@@ -12,7 +12,7 @@ _printing = threading.Lock()
 def say(text: str) -> None:
     """Print one line, stamped with the seconds since the command was started; safe from several threads."""
     with _printing:
-        print(f"[{time.monotonic() - _started:6.1f} s] {text}", flush=True)
+        print(f"[{time.monotonic() - _started:6.1f} s] {text}", flush=True)  # noqa: T201 - this is what the command prints
 
 
 @contextmanager

@@ -13,10 +13,32 @@ from .apt import Mirror, PackageLists
 from .progress import step
 from .shell import run
 
-_TOOLS = "bash coreutils sed grep mount util-linux procps iproute2 kmod tar gzip python3 busybox-static".split()
-_ALWAYS = ["base-files", "base-passwd", "dash", *_TOOLS, "containerd", "runc"]
+_TOOLS = [
+    "bash",
+    "coreutils",
+    "sed",
+    "grep",
+    "mount",
+    "util-linux",
+    "procps",
+    "iproute2",
+    "kmod",
+    "tar",
+    "gzip",
+]
+_ALWAYS = [
+    "base-files",
+    "base-passwd",
+    "dash",
+    *_TOOLS,
+    "containerd",
+    "runc",
+    "python3",
+    "busybox-static",
+    "libstdc++6",
+]
 _UNWANTED = ["doc", "man", "locale", "info", "i18n"]
-_BUILDER_VERSION = 3  # part of every cache key: count up when a root is built in another way
+_BUILDER_VERSION = 4  # part of every cache key: count up when a root is built in another way
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +72,9 @@ def build_root(recipe: RootRecipe, mirror: Mirror, work: Path) -> Path:
     with step(f"building the {recipe.suite} root"):
         archives = work / f"debs-{recipe.suite}"
         shutil.rmtree(archives, ignore_errors=True)
-        PackageLists(mirror, recipe.suite, work / f"apt-{recipe.suite}").fetch([*_ALWAYS, *recipe.extra], archives)
+        PackageLists(mirror, recipe.suite, work / f"apt-{recipe.suite}").fetch(
+            [*_ALWAYS, *recipe.extra], archives
+        )
         _unpack(archives, root)
         _complete(root)
         shutil.rmtree(archives)
@@ -81,7 +105,9 @@ def _complete(root: Path) -> None:
     for name in ("passwd", "group"):
         if not (root / "etc" / name).exists():
             shutil.copy(root / "usr/share/base-passwd" / f"{name}.master", root / "etc" / name)
-    _add_line(root / "etc/passwd", "messagebus:x:100:100::/nonexistent:/usr/sbin/nologin")  # dbus refuses without it
+    _add_line(
+        root / "etc/passwd", "messagebus:x:100:100::/nonexistent:/usr/sbin/nologin"
+    )  # dbus refuses without it
     _add_line(root / "etc/group", "messagebus:x:100:")
     if not (root / "bin/sh").exists():
         (root / "bin/sh").symlink_to("dash")
@@ -90,10 +116,20 @@ def _complete(root: Path) -> None:
         (root / "etc" / name).write_text("")
     (root / "etc/hostname").write_text("lab\n")
     run(["ldconfig", "-r", root])
-    run(["chroot", root, "/usr/bin/python3", "-m", "compileall", "-q", "/usr/lib/" + (root / "usr/bin/python3").readlink().name])
+    run(
+        [
+            "chroot",
+            root,
+            "/usr/bin/python3",
+            "-m",
+            "compileall",
+            "-q",
+            "/usr/lib/" + (root / "usr/bin/python3").readlink().name,
+        ]
+    )
 
 
 def _add_line(path: Path, line: str) -> None:
     text = path.read_text()
-    if line.split(":")[0] + ":" not in text:
+    if line.partition(":")[0] + ":" not in text:
         path.write_text(text + line + "\n")

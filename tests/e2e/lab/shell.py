@@ -13,7 +13,9 @@ class CannotRun(Exception):  # noqa: N818 - it is an answer, not a fault
     """This machine lacks something that the lab needs; nothing was tested."""
 
 
-def run(command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+def run(
+    command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> str:
     """Run a command and return what it printed.
 
     Raises:
@@ -21,8 +23,17 @@ def run(command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, 
     """
     words = [str(word) for word in command]
     done = subprocess.run(
-        words, env=env, cwd=cwd, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        words,
+        check=False,
+        env=env,
+        cwd=cwd,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     if done.returncode:
-        raise LabError(f"{' '.join(words[:6])} ... ended with status {done.returncode}: {done.stdout[-2000:]}")
+        raise LabError(
+            f"{' '.join(words[:6])} ... ended with status {done.returncode}: {done.stdout[-2000:]}"
+        )
     return done.stdout

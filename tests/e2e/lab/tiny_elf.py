@@ -30,7 +30,7 @@ def witness_program(path: str) -> bytes:
     # open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644): `path` follows the code
     open_head = b"\xb8\x02\x00\x00\x00" + b"\x48\xbf"  # mov eax, 2; mov rdi, imm64
     open_tail = b"\xbe" + struct.pack("<I", 0o1101) + b"\xba" + struct.pack("<I", 0o644) + _SYSCALL
-    # write(fd, mask, r12)
+    # then write that many bytes of the mask to the file just opened
     tell = b"\x89\xc7" + b"\x48\x8d\xb4\x24" + struct.pack("<i", -_MASK_BYTES)
     tell += b"\x4c\x89\xe2" + b"\xb8\x01\x00\x00\x00" + _SYSCALL
     size = len(ask) + len(open_head) + 8 + len(open_tail) + len(tell) + len(_PAUSE_FOR_EVER)
@@ -41,6 +41,10 @@ def witness_program(path: str) -> bytes:
 def _program(code: bytes) -> bytes:
     size = _ELF_HEADER + _PROGRAM_HEADER + len(code)
     ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)  # 64 bits, little endian, version 1
-    header = struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, _CODE_AT, _ELF_HEADER, 0, 0, _ELF_HEADER, _PROGRAM_HEADER, 1, 0, 0, 0)
-    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, 0x1000)  # one segment: read and execute
+    header = struct.pack(
+        "<HHIQQQIHHHHHH", 2, 62, 1, _CODE_AT, _ELF_HEADER, 0, 0, _ELF_HEADER, _PROGRAM_HEADER, 1, 0, 0, 0
+    )
+    segment = struct.pack(
+        "<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, 0x1000
+    )  # one segment: read and execute
     return ident + header + segment + code

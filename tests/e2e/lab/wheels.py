@@ -12,7 +12,9 @@ from .progress import step
 from .shell import run
 
 _CLIENT = ("grpcio", "typing-extensions", "protobuf")
-_BUILT_HERE = ("cgroupspy",)  # published as source only; pure Python, so the checkout's build serves any Python
+_BUILT_HERE = (
+    "cgroupspy",
+)  # published as source only; pure Python, so the checkout's build serves any Python
 
 
 def build_wheelhouse(checkout: Path, python: str, work: Path) -> Path:
@@ -53,7 +55,16 @@ def _install(requirements: dict[str, str], python: str, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     listing = target.with_suffix(".txt")
     listing.write_text("".join(requirements.values()))
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--require-hashes"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-compile",
+        "--require-hashes",
+    ]
     command += ["--only-binary=:all:", "--python-version", python, "--implementation", "cp"]
     for libc in ("2_28", "2_17", "2014"):
         command += ["--platform", f"manylinux{'' if libc == '2014' else '_'}{libc}_x86_64"]

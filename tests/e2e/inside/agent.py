@@ -1,0 +1,108 @@
+"""The agent of this checkout as a process: started, stopped, killed, and asked what it promised."""
+
+import json
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .containerd import Containerd
+from .waiting import wait_for
+
+_PYTHON = "/opt/nri-pin/bin/python3"
+_SYNCHRONIZED = "plugin invocation order"  # containerd says so whenever a plugin has joined
+# uid 0 with nothing that makes it more than a user, as a pod with `capabilities: drop: [ALL]` is
+_BARE = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]
+
+
+@dataclass
+class Agent:
+    """One agent; `config` is what its configuration file holds."""
+
+    runtime: Containerd
+    config: dict[str, Any]
+    log: Path = Path("/out/agent.log")
+    config_file: Path = Path("/run/nri-pin.yaml")
+    _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
+
+    @property
+    def pid(self) -> int:
+        """Process id while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    def write_config(self, **changes: Any) -> None:
+        """Write the configuration file; JSON is YAML."""
+        self.config |= changes
+        self.config_file.write_text(json.dumps(self.config))
+
+    def start(self) -> float:
+        """Start it and wait until the runtime counts it among its plugins; return the seconds that took."""
+        self.write_config()
+        joined = self.times_joined()
+        began = time.monotonic()
+        with self.log.open("a") as log:
+            command = [*_BARE, _PYTHON, "-m", "nri_plugin", "run", "--config", str(self.config_file)]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self.wait_until_joined(joined)
+        return time.monotonic() - began
+
+    def times_joined(self) -> int:
+        """How often the runtime has taken a plugin since its log began."""
+        return len(self.runtime.log_lines(_SYNCHRONIZED))
+
+    def wait_until_joined(self, joined_before: int = 0) -> None:
+        """Wait until the runtime has taken one more plugin than `joined_before`.
+
+        Raises:
+            RuntimeError: the agent ended instead.
+        """
+        process = self._process
+
+        def happened() -> bool:
+            ended = process is not None and process.poll() is not None
+            return ended or self.times_joined() > joined_before
+
+        wait_for(happened, 60, "the runtime has taken the agent as a plugin")
+        if process is not None and process.returncode is not None:
+            said = self.log.read_text().splitlines()[-3:]
+            raise RuntimeError(f"the agent ended with status {process.returncode}: {said}")
+
+    def stop(self) -> None:
+        """End it the way a node does."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it the way the kernel does when memory runs out."""
+        self._end(signal.SIGKILL)
+
+    def state(self) -> dict[str, Any]:
+        """Return the checkpoint, as the command line shows it.
+
+        Raises:
+            RuntimeError: the command failed.
+        """
+        command = [
+            _PYTHON,
+            "-m",
+            "nri_plugin",
+            "state",
+            "show",
+            "--format",
+            "json",
+            "--config",
+            str(self.config_file),
+        ]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"state show ended with status {done.returncode}: {done.stderr[-1000:]}")
+        shown: dict[str, Any] = json.loads(done.stdout)
+        return shown
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(20)
+            self._process = None

@@ -1,0 +1,121 @@
+"""A Kubernetes node without a kubelet: a runtime, an agent, and pods that the tests ask for over CRI."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .agent import Agent
+from .containerd import Containerd
+from .cri import CRIClient, CRIError
+from .observe import Observed, observe
+from .pods import ContainerSpec, PodSpec
+from .report import Expectations
+from .waiting import wait_for
+
+
+@dataclass
+class Pod:
+    """A pod that exists in the runtime; `ids` are its containers' by name."""
+
+    spec: PodSpec
+    sandbox: str
+    ids: dict[str, str] = field(default_factory=dict)
+    running: set[str] = field(default_factory=set)
+
+    @property
+    def id(self) -> str:
+        """Id of its only container."""
+        (only,) = self.ids.values()
+        return only
+
+
+@dataclass
+class Node(Expectations):
+    """What scenarios are given: pods come and go through it, and facts are told to it."""
+
+    runtime: Containerd
+    agent: Agent
+    cri: CRIClient = field(default_factory=CRIClient)
+    pods: list[Pod] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Start with nothing told."""
+        Expectations.__init__(self)
+
+    def sandbox(self, spec: PodSpec) -> Pod:
+        """Make a pod without containers."""
+        config = spec.sandbox_config(self.runtime.systemd)
+        pod = Pod(spec, self.cri.call("RunPodSandbox", config=config)["pod_sandbox_id"])
+        self.pods.append(pod)
+        return pod
+
+    def create(self, pod: Pod, container: ContainerSpec) -> str:
+        """Create one container of a pod and do not start it."""
+        config = pod.spec.container_config(container)
+        sandbox_config = pod.spec.sandbox_config(self.runtime.systemd)
+        answer = self.cri.call(
+            "CreateContainer", pod_sandbox_id=pod.sandbox, config=config, sandbox_config=sandbox_config
+        )
+        pod.ids[container.name] = answer["container_id"]
+        return pod.ids[container.name]
+
+    def start(self, pod: Pod, name: str = "main") -> None:
+        """Start a container that was created."""
+        self.cri.call("StartContainer", container_id=pod.ids[name])
+        pod.running.add(name)
+
+    def run(self, spec: PodSpec) -> Pod:
+        """Make a pod, create and start all its containers."""
+        pod = self.sandbox(spec)
+        for container in spec.containers:
+            self.create(pod, container)
+            self.start(pod, container.name)
+        return pod
+
+    def refusal_of(self, spec: PodSpec) -> str:
+        """Make a pod whose only container must be refused; return the runtime's words, and remove the pod."""
+        pod = self.sandbox(spec)
+        try:
+            self.create(pod, spec.containers[0])
+        except CRIError as error:
+            return error.reason
+        finally:
+            self.remove(pod)
+        return ""
+
+    def update(self, pod: Pod, **resources: int | str) -> None:
+        """Ask the runtime to change resources of a pod's only container, as an in-place resize does."""
+        self.cri.call("UpdateContainerResources", container_id=pod.id, linux=resources)
+
+    def remove(self, pod: Pod) -> None:
+        """Stop and remove a pod with its containers."""
+        for identity in pod.ids.values():
+            self.cri.call("StopContainer", container_id=identity, timeout=0)
+            self.cri.call("RemoveContainer", container_id=identity)
+        self.cri.call("StopPodSandbox", pod_sandbox_id=pod.sandbox)
+        self.cri.call("RemovePodSandbox", pod_sandbox_id=pod.sandbox)
+        self.pods.remove(pod)
+
+    def remove_all(self) -> None:
+        """Leave an empty node behind."""
+        for pod in [*self.pods]:
+            self.remove(pod)
+
+    def pid(self, container: str) -> int:
+        """Process id of a running container's first process."""
+        answer = self.cri.call("ContainerStatus", container_id=container, verbose=True)
+        return int(json.loads(answer["info"]["info"])["pid"])
+
+    def observe(self, container: str) -> Observed:
+        """What the kernel says about a running container."""
+        return observe(self.pid(container))
+
+    def running(self) -> dict[str, str]:
+        """Ids of all running containers by `pod/container`."""
+        return {f"{pod.spec.name}/{name}": pod.ids[name] for pod in self.pods for name in sorted(pod.running)}
+
+
+def content_of(path: Path, limit_s: float = 20) -> bytes:
+    """Return what a container writes to a file, as soon as it is there."""
+    wait_for(lambda: path.exists() and path.stat().st_size > 0, limit_s, f"{path} holds something")
+    return path.read_bytes()

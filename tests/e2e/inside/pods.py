@@ -1,0 +1,106 @@
+"""Pods as the kubelet describes them to a runtime: cgroup parents, shares, quotas and limits by QoS class."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+_MIB = 1 << 20
+_PERIOD_US = 100_000
+_QOS_SCORES = {"guaranteed": -997, "besteffort": 1000}
+_BURSTABLE_SCORE = 900  # the kubelet counts it from the request and the node's size; any value between serves
+_NODE, _CONTAINER, _POD = 2, 1, 0
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """One container of a pod; `command` is what it runs, `mounts` are host directories by container path."""
+
+    name: str
+    cpu_milli: int = 0
+    memory_mib: int = 64
+    command: tuple[str, ...] = ("/bin/sleep", "10000")
+    mounts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PodSpec:
+    """A pod: its QoS class (`guaranteed`, `burstable`, `besteffort`) decides how its containers are described."""
+
+    name: str
+    qos: str
+    containers: tuple[ContainerSpec, ...]
+    namespace: str = "default"
+
+    @property
+    def uid(self) -> str:
+        """An uid that people can read, in the form the kubelet uses for cgroup names."""
+        return f"{self.name}-0000-4000-8000-000000000000"
+
+    def cgroup_parent(self, systemd: bool) -> str:
+        """Return the cgroup parent the kubelet would name."""
+        level = "" if self.qos == "guaranteed" else self.qos
+        if systemd:
+            return "-".join(filter(None, ("kubepods", level, f"pod{self.uid.replace('-', '_')}"))) + ".slice"
+        return "/".join(filter(None, ("/kubepods", level, f"pod{self.uid}")))
+
+    def sandbox_config(self, systemd: bool) -> dict[str, Any]:
+        """Return the PodSandboxConfig; all pods use the network of the node, so none has to be set up."""
+        return {
+            "metadata": {"name": self.name, "uid": self.uid, "namespace": self.namespace},
+            "log_directory": f"/out/pods/{self.name}",
+            "labels": {"io.kubernetes.pod.name": self.name, "io.kubernetes.pod.uid": self.uid},
+            "linux": {
+                "cgroup_parent": self.cgroup_parent(systemd),
+                "security_context": {"namespace_options": {"network": _NODE, "pid": _CONTAINER, "ipc": _POD}},
+                "resources": self._total(),
+            },
+        }
+
+    def container_config(self, spec: ContainerSpec) -> dict[str, Any]:
+        """Return the ContainerConfig of one of the pod's containers."""
+        return {
+            "metadata": {"name": spec.name},
+            "image": {"image": "localhost/test:1"},
+            "command": list(spec.command),
+            "labels": {"io.kubernetes.container.name": spec.name, "io.kubernetes.pod.uid": self.uid},
+            "log_path": f"{spec.name}.log",
+            "mounts": [{"container_path": to, "host_path": host} for to, host in spec.mounts.items()],
+            "linux": {"resources": self.resources(spec)},
+        }
+
+    def resources(self, spec: ContainerSpec) -> dict[str, int]:
+        """Return the container's LinuxContainerResources."""
+        score = _QOS_SCORES.get(self.qos, _BURSTABLE_SCORE)
+        if self.qos == "besteffort":
+            return {"cpu_shares": 2, "cpu_period": _PERIOD_US, "oom_score_adj": score}
+        described = {
+            "cpu_shares": max(2, spec.cpu_milli * 1024 // 1000),
+            "cpu_period": _PERIOD_US,
+            "memory_limit_in_bytes": spec.memory_mib * _MIB,
+            "oom_score_adj": score,
+        }
+        if self.qos == "guaranteed":
+            described["cpu_quota"] = spec.cpu_milli * _PERIOD_US // 1000
+        return described
+
+    def _total(self) -> dict[str, int]:
+        parts = [self.resources(spec) for spec in self.containers]
+        summed = ("cpu_shares", "cpu_quota", "memory_limit_in_bytes")
+        total = {key: sum(part.get(key, 0) for part in parts) for key in summed}
+        return {**total, "cpu_period": _PERIOD_US}
+
+
+def guaranteed(
+    name: str, cpus: int, *, memory_mib: int = 64, container: str = "main", **rest: Any
+) -> PodSpec:
+    """A pod with one container that is owed whole CPUs."""
+    return PodSpec(name, "guaranteed", (ContainerSpec(container, 1000 * cpus, memory_mib, **rest),))
+
+
+def burstable(name: str, milli: int = 250, *, container: str = "main", **rest: Any) -> PodSpec:
+    """A pod with one container that has a request and runs in the shared pool."""
+    return PodSpec(name, "burstable", (ContainerSpec(container, milli, **rest),))
+
+
+def best_effort(name: str, *, container: str = "main", **rest: Any) -> PodSpec:
+    """A pod with one container that asks for nothing."""
+    return PodSpec(name, "besteffort", (ContainerSpec(container, **rest),))

@@ -1,0 +1,85 @@
+"""Run (a): the agent on the machine itself, whatever it has, at least two CPUs.
+
+One CPU is reserved, one becomes exclusive: that is all a machine with two CPUs can give.
+"""
+
+from .agent import Agent
+from .containerd import Containerd, version
+from .laws import check_exclusive, check_laws
+from .node import Node
+from .pods import best_effort, burstable, guaranteed
+from .report import play, tell
+from .scenarios_life import (
+    a_container_born_while_the_agent_is_away_is_put_right,
+    killing_the_agent_changes_nothing,
+    restarting_the_agent_changes_nothing,
+    restarting_the_runtime_changes_nothing,
+    the_agent_needs_no_capability,
+)
+from .scenarios_pool import (
+    a_container_is_pinned_from_its_first_instruction,
+    a_pod_that_ends_gives_its_cpus_back,
+    a_shares_only_update_after_a_shrink_leaves_no_overlap,
+    created_before_the_pool_shrank_and_started_after,
+)
+from .scenarios_prelaunched import the_runtime_starts_the_plugin_itself
+
+_CPUS = 1
+
+
+def one_exclusive_and_several_shared_containers_equal_the_checkpoint(node: Node) -> None:
+    """Shared ones before and after the exclusive one; they stay for the next scenarios."""
+    node.run(burstable("web"))
+    node.run(best_effort("batch"))
+    check_laws(node)
+    node.run(guaranteed("db", _CPUS))
+    check_laws(node)
+    node.run(burstable("late"))
+    check_exclusive(node, "db/main", _CPUS)
+    check_laws(node)
+
+
+def a_pod_that_cannot_fit_is_refused_with_the_numbers(node: Node) -> None:
+    """The CRI error is what the kubelet shows in the pod's events."""
+    said = node.refusal_of(guaranteed("too-big", 4096))
+    node.expect("the creation was refused", bool(said))
+    node.expect("the reason names what was asked", "4096" in said, said)
+    check_laws(node)
+
+
+def the_node_is_empty(node: Node) -> None:
+    """Everything goes; the last pod gives everything back."""
+    node.remove_all()
+    shown = node.agent.state()
+    node.equal("the checkpoint holds no container", shown["containers"], [])
+
+
+_STORY = (
+    one_exclusive_and_several_shared_containers_equal_the_checkpoint,
+    the_agent_needs_no_capability,
+    a_pod_that_cannot_fit_is_refused_with_the_numbers,
+    restarting_the_agent_changes_nothing,
+    killing_the_agent_changes_nothing,
+    a_container_born_while_the_agent_is_away_is_put_right,
+    restarting_the_runtime_changes_nothing,
+    the_node_is_empty,
+)
+_SIZED = (
+    a_pod_that_ends_gives_its_cpus_back,
+    a_container_is_pinned_from_its_first_instruction,
+    created_before_the_pool_shrank_and_started_after,
+    a_shares_only_update_after_a_shrink_leaves_no_overlap,
+    the_runtime_starts_the_plugin_itself,
+)
+
+if __name__ == "__main__":
+    tell("runtime", version=version())
+    runtime = Containerd()
+    runtime.start()
+    agent = Agent(runtime, {"reservedSystemCPUs": "0"})
+    node = Node(runtime, agent)
+    agent.start()
+    play(node, _STORY, node)
+    play(node, _SIZED, node, _CPUS)
+    agent.stop()
+    runtime.stop()

@@ -1,0 +1,78 @@
+"""The shared pool shrinks and grows while containers are in every state of their lives."""
+
+from pathlib import Path
+
+from .laws import check_exclusive, check_laws
+from .node import Node, Pod, content_of
+from .observe import format_list, parse_mask
+from .pods import burstable, guaranteed
+
+
+def created_before_the_pool_shrank_and_started_after(node: Node, cpus: int) -> None:
+    """Create B (shared), create A (exclusive), start B: B has none of A's CPUs, not for its first instruction.
+
+    B's program asks for its CPUs with its first instruction, so that is what is compared.
+    """
+    b, answer = _with_witness(node, "created-early")
+    a = node.run(guaranteed("exclusive-late", cpus))
+    node.start(b)
+    own = node.observe(a.id).allowed_cpus
+    first = parse_mask(content_of(answer))
+    node.equal("A has its CPUs", len(own), cpus)
+    node.equal("the first instruction of B had none of A's CPUs", format_list(first & own), "")
+    node.equal("B had its final CPUs from the first instruction", first, node.observe(b.id).allowed_cpus)
+    check_laws(node)
+    node.remove(a)
+    node.remove(b)
+
+
+def a_container_is_pinned_from_its_first_instruction(node: Node, cpus: int) -> None:
+    """The same witness in a container with exclusive CPUs."""
+    place = Path("/run/lab/pinned")
+    place.mkdir(parents=True)
+    pod = node.run(guaranteed("pinned", cpus, command=("/bin/witness",), mounts={"/out": str(place)}))
+    first = parse_mask(content_of(place / "affinity"))
+    node.equal("its first instruction had its own CPUs only", first, node.observe(pod.id).allowed_cpus)
+    check_exclusive(node, "pinned/main", cpus)
+    node.remove(pod)
+
+
+def a_shares_only_update_after_a_shrink_leaves_no_overlap(node: Node, cpus: int) -> None:
+    """The runtime re-applies the cpuset it stored at creation; the agent must not let it."""
+    shared = node.run(burstable("updated"))
+    exclusive = node.run(guaranteed("exclusive-next", cpus))
+    own = node.observe(exclusive.id).allowed_cpus
+    node.update(shared, cpu_shares=512)
+    seen = node.observe(shared.id)
+    node.equal(
+        "the updated container has none of the exclusive CPUs", format_list(seen.allowed_cpus & own), ""
+    )
+    check_laws(node)
+    node.update(exclusive, cpu_shares=1024 * cpus)
+    node.equal(
+        "the exclusive one keeps its own through an update", node.observe(exclusive.id).allowed_cpus, own
+    )
+    node.remove(exclusive)
+    node.remove(shared)
+
+
+def a_pod_that_ends_gives_its_cpus_back(node: Node, cpus: int) -> None:
+    """The pool is what it was before the exclusive pod came."""
+    shared = node.run(burstable("stays"))
+    before = node.observe(shared.id).allowed_cpus
+    exclusive = node.run(guaranteed("ends", cpus))
+    own = node.observe(exclusive.id).allowed_cpus
+    node.equal("the pool lost the exclusive CPUs", node.observe(shared.id).allowed_cpus, before - own)
+    node.remove(exclusive)
+    node.equal("the pool is whole again", node.observe(shared.id).allowed_cpus, before)
+    check_laws(node)
+    node.remove(shared)
+
+
+def _with_witness(node: Node, name: str) -> tuple[Pod, Path]:
+    place = Path("/run/lab") / name
+    place.mkdir(parents=True)
+    spec = burstable(name, command=("/bin/witness",), mounts={"/out": str(place)})
+    pod = node.sandbox(spec)
+    node.create(pod, spec.containers[0])
+    return pod, place / "affinity"

@@ -1,0 +1,64 @@
+"""What the inner half tells, line by line, turned into progress lines and one row of the final table."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .progress import say
+
+_MARK = "@@"
+
+
+@dataclass
+class Outcome:
+    """One run: which containerd it was, what held and what did not; `broken` is why it ended too early."""
+
+    run: str
+    log: Path
+    runtime: str = "?"
+    passed: int = 0
+    failures: list[str] = field(default_factory=list)
+    broken: str = ""
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> int:
+        """Number of facts that did not hold; a run that broke off is one of them."""
+        return len(self.failures) + bool(self.broken)
+
+    def hear(self, line: str) -> None:
+        """Take one line that the inner half printed."""
+        with self.log.open("a") as log:
+            log.write(line + "\n")
+        if not line.startswith(_MARK):
+            return
+        message = json.loads(line.removeprefix(_MARK))
+        kind = message["kind"]
+        if kind == "runtime":
+            self.runtime = message["version"]
+        elif kind == "fact":
+            self._hear_fact(message)
+        elif kind == "figure":
+            say(f"  {self.run}: {message['what']}: {message['value']}")
+        elif kind == "end":
+            say(f"  {self.run}: {message['scenario']}: {message['seconds']} s")
+
+    def _hear_fact(self, message: dict[str, str]) -> None:
+        if message["holds"]:
+            self.passed += 1
+            return
+        told = f"{message['scenario']}: NOT {message['fact']}: {message['detail']}"
+        self.failures.append(told)
+        say(f"  {self.run}: {told}")
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """Return the final table."""
+    rows = [("run", "containerd", "passed", "failed", "seconds")]
+    rows += [(o.run, o.runtime, str(o.passed), str(o.failed), f"{o.seconds:.0f}") for o in outcomes]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)

@@ -1,0 +1,88 @@
+"""The runs: which scenarios are played where."""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .direct import run_in_root
+from .guest import boot
+from .machines import FOUR_NODES
+from .outcome import Outcome
+from .prepare import Prepared, inside
+from .progress import say, step
+from .shell import LabError
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: its letter on the command line, its row in the table, the root it needs and what is played."""
+
+    letter: str
+    title: str
+    root: str
+    module: str
+    arguments: tuple[str, ...] = ()
+    in_guest: bool = False
+
+
+RUNS = (
+    Run("a", "a: this machine, containerd 1.7", "trixie", "run_machine"),
+    Run("a", "a: this machine, containerd 2", "sid", "run_machine"),
+    Run("b", "b: described machines, containerd 1.7", "trixie", "run_described"),
+    Run("b", "b: described machines, containerd 2", "sid", "run_described"),
+    Run("c", "c: guest with 4 NUMA nodes", "sid", "run_guest", in_guest=True),
+)
+KERNEL_FROM = "trixie"  # every guest runs the kernel that this root holds
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """Everything that was prepared; `disks` are (image, kernel) by root name."""
+
+    work: Path
+    roots: Mapping[str, Prepared]
+    disks: Mapping[str, tuple[Path, Path]]
+
+
+def perform(run: Run, lab: Lab) -> Outcome:
+    """Play one run; whatever breaks becomes its outcome."""
+    place = lab.work / "runs" / run.title.replace(":", "").replace(",", "").replace(" ", "-")
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    outcome = Outcome(run.title, place / "output.log")
+    began = time.monotonic()
+    try:
+        with step(run.title):
+            status = (_in_guest if run.in_guest else _directly)(run, lab, place, outcome.hear)
+        if status:
+            outcome.broken = f"ended with status {status}: {_tail(outcome.log)}"
+    except (LabError, OSError) as error:
+        outcome.broken = str(error)
+    if outcome.broken:
+        say(f"  {run.title}: {outcome.broken}")
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+def _directly(run: Run, lab: Lab, place: Path, hear: Callable[[str], None]) -> int:
+    prepared = lab.roots[run.root]
+    return run_in_root(
+        prepared.root, prepared.payload, place / "out", inside(run.module, *run.arguments), hear
+    )
+
+
+def _in_guest(run: Run, lab: Lab, place: Path, hear: Callable[[str], None]) -> int:
+    with boot(*lab.disks[run.root], FOUR_NODES, place / "console.log") as guest:
+        say(f"  {run.title}: booted in {guest.seconds_to_boot} s")
+        guest.put(lab.roots[run.root].payload, "/run/payload.tar.gz")
+        guest.run("mkdir -p /out && tar -C / -xzf /run/payload.tar.gz")
+        try:
+            return guest.run(" ".join(inside(run.module, *run.arguments)), hear)
+        finally:
+            guest.get_directory("/out", place / "out")
+
+
+def _tail(log: Path) -> str:
+    return " | ".join(log.read_text().splitlines()[-5:]) if log.exists() else "it said nothing"
