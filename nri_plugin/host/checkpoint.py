@@ -1,0 +1,238 @@
+"""The checkpoint on disk: replaced as a whole, never half written, never thrown away.
+
+At every moment, also in the middle of a crash, `state.json` is a complete checkpoint: the one before or
+the one after. The one before the last is kept as `state.json.previous`. A checkpoint that cannot be used
+is moved aside as `state.json.damaged-N` and said so; then the previous generation is taken when it is
+sound, because it is one event old and the runtime's list of containers tells the difference; else
+the state is rebuilt from the runtime alone. A checkpoint that is simply not there was removed by
+somebody who wanted that, so the previous generation is not taken then.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nri_plugin.errors import CheckpointError
+from nri_plugin.host.checkpoint_format import Checkpoint, Encoder, decode
+from nri_plugin.host.checkpoint_rows import NodeFacts
+from nri_plugin.host.mounts import is_in_memory
+from nri_plugin.options import Node
+from nri_plugin.state import State
+
+DEFAULT_DIR = "/run/nri-pin"
+FILE_NAME = "state.json"
+LARGEST = 64 << 20
+"""Bytes; 100 times what 3,000 containers need."""
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Origin(StrEnum):
+    """Where a loaded state comes from."""
+
+    NONE = "none"
+    """There was no usable checkpoint."""
+    CURRENT = "current"
+    PREVIOUS = "previous"
+    """The current one was damaged; this is the generation before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What a start found.
+
+    Attributes:
+        state: the promises; None when they have to be rebuilt from the runtime.
+        origin: which file they come from.
+        kept_aside: where the damaged checkpoint is now; None when there was none.
+        reason: what was wrong, to be said loudly; empty when nothing was.
+    """
+
+    state: State | None = None
+    origin: Origin = Origin.NONE
+    kept_aside: str | None = None
+    reason: str = ""
+
+
+def read_checkpoint(path: str) -> Checkpoint | None:
+    """What the checkpoint at `path` says; None when there is none.
+
+    Raises:
+        CheckpointError: it cannot be read or is damaged.
+    """
+    try:
+        descriptor = os.open(path, _READ)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        text = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be opened: {error.strerror}"
+        raise CheckpointError(path, text) from error
+    try:
+        return decode(_read_regular(descriptor))
+    except OSError as error:
+        raise CheckpointError(path, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(path, f"cannot be used: {error}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _read_regular(descriptor: int) -> bytes:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no regular file")
+    if status.st_size > LARGEST:
+        raise ValueError(f"it has {status.st_size} bytes, more than the {LARGEST} that are ever written")
+    parts = []
+    while part := os.read(descriptor, LARGEST + 1):
+        parts.append(part)
+    return b"".join(parts)
+
+
+class CheckpointFile:
+    """The checkpoint of one state directory; used by one thread at a time.
+
+    Attributes:
+        path: the file.
+        facts: stored beside every state for those who read the file without the machine.
+    """
+
+    def __init__(
+        self, state_dir: str = DEFAULT_DIR, node: Node | None = None, *, durable: bool | None = None
+    ) -> None:
+        self.directory = state_dir
+        self.path = os.path.join(state_dir, FILE_NAME)
+        self.facts = None if node is None else NodeFacts.of(node)
+        self.generation = 0
+        self._durable = durable
+        self._encoder = Encoder()
+
+    @property
+    def durable(self) -> bool:
+        """Whether a save waits for the disk: as told, else wherever the directory outlives a reboot."""
+        if self._durable is None:
+            self._durable = not is_in_memory(self.directory)
+        return self._durable
+
+    def load(self) -> LoadResult:
+        """The last saved state. Never fails: what cannot be used is moved aside and reported."""
+        try:
+            found = read_checkpoint(self.path)
+        except CheckpointError as error:
+            return self._fall_back(error)
+        if found is None:
+            return LoadResult()
+        self.generation = found.generation
+        return LoadResult(found.state, Origin.CURRENT)
+
+    def save(self, state: State) -> None:
+        """Make `state` the checkpoint; when it returns, a crash cannot lose it.
+
+        Raises:
+            CheckpointError: it could not be written. The former checkpoint is still in place, unless
+                only the last step failed, making the directory durable.
+        """
+        try:
+            self._write(self._encoder.encode(state, self.generation + 1, self.facts))
+        except OSError as error:
+            raise CheckpointError(self.path, _save_failure(error)) from error
+        except ValueError as error:
+            raise CheckpointError(self.path, f"cannot be saved: {error}") from error
+        self.generation += 1
+
+    def _write(self, pieces: list[bytes]) -> None:
+        try:
+            self._write_new(pieces)
+        except FileNotFoundError:
+            _make_directory(self.directory)
+            self._write_new(pieces)
+        self._keep_previous()
+        os.replace(self._new, self.path)
+        if self.durable:
+            _sync_directory(self.directory)
+
+    def _write_new(self, pieces: list[bytes]) -> None:
+        _remove(self._new)
+        descriptor = os.open(self._new, _CREATE, 0o600)
+        try:
+            for piece in pieces:
+                _write_all(descriptor, piece)
+            if self.durable:
+                os.fsync(descriptor)
+        except OSError:
+            _remove(self._new)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _keep_previous(self) -> None:
+        """Give the current file its second name; a file system without links keeps no previous one."""
+        staged = f"{self.path}.previous.new"
+        _remove(staged)  # of a crash; renaming onto another name of the same file would do nothing
+        with contextlib.suppress(OSError):
+            os.link(self.path, staged, follow_symlinks=False)
+            os.replace(staged, f"{self.path}.previous")
+
+    @property
+    def _new(self) -> str:
+        return f"{self.path}.new"
+
+    def _fall_back(self, error: CheckpointError) -> LoadResult:
+        kept, problem = self._move_aside()
+        reason = f"{error}; {problem}" if problem else str(error)
+        try:
+            found = read_checkpoint(f"{self.path}.previous")
+        except CheckpointError as second:
+            return LoadResult(None, Origin.NONE, kept, f"{reason}; {second}")
+        if found is None:
+            return LoadResult(None, Origin.NONE, kept, reason)
+        self.generation = found.generation
+        return LoadResult(found.state, Origin.PREVIOUS, kept, reason)
+
+    def _move_aside(self) -> tuple[str | None, str]:
+        number = 1
+        while os.path.lexists(target := f"{self.path}.damaged-{number}"):
+            number += 1
+        try:
+            os.rename(self.path, target)
+        except OSError as error:
+            return None, f"it could not be moved aside: {error.strerror}"
+        return target, ""
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _make_directory(path: str) -> None:
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _save_failure(error: OSError) -> str:
+    advice = {
+        errno.ENOSPC: "; free space on this file system or choose another state directory",
+        errno.EROFS: "; mount the state directory read-write",
+        errno.EACCES: "; run as root or choose another state directory",
+    }.get(error.errno or 0, "")
+    return f"cannot be saved: {error.strerror}{advice}"

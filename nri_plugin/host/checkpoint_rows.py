@@ -1,0 +1,280 @@
+"""The records of a checkpoint, and how they become the records of a state and back.
+
+The rows are the file format: a change here is a new version of it.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from msgspec import Struct
+
+from nri_plugin import bits
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.ids import NUMANodeID
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import Node, Options
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, MemoryBlock, Phase, PodRecord, QOSClass
+from nri_plugin.topology import NUMANode, Topology
+
+
+class Row(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One line of the file; fields at their default are left out."""
+
+
+class PodRow(Row, frozen=True):
+    """A `PodRecord`."""
+
+    uid: str
+    sandbox_id: str
+    qos: QOSClass
+    name: str = ""
+    namespace: str = ""
+    cgroup_parent: str = ""
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    hugepages: tuple[tuple[str, int], ...] = ()
+    affinity: str | None = None
+    affinity_preferred: bool = True
+    run_seen: bool = False
+
+
+class ContainerRow(Row, frozen=True):
+    """A `ContainerRecord`; its `CgroupRef` is `cgroup_path` and the parent that path begins with.
+
+    `cgroup_parent` is there only when the path does not say it.
+    """
+
+    id: str
+    pod_uid: str
+    name: str
+    phase: Phase
+    cgroup_path: str = ""
+    cgroup_parent: str | None = None
+    stored_cpus: str = ""
+    stored_mems: str = ""
+    unplaced: str = ""
+
+
+class MemoryRow(Row, frozen=True):
+    """A `MemoryBlock`."""
+
+    nodes: str
+    resource: str
+    size_bytes: int
+
+
+class AllocationRow(Row, frozen=True):
+    """An `Allocation` and the key it is kept under."""
+
+    key: str
+    cpus: str = ""
+    mems: str = ""
+    memory: tuple[MemoryRow, ...] = ()
+    cpu_milli: int = 0
+    affinity: str = ""
+    preferred: bool = True
+
+
+class NodeRow(Row, frozen=True):
+    """A `NodeFacts`; `numa_nodes` gives CPUs by the number of the NUMA node."""
+
+    online: str
+    reserved: str
+    numa_nodes: dict[int, str]
+    memory_nodes: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a reader of the checkpoint has to know of the machine it was made on.
+
+    Attributes:
+        online: CPUs that were online at the time.
+        reserved: CPUs for the system.
+        numa_nodes: each NUMA node with its CPUs, ascending.
+        memory_nodes: NUMA nodes on which memory can be placed.
+    """
+
+    online: CPUSet
+    reserved: CPUSet
+    numa_nodes: tuple[tuple[NUMANodeID, CPUSet], ...]
+    memory_nodes: NodeMask
+
+    @classmethod
+    def of(cls, node: Node) -> "NodeFacts":
+        """The facts of a node."""
+        topology = node.topology
+        return cls(
+            online=topology.online,
+            reserved=node.reserved,
+            numa_nodes=tuple((numa.id, numa.cpus) for numa in topology.nodes),
+            memory_nodes=topology.nodes_with_memory,
+        )
+
+    def as_node(self) -> Node:
+        """A node with these facts, good for judging a state, not for making decisions."""
+        nodes = tuple(
+            NUMANode(number, cpus, None if number in self.memory_nodes else 0)
+            for number, cpus in self.numa_nodes
+        )
+        topology = Topology(online=self.online, cores=(), sockets=(), nodes=nodes, caches=())
+        return Node(topology=topology, options=Options(), reserved=self.reserved)
+
+
+@lru_cache(maxsize=4096)
+def _text(mask: int) -> str:
+    """The kernel list of a mask; the same few sets are written again and again."""
+    return bits.format_list(mask)
+
+
+@lru_cache(maxsize=4096)
+def _mask(text: str) -> int:
+    return bits.parse_list(text)
+
+
+def _cpus(text: str) -> CPUSet:
+    return CPUSet(_mask(text))
+
+
+def _nodes(text: str) -> NodeMask:
+    return NodeMask(_mask(text))
+
+
+def facts_row(facts: NodeFacts) -> NodeRow:
+    """The row of the node's facts."""
+    return NodeRow(
+        online=_text(facts.online.mask),
+        reserved=_text(facts.reserved.mask),
+        numa_nodes={int(number): _text(cpus.mask) for number, cpus in facts.numa_nodes},
+        memory_nodes=_text(facts.memory_nodes.mask),
+    )
+
+
+def facts_from(row: NodeRow) -> NodeFacts:
+    """The node's facts from their row.
+
+    Raises:
+        ValueError: a set is no kernel list.
+    """
+    return NodeFacts(
+        online=_cpus(row.online),
+        reserved=_cpus(row.reserved),
+        numa_nodes=tuple(
+            (NUMANodeID(number), _cpus(cpus)) for number, cpus in sorted(row.numa_nodes.items())
+        ),
+        memory_nodes=_nodes(row.memory_nodes),
+    )
+
+
+def pod_row(_key: str, pod: PodRecord) -> PodRow:
+    """The row of a pod."""
+    return PodRow(
+        uid=pod.uid,
+        sandbox_id=pod.sandbox_id,
+        qos=pod.qos,
+        name=pod.name,
+        namespace=pod.namespace,
+        cgroup_parent=pod.cgroup_parent,
+        cpu_milli=pod.cpu_milli,
+        memory_bytes=pod.memory_bytes,
+        hugepages=pod.hugepages,
+        affinity=None if pod.affinity is None else _text(pod.affinity.mask),
+        affinity_preferred=pod.affinity_preferred,
+        run_seen=pod.run_seen,
+    )
+
+
+def pod_from(row: PodRow) -> tuple[str, PodRecord]:
+    """A pod and its key from their row.
+
+    Raises:
+        ValueError: a set is no kernel list.
+    """
+    return row.uid, PodRecord(
+        uid=row.uid,
+        sandbox_id=row.sandbox_id,
+        name=row.name,
+        namespace=row.namespace,
+        qos=row.qos,
+        cgroup_parent=row.cgroup_parent,
+        cpu_milli=row.cpu_milli,
+        memory_bytes=row.memory_bytes,
+        hugepages=row.hugepages,
+        affinity=None if row.affinity is None else _nodes(row.affinity),
+        affinity_preferred=row.affinity_preferred,
+        run_seen=row.run_seen,
+    )
+
+
+def _parent_in(cgroup_path: str) -> str:
+    """What a cgroups path begins with: `SLICE` of `SLICE:prefix:id`, the directory of a plain path."""
+    return cgroup_path.partition(":")[0] if ":" in cgroup_path else cgroup_path.rpartition("/")[0]
+
+
+def container_row(_key: str, record: ContainerRecord) -> ContainerRow:
+    """The row of a container."""
+    return ContainerRow(
+        id=record.id,
+        pod_uid=record.pod_uid,
+        name=record.name,
+        phase=record.phase,
+        cgroup_path=record.cgroup.path,
+        cgroup_parent=None
+        if record.cgroup.parent == _parent_in(record.cgroup.path)
+        else record.cgroup.parent,
+        stored_cpus=_text(record.stored_cpus.mask),
+        stored_mems=_text(record.stored_mems.mask),
+        unplaced=record.unplaced,
+    )
+
+
+def container_from(row: ContainerRow) -> tuple[str, ContainerRecord]:
+    """A container and its key from their row.
+
+    Raises:
+        ValueError: a set is no kernel list.
+    """
+    parent = _parent_in(row.cgroup_path) if row.cgroup_parent is None else row.cgroup_parent
+    return row.id, ContainerRecord(
+        id=row.id,
+        pod_uid=row.pod_uid,
+        name=row.name,
+        phase=row.phase,
+        cgroup=CgroupRef(parent, row.cgroup_path),
+        stored_cpus=_cpus(row.stored_cpus),
+        stored_mems=_nodes(row.stored_mems),
+        unplaced=row.unplaced,
+    )
+
+
+def allocation_row(key: str, allocation: Allocation) -> AllocationRow:
+    """The row of an allocation."""
+    return AllocationRow(
+        key=key,
+        cpus=_text(allocation.cpus.mask),
+        mems=_text(allocation.mems.mask),
+        memory=tuple(
+            MemoryRow(nodes=_text(block.nodes.mask), resource=block.resource, size_bytes=block.size_bytes)
+            for block in allocation.memory
+        ),
+        cpu_milli=allocation.cpu_milli,
+        affinity=_text(allocation.affinity.mask),
+        preferred=allocation.preferred,
+    )
+
+
+def allocation_from(row: AllocationRow) -> tuple[str, Allocation]:
+    """An allocation and its key from their row.
+
+    Raises:
+        ValueError: a set is no kernel list.
+    """
+    memory = tuple(MemoryBlock(_nodes(block.nodes), block.resource, block.size_bytes) for block in row.memory)
+    return row.key, Allocation(
+        cpus=_cpus(row.cpus),
+        mems=_nodes(row.mems),
+        memory=memory,
+        cpu_milli=row.cpu_milli,
+        affinity=_nodes(row.affinity),
+        preferred=row.preferred,
+    )
