@@ -1,0 +1,270 @@
+"""The steps of a scenario file, read one by one; a step may only name what an earlier one made."""
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from math import ceil
+
+from nri_plugin.app import config_yaml as source
+from nri_plugin.app.config_values import amount, choice, cpu_list, either, unknown, whole_bytes
+from nri_plugin.errors import ConfigError
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.nri.messages import Resources
+from nri_plugin.simulator.pods import (
+    PERIOD_US,
+    ContainerSpec,
+    PodSpec,
+    quota_from_milli,
+    shares_from_milli,
+)
+from nri_plugin.simulator.steps import (
+    Expect,
+    Online,
+    Part,
+    Remove,
+    Restart,
+    Run,
+    Say,
+    Start,
+    Step,
+    Stop,
+    Update,
+)
+from nri_plugin.state import QOSClass
+
+CONTAINER_KEYS = ("cpu", "memory", "requests", "limits", "env")
+AMOUNT_KEYS = ("cpu", "memory")
+HUGEPAGES = "hugepages-"
+RUN_KEYS = ("containers", "annotations", "labels", "qos")
+UPDATE_KEYS = ("cpu", "memory", "cpus", "mems")
+EXPECT_KEYS = ("cpus", "mems", "exclusive", "numaNodes", "caches", "refused")
+
+
+class StepReader:
+    """Reads steps in order and remembers which pods and containers they made."""
+
+    def __init__(self) -> None:
+        self._containers: dict[str, tuple[str, ...]] = {}
+        self._kinds: Mapping[str, Callable[[source.Section], Step]] = {
+            "say": self._say,
+            "run": self._run,
+            "create": self._create,
+            "start": self._start,
+            "stop": self._stop,
+            "remove": self._remove,
+            "update": self._update,
+            "restart": self._restart,
+            "kill": self._kill,
+            "online": self._online,
+            "expect": self._expect,
+        }
+
+    def read(self, value: source.Value) -> Step:
+        """The step.
+
+        Raises:
+            ConfigError: it is no known step or something in it is wrong.
+        """
+        section = source.section(value)
+        if not section.entries:
+            raise value.place.error(f"a step begins with {either(*self._kinds)}")
+        first = next(iter(section.entries))
+        if first not in self._kinds:
+            raise unknown(section.keys[first], first, tuple(self._kinds))
+        return self._kinds[first](section)
+
+    def _say(self, section: source.Section) -> Step:
+        _only(section, "say")
+        return Say(_line(section), source.text(section.entries["say"]).strip())
+
+    def _run(self, section: source.Section) -> Step:
+        return Run(_line(section), self._pod(section, "run"))
+
+    def _create(self, section: source.Section) -> Step:
+        return Run(_line(section), self._pod(section, "create"), start=False)
+
+    def _start(self, section: source.Section) -> Step:
+        _only(section, "start")
+        return Start(_line(section), self._target(section.entries["start"]))
+
+    def _stop(self, section: source.Section) -> Step:
+        _only(section, "stop")
+        return Stop(_line(section), self._target(section.entries["stop"]))
+
+    def _remove(self, section: source.Section) -> Step:
+        _only(section, "remove")
+        return Remove(_line(section), self._target(section.entries["remove"]))
+
+    def _restart(self, section: source.Section) -> Step:
+        _only(section, "restart")
+        return Restart(_line(section), choice(Part)(section.entries["restart"]))
+
+    def _kill(self, section: source.Section) -> Step:
+        _only(section, "kill")
+        return Restart(_line(section), choice(Part)(section.entries["kill"]), is_down=True)
+
+    def _online(self, section: source.Section) -> Step:
+        _only(section, "online")
+        return Online(_line(section), cpu_list(section.entries["online"]))
+
+    def _update(self, section: source.Section) -> Step:
+        _only(section, "update", *UPDATE_KEYS)
+        target = self._container(section.entries["update"])
+        return Update(_line(section), target, _update_resources(section))
+
+    def _expect(self, section: source.Section) -> Step:
+        _only(section, "expect", *EXPECT_KEYS)
+        given = section.entries
+        if len(given) == 1:
+            raise section.place.error(f"nothing is expected; add {either(*EXPECT_KEYS)}")
+        return Expect(
+            line=_line(section),
+            target=self._container(given["expect"]),
+            cpus=cpu_list(given["cpus"]) if "cpus" in given else None,
+            mems=NodeMask(cpu_list(given["mems"]).mask) if "mems" in given else None,
+            exclusive=_number(given, "exclusive"),
+            numa_nodes=_number(given, "numaNodes"),
+            caches=_number(given, "caches"),
+            refused=source.text(given["refused"]) if "refused" in given else None,
+        )
+
+    def _pod(self, section: source.Section, kind: str) -> PodSpec:
+        _only(section, kind, *RUN_KEYS)
+        given = section.entries
+        namespace, name = _pod_name(given[kind])
+        if "containers" not in given:
+            raise section.place.error("containers is missing")
+        containers = source.section(given["containers"])
+        pod = PodSpec(
+            name=name,
+            namespace=namespace,
+            containers=tuple(_container(key, value) for key, value in containers.entries.items()),
+            labels=_texts(given, "labels"),
+            annotations=_texts(given, "annotations"),
+            forced_qos=choice(QOSClass)(given["qos"]) if "qos" in given else None,
+        )
+        if not pod.containers:
+            raise containers.place.error("a pod has at least one container")
+        self._containers[pod.key] = tuple(each.name for each in pod.containers)
+        return pod
+
+    def _target(self, value: source.Value) -> str:
+        """A pod or container that an earlier step made."""
+        found = source.text(value)
+        pod, container = _split(found)
+        if pod not in self._containers:
+            raise value.place.error(
+                f"no earlier step made a pod {pod}; made were {_listed(self._containers)}"
+            )
+        if container and container not in self._containers[pod]:
+            known = either(*self._containers[pod])
+            raise value.place.error(f"pod {pod} has no container {container}; it has {known}")
+        return found
+
+    def _container(self, value: source.Value) -> str:
+        found = self._target(value)
+        if found.count("/") != 2:
+            raise value.place.error(f"expected NAMESPACE/POD/CONTAINER, found {found}")
+        return found
+
+
+def _split(target: str) -> tuple[str, str]:
+    parts = target.split("/")
+    return "/".join(parts[:2]), "/".join(parts[2:])
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _line(section: source.Section) -> int:
+    return section.place.line
+
+
+def _only(section: source.Section, *known: str) -> None:
+    for key, place in section.keys.items():
+        if key not in known:
+            raise unknown(place, key, known)
+
+
+def _number(given: Mapping[str, source.Value], key: str) -> int | None:
+    return source.number(given[key]) if key in given else None
+
+
+def _texts(given: Mapping[str, source.Value], key: str) -> dict[str, str]:
+    if key not in given:
+        return {}
+    return {name: source.text(value) for name, value in source.section(given[key]).entries.items()}
+
+
+def _pod_name(value: source.Value) -> tuple[str, str]:
+    namespace, slash, name = source.text(value).partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise value.place.error(f"expected NAMESPACE/POD, found {source.text(value)}")
+    return namespace, name
+
+
+def _container(name: str, value: source.Value) -> ContainerSpec:
+    """A container; a request that is not given equals the limit, as the Kubernetes API makes it."""
+    section = source.section(value)
+    _only(section, *CONTAINER_KEYS)
+    limits = _amounts(section, "limits")
+    requests = limits | _amounts(section, "requests")
+    return ContainerSpec(
+        name=name,
+        cpu_request_milli=_milli(requests),
+        cpu_limit_milli=_milli(limits),
+        memory_request_bytes=int(requests.get("memory", 0)),
+        memory_limit_bytes=int(limits.get("memory", 0)),
+        hugepages=tuple(
+            (_page_size(key), int(size)) for key, size in limits.items() if key.startswith(HUGEPAGES)
+        ),
+        env=tuple(f"{key}={text}" for key, text in _texts(section.entries, "env").items()),
+    )
+
+
+def _amounts(section: source.Section, key: str) -> dict[str, Fraction]:
+    """`limits` or `requests`, with what `cpu` and `memory` beside them say for both."""
+    given: dict[str, source.Value] = {
+        name: value for name, value in section.entries.items() if name in AMOUNT_KEYS
+    }
+    if key in section.entries:
+        inner = source.section(section.entries[key])
+        for name, place in inner.keys.items():
+            if name in given:
+                raise _twice(place, name)
+            if name not in AMOUNT_KEYS and not name.startswith(HUGEPAGES):
+                raise unknown(place, name, AMOUNT_KEYS)
+        given |= inner.entries
+    return {
+        name: amount(value) if name == "cpu" else Fraction(whole_bytes(value))
+        for name, value in given.items()
+    }
+
+
+def _twice(place: source.Place, name: str) -> ConfigError:
+    return place.error(f"{name} is also given for requests and limits at once; keep one of them")
+
+
+def _milli(amounts: Mapping[str, Fraction]) -> int:
+    return ceil(amounts.get("cpu", 0) * 1000)
+
+
+def _page_size(key: str) -> str:
+    """`hugepages-2Mi` is `2MB` to runtimes."""
+    return key.removeprefix(HUGEPAGES).replace("i", "B")
+
+
+def _update_resources(section: source.Section) -> Resources:
+    """What the kubelet sends for a resize; absent parts are 0."""
+    given = section.entries
+    if len(given) == 1:
+        raise section.place.error(f"nothing is changed; add {either(*UPDATE_KEYS)}")
+    milli = ceil(amount(given["cpu"]) * 1000) if "cpu" in given else 0
+    return Resources(
+        cpu_shares=shares_from_milli(milli) if milli else 0,
+        cpu_quota_us=quota_from_milli(milli),
+        cpu_period_us=PERIOD_US if milli else 0,
+        cpus=str(cpu_list(given["cpus"])) if "cpus" in given else "",
+        mems=str(cpu_list(given["mems"])) if "mems" in given else "",
+        memory_limit_bytes=whole_bytes(given["memory"]) if "memory" in given else 0,
+    )

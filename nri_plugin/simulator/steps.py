@@ -1,0 +1,113 @@
+"""What can happen in a scenario, one value per step.
+
+A target is `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.nri.messages import Resources
+from nri_plugin.simulator.pods import PodSpec
+
+
+class Part(StrEnum):
+    """What can be restarted."""
+
+    AGENT = "agent"
+    RUNTIME = "runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A sentence for the reader."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A pod with its containers is created and, unless `start` is off, started."""
+
+    line: int
+    pod: PodSpec
+    start: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Created containers are started."""
+
+    line: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Containers exit; with a pod as target the sandbox stops too."""
+
+    line: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """What the target names is stopped and removed."""
+
+    line: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The kubelet changes a container's resources."""
+
+    line: int
+    target: str
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A part is killed without warning and started again; `is_down` leaves it down."""
+
+    line: int
+    part: Part
+    is_down: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Online:
+    """From now on exactly these CPUs are online."""
+
+    line: int
+    cpus: CPUSet
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """What must be true of a container now; None = not asked.
+
+    Attributes:
+        cpus: its effective CPUs.
+        mems: its effective memory nodes.
+        exclusive: how many CPUs it has to itself, 0 = it runs in the shared pool.
+        numa_nodes: over how many NUMA nodes its CPUs are spread.
+        caches: over how many uncore caches.
+        refused: a part of the reason for which it was refused.
+    """
+
+    line: int
+    target: str
+    cpus: CPUSet | None = None
+    mems: NodeMask | None = None
+    exclusive: int | None = None
+    numa_nodes: int | None = None
+    caches: int | None = None
+    refused: str | None = None
+
+
+Step: TypeAlias = Say | Run | Start | Stop | Remove | Update | Restart | Online | Expect
