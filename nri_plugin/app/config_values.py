@@ -7,10 +7,10 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TypeVar
 
-from nri_plugin import quantity
 from nri_plugin.app import config_yaml as source
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import ConfigError
+from nri_plugin.quantity import parse_quantity
 
 Word = TypeVar("Word", bound=StrEnum)
 
@@ -67,7 +67,7 @@ def amount(value: source.Value) -> Fraction:
     """A Kubernetes quantity that is not negative, exact."""
     found = source.text_or_number(value)
     try:
-        size = Fraction(quantity.parse(found))
+        size = parse_quantity(found)
     except ValueError as error:
         raise value.place.error(str(error)) from None
     if size < 0:

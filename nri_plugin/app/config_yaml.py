@@ -91,9 +91,9 @@ def parse(text: str, file: str) -> Section:
     if node is None:
         return Section(Place(file, 1, 1), {}, {})
     value = _value(node, file, "")
-    if not isinstance(value, Section):
+    if isinstance(value, Sequence) or (isinstance(value, Scalar) and value.kind != "null"):
         raise value.place.error("the configuration must be keys and values, such as reservedSystemCPUs: '0'")
-    return value
+    return section(value)
 
 
 def _compose(text: str, file: str) -> yaml.Node | None:

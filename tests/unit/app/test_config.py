@@ -1,0 +1,315 @@
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.app import config
+from nri_plugin.app.config import load, load_text
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import ConfigError
+from nri_plugin.ids import NUMANodeID
+from nri_plugin.options import (
+    CPUManagerPolicy,
+    MemoryManagerPolicy,
+    ReservedMemory,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
+from nri_plugin.topology import Topology
+
+SMALLEST = 'reservedSystemCPUs: "0"\n'
+# 8 CPUs, SMT 2 with siblings i and i+4, two NUMA nodes.
+MACHINE = Topology.from_rows([(cpu, cpu % 4, cpu % 4 // 2, cpu % 4 // 2, cpu % 4 // 2) for cpu in range(8)])
+
+
+def error_of(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_text(text, "f")
+    return str(caught.value)
+
+
+def test_the_smallest_configuration_has_the_kubelets_defaults_and_the_static_policy() -> None:
+    options = load_text(SMALLEST, "f").options
+    assert options.cpu_manager_policy is CPUManagerPolicy.STATIC
+    assert options.topology_manager_policy is TopologyManagerPolicy.NONE
+    assert options.topology_manager_scope is TopologyManagerScope.CONTAINER
+    assert options.memory_manager_policy is MemoryManagerPolicy.NONE
+    assert options.pool_floor
+    assert not options.full_pcpus_only
+
+
+def test_every_key_finds_its_place() -> None:
+    loaded = load_text(
+        """
+cpuManagerPolicy: static
+cpuManagerPolicyOptions: {full-pcpus-only: "true", prefer-align-cpus-by-uncorecache: "1"}
+topologyManagerPolicy: single-numa-node
+topologyManagerScope: pod
+memoryManagerPolicy: Static
+reservedMemory:
+- {numaNode: 0, limits: {memory: 1Gi}}
+- {numaNode: 1, limits: {memory: 100Mi}}
+kubeReserved: {cpu: 500m, memory: 512Mi, pid: "1000"}
+systemReserved: {cpu: 600m, memory: 512Mi, ephemeral-storage: 1Gi}
+evictionHard: {memory.available: 100Mi, nodefs.available: 5%}
+featureGates: {MemoryManager: true, PodLevelResourceManagers: false}
+stateDir: /var/lib/nri-pin
+nriSocket: /run/other.sock
+pluginName: pin
+pluginIndex: 05
+sysfsRoot: /somewhere
+cgroupRoot: /somewhere/cgroup
+poolFloor: false
+neverRefuse: [kube-system, a]
+repairMems: true
+uncoreCacheRule: kubelet
+logFormat: json
+logLevel: debug
+""",
+        "f",
+    )
+    options = loaded.options
+    assert options.full_pcpus_only
+    assert options.prefer_align_cpus_by_uncore_cache
+    assert options.topology_manager_policy is TopologyManagerPolicy.SINGLE_NUMA_NODE
+    assert options.topology_manager_scope is TopologyManagerScope.POD
+    assert options.memory_manager_policy is MemoryManagerPolicy.STATIC
+    assert options.reserved_memory[1] == ReservedMemory(NUMANodeID(1), "memory", 100 << 20)
+    assert not options.pool_floor
+    assert options.never_refuse == {"kube-system", "a"}
+    assert loaded.reserved_cpu_count == 2
+    assert (loaded.state_dir, loaded.nri_socket) == ("/var/lib/nri-pin", "/run/other.sock")
+    assert (loaded.plugin_name, loaded.plugin_index) == ("pin", "05")
+    assert (loaded.sysfs_root, loaded.cgroup_root) == ("/somewhere", "/somewhere/cgroup")
+    assert loaded.repair_mems
+    assert (loaded.log_format, loaded.log_level, loaded.source) == ("json", "debug", "f")
+
+
+# ---- no configuration
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n"])
+def test_an_empty_configuration_is_refused_with_the_three_lines_to_add(text: str) -> None:
+    first, *lines = error_of(text).splitlines()
+    assert first.startswith("f: no configuration: the static policy needs CPUs kept for the system")
+    assert len(lines) == 3
+    assert load_text("\n".join(lines), "f").reserved_system_cpus == CPUSet.of(0)
+
+
+def test_a_missing_file_is_refused_with_the_three_lines_to_add(tmp_path: Path) -> None:
+    path = str(tmp_path / "config.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value) == f"{path}: {config.nothing_configured('').detail}"
+
+
+def test_a_file_is_read_with_its_name_in_errors(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(SMALLEST)
+    assert load(str(path)).source == str(path)
+    path.write_text("wrong: 1")
+    with pytest.raises(ConfigError, match=r"config\.yaml:1:1: wrong: unknown key"):
+        load(str(path))
+
+
+def test_a_folder_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load(str(tmp_path))
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"a: \xff")
+    with pytest.raises(ConfigError, match="not UTF-8 text at byte 3"):
+        load(str(path))
+
+
+# ---- wrong values, one line each
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("cpuManagerPolic: static", "f:1:1: cpuManagerPolic: unknown key; did you mean cpuManagerPolicy?"),
+        ("zzz: 1", "f:1:1: zzz: unknown key; known are cpuManagerPolicy, "),
+        ("cpuManagerPolicy: Static", "f:1:19: cpuManagerPolicy: expected none or static, found Static"),
+        ("cpuManagerPolicy:", "f:1:18: cpuManagerPolicy: expected none or static, found nothing"),
+        ("memoryManagerPolicy: static", "f:1:22: memoryManagerPolicy: expected None or Static, found static"),
+        (
+            "topologyManagerPolicy: no",
+            "expected none, best-effort, restricted or single-numa-node, found no, which YAML",
+        ),
+        ("topologyManagerScope: node", "f:1:23: topologyManagerScope: expected container or pod, found node"),
+        (
+            "cpuManagerPolicyOptions: {full-pcpus-only: yes}",
+            "f:1:44: cpuManagerPolicyOptions.full-pcpus-only: expected true or",
+        ),
+        ("cpuManagerPolicyOptions: {full-pcpu-only: true}", "unknown key; did you mean full-pcpus-only?"),
+        ("cpuManagerPolicyOptions: [full-pcpus-only]", "expected keys and values below it"),
+        ("reservedSystemCPUs: 0-", "f:1:21: reservedSystemCPUs: expected a CPU list such as 0-3,8: '0-'"),
+        (
+            "reservedSystemCPUs: 1:30",
+            "f:1:21: reservedSystemCPUs: expected a word, found 1:30, which YAML reads as a number",
+        ),
+        ("reservedSystemCPUs: 1_0", "which YAML reads as a number"),
+        ("reservedSystemCPUs: 3-1", "runs backwards"),
+        ("kubeReserved: {cpu: -1}", "f:1:21: kubeReserved.cpu: expected a word, found -1"),
+        ("kubeReserved: {cpu: '-1'}", "f:1:21: kubeReserved.cpu: -1 is negative"),
+        ("kubeReserved: {cpu: 1x}", "f:1:21: kubeReserved.cpu: '1x' has the unknown suffix"),
+        ("kubeReserved: {hugepages-2Mi: 1Gi}", "f:1:16: kubeReserved.hugepages-2Mi: cannot be reserved here"),
+        ("evictionHard: {memory.free: 1Gi}", "f:1:16: evictionHard.memory.free: unknown key"),
+        ("evictionHard: {memory.available: 1.5}", "1.5 is no whole number of bytes"),
+        ("featureGates: {MemoryManagers: true}", "unknown key; did you mean MemoryManager?"),
+        (
+            "featureGates: {MemoryManager: 'true'}",
+            "f:1:31: featureGates.MemoryManager: expected true or false",
+        ),
+        ("reservedMemory: {numaNode: 0}", "f:1:17: reservedMemory: expected a list"),
+        ("reservedMemory: [{numaNode: 0}]", "f:1:18: reservedMemory[0]: needs both numaNode and limits"),
+        ("reservedMemory: [{numaNode: 0, limits: {cpu: 1}}]", "expected memory or hugepages-SIZE"),
+        ("reservedMemory: [{numaNode: 0, limit: {memory: 1}}]", "did you mean limits?"),
+        ("reservedMemory: [{numaNode: 0, limits: {memory: 0}}]", "zero is nothing to reserve"),
+        (
+            "reservedMemory: [{numaNode: 0, limits: {memory: 1}}, {numaNode: 0, limits: {memory: 1}}]",
+            "numaNode 0 has memory twice",
+        ),
+        ("stateDir: run", "f:1:11: stateDir: expected an absolute path, found run"),
+        ("pluginName: a/b", "expected up to 63 letters"),
+        ("pluginIndex: 9", 'f:1:14: pluginIndex: expected two digits such as "90", found 9'),
+        ("poolFloor: 'true'", "f:1:12: poolFloor: expected true or false, found true"),
+        ("neverRefuse: kube-system", "f:1:14: neverRefuse: expected a list"),
+        ("neverRefuse: [Kube]", "f:1:15: neverRefuse[0]: Kube is no name of a namespace"),
+        ("logLevel: loud", "f:1:11: logLevel: expected debug, info, warning or error, found loud"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_place_and_expectation(text: str, error: str) -> None:
+    assert error in error_of(f"{text}\n{SMALLEST}" if "reservedSystemCPUs" not in text else text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}",
+        "cpuManagerPolicyOptions: {distribute-cpus-across-cores: 'true'}",
+        "cpuManagerPolicyOptions: {align-by-socket: t}",
+        "cpuManagerPolicyOptions: {strict-cpu-reservation: 'T'}",
+        "topologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'true'}",
+        "topologyManagerPolicyOptions: {max-allowable-numa-nodes: '16'}",
+        "uncoreCacheRule: kep-4800",
+        "featureGates: {PodLevelResourceManagers: true}",
+        "memoryManagerPolicy: Static\nevictionHard: {memory.available: 5%}",
+    ],
+)
+def test_what_a_later_version_brings_is_refused_by_name(text: str) -> None:
+    assert "not yet supported" in error_of(f"{text}\n{SMALLEST}")
+
+
+def test_an_option_of_a_later_version_may_be_off() -> None:
+    load_text(f"cpuManagerPolicyOptions: {{strict-cpu-reservation: 'false'}}\n{SMALLEST}", "f")
+
+
+def test_all_errors_are_listed_in_the_order_of_the_file() -> None:
+    lines = error_of("stateDir: run\nlogLevel: loud\nzzz: 1\n").splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [
+        ["f:1:11", "stateDir"],
+        ["f:2:11", "logLevel"],
+        ["f:3:1", "zzz"],
+    ]
+
+
+# ---- the kubelet's checks over several keys
+
+
+def test_the_static_policy_needs_reserved_cpus() -> None:
+    assert "static needs CPUs kept for the system" in error_of("logLevel: info")
+    assert "static needs CPUs kept for the system" in error_of("kubeReserved: {memory: 1Gi, cpu: 0}")
+    load_text("cpuManagerPolicy: none", "f")
+
+
+@pytest.mark.parametrize(
+    ("kube", "system", "count"), [("1m", "0", 1), ("500m", "500m", 1), ("500m", "501m", 2), ("2", "1", 3)]
+)
+def test_reserved_cpus_are_the_sum_rounded_up(kube: str, system: str, count: int) -> None:
+    loaded = load_text(f"kubeReserved: {{cpu: {kube}}}\nsystemReserved: {{cpu: {system}}}", "f")
+    assert loaded.reserved_cpu_count == count
+
+
+def test_a_list_of_reserved_cpus_replaces_the_amounts() -> None:
+    loaded = load_text("kubeReserved: {cpu: 4}\nreservedSystemCPUs: 0-1", "f")
+    assert loaded.reserved_cpu_count == 2
+    assert loaded.reserved(MACHINE) == CPUSet.of(0, 1)
+
+
+def test_policy_none_has_no_options_and_reserves_nothing() -> None:
+    assert load_text("cpuManagerPolicy: none\nreservedSystemCPUs: 0", "f").reserved(MACHINE) == CPUSet()
+    text = "cpuManagerPolicy: none\ncpuManagerPolicyOptions: {full-pcpus-only: 'true'}"
+    assert "policy none has no options, found full-pcpus-only" in error_of(text)
+
+
+def test_a_beta_option_needs_its_feature_gate() -> None:
+    text = "cpuManagerPolicyOptions: {prefer-align-cpus-by-uncorecache: 'true'}\n" + SMALLEST
+    load_text(text, "f")
+    assert "is a beta option" in error_of(text + "featureGates: {CPUManagerPolicyBetaOptions: false}")
+
+
+def static_memory(reserved: str, rest: str = "") -> str:
+    return f"memoryManagerPolicy: Static\n{SMALLEST}reservedMemory:\n- {{numaNode: 0, limits: {{{reserved}}}}}\n{rest}"
+
+
+def test_static_memory_needs_reserved_memory() -> None:
+    assert "Static needs memory kept for the system" in error_of(f"memoryManagerPolicy: Static\n{SMALLEST}")
+    assert "Static needs memory kept for the system" in error_of(static_memory("hugepages-2Mi: 2Mi"))
+
+
+def test_reserved_memory_adds_up_to_what_the_node_keeps_with_the_default_eviction_threshold() -> None:
+    load_text(static_memory("memory: 1124Mi", "kubeReserved: {memory: 1Gi}\n"), "f")
+    error = error_of(static_memory("memory: 1Gi", "kubeReserved: {memory: 1Gi}\n"))
+    assert "f:3:1: reservedMemory: memory adds up to 1073741824 bytes" in error
+    assert "keep 1178599424 bytes" in error
+
+
+def test_a_list_of_eviction_thresholds_replaces_the_default() -> None:
+    load_text(
+        static_memory("memory: 1Gi", "kubeReserved: {memory: 1Gi}\nevictionHard: {nodefs.available: 5%}"), "f"
+    )
+    load_text(
+        static_memory("memory: 1025Mi", "kubeReserved: {memory: 1Gi}\nevictionHard: {memory.available: 1Mi}"),
+        "f",
+    )
+
+
+# ---- on a machine
+
+
+def test_a_count_of_reserved_cpus_is_taken_as_for_a_container() -> None:
+    # Whole cores first: CPU 0 and its sibling 4.
+    assert load_text("kubeReserved: {cpu: 2}", "f").reserved(MACHINE) == CPUSet.of(0, 4)
+
+
+def test_reserved_cpus_that_are_not_online_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"f: reservedSystemCPUs: CPUs 8-9 are not online on this machine, online are 0-7"
+    ):
+        load_text("reservedSystemCPUs: 7-9", "f").node(MACHINE)
+    with pytest.raises(ConfigError, match="reserves 9 CPUs, 8 are online"):
+        load_text("kubeReserved: {cpu: 9}", "f").node(MACHINE)
+
+
+def test_reserved_memory_on_a_numa_node_that_does_not_exist_is_refused() -> None:
+    loaded = load_text(f"{SMALLEST}reservedMemory:\n- {{numaNode: 7, limits: {{memory: 1Gi}}}}\n", "f")
+    with pytest.raises(ConfigError, match="NUMA nodes 7 do not exist on this machine, it has 0, 1"):
+        loaded.node(MACHINE)
+
+
+def test_the_node_holds_machine_options_and_reserved_cpus() -> None:
+    loaded = load_text(SMALLEST, "f")
+    node = loaded.node(MACHINE)
+    assert (node.topology, node.options, node.reserved) == (MACHINE, loaded.options, CPUSet.of(0))
+
+
+def test_roots_are_found_under_the_host_mount_when_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "HOST_MOUNT", str(tmp_path))
+    loaded = load_text(SMALLEST, "f")
+    assert (loaded.sysfs_root, loaded.cgroup_root) == ("/", "/sys/fs/cgroup")
+    (tmp_path / "sys/devices/system/cpu").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    loaded = load_text(SMALLEST, "f")
+    assert (loaded.sysfs_root, loaded.cgroup_root) == (str(tmp_path), f"{tmp_path}/sys/fs/cgroup")
