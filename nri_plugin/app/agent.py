@@ -1,0 +1,263 @@
+"""`nri-pin run` and the start by the runtime itself: from words and environment to a loop that runs for ever.
+
+Started by the runtime: an open socket on a descriptor, an environment of three variables, no arguments, nobody who
+reads standard error, and no second chance: it is never started again before the runtime is. So it ends only when it must.
+"""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from nri_plugin.app.arguments import HELP, Arguments, parse
+from nri_plugin.app.config import Config, load, load_text
+from nri_plugin.app.handler import Handler
+from nri_plugin.app.logs import LOGGER_NAME, say, set_up
+from nri_plugin.app.loop import Loop
+from nri_plugin.app.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
+from nri_plugin.app.startup import build_handler, build_node, lock_state_dir, open_cgroups
+from nri_plugin.app.transport import adopt, connect
+from nri_plugin.errors import ConfigError, LocalProtocolError, NriPinError
+from nri_plugin.host.checkpoint import DEFAULT_DIR
+from nri_plugin.nri.messages import EventMask
+from nri_plugin.nri.session import PluginSession
+
+SWITCH_INTERVAL_S = 0.0005
+"""Another thread keeps the runtime waiting this long at most; the interpreter's default is ten times that."""
+
+FORMER_INSTANCE_S = 3.0
+"""A restarted runtime starts us while the instance of its former life is just ending; it waits 5 s for us."""
+
+SUBSCRIPTION = (
+    EventMask.RUN_POD_SANDBOX
+    | EventMask.STOP_POD_SANDBOX
+    | EventMask.REMOVE_POD_SANDBOX
+    | EventMask.CREATE_CONTAINER
+    | EventMask.POST_CREATE_CONTAINER
+    | EventMask.START_CONTAINER
+    | EventMask.POST_START_CONTAINER
+    | EventMask.UPDATE_CONTAINER
+    | EventMask.STOP_CONTAINER
+    | EventMask.REMOVE_CONTAINER
+)
+"""What decisions need; every further event would cost the node a round trip per container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What we register as; `descriptor` is the runtime's socket when it started us."""
+
+    name: str
+    index: str
+    descriptor: int | None = None
+
+    def session(self) -> PluginSession:
+        """A session for a fresh connection.
+
+        Raises:
+            LocalProtocolError: the runtime would refuse the name or the index.
+        """
+        prelaunched = self.descriptor is not None
+        return PluginSession(self.name, self.index, SUBSCRIPTION, prelaunched=prelaunched)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the agent; returns its exit code, 2 when something has to be configured differently."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        arguments = parse(argv)
+        if arguments.wants_help:
+            sys.stdout.write(HELP)
+            return EXIT_STOPPED
+        if "NRI_PLUGIN_SOCKET" in os.environ and not argv:
+            return run_prelaunched(arguments, os.environ)
+        return run_external(arguments)
+    except ConfigError as error:
+        complain(error)
+        return EXIT_CONFIGURATION
+    except NriPinError as error:
+        complain(error)
+        return 1
+
+
+def run_external(arguments: Arguments) -> int:
+    """Connect to the runtime's socket, and again whenever that ends.
+
+    Raises:
+        NriPinError: the agent cannot start.
+    """
+    config = arguments.apply(load(arguments.config))
+    identity = checked_identity(config)
+    holder = lock_state_dir(config.state_dir)
+    log = set_up(config.log_level, config.log_format, Path(config.state_dir))
+    loop = Loop()
+    handler = build_handler(config, log, loop.clock)
+    link = RuntimeLink(
+        loop,
+        open_socket=partial(connect, config.nri_socket),
+        new_session=identity.session,
+        handler=handler,
+        log=log,
+    )
+    reload = Reload(lambda: arguments.apply(load(arguments.config)), link, log)
+    return run(loop, link, reload, log, holder)
+
+
+def run_prelaunched(arguments: Arguments, environment: Mapping[str, str]) -> int:
+    """Serve the one connection the runtime handed over; it also brings the configuration.
+
+    Raises:
+        NriPinError: the agent cannot start.
+    """
+    log = set_up("info", "text", Path(DEFAULT_DIR))
+    loop = Loop()
+    identity = given_identity(environment, log)
+    start = PrelaunchedStart(arguments, log, loop)
+    link = RuntimeLink(
+        loop,
+        open_socket=partial(adopt, identity.descriptor or 0),
+        new_session=identity.session,
+        prepare=start.prepare,
+        can_reconnect=False,
+        log=log,
+    )
+    return run(loop, link, Reload(start.load, link, log), log, start)
+
+
+class PrelaunchedStart:
+    """Makes the handler when the runtime has told the configuration."""
+
+    def __init__(self, arguments: Arguments, log: logging.Logger, loop: Loop) -> None:
+        self._arguments = arguments
+        self._log = log
+        self._loop = loop
+        self._text = ""
+        self.lock: int | None = None
+
+    def load(self) -> Config:
+        """The runtime's text, or the default file when it sent none.
+
+        Raises:
+            ConfigError: anything in it is wrong.
+        """
+        return load_text(self._text, "NRI drop-in") if self._text.strip() else load(self._arguments.config)
+
+    def prepare(self, text: str) -> Handler:
+        """The handler for this configuration.
+
+        Raises:
+            NriPinError: the agent cannot run with it.
+        """
+        self._text = text
+        config = self.load()
+        self.lock = lock_state_dir(config.state_dir, FORMER_INSTANCE_S)
+        set_up(config.log_level, config.log_format, Path(config.state_dir))
+        return build_handler(config, self._log, self._loop.clock)
+
+
+class Reload:
+    """SIGHUP: a new configuration as a whole, or the old one and a line that says why."""
+
+    def __init__(self, read: Callable[[], Config], link: RuntimeLink, log: logging.Logger) -> None:
+        self._read = read
+        self._link = link
+        self._log = log
+
+    def __call__(self) -> None:
+        """Read and take over; applies to containers created from now on."""
+        handler = self._link.handler
+        if handler is None:
+            return
+        try:
+            config = self._read()
+            node = build_node(config, open_cgroups(config.cgroup_root, self._log))
+        except NriPinError as error:
+            say(
+                self._log,
+                logging.ERROR,
+                "configuration not reloaded, the former one stays in force",
+                err=error,
+            )
+            return
+        handler.node = node
+        self._log.setLevel(config.log_level.upper())
+        say(
+            self._log,
+            logging.INFO,
+            "configuration reloaded",
+            policy=node.options.topology_manager_policy,
+            reserved=node.reserved,
+            note="paths, plugin name and log format change with the next start",
+        )
+
+
+def run(loop: Loop, link: RuntimeLink, reload: Reload, log: logging.Logger, holder: object) -> int:
+    """Serve until stopped. `holder` keeps the lock alive as long as this runs."""
+
+    def stop() -> None:
+        say(log, logging.INFO, "stopping, nothing is undone")
+        loop.stop(EXIT_STOPPED)
+
+    loop.handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload})
+    link.connect()
+    try:
+        return loop.run()
+    finally:
+        link.close()
+        if link.handler is not None:
+            link.handler.close()
+        loop.close()
+        del holder
+
+
+def checked_identity(config: Config) -> Identity:
+    """What we register as.
+
+    Raises:
+        ConfigError: the runtime would refuse it.
+    """
+    identity = Identity(config.plugin_name, config.plugin_index)
+    try:
+        identity.session()
+    except LocalProtocolError as error:
+        raise ConfigError(config.source, str(error)) from None
+    return identity
+
+
+def given_identity(environment: Mapping[str, str], log: logging.Logger) -> Identity:
+    """What the runtime calls us; a name it would not take from others is no reason to give up here.
+
+    Raises:
+        ConfigError: the socket is no descriptor number.
+    """
+    number = environment["NRI_PLUGIN_SOCKET"]
+    if not number.isdecimal():
+        raise ConfigError(
+            "NRI_PLUGIN_SOCKET", f"expected the number of an open socket such as 3, found {number}"
+        )
+    identity = Identity(
+        environment.get("NRI_PLUGIN_NAME", "nri-pin"), environment.get("NRI_PLUGIN_IDX", "90"), int(number)
+    )
+    try:
+        identity.session()
+    except LocalProtocolError as error:
+        say(
+            log,
+            logging.WARNING,
+            "registering under the default name; the runtime goes by the file name",
+            err=error,
+        )
+        return Identity("nri-pin", "90", int(number))
+    return identity
+
+
+def complain(error: NriPinError) -> None:
+    """The error where somebody reads it: standard error, or wherever log lines go."""
+    if logging.getLogger(LOGGER_NAME).handlers:
+        say(logging.getLogger(LOGGER_NAME), logging.ERROR, "cannot start", err=error)
+    if sys.stderr is not None:
+        sys.stderr.write("".join(f"nri-pin: {line}\n" for line in str(error).splitlines()))

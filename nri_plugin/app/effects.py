@@ -1,0 +1,92 @@
+"""Cpuset writes of a decision, all or none, and what the kernel made of them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.decision import CpusetWrite
+from nri_plugin.errors import HostError
+from nri_plugin.host.cgroup import WriteOutcome
+from nri_plugin.options import Node
+from nri_plugin.state import CgroupRef, State
+
+
+class CgroupFiles(Protocol):
+    """The part of `nri_plugin.host.cgroup.Cgroups` that is used here; its docstrings hold."""
+
+    def write_cpus(self, ref: CgroupRef, cpus: CPUSet) -> WriteOutcome:
+        """Set the cpuset."""
+
+    def read_effective(self, ref: CgroupRef) -> CPUSet | None:
+        """The CPUs the kernel grants."""
+
+    def missing_error(self, ref: CgroupRef) -> HostError:
+        """Why there is nothing to write to."""
+
+
+class WriteError(HostError):
+    """One of several writes failed; `done` are those before it."""
+
+    def __init__(self, cause: HostError, done: Sequence[CpusetWrite]) -> None:
+        super().__init__(cause.path, cause.detail)
+        self.done = tuple(done)
+
+
+class Effects:
+    """Carries out the writes of decisions.
+
+    Args:
+        cgroups: the tree, None where there is none and the runtime is asked instead.
+    """
+
+    def __init__(self, cgroups: CgroupFiles | None) -> None:
+        self._cgroups = cgroups
+
+    def carry_out(self, writes: Sequence[CpusetWrite]) -> None:
+        """Write in the given order, which is shrinking before growing, and stop at the first failure.
+
+        Raises:
+            WriteError: a write failed.
+        """
+        for number, write in enumerate(writes):
+            try:
+                self._write(write, write.cpus)
+            except HostError as error:
+                raise WriteError(error, writes[:number]) from None
+
+    def attempt(self, writes: Sequence[CpusetWrite]) -> Iterator[HostError]:
+        """Write as many as can be; yields what failed."""
+        for write in writes:
+            try:
+                self._write(write, write.cpus)
+            except HostError as error:
+                yield error
+
+    def undo(self, node: Node, before: State, done: Sequence[CpusetWrite]) -> Iterator[HostError]:
+        """Put back what `before` promised, last write first, so that shrinking precedes growing here too."""
+        for write in reversed(done):
+            try:
+                self._write(write, promised(node, before, write))
+            except HostError as error:
+                yield error
+
+    def read_effective(self, target: CgroupRef) -> CPUSet | None:
+        """The CPUs the kernel grants, None when there is no such cgroup.
+
+        Raises:
+            HostError: unreadable.
+        """
+        return self._cgroups.read_effective(target) if self._cgroups else None
+
+    def _write(self, write: CpusetWrite, cpus: CPUSet) -> None:
+        if self._cgroups is None:
+            raise HostError("cgroup root", f"no cgroup tree to write {cpus} to; set cgroupRoot")
+        outcome = self._cgroups.write_cpus(write.target, cpus)
+        if outcome is WriteOutcome.MISSING and write.must_exist:
+            raise self._cgroups.missing_error(write.target)
+
+
+def promised(node: Node, state: State, write: CpusetWrite) -> CPUSet:
+    """What the cgroup of `write` should hold by `state`: a container's CPUs, or the pool for a slice."""
+    record = state.containers.get(write.container_id)
+    return state.desired_cpus(node, record) if record else state.shared_pool(node)

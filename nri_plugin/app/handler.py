@@ -1,0 +1,294 @@
+"""One event from decision to answer, in the one order that keeps every promise.
+
+decide -> check independently -> save -> write cgroups -> answer -> read back. The state in memory changes only when all
+that had to succeed did: a refused container leaves memory, checkpoint and cgroups as they were.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from nri_plugin.app.effects import Effects, WriteError
+from nri_plugin.app.logs import new_op, say, say_trace
+from nri_plugin.app.validation import new_violations
+from nri_plugin.decision import CpusetWrite, Decision, EffectiveCheck
+from nri_plugin.errors import CheckpointError, HostError, InvariantError, NriPinError
+from nri_plugin.nri.events import (
+    ACKNOWLEDGED,
+    CreateContainer,
+    CreateContainerResponse,
+    EmptyResponse,
+    NRIEvent,
+    NRIResponse,
+    Request,
+    StartContainer,
+    StopContainer,
+    StopContainerResponse,
+    Synchronize,
+    SynchronizeResponse,
+    UpdateContainer,
+    UpdateContainerResponse,
+    ValidateContainerAdjustment,
+    ValidateContainerAdjustmentResponse,
+)
+from nri_plugin.options import Node
+from nri_plugin.state import State
+
+Decide = Callable[[Node, State, NRIEvent], Decision]
+
+REFUSABLE = (CreateContainer, UpdateContainer)
+"""Events that are refused when anything fails; all others are facts, and an error would only break the pod."""
+
+DEFAULT_SAVE_S = 1.0
+"""A save may take this long when the runtime set no deadline: half of the runtimes' default of 2 s."""
+
+EMPTY_RESPONSES: tuple[tuple[type, NRIResponse], ...] = (
+    (CreateContainer, CreateContainerResponse()),
+    (UpdateContainer, UpdateContainerResponse()),
+    (StopContainer, StopContainerResponse()),
+    (Synchronize, SynchronizeResponse()),
+    (ValidateContainerAdjustment, ValidateContainerAdjustmentResponse()),
+)
+
+
+class CheckpointStore(Protocol):
+    """Where the state outlives the process."""
+
+    def save(self, state: State, timeout_s: float) -> None:
+        """Keep `state`.
+
+        Raises:
+            CheckpointError: it was not kept, or not in time.
+        """
+
+    def close(self, timeout_s: float) -> bool:
+        """Finish what is queued; returns whether that was done in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to send: `refusal` when it says something, else `response`; `checks` once it is out."""
+
+    response: NRIResponse = ACKNOWLEDGED
+    refusal: str = ""
+    checks: tuple[EffectiveCheck, ...] = ()
+
+
+class Handler:
+    """Answers events; owns the state.
+
+    Args:
+        node: the node, replaced as a whole when the configuration is.
+        state: what is remembered.
+        decide: the engine.
+        effects: where cgroups are written.
+        checkpoint: where the state is saved.
+        log: for one line per decision.
+        clock: seconds, monotonic, the one deadlines are in.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        state: State,
+        *,
+        decide: Decide,
+        effects: Effects,
+        checkpoint: CheckpointStore,
+        log: logging.Logger,
+        clock: Callable[[], float],
+    ) -> None:
+        self.node = node
+        self.state = state
+        self._saved: State | None = state
+        self._decide = decide
+        self._effects = effects
+        self._checkpoint = checkpoint
+        self._log = log
+        self._clock = clock
+
+    def handle(self, request: Request) -> Answer:
+        """Decide and carry out one event; never raises."""
+        began = self._clock()
+        op = new_op()
+        before = self.state
+        decision = Decision(before)
+        try:
+            decision = self._decide(self.node, before, request.event)
+            answer = self._carry_out(request, decision, op)
+        except NriPinError as error:
+            answer = self._failed(request.event, error, str(error), op)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong in a decision, the node goes on
+            say_trace(self._log, "internal error", op=op, event=name_of(request.event))
+            answer = self._failed(
+                request.event, error, f"internal error: {type(error).__name__}: {error}", op
+            )
+        self._tell(
+            request.event, before, decision, answer, op=op, took_us=round((self._clock() - began) * 1e6)
+        )
+        return answer
+
+    def read_back(self, checks: Iterable[EffectiveCheck]) -> None:
+        """Compare what the kernel made of our writes; to be called once the answer is out."""
+        for check in checks:
+            try:
+                observed = self._effects.read_effective(check.target)
+            except HostError as error:
+                say(
+                    self._log,
+                    logging.WARNING,
+                    "effective cpuset unreadable",
+                    container=check.container_id,
+                    err=error,
+                )
+                continue
+            if observed is not None and observed != check.cpus:
+                say(
+                    self._log,
+                    logging.WARNING,
+                    "effective cpuset differs from what was promised",
+                    container=check.container_id,
+                    desired=check.cpus,
+                    observed=observed,
+                )
+
+    def close(self) -> None:
+        """Let the checkpoint be finished."""
+        self._checkpoint.close(DEFAULT_SAVE_S)
+
+    def _carry_out(self, request: Request, decision: Decision, op: str) -> Answer:
+        event = request.event
+        if decision.refusal is not None:
+            return Answer(refusal=str(decision.refusal))
+        violations = new_violations(self.node, self.state, event, decision)
+        if violations:
+            raise InvariantError(violations, decision.steps)
+        self._save(request, decision.state, op)
+        self._write(request, decision, op)
+        self.state = decision.state
+        bare = isinstance(decision.response, EmptyResponse)
+        return Answer(empty_response(event) if bare else decision.response, checks=decision.checks)
+
+    def _save(self, request: Request, state: State, op: str) -> None:
+        """Save when there is something new, or something that could not be saved before.
+
+        Raises:
+            CheckpointError: it failed and the event can be refused; otherwise it is said and tried again at the next.
+        """
+        if state is self._saved or state == self._saved:
+            return
+        try:
+            self._checkpoint.save(state, self._time_to_save(request))
+        except CheckpointError as error:
+            self._saved = None  # what the file holds now is not known
+            if isinstance(request.event, REFUSABLE):
+                raise
+            say(self._log, logging.ERROR, "checkpoint not saved, will be at the next event", op=op, err=error)
+        else:
+            self._saved = state
+
+    def _time_to_save(self, request: Request) -> float:
+        """Seconds: half of what is left of the request's time, the other half is needed to refuse and be heard."""
+        if request.deadline is None:
+            return DEFAULT_SAVE_S
+        return max(0.0, (request.deadline - self._clock()) / 2)
+
+    def _write(self, request: Request, decision: Decision, op: str) -> None:
+        """Write all or none where the event can be refused, else as much as can be.
+
+        Raises:
+            WriteError: it failed, and cgroups and checkpoint are again what they were.
+        """
+        event = request.event
+        if not isinstance(event, (*REFUSABLE, StartContainer)):
+            for error in self._effects.attempt(decision.writes):
+                say(self._log, logging.ERROR, "cpuset not written", op=op, event=name_of(event), err=error)
+            return
+        try:
+            self._effects.carry_out(decision.writes)
+        except WriteError as error:
+            self._take_back(request, error.done, op)
+            raise
+
+    def _take_back(self, request: Request, done: Sequence[CpusetWrite], op: str) -> None:
+        for error in self._effects.undo(self.node, self.state, done):
+            say(self._log, logging.ERROR, "cpuset not put back", op=op, err=error)
+        if self._saved is self.state:
+            return
+        self._saved = None
+        try:
+            self._checkpoint.save(self.state, self._time_to_save(request))
+        except CheckpointError as error:
+            say(
+                self._log,
+                logging.ERROR,
+                "checkpoint not put back, will be at the next event",
+                op=op,
+                err=error,
+            )
+        else:
+            self._saved = self.state
+
+    def _failed(self, event: NRIEvent, error: Exception, why: str, op: str) -> Answer:
+        # A start whose own cpuset could not be put right would run on CPUs that belong to others.
+        if isinstance(event, REFUSABLE) or (
+            isinstance(event, StartContainer) and isinstance(error, WriteError)
+        ):
+            return Answer(refusal=why)
+        say(self._log, logging.ERROR, "event not acted on", op=op, event=name_of(event), err=why)
+        return Answer(empty_response(event))
+
+    def _tell(
+        self, event: NRIEvent, before: State, decision: Decision, answer: Answer, *, op: str, took_us: int
+    ) -> None:
+        level = logging.INFO
+        if answer.refusal:
+            level = logging.WARNING
+        elif self.state is before and not isinstance(event, REFUSABLE):
+            level = logging.DEBUG
+        if self._log.isEnabledFor(level):
+            fields = {**who(event), **granted(answer.response), "writes": len(decision.writes) or None}
+            steps = " ".join(decision.steps)
+            text = "refused" if answer.refusal else "decided"
+            say(
+                self._log,
+                level,
+                text,
+                op=op,
+                event=name_of(event),
+                **fields,
+                steps=steps,
+                took_us=took_us,
+                err=answer.refusal,
+            )
+
+
+def name_of(event: NRIEvent) -> str:
+    """The event's name in log lines."""
+    return type(event).__name__
+
+
+def empty_response(event: NRIEvent) -> NRIResponse:
+    """The answer to `event` that changes nothing."""
+    return next((response for kind, response in EMPTY_RESPONSES if isinstance(event, kind)), ACKNOWLEDGED)
+
+
+def who(event: NRIEvent) -> dict[str, object]:
+    """Whom the event is about."""
+    if isinstance(event, Synchronize):
+        return {"pods": len(event.pods), "containers": len(event.containers)}
+    fields: dict[str, object] = {}
+    pod = getattr(event, "pod", None)
+    if pod is not None:
+        fields["pod"] = f"{pod.namespace}/{pod.name}"
+    container = getattr(event, "container", None)
+    if container is not None:
+        fields["container"] = container.name or container.id
+    return fields
+
+
+def granted(response: NRIResponse) -> dict[str, object]:
+    """What a created container gets."""
+    resources = getattr(response, "resources", None)
+    return {"cpus": resources.cpus, "mems": resources.mems} if resources is not None else {}

@@ -1,0 +1,268 @@
+"""The connection to the runtime: made, kept, lost and made again, and every request on it answered.
+
+It ends only when it is told to, when the runtime refuses its name, or, started by the runtime itself, when that
+connection ends (the runtime opens no second one). Everything runs in one thread.
+"""
+
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nri_plugin.app.handler import Answer, Handler, empty_response, name_of
+from nri_plugin.app.logs import say, say_trace
+from nri_plugin.app.loop import Loop
+from nri_plugin.app.transport import Backoff, Transport
+from nri_plugin.decision import EffectiveCheck
+from nri_plugin.errors import HostError, LocalProtocolError, NriPinError, ProtocolError
+from nri_plugin.nri.events import (
+    Configure,
+    ConfigureResponse,
+    EmptyResponse,
+    NRIResponse,
+    Registered,
+    RegistrationRefused,
+    Request,
+    SessionEvent,
+    Shutdown,
+    Synchronize,
+)
+from nri_plugin.nri.session import PluginSession
+
+EXIT_STOPPED = 0
+EXIT_CONNECTION_ENDED = 1
+EXIT_CONFIGURATION = 2
+CODE_UNKNOWN = 2
+"""The ttrpc status of a refusal; the runtimes pass its message on and look at no other code than 12."""
+
+
+@dataclass(slots=True)
+class Connection:
+    """One connection and what belongs to it."""
+
+    session: PluginSession
+    transport: Transport
+    checks: list[EffectiveCheck] = field(default_factory=list)
+
+
+class RuntimeLink:
+    """Connects, registers, answers, reconnects.
+
+    Args:
+        loop: where it runs.
+        open_socket: a fresh connection; raises HostError when there is none.
+        new_session: a session for it.
+        handler: answers events.
+        prepare: makes the handler where none is given, from the configuration text the runtime sends;
+            raises NriPinError when the agent cannot run with it.
+        can_reconnect: False when the runtime started us.
+        log: for what happens to the connection.
+        backoff: pauses between tries.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        open_socket: Callable[[], socket.socket],
+        new_session: Callable[[], PluginSession],
+        prepare: Callable[[str], Handler] | None = None,
+        handler: Handler | None = None,
+        can_reconnect: bool = True,
+        log: logging.Logger,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.handler = handler
+        self._loop = loop
+        self._open_socket = open_socket
+        self._new_session = new_session
+        self._prepare = prepare
+        self._can_reconnect = can_reconnect
+        self._log = log
+        self._backoff = backoff or Backoff()
+        self._connection: Connection | None = None
+        self._is_absence_told = False
+
+    # --------------------------------------------------------------- connection
+
+    def connect(self) -> None:
+        """Connect and register at once: the runtime makes every other plugin wait for a silent one."""
+        try:
+            sock = self._open_socket()
+        except HostError as error:
+            self._is_absent(error)
+            return
+        self._is_absence_told = False
+        connection = self._connection = Connection(self._new_session(), Transport(sock))
+        self._loop.watch(sock, self._readable)
+        connection.session.register(self._loop.clock())
+        self._guarded(connection, self._flush)
+        say(self._log, logging.DEBUG, "connected, registering")
+
+    def close(self) -> None:
+        """Close the connection; nothing that was decided is undone."""
+        connection, self._connection = self._connection, None
+        self._loop.set_timer("watchdog", None, self._check)
+        if connection is not None:
+            self._loop.forget(connection.transport.sock)
+            connection.transport.close()
+
+    def _is_absent(self, error: HostError) -> None:
+        if not self._is_absence_told:
+            say(self._log, logging.WARNING, "no connection to the container runtime, trying on", err=error)
+        self._is_absence_told = True
+        self._connect_later()
+
+    def _lose(self, reason: object) -> None:
+        self.close()
+        say(self._log, logging.WARNING, "connection to the container runtime ended", err=reason)
+        if self._can_reconnect:
+            self._connect_later()
+        else:
+            self._loop.stop(EXIT_CONNECTION_ENDED)
+
+    def _connect_later(self) -> None:
+        if not self._can_reconnect:
+            self._loop.stop(EXIT_CONNECTION_ENDED)
+            return
+        self._loop.set_timer("connect", self._loop.clock() + self._backoff.next_pause(), self.connect)
+
+    # ---------------------------------------------------------------------- I/O
+
+    def _readable(self) -> None:
+        if self._connection is not None:
+            self._guarded(self._connection, self._receive)
+
+    def _writable(self) -> None:
+        if self._connection is not None:
+            self._guarded(self._connection, self._flush)
+
+    def _guarded(self, connection: Connection, work: Callable[[Connection], None]) -> None:
+        """Run `work`; whatever a peer made go wrong costs the connection and nothing else."""
+        try:
+            work(connection)
+        except ProtocolError as error:
+            self._lose(error)
+        except Exception as error:  # noqa: BLE001 - the agent outlives its own mistakes
+            say_trace(self._log, "internal error, connection given up")
+            self._lose(f"internal error: {type(error).__name__}: {error}")
+        else:
+            if self._connection is connection:
+                self._arm_watchdog(connection)
+
+    def _receive(self, connection: Connection) -> None:
+        data = connection.transport.receive()
+        if data == b"":
+            return
+        for event in connection.session.receive_data(data or b"", self._loop.clock()):
+            self._react(connection, event)
+            if self._connection is not connection:
+                return
+        self._flush(connection)
+        if data is None:
+            self._lose("the runtime closed it")
+
+    def _flush(self, connection: Connection) -> None:
+        connection.transport.send(connection.session.data_to_send())
+        is_all_out = not connection.transport.has_unsent
+        self._loop.watch(connection.transport.sock, self._readable, None if is_all_out else self._writable)
+        if is_all_out and connection.checks and self.handler is not None:
+            checks, connection.checks = connection.checks, []
+            self.handler.read_back(checks)
+
+    def _arm_watchdog(self, connection: Connection) -> None:
+        self._loop.set_timer("watchdog", connection.session.next_check(self._loop.clock()), self._check)
+
+    def _check(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        reason = connection.session.overdue(self._loop.clock())
+        if reason is not None:
+            self._lose(reason)
+        else:
+            self._arm_watchdog(connection)
+
+    # ------------------------------------------------------------------- events
+
+    def _react(self, connection: Connection, event: SessionEvent) -> None:
+        if isinstance(event, Request):
+            self._answer(connection, event)
+        elif isinstance(event, Registered):
+            say(self._log, logging.INFO, "registered", plugin=plugin_id(connection.session))
+        elif isinstance(event, RegistrationRefused):
+            say(
+                self._log,
+                logging.ERROR,
+                "the runtime refused to register this plugin",
+                plugin=plugin_id(connection.session),
+                err=event.message,
+            )
+            self.close()
+            self._loop.stop(EXIT_CONFIGURATION)
+
+    def _answer(self, connection: Connection, request: Request) -> None:
+        event = request.event
+        if isinstance(event, Configure):
+            self._configure(connection, request, event)
+        elif isinstance(event, Shutdown):
+            say(self._log, logging.INFO, "the runtime says goodbye")
+            self._respond(connection, request, EmptyResponse())
+        elif self.handler is None:
+            self._respond(connection, request, empty_response(event))
+        else:
+            answer = self.handler.handle(request)
+            if isinstance(event, Synchronize):
+                self._backoff.reset()
+            self._send(connection, request, answer)
+
+    def _configure(self, connection: Connection, request: Request, event: Configure) -> None:
+        try:
+            if self.handler is None and self._prepare is not None:
+                self.handler = self._prepare(event.config)
+        except NriPinError as error:
+            say(self._log, logging.ERROR, "cannot run", err=error)
+            connection.session.refuse(request.call, CODE_UNKNOWN, str(error), self._loop.clock())
+            self._flush(connection)
+            self.close()
+            self._loop.stop(EXIT_CONFIGURATION)
+            return
+        say(
+            self._log,
+            logging.INFO,
+            "configured",
+            runtime=event.runtime_name,
+            version=event.runtime_version,
+            nri=event.nri_version,
+            request_timeout_ms=event.request_timeout_ms or None,
+        )
+        self._respond(connection, request, ConfigureResponse())
+
+    def _send(self, connection: Connection, request: Request, answer: Answer) -> None:
+        if answer.refusal:
+            self._told(
+                request,
+                connection.session.refuse(request.call, CODE_UNKNOWN, answer.refusal, self._loop.clock()),
+            )
+        else:
+            self._respond(connection, request, answer.response)
+        connection.checks += answer.checks
+        self._flush(connection)
+
+    def _respond(self, connection: Connection, request: Request, response: NRIResponse) -> None:
+        try:
+            self._told(request, connection.session.respond(request.call, response, self._loop.clock()))
+        except LocalProtocolError as error:
+            why = f"internal error: {error}"
+            self._told(request, why)
+            connection.session.refuse(request.call, CODE_UNKNOWN, why, self._loop.clock())
+        self._flush(connection)
+
+    def _told(self, request: Request, problem: str) -> None:
+        if problem:
+            say(self._log, logging.ERROR, "answer not sent", event=name_of(request.event), err=problem)
+
+
+def plugin_id(session: PluginSession) -> str:
+    """`NN-name`, as the runtime's own log lines have it."""
+    return f"{session.plugin_index}-{session.plugin_name}"

@@ -1,0 +1,194 @@
+"""From a configuration to a handler that can answer: the machine, the cgroups, the checkpoint, the lock.
+
+All that can be wrong with them is found here, before the runtime is told of us.
+"""
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from nri_plugin.app.checkpoint_writer import CheckpointWriter
+from nri_plugin.app.config import Config
+from nri_plugin.app.effects import Effects
+from nri_plugin.app.handler import CheckpointStore, Handler
+from nri_plugin.app.logs import say
+from nri_plugin.engine import decide
+from nri_plugin.errors import CheckpointError, HostError
+from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.checkpoint import CheckpointFile, Origin
+from nri_plugin.host.sysfs import discover
+from nri_plugin.options import Effect, Node
+from nri_plugin.state import State
+
+LOCK_FILE = "lock"
+LOCK_PAUSE_S = 0.05
+
+
+def build_handler(config: Config, log: logging.Logger, clock: Callable[[], float]) -> Handler:
+    """Everything a handler needs, for this configuration on this machine.
+
+    Raises:
+        ConfigError: the configuration does not fit this machine.
+        HostError: the machine cannot be read.
+        CheckpointError: the state directory cannot be used.
+    """
+    warn_of_slow_protobuf(log)
+    cgroups = open_cgroups(config.cgroup_root, log)
+    node = build_node(config, cgroups)
+    file = CheckpointFile(config.state_dir, node)
+    state = load_state(file, log)
+    say(
+        log,
+        logging.INFO,
+        "ready",
+        cpus=node.topology.online,
+        reserved=node.reserved,
+        numa_nodes=len(node.topology.nodes),
+        policy=node.options.topology_manager_policy,
+        effect=node.options.effect,
+        allocations=len(state.allocations),
+        state_dir=config.state_dir,
+    )
+    return Handler(
+        node,
+        state,
+        decide=decide,
+        effects=Effects(cgroups),
+        checkpoint=open_store(file, state),
+        log=log,
+        clock=clock,
+    )
+
+
+def build_node(config: Config, cgroups: Cgroups | None) -> Node:
+    """The node decisions are made for.
+
+    Raises:
+        ConfigError: the configuration names CPUs or NUMA nodes this machine does not have.
+        HostError: the machine cannot be read.
+    """
+    node = config.node(discover(config.sysfs_root))
+    if cgroups is None:
+        return replace(node, options=replace(node.options, effect=Effect.UPDATE))
+    # On v1 a slice cannot be narrower than the pod cgroups below it, which the kubelet made as wide as the machine.
+    return replace(node, options=replace(node.options, pool_floor=False)) if cgroups.version == 1 else node
+
+
+def open_cgroups(root: str, log: logging.Logger) -> Cgroups | None:
+    """The cgroup tree; None, said loudly, where there is none."""
+    try:
+        return Cgroups.open(root)
+    except HostError as error:
+        say(
+            log,
+            logging.WARNING,
+            "no cgroup tree to write to: changes of running containers go through the runtime, which is slower; "
+            "mount the host's tree and set cgroupRoot",
+            err=error,
+        )
+        return None
+
+
+def load_state(file: CheckpointFile, log: logging.Logger) -> State:
+    """What was promised before; what cannot be used is set aside and said, and the runtime's list fills the gap."""
+    loaded = file.load()
+    if loaded.reason:
+        source = (
+            "the generation before it" if loaded.origin is Origin.PREVIOUS else "what the runtime reports"
+        )
+        say(
+            log,
+            logging.ERROR,
+            "the checkpoint is damaged and was set aside",
+            kept_aside=loaded.kept_aside,
+            rebuilt_from=source,
+            err=loaded.reason,
+        )
+    return loaded.state or State()
+
+
+class MemoryStore:
+    """A checkpoint in memory: a save takes microseconds and is done at once."""
+
+    def __init__(self, file: CheckpointFile) -> None:
+        self._file = file
+
+    def save(self, state: State, timeout_s: float) -> None:  # noqa: ARG002 - nothing to wait for
+        """Keep `state`.
+
+        Raises:
+            CheckpointError: it was not kept.
+        """
+        self._file.save(state)
+
+    def close(self, timeout_s: float) -> bool:  # noqa: ARG002 - nothing to wait for
+        """Nothing is queued."""
+        return True
+
+
+def open_store(file: CheckpointFile, saved: State) -> CheckpointStore:
+    """Where states are saved: at once in memory, by a thread of its own on a disk that may stall."""
+    return CheckpointWriter(file, saved) if file.durable else MemoryStore(file)
+
+
+def warn_of_slow_protobuf(log: logging.Logger) -> None:
+    """Say when messages are decoded in pure Python, which takes a hundred times longer."""
+    from google.protobuf.internal import api_implementation
+
+    kind = api_implementation.Type()
+    if kind != "upb":
+        say(
+            log,
+            logging.WARNING,
+            "slow protobuf implementation, expected upb; install protobuf with its C part",
+            found=kind,
+        )
+
+
+def lock_state_dir(state_dir: str, wait_s: float = 0.0) -> int:
+    """Make this process the only agent of the state directory; returns the descriptor that holds the lock.
+
+    Args:
+        state_dir: made when it is missing.
+        wait_s: how long a former instance may take to end.
+
+    Raises:
+        CheckpointError: another agent has it, or it cannot be made.
+    """
+    path = Path(state_dir) / LOCK_FILE
+    try:
+        Path(state_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        detail = f"{(error.strerror or str(error)).lower()}; choose another state directory with stateDir"
+        raise CheckpointError(str(path), detail) from None
+    until = time.monotonic() + wait_s
+    while not _locks(descriptor):
+        if time.monotonic() >= until:
+            holder = _holder(descriptor)
+            os.close(descriptor)
+            raise CheckpointError(
+                str(path),
+                f"another agent{holder} works on this state directory; stop it, or choose another with stateDir",
+            )
+        time.sleep(LOCK_PAUSE_S)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _locks(descriptor: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _holder(descriptor: int) -> str:
+    text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    return f" (process {text})" if text.isdigit() else ""
