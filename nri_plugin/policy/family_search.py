@@ -50,7 +50,7 @@ def lowest_preferred(families: Sequence[Family], budget: Budget | None = None) -
     if any(family.preferred_size != size or size < family.at_least for family in families):
         return None
     try:
-        return _lowest_member(_conjunction(families), size, budget or Budget())
+        return lowest_member(_conjunction(families), size, budget or Budget())
     except BudgetSpentError:
         return None
 
@@ -62,7 +62,7 @@ def narrowest_size(family: Family, budget: Budget | None = None) -> int:
     first = max([family.at_least, family.required.bit_count(), *sizes])
     try:
         for size in range(first, family.nodes.bit_count() + 1):
-            if _lowest_member(family, size, budget) is not None:
+            if lowest_member(family, size, budget) is not None:
                 return size
     except BudgetSpentError:
         return first
@@ -87,7 +87,7 @@ def _conjunction(families: Sequence[Family]) -> Family:
     return Family(nodes, required, tuple(needs), families[0].preferred_size)
 
 
-def _lowest_member(family: Family, size: int, budget: Budget) -> int | None:
+def lowest_member(family: Family, size: int, budget: Budget) -> int | None:
     """The lowest mask of exactly `size` nodes in the family, `at_least` aside."""
     fixed = family.required
     if fixed & ~family.nodes or fixed.bit_count() > size:

@@ -1,0 +1,127 @@
+"""Where memory fits: the Memory Manager's hints.
+
+One NUMA node holds either allocations of its own or allocations over one
+group of nodes, never both. All resources of a request share one list of masks.
+
+Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (calculateHints, regenerateHints).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from nri_plugin import bits
+from nri_plugin.policy.family_search import narrowest_size
+from nri_plugin.policy.hints import (
+    LISTED_NODES,
+    Family,
+    Hint,
+    Need,
+    Provider,
+    Wish,
+    masks_in_order,
+)
+from nri_plugin.policy.memory_reuse import NO_REUSE, Reuse
+from nri_plugin.policy.memory_state import MemoryState
+from nri_plugin.quantity import format_bytes
+from nri_plugin.state import MemoryBlock
+
+
+def memory_wishes(
+    state: MemoryState,
+    request: Mapping[str, int],
+    *,
+    held: Sequence[MemoryBlock] = (),
+    reuse: Reuse = NO_REUSE,
+) -> Provider:
+    """Where the requested memory fits, one wish for each resource, all with the same hints.
+
+    When nothing fits the wishes have no preference: the request then passes the merge and is
+    refused by the allocation, as the kubelet has it.
+
+    Args:
+        state: what is promised so far.
+        request: bytes by resource, zero amounts included; an empty request has no preference.
+        held: blocks the container already has: then these are hinted at, and no preference when the
+            request has changed.
+        reuse: what the pod's init containers left.
+    """
+    if held:
+        return _held_wishes(request, held)
+    if not request:
+        return None
+    hints, family = memory_hints(state, request, reuse)
+    listed = hints if hints or family else None
+    return tuple(Wish(name, listed, family, _why(state, name, size)) for name, size in request.items())
+
+
+def _held_wishes(request: Mapping[str, int], held: Sequence[MemoryBlock]) -> Provider:
+    if len(held) != len(request) or any(request.get(b.resource) != b.size_bytes for b in held):
+        return None
+    return tuple(Wish(b.resource, (Hint(b.nodes.mask, preferred=True),)) for b in held)
+
+
+def memory_hints(
+    state: MemoryState, request: Mapping[str, int], reuse: Reuse
+) -> tuple[tuple[Hint, ...], Family | None]:
+    """The masks with enough free memory: listed, and beyond eight NUMA nodes partly as a family.
+
+    A hint is preferred when no smaller mask has enough allocatable memory, promised or not.
+    """
+    nodes = state.machine.nodes
+    free = [Need(size, state.free(name)) for name, size in request.items()]
+    narrowest = _narrowest(state, request)
+    listed = masks_in_order(nodes) if len(nodes) <= LISTED_NODES else _special_masks(state, reuse)
+    hints = tuple(
+        Hint(mask, size == narrowest)
+        for mask, size in listed
+        if not is_barred(state, mask) and _fits(free, list(request), mask, reuse)
+    )
+    return hints, None if len(nodes) <= LISTED_NODES else _family(state, free, narrowest)
+
+
+def _narrowest(state: MemoryState, request: Mapping[str, int]) -> int:
+    """Nodes that the request takes on a machine with nothing promised; all when even they are too few."""
+    nodes = state.machine.nodes
+    needs = tuple(Need(size, state.machine.allocatable_of(name)) for name, size in request.items())
+    return narrowest_size(Family(bits.from_ids(nodes), 0, needs, 0)) or len(nodes)
+
+
+def is_barred(state: MemoryState, mask: int) -> bool:
+    """Whether a group forbids the mask: one node that is grouped, or several of which one is in other use."""
+    nodes = list(bits.iterate(mask))
+    if len(nodes) == 1:
+        return state.group[nodes[0]].bit_count() > 1
+    return any(state.assignments[node] and state.group[node] != mask for node in nodes)
+
+
+def _fits(free: Sequence[Need], names: Sequence[str], mask: int, reuse: Reuse) -> bool:
+    nodes = list(bits.iterate(mask))
+    return all(
+        sum(map(need.by_node.__getitem__, nodes)) + reuse.get((mask, name), 0) >= need.amount
+        for need, name in zip(free, names, strict=True)
+    )
+
+
+def _special_masks(state: MemoryState, reuse: Reuse) -> list[tuple[int, int]]:
+    """Masks that no family can describe: single nodes, groups in use, and what can be reused."""
+    masks = {1 << node for node in state.machine.nodes}
+    masks |= {state.group[node] for node in state.machine.nodes} | {mask for mask, _ in reuse}
+    return sorted(((mask, mask.bit_count()) for mask in masks), key=lambda pair: (pair[1], pair[0]))
+
+
+def _family(state: MemoryState, free: Sequence[Need], narrowest: int) -> Family | None:
+    """All masks of two or more nodes that have no blocks yet."""
+    unused = bits.from_ids(node for node in state.machine.nodes if not state.assignments[node])
+    family = Family(unused, 0, tuple(free), narrowest, at_least=2)
+    return family if unused in family else None
+
+
+def _why(state: MemoryState, resource: str, size: int) -> str:
+    free = state.free(resource)
+    where = ", ".join(
+        f"{node}: {format_bytes(have)}"
+        + (f" grouped with {bits.format_list(state.group[node])}" if grouped else "")
+        for node, have in free.items()
+        for grouped in [state.group[node] != 1 << node]
+    )
+    total = format_bytes(sum(free.values()))
+    return f"{resource}: {format_bytes(size)} wanted, {total} free (by NUMA node {where})"

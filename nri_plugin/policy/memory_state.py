@@ -1,0 +1,139 @@
+"""Memory of each NUMA node: what can be promised, what has been, and which nodes are grouped.
+
+Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go and state/.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nri_plugin import bits
+from nri_plugin.options import ReservedMemory
+from nri_plugin.quantity import format_bytes
+from nri_plugin.state import MemoryBlock
+from nri_plugin.topology import NUMANode, Topology
+
+MEMORY = "memory"
+"""The resource name of ordinary memory; huge pages are `hugepages-SIZE`."""
+
+
+@dataclass(frozen=True)
+class MemoryMachine:
+    """What each NUMA node could promise if nothing had been promised.
+
+    Attributes:
+        nodes: ids of all NUMA nodes, ascending.
+        total: bytes by resource, then by node.
+        reserved: bytes kept for the system, by resource, then by node.
+        allocatable: bytes by resource, then by node: total without what is reserved and, for
+            ordinary memory, without huge pages; never negative.
+    """
+
+    nodes: tuple[int, ...]
+    total: Mapping[str, Mapping[int, int]]
+    reserved: Mapping[str, Mapping[int, int]]
+    allocatable: Mapping[str, Mapping[int, int]]
+
+    def allocatable_of(self, resource: str) -> Mapping[int, int]:
+        """Allocatable bytes by node; zero on every node for a resource the machine does not have."""
+        return self.allocatable.get(resource) or dict.fromkeys(self.nodes, 0)
+
+
+def memory_machine(topology: Topology, reserved: Iterable[ReservedMemory] = ()) -> MemoryMachine:
+    """The memory of a machine; a node whose size was not recorded has none to promise.
+
+    Differs: where more is reserved and set aside than a node has, the kubelet's unsigned difference
+        wraps to nearly 2**64; here nothing is allocatable.
+    """
+    total = {MEMORY: {int(node.id): node.memory_bytes or 0 for node in topology.nodes}}
+    for node in topology.nodes:
+        for resource, size in _hugepages(node):
+            total.setdefault(resource, dict.fromkeys(map(int, topology.node_ids), 0))[int(node.id)] = size
+    kept = {resource: dict.fromkeys(by_node, 0) for resource, by_node in total.items()}
+    for one in reserved:
+        if int(one.node) in kept.get(one.resource, ()):
+            kept[one.resource][int(one.node)] += one.size_bytes
+    allocatable = {
+        resource: {node: max(0, size - kept[resource][node]) for node, size in by_node.items()}
+        for resource, by_node in total.items()
+    }
+    for node in topology.nodes:
+        pages = sum(size for _, size in _hugepages(node))
+        left = total[MEMORY][int(node.id)] - kept[MEMORY][int(node.id)] - pages
+        allocatable[MEMORY][int(node.id)] = max(0, left)
+    return MemoryMachine(tuple(map(int, topology.node_ids)), total, kept, allocatable)
+
+
+def _hugepages(node: NUMANode) -> list[tuple[str, int]]:
+    return [
+        (f"hugepages-{format_bytes(size_kb << 10)}", pages * size_kb << 10)
+        for size_kb, pages in node.hugepages
+    ]
+
+
+@dataclass(frozen=True)
+class MemoryState:
+    """What has been promised of a machine's memory.
+
+    Attributes:
+        machine: what there is.
+        promised: bytes by (node, resource).
+        assignments: by node, how many blocks lie on it.
+        group: by node, the mask of nodes of the last block put on it; itself when it has none.
+    """
+
+    machine: MemoryMachine
+    promised: Mapping[tuple[int, str], int]
+    assignments: Mapping[int, int]
+    group: Mapping[int, int]
+
+    def free(self, resource: str) -> dict[int, int]:
+        """Bytes by node that are not promised."""
+        promised = self.promised
+        allocatable = self.machine.allocatable_of(resource)
+        return {node: size - promised.get((node, resource), 0) for node, size in allocatable.items()}
+
+    def with_blocks(self, blocks: Iterable[tuple[MemoryBlock, int]]) -> "MemoryState":
+        """This state after (block, bytes to take), each filling its nodes in ascending order.
+
+        Fewer bytes are taken than the block has where the rest is reused.
+        """
+        promised, assignments, group = dict(self.promised), dict(self.assignments), dict(self.group)
+        for block, to_take in blocks:
+            left = to_take
+            for node in bits.iterate(block.nodes.mask):
+                allocatable = self.machine.allocatable_of(block.resource).get(node, 0)
+                had = promised.get((node, block.resource), 0)
+                taken = min(left, max(0, allocatable - had))
+                promised[node, block.resource] = had + taken
+                left -= taken
+                assignments[node] = assignments.get(node, 0) + 1
+                group[node] = block.nodes.mask
+        return MemoryState(self.machine, promised, assignments, group)
+
+    def without_blocks(self, blocks: Iterable[MemoryBlock]) -> "MemoryState":
+        """This state after the blocks are given back.
+
+        Each node of a block gives back what it has promised, in ascending order, until the block's
+        size is reached: not always where it was taken, as the kubelet has it. A node without blocks
+        is in no group.
+        """
+        promised, assignments, group = dict(self.promised), dict(self.assignments), dict(self.group)
+        for block in blocks:
+            left = block.size_bytes
+            for node in bits.iterate(block.nodes.mask):
+                had = promised.get((node, block.resource), 0)
+                given = min(left, had)
+                promised[node, block.resource] = had - given
+                left -= given
+                assignments[node] = assignments.get(node, 0) - 1
+                if not assignments[node]:
+                    group[node] = 1 << node
+        return MemoryState(self.machine, promised, assignments, group)
+
+
+def memory_state(machine: MemoryMachine, containers: Iterable[Sequence[MemoryBlock]] = ()) -> MemoryState:
+    """What the blocks of all containers, in the order they were made, leave of the machine."""
+    empty = MemoryState(
+        machine, {}, dict.fromkeys(machine.nodes, 0), {node: 1 << node for node in machine.nodes}
+    )
+    return empty.with_blocks((block, block.size_bytes) for blocks in containers for block in blocks)
