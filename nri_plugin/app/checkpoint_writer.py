@@ -18,13 +18,13 @@ class CheckpointWriter:
 
     Args:
         file: loaded before, so that generations go on counting.
-        saved: the state in the file, None when there is none.
+        saved: the state in the file; empty where there is no file.
     """
 
     def __init__(self, file: CheckpointFile, saved: State | None = None) -> None:
         self._file = file
         self._changed = threading.Condition()
-        self._saved = saved
+        self._saved = saved or State()
         self._wanted: State | None = None
         self._asked = 0
         self._done = 0
@@ -48,8 +48,7 @@ class CheckpointWriter:
         with self._changed:
             ticket = self._ask(state)
             if not self._changed.wait_for(lambda: self._done >= ticket, timeout_s):
-                if self._saved is not None:
-                    self._ask(self._saved)
+                self._ask(self._saved)
                 raise CheckpointError(
                     self.path,
                     f"not on disk within {timeout_s:g} s; a state directory in memory such as /run/nri-pin never stalls",

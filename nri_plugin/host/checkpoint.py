@@ -15,7 +15,7 @@ import stat
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nri_plugin.errors import CheckpointError
+from nri_plugin.errors import CheckpointError, HostError
 from nri_plugin.host.checkpoint_format import Checkpoint, Encoder, decode
 from nri_plugin.host.checkpoint_rows import NodeFacts
 from nri_plugin.host.mounts import is_in_memory
@@ -115,7 +115,7 @@ class CheckpointFile:
     def durable(self) -> bool:
         """Whether a save waits for the disk: as told, else wherever the directory outlives a reboot."""
         if self._durable is None:
-            self._durable = not is_in_memory(self.directory)
+            self._durable = _outlives_reboot(self.directory)
         return self._durable
 
     def load(self) -> LoadResult:
@@ -202,6 +202,13 @@ class CheckpointFile:
         except OSError as error:
             return None, f"it could not be moved aside: {error.strerror}"
         return target, ""
+
+
+def _outlives_reboot(directory: str) -> bool:
+    try:
+        return not is_in_memory(directory)
+    except HostError:
+        return True  # the slower answer is the safe one
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -1,0 +1,111 @@
+"""`nri-pin state`: what the agent has promised, and whether it can be true.
+
+Reads the checkpoint and changes nothing, not even a damaged one.
+"""
+
+import os
+
+import click
+
+from nri_plugin.cli.output import format_option
+from nri_plugin.cli.state_report import findings, show_json, show_text
+from nri_plugin.errors import CheckpointError, HostError
+from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME, read_checkpoint
+from nri_plugin.host.checkpoint_format import Checkpoint
+
+EXIT_FINDINGS = 1
+
+file_options = (
+    click.option("--state-dir", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."),
+    click.option("--file", "path", default=None, help="A checkpoint file; goes before --state-dir."),
+)
+
+
+class UnreadableError(click.ClickException):
+    """The question could not be answered; nothing is known about the promises."""
+
+    exit_code = 2
+
+
+@click.group(name="state", context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Show or verify what the agent has promised to containers."""
+
+
+@command.command()
+@file_options[0]
+@file_options[1]
+@format_option()
+def show(state_dir: str, path: str | None, output_format: str) -> None:
+    """List every container with the CPUs and memory nodes it was given.
+
+    Exit code: 0, or 2 when there is no checkpoint that can be read.
+    """
+    source = path or os.path.join(state_dir, FILE_NAME)
+    checkpoint = _read(source)
+    write = show_json if output_format == "json" else show_text
+    click.echo(write(source, checkpoint))
+
+
+@command.command()
+@file_options[0]
+@file_options[1]
+@click.option(
+    "--root",
+    default=None,
+    help="Judge by the machine whose /sys and /proc are below this directory (/ for this one), "
+    "not by what the checkpoint says of it.",
+)
+@click.option("--cgroup-root", default=None, help="Also compare with the cgroups of this tree.")
+@format_option()
+@click.pass_context
+def verify(
+    context: click.Context,
+    state_dir: str,
+    path: str | None,
+    root: str | None,
+    cgroup_root: str | None,
+    output_format: str,
+) -> None:
+    """Check the checksum and that no promise contradicts another.
+
+    Exit code: 0 sound, 1 something was found, 2 the checkpoint or the machine cannot be read.
+    """
+    source = path or os.path.join(state_dir, FILE_NAME)
+    checkpoint = _read(source)
+    try:
+        found = findings(checkpoint, root, cgroup_root)
+    except HostError as error:
+        raise UnreadableError(str(error)) from error
+    _report(source, checkpoint, found, output_format)
+    context.exit(EXIT_FINDINGS if found else 0)
+
+
+def _report(source: str, checkpoint: Checkpoint, found: list[str], output_format: str) -> None:
+    if output_format == "json":
+        import json
+
+        click.echo(
+            json.dumps({"file": source, "generation": checkpoint.generation, "findings": found}, indent=2)
+        )
+        return
+    state = checkpoint.state
+    for line in found:
+        click.echo(line)
+    verdict = f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "sound"
+    click.echo(
+        f"{source}: {verdict}; generation {checkpoint.generation}, {len(state.pods)} pods, "
+        f"{len(state.containers)} containers, {len(state.allocations)} allocations"
+    )
+
+
+def _read(path: str) -> Checkpoint:
+    try:
+        checkpoint = read_checkpoint(path)
+    except CheckpointError as error:
+        raise UnreadableError(str(error)) from error
+    if checkpoint is None:
+        raise UnreadableError(
+            f"{path}: there is no checkpoint; name the agent's --state-dir, or start the agent"
+        )
+    return checkpoint
