@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from nri_plugin.nri.messages import EMPTY, Container, ContainerState, Device, Pod, Resources
+from nri_plugin.nri.messages import Container, ContainerState, Device, Pod, Resources
+from nri_plugin.simulator.behaviour import Behaviour
 from nri_plugin.simulator.cgroup_names import Driver, Names, container_names, pod_names
-from nri_plugin.simulator.profiles import Behaviour
 from nri_plugin.state import QOSClass
 
 MIN_SHARES = 2
@@ -53,8 +53,8 @@ class PodSpec:
     name: str
     namespace: str = "default"
     containers: tuple[ContainerSpec, ...] = ()
-    labels: Mapping[str, str] = field(default=EMPTY)
-    annotations: Mapping[str, str] = field(default=EMPTY)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
     forced_qos: QOSClass | None = None
 
     @property
@@ -219,7 +219,7 @@ def _sandbox_annotations(
     pod: PodSpec, uid: str, sandbox_id: str, resources: Resources, who: Identity
 ) -> dict[str, str]:
     seen = {"kubernetes.io/config.seen": "2026-01-01T00:00:00Z", "kubernetes.io/config.source": "api"}
-    if who.behaviour.runtime_name != "containerd":
+    if not who.behaviour.is_containerd:
         return seen
     return seen | {
         f"{_CRI}.container-type": "sandbox",
@@ -235,7 +235,7 @@ def _sandbox_annotations(
 
 
 def _container_annotations(pod: PodSpec, sandbox: Pod, spec: ContainerSpec, who: Identity) -> dict[str, str]:
-    if who.behaviour.runtime_name == "cri-o":
+    if not who.behaviour.is_containerd:
         return {
             f"{_CRI}-o.ContainerType": "container",
             f"{_CRI}-o.ContainerName": spec.name,

@@ -27,8 +27,8 @@ from nri_plugin.app import config_yaml as source
 from nri_plugin.app.config import load_text
 from nri_plugin.app.config_values import choice, one_of, unknown
 from nri_plugin.errors import ConfigError
+from nri_plugin.simulator.behaviour import BEHAVIOURS
 from nri_plugin.simulator.cgroup_names import Driver
-from nri_plugin.simulator.profiles import BEHAVIOURS
 from nri_plugin.simulator.scenario_steps import StepReader
 from nri_plugin.simulator.steps import Step
 
@@ -70,8 +70,12 @@ def load(path: Path) -> Scenario:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), f"cannot be read: {getattr(error, 'strerror', error)}") from error
+        raise ConfigError(str(path), f"cannot be read: {_why(error)}") from error
     return parse(text, str(path))
+
+
+def _why(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or "unknown error").lower() if isinstance(error, OSError) else "it is not text"
 
 
 def parse(text: str, file: str) -> Scenario:

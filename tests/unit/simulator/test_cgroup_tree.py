@@ -84,13 +84,15 @@ def test_a_tree_takes_cpus_and_memory_nodes_from_the_machine() -> None:
 def test_a_rejection_names_path_value_errno_and_rule() -> None:
     tree = two_nodes()
     tree.add("a")
-    with pytest.raises(CgroupWriteError, match=r"a: cpuset.cpus = '9': ERANGE: an id beyond the possible ones"):
+    with pytest.raises(
+        CgroupWriteError, match=r"a: cpuset.cpus = '9': ERANGE: an id beyond the possible ones"
+    ):
         tree.write("a", Resource.CPUS, "9\n")
     assert tree.own_cpus("a") == CPUSet()
 
 
 def test_the_root_cannot_be_written() -> None:
-    with pytest.raises(CgroupWriteError, match="/: cpuset.cpus = '0': EACCES"):
+    with pytest.raises(CgroupWriteError, match=r"/: cpuset\.cpus = '0': EACCES"):
         two_nodes().write("", Resource.CPUS, "0")
 
 

@@ -1,0 +1,139 @@
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import ConfigError
+from nri_plugin.nri.messages import Resources
+from nri_plugin.simulator.cgroup_names import Driver
+from nri_plugin.simulator.scenario import Scenario, load, parse
+from nri_plugin.simulator.steps import Expect, Online, Part, Remove, Restart, Run, Say, Start, Update
+from nri_plugin.state import QOSClass
+
+HEAD = """\
+machine: somewhere
+config:
+  reservedSystemCPUs: "0"
+"""
+POD = """\
+steps:
+  - run: prod/db
+    containers:
+      db: {cpu: 2, memory: 4Gi}
+"""
+
+
+def steps_of(text: str) -> Scenario:
+    return parse(HEAD + text, "day.yaml")
+
+
+def complaint(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "day.yaml")
+    return str(caught.value)
+
+
+def test_cpu_and_memory_alone_make_a_guaranteed_pod() -> None:
+    (step,) = steps_of(POD).steps
+    assert isinstance(step, Run)
+    assert step.pod.qos is QOSClass.GUARANTEED
+    assert step.pod.containers[0].cpu_limit_milli == 2000
+    assert step.pod.containers[0].memory_limit_bytes == 4 << 30
+    assert step.line == 5
+
+
+def test_defaults_are_said_once() -> None:
+    scenario = steps_of(POD)
+    assert (scenario.runtime, scenario.driver, scenario.cgroup_version) == (
+        "containerd-2.1",
+        Driver.SYSTEMD,
+        2,
+    )
+    assert scenario.name == "day"
+    assert scenario.config == {"reservedSystemCPUs": "0"}
+
+
+def test_a_request_that_is_not_given_equals_the_limit() -> None:
+    (step,) = steps_of(
+        "steps:\n  - run: a/b\n    containers:\n      c: {limits: {cpu: 500m}, requests: {memory: 1Mi}}\n"
+    ).steps
+    assert isinstance(step, Run)
+    container = step.pod.containers[0]
+    assert (container.cpu_request_milli, container.cpu_limit_milli) == (500, 500)
+    assert (container.memory_request_bytes, container.memory_limit_bytes) == (1 << 20, 0)
+
+
+def test_every_kind_of_step() -> None:
+    scenario = steps_of(
+        POD
+        + """\
+  - say: A sentence.
+  - create: prod/later
+    containers: {c: {}}
+  - start: prod/later
+  - update: prod/db/db
+    cpus: 0-1
+  - online: 0-6
+  - restart: runtime
+  - kill: agent
+  - expect: prod/db/db
+    exclusive: 2
+    numaNodes: 1
+    refused: TopologyAffinityError
+  - remove: prod/db
+"""
+    )
+    kinds = [type(step) for step in scenario.steps]
+    assert kinds == [Run, Say, Run, Start, Update, Online, Restart, Restart, Expect, Remove]
+    assert scenario.steps[4] == Update(
+        12,
+        "prod/db/db",
+        Resources(cpu_shares=0, cpu_quota_us=0, cpu_period_us=0, memory_limit_bytes=0, cpus="0-1"),
+    )
+    assert scenario.steps[5] == Online(14, CPUSet.parse("0-6"))
+    assert scenario.steps[7] == Restart(16, Part.AGENT, is_down=True)
+
+
+def test_hugepages_are_named_as_runtimes_name_them() -> None:
+    (step,) = steps_of(
+        "steps:\n  - run: a/b\n    containers: {c: {cpu: 1, memory: 1Gi, limits: {hugepages-2Mi: 4Mi}}}\n"
+    ).steps
+    assert isinstance(step, Run)
+    assert step.pod.containers[0].hugepages == (("2MB", 4 << 20),)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("machine: m\nsteps: []\n", "day.yaml:1:1: config is missing"),
+        ("machin: m\n", "day.yaml:1:1: machin: unknown key; did you mean machine?"),
+        (HEAD + "steps: []\n", "day.yaml:4:8: steps: expected at least one step"),
+        (HEAD + "steps:\n  - rum: a/b\n", "day.yaml:5:5: steps[0].rum: unknown key; did you mean run?"),
+        (HEAD + "steps:\n  - run: ab\n    containers: {c: {}}\n", "expected NAMESPACE/POD, found ab"),
+        (HEAD + "steps:\n  - run: a/b\n", "containers is missing"),
+        (HEAD + "steps:\n  - run: a/b\n    containers: {}\n", "a pod has at least one container"),
+        (HEAD + "steps:\n  - start: a/b\n", "no earlier step made a pod a/b; made were none"),
+        (HEAD + POD + "  - stop: prod/db/web\n", "pod prod/db has no container web; it has db"),
+        (HEAD + POD + "  - expect: prod/db/db\n", "nothing is expected; add"),
+        (HEAD + POD + "  - expect: prod/db\n    exclusive: 1\n", "expected NAMESPACE/POD/CONTAINER"),
+        (HEAD + POD + "  - update: prod/db/db\n", "nothing is changed"),
+        (HEAD + POD + "  - restart: node\n", "expected agent or runtime, found node"),
+        (HEAD + POD + "  - online: x\n", "expected a CPU list such as 0-3,8"),
+        (HEAD + POD + "runtime: docker\n", "found docker"),
+        (HEAD + POD + "cgroup: 3\n", "expected 1 or 2, found 3"),
+        (HEAD + POD + "  - {}\n", "a step begins with say, run"),
+        (
+            HEAD + "steps:\n  - run: a/b\n    containers: {c: {cpu: 1, limits: {cpu: 2}}}\n",
+            "cpu is also given for requests and limits at once",
+        ),
+        ("machine: m\nconfig:\n  reservedSystemCPUs: x\n" + POD, "day.yaml:3:23: reservedSystemCPUs"),
+        ("machine: m\nconfig:\n    cpuManagerPolice: x\n" + POD, "day.yaml:3:5: cpuManagerPolice"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(text: str, expected: str) -> None:
+    assert expected in complaint(text)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.yaml: cannot be read: no such file"):
+        load(tmp_path / "gone.yaml")
