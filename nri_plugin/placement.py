@@ -16,14 +16,9 @@ from nri_plugin.policy.admission import admit
 from nri_plugin.policy.cpu_assignment import take_packed
 from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes
 from nri_plugin.policy.hints import Provider
-from nri_plugin.policy.memory_assignment import (
-    MemoryMachine,
-    MemoryState,
-    allocate_memory,
-    memory_machine,
-    memory_state,
-    memory_wishes,
-)
+from nri_plugin.policy.memory_assignment import allocate_memory
+from nri_plugin.policy.memory_hints import memory_wishes
+from nri_plugin.policy.memory_state import MemoryMachine, MemoryState, memory_machine, memory_state
 from nri_plugin.policy.merge import MergedHint
 from nri_plugin.policy.tables import CPUTables, cpu_tables
 from nri_plugin.state import Allocation, MemoryBlock, Phase, PodRecord, State

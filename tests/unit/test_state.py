@@ -1,0 +1,56 @@
+"""The state's own judgement of itself, and what is derived from it."""
+
+import pytest
+
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, State
+from tests.builders import cpus, machine, node, nodes
+
+ON = node()
+
+
+def record(name: str = "c", phase: Phase = Phase.RUNNING) -> ContainerRecord:
+    return ContainerRecord(f"id-{name}", "p", name, phase, CgroupRef("/kubepods/podp"))
+
+
+@pytest.mark.parametrize(
+    ("allocations", "said"),
+    [
+        (
+            {"a/c": Allocation(cpus("2-3")), "b/c": Allocation(cpus("3-4"))},
+            "CPU 3 is exclusive to both a/c and b/c",
+        ),
+        ({"a/c": Allocation(cpus("1-2"))}, "reserved CPU 1 is exclusive to a/c"),
+        ({"a/c": Allocation(mems=nodes(5))}, "a/c is bound to NUMA nodes without memory: [5]"),
+    ],
+)
+def test_a_broken_promise_is_named(allocations: dict[str, Allocation], said: str) -> None:
+    assert State(allocations=allocations).violations(ON) == [said]
+
+
+def test_an_empty_shared_pool_is_wrong_only_while_somebody_needs_it() -> None:
+    on = node(machine(nodes=1, cores=2), reserved="")
+    full = State(allocations={"p/a": Allocation(cpus("0-3"))}, containers={"id-a": record("a")})
+    assert full.violations(on) == []
+    assert full.with_container(record("b", Phase.STOPPED)).violations(on) == []
+    assert full.with_container(record("b")).violations(on) == [
+        "the shared pool is empty while shared containers exist"
+    ]
+
+
+def test_a_sound_state_has_no_violations() -> None:
+    state = State(allocations={"a/c": Allocation(cpus("2-3"), nodes(0)), "b/c": Allocation(cpus("4"))})
+    assert state.violations(ON) == []
+    assert state.shared_pool(ON) == cpus("0-1,5-15")
+    assert state.available(ON) == cpus("5-15")
+
+
+def test_releasing_a_pod_leaves_pods_with_longer_names_alone() -> None:
+    state = State(allocations={"p/c": Allocation(cpus("2")), "p1/c": Allocation(cpus("3"))})
+    assert set(state.released("p").allocations) == {"p1/c"}
+
+
+def test_changes_return_new_states() -> None:
+    empty = State()
+    changed = empty.with_container(record()).with_allocation("p/c", Allocation(cpus("2")))
+    assert empty == State()
+    assert changed.without_container("id-c").without_allocation("p/c") == empty

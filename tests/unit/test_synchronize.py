@@ -1,0 +1,144 @@
+"""Restart and reconnect: what is kept, released, adopted and marked."""
+
+from nri_plugin.decision import Decision
+from nri_plugin.engine import decide
+from nri_plugin.nri import events as nri
+from nri_plugin.nri.messages import Container, ContainerState, Pod
+from nri_plugin.options import Effect, MemoryManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.state import MemoryBlock, Phase, State
+from tests.builders import GIB, container, cpus, node, nodes, pod
+
+EMPTY = State()
+
+
+def listed(on: Node, state: State, *pairs: tuple[Pod, Container]) -> Decision:
+    return decide(on, state, nri.Synchronize(tuple(p for p, _ in pairs), tuple(c for _, c in pairs)))
+
+
+def test_a_second_synchronize_changes_nothing() -> None:
+    on = node()
+    pairs = [(pod(uid), container(pod(uid), cpu=2, cpus=have)) for uid, have in (("a", "2-3"), ("b", "8-9"))]
+    first = listed(on, EMPTY, *pairs)
+    second = listed(on, first.state, *pairs)
+    assert second.state == first.state
+    assert second.response == nri.SynchronizeResponse()
+
+
+def test_a_lost_checkpoint_is_rebuilt_from_what_containers_have() -> None:
+    on = node()
+    decision = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="12-13")))
+    assert decision.state.allocations["p1/c"].cpus == cpus("12-13")
+    assert "adopted" in decision.steps
+
+
+def test_consistent_containers_keep_their_cpus_before_others_are_placed() -> None:
+    on = node()
+    unpinned = (pod("a"), container(pod("a"), cpu=2, cpus="0-15"))
+    pinned = (pod("b"), container(pod("b"), cpu=2, cpus="2-3"))
+    state = listed(on, EMPTY, unpinned, pinned).state
+    assert state.allocations["b/c"].cpus == cpus("2-3")
+    assert state.allocations["a/c"].cpus == cpus("4-5")
+
+
+def test_two_containers_with_the_same_cpus_do_not_both_keep_them() -> None:
+    on = node()
+    twins = [(pod(uid), container(pod(uid), cpu=2, cpus="2-3")) for uid in "ab"]
+    state = listed(on, EMPTY, *twins).state
+    assert state.violations(on) == []
+    assert len(state.exclusive) == 4
+
+
+def test_reserved_cpus_are_not_adopted_as_exclusive() -> None:
+    on = node()
+    state = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="0-1"))).state
+    assert state.allocations["p1/c"].cpus == cpus("2-3")
+
+
+def test_a_kept_promise_wins_over_what_the_runtime_stored() -> None:
+    on = node()
+    state = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="2-3"))).state
+    again = listed(on, state, (pod(), container(pod(), cpu=2, cpus="0-15")))
+    assert again.state.allocations == state.allocations
+    assert [str(write.cpus) for write in again.writes] == ["2-3"]
+
+
+def test_pods_that_are_gone_are_released() -> None:
+    on = node()
+    state = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="2-3"))).state
+    assert listed(on, state).state == EMPTY
+
+
+def test_a_pod_between_two_instances_of_its_container_keeps_its_cpus() -> None:
+    on = node()
+    state = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="2-3"))).state
+    after = decide(on, state, nri.Synchronize((pod(),), ())).state
+    assert after.exclusive == cpus("2-3")
+
+
+def test_a_pod_whose_sandbox_has_no_process_and_no_container_is_over() -> None:
+    on = node()
+    state = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="2-3"))).state
+    ended = Pod(id="sb-p1", name="p1", uid="p1", cgroup_parent="/kubepods/podp1", pid=0)
+    assert not decide(on, state, nri.Synchronize((ended,), ())).state.exclusive
+
+
+def test_what_policy_would_have_refused_runs_shared_and_is_marked() -> None:
+    on = node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
+    decision = listed(on, EMPTY, (pod(), container(pod(), cpu=10, cpus="0-15")))
+    assert "TopologyAffinityError" in decision.state.containers["p1-c-0"].unplaced
+    assert not decision.state.exclusive
+    assert [str(write.cpus) for write in decision.writes] == ["0-15"]
+
+
+def test_a_new_policy_does_not_touch_a_container_already_known() -> None:
+    before, after = node(reserved="0-15"), node()
+    state = listed(before, EMPTY, (pod(), container(pod(), cpu=2, cpus="0-15"))).state
+    assert state.containers["p1-c-0"].unplaced
+    assert listed(after, state, (pod(), container(pod(), cpu=2, cpus="0-15"))).state == state
+
+
+def test_memory_nodes_are_adopted_with_the_memory() -> None:
+    on = node(memory_manager_policy=MemoryManagerPolicy.STATIC)
+    state = listed(on, EMPTY, (pod(), container(pod(), cpu=2, memory=GIB, cpus="8-9", mems="1"))).state
+    allocation = state.allocations["p1/c"]
+    assert allocation.mems == nodes(1)
+    assert allocation.memory == (MemoryBlock(nodes(1), "memory", GIB),)
+
+
+def test_of_two_sandboxes_of_a_pod_the_inhabited_one_counts() -> None:
+    on = node()
+    old, new = pod(sandbox="old"), pod(sandbox="new")
+    state = decide(on, EMPTY, nri.Synchronize((new, old), (container(new, cpu=2, cpus="2-3"),))).state
+    assert state.pods["p1"].sandbox_id == "new"
+
+
+def test_containers_of_unlisted_pods_are_left_alone() -> None:
+    decision = decide(node(), EMPTY, nri.Synchronize((), (container(pod(), cpu=2),)))
+    assert decision.state == EMPTY
+    assert decision.writes == ()
+
+
+def test_reported_states_become_phases() -> None:
+    on = node()
+    states = {"a": ContainerState.CREATED, "b": ContainerState.PAUSED, "c": ContainerState.STOPPED}
+    state = listed(
+        on, EMPTY, *[(pod(uid), container(pod(uid), state=kind)) for uid, kind in states.items()]
+    ).state
+    assert [state.containers[f"{uid}-c-0"].phase for uid in "abc"] == [
+        Phase.CREATED,
+        Phase.RUNNING,
+        Phase.STOPPED,
+    ]
+
+
+def test_without_cgroups_the_reply_carries_what_differs() -> None:
+    on = node(effect=Effect.UPDATE)
+    shared = pod("s", "Burstable")
+    decision = listed(
+        on,
+        EMPTY,
+        (pod(), container(pod(), cpu=2, cpus="2-3")),
+        (shared, container(shared, cpu=1, cpus="0-15")),
+    )
+    assert isinstance(decision.response, nri.SynchronizeResponse)
+    assert [(u.container_id, u.resources.cpus) for u in decision.response.updates] == [("s-c-0", "0-1,4-15")]
