@@ -11,7 +11,7 @@ from typing import Any
 from .containerd import Containerd
 from .waiting import wait_for
 
-_PYTHON = "/opt/nri-pin/bin/python3"
+PYTHON = "/opt/nri-pin/bin/python3"
 _SYNCHRONIZED = "plugin invocation order"  # containerd says so whenever a plugin has joined
 # uid 0 with nothing that makes it more than a user, as a pod with `capabilities: drop: [ALL]` is
 _BARE = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]
@@ -44,7 +44,7 @@ class Agent:
         joined = self.times_joined()
         began = time.monotonic()
         with self.log.open("a") as log:
-            command = [*_BARE, _PYTHON, "-m", "nri_plugin", "run", "--config", str(self.config_file)]
+            command = [*_BARE, PYTHON, "-m", "nri_plugin", "run", "--config", str(self.config_file)]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.wait_until_joined(joined)
         return time.monotonic() - began
@@ -85,15 +85,15 @@ class Agent:
             RuntimeError: the command failed.
         """
         command = [
-            _PYTHON,
+            PYTHON,
             "-m",
             "nri_plugin",
             "state",
             "show",
             "--format",
             "json",
-            "--config",
-            str(self.config_file),
+            "--state-dir",
+            str(self.config.get("stateDir", "/run/nri-pin")),
         ]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:

@@ -19,7 +19,7 @@ def promises(shown: dict[str, Any]) -> dict[str, Promise]:
     """Read `state show --format json` into promises by the runtime's container id."""
     return {
         container["id"]: Promise(
-            parse_list(container["cpus"]), parse_list(container["mems"]), bool(container["exclusive"])
+            parse_list(container["cpuset"]), parse_list(container["mems"]), container["kind"] == "exclusive"
         )
         for container in shown["containers"]
     }

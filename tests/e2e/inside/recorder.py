@@ -31,6 +31,12 @@ def make_cgroup(path: str, **values: str) -> None:
         _write(os.path.join(made, name), values.get(name.rpartition(".")[2], ""))
 
 
+def make_tree() -> None:
+    """Make the root of the tree, as it looks before any pod has run."""
+    os.makedirs(TREE)
+    _fill(TREE)
+
+
 def main(arguments: list[str]) -> None:
     """Do what is noted above for `create`, `update` and `delete`; everything else is runc's alone."""
     if "create" in arguments:

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from .guest_units import write_units
 from .kernel import extract_kernel
 from .progress import step
 from .shell import LabError, run
@@ -23,6 +24,7 @@ def build_disk(root: Path, kernel_root: Path, key: str, work: Path) -> tuple[Pat
         for name, target in _START_FILES.items():
             shutil.copy(Path(__file__).parent / name, root / target)
             (root / target).chmod(0o755)
+        write_units(root)
         run(
             [
                 "mke2fs",

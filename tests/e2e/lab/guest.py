@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,17 +20,27 @@ from .machines import CPU_MODEL, Machine
 from .progress import say
 from .shell import LabError
 
-_KERNEL_LINE = "console=ttyS0 root=/dev/nvme0n1 rootwait rw init=/sbin/lab-init panic=-1 quiet"
+_KERNEL_LINE = "console=ttyS0 root=/dev/nvme0n1 rootwait rw panic=-1 quiet"
 _FASTER_BOOT = "random.trust_cpu=on mitigations=off nokaslr"
 _BOOT_LIMIT_S = 120
 _ANSWER_LIMIT_S = 300  # the longest silence between two lines of a running command
 _CHUNK = 1 << 18
 
 
+@dataclass(frozen=True, slots=True)
+class GuestRecipe:
+    """What a guest is started from; `init` is its first process with its kernel parameters."""
+
+    disk: Path
+    kernel: Path
+    machine: Machine
+    init: str = "/sbin/lab-init"
+
+
 class Guest:
     """A running guest; leaving the context ends it and forgets every change to its disk."""
 
-    def __init__(self, disk: Path, kernel: Path, machine: Machine, console: Path) -> None:
+    def __init__(self, recipe: GuestRecipe, console: Path) -> None:
         self._console = console
         # a directory of its own: names of unix sockets end at 107 bytes
         with tempfile.TemporaryDirectory(prefix="guest-") as directory:
@@ -37,7 +48,7 @@ class Guest:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(path)
                 listener.listen(1)
-                command = _command(disk, kernel, machine, console, path)
+                command = _command(recipe, console, path)
                 log = console.with_suffix(".qemu").open("w")
                 self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
                 self._port = self._connect(listener)
@@ -112,18 +123,18 @@ class Guest:
         return answer
 
 
-def boot(disk: Path, kernel: Path, machine: Machine, console: Path) -> Guest:
+def boot(recipe: GuestRecipe, console: Path) -> Guest:
     """Start a guest, a second time if the first start fails: emulated boots do, once in a while."""
     try:
-        return Guest(disk, kernel, machine, console)
+        return Guest(recipe, console)
     except LabError as error:
         say(f"starting the guest once more: {error}")
-        return Guest(disk, kernel, machine, console)
+        return Guest(recipe, console)
 
 
-def _command(disk: Path, kernel: Path, machine: Machine, console: Path, port: str) -> list[str]:
+def _command(recipe: GuestRecipe, console: Path, port: str) -> list[str]:
     command = ["qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=single", "-cpu", CPU_MODEL]
-    command += machine.arguments()
+    command += recipe.machine.arguments()
     command += [
         "-nodefaults",
         "-no-user-config",
@@ -135,6 +146,12 @@ def _command(disk: Path, kernel: Path, machine: Machine, console: Path, port: st
     ]
     command += ["-device", "virtio-serial-pci", "-chardev", f"socket,id=port,path={port}"]
     command += ["-device", "virtserialport,chardev=port,name=lab"]
-    command += ["-drive", f"if=none,id=disk,format=raw,file={disk},snapshot=on,cache=unsafe"]
+    command += ["-drive", f"if=none,id=disk,format=raw,file={recipe.disk},snapshot=on,cache=unsafe"]
     command += ["-device", "nvme,drive=disk,serial=disk"]
-    return [*command, "-kernel", str(kernel), "-append", f"{_KERNEL_LINE} {_FASTER_BOOT}"]
+    return [
+        *command,
+        "-kernel",
+        str(recipe.kernel),
+        "-append",
+        f"{_KERNEL_LINE} {_FASTER_BOOT} init={recipe.init}",
+    ]

@@ -80,5 +80,13 @@ def _bake_store(name: str, root: Path, payload: Path, work: Path) -> None:
 
 def _lab_code() -> str:
     """Everything of the lab that ends up in a cached root or disk."""
-    names = ("payload.py", "oci_image.py", "tiny_elf.py", "disk.py", "guest_init.sh", "guest_server.py")
+    names = (
+        "payload.py",
+        "oci_image.py",
+        "tiny_elf.py",
+        "disk.py",
+        "guest_init.sh",
+        "guest_server.py",
+        "guest_units.py",
+    )
     return "".join((Path(__file__).parent / name).read_text() for name in names)

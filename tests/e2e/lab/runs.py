@@ -3,11 +3,12 @@
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .direct import run_in_root
-from .guest import boot
+from .guest import GuestRecipe, boot
+from .guest_units import INIT
 from .machines import FOUR_NODES
 from .outcome import Outcome
 from .prepare import Prepared, inside
@@ -25,14 +26,35 @@ class Run:
     module: str
     arguments: tuple[str, ...] = ()
     in_guest: bool = False
+    with_systemd: bool = False
 
+
+# shipped descriptions, by what is odd about them
+_MACHINES = (
+    "demo",  # small, several last-level caches per NUMA node
+    "kep3545-8-numa",  # NUMA nodes at four distances
+    "epyc7742-2p-64c-smt-nps4",  # 256 CPUs
+    "xeon8490h-2p-60c-smt-snc2",  # a last-level cache over two NUMA nodes
+    "2-sockets-1-numa",  # a NUMA node over two sockets
+    "gb200-34-numa",  # NUMA nodes without CPUs, and without memory
+    "i7-12850hx-1p-hybrid",  # cores with one thread beside cores with two
+)
 
 RUNS = (
     Run("a", "a: this machine, containerd 1.7", "trixie", "run_machine"),
     Run("a", "a: this machine, containerd 2", "sid", "run_machine"),
-    Run("b", "b: described machines, containerd 1.7", "trixie", "run_described"),
-    Run("b", "b: described machines, containerd 2", "sid", "run_described"),
-    Run("c", "c: guest with 4 NUMA nodes", "sid", "run_guest", in_guest=True),
+    Run("b", "b: described machines, containerd 1.7", "trixie", "run_described", _MACHINES),
+    Run("b", "b: described machines, containerd 2", "sid", "run_described", _MACHINES),
+    Run("c", "c: guest with 4 NUMA nodes, cgroupfs driver", "sid", "run_guest", in_guest=True),
+    Run(
+        "c",
+        "c: guest with 4 NUMA nodes, systemd driver",
+        "sid",
+        "run_guest",
+        ("--systemd",),
+        in_guest=True,
+        with_systemd=True,
+    ),
 )
 KERNEL_FROM = "trixie"  # every guest runs the kernel that this root holds
 
@@ -74,7 +96,10 @@ def _directly(run: Run, lab: Lab, place: Path, hear: Callable[[str], None]) -> i
 
 
 def _in_guest(run: Run, lab: Lab, place: Path, hear: Callable[[str], None]) -> int:
-    with boot(*lab.disks[run.root], FOUR_NODES, place / "console.log") as guest:
+    recipe = GuestRecipe(*lab.disks[run.root], FOUR_NODES)
+    if run.with_systemd:
+        recipe = replace(recipe, init=INIT)
+    with boot(recipe, place / "console.log") as guest:
         say(f"  {run.title}: booted in {guest.seconds_to_boot} s")
         guest.put(lab.roots[run.root].payload, "/run/payload.tar.gz")
         guest.run("mkdir -p /out && tar -C / -xzf /run/payload.tar.gz")

@@ -1,0 +1,95 @@
+"""Run (c): a guest with four NUMA nodes of four CPUs each, cgroup v2 and a kernel of its own."""
+
+import sys
+
+from .agent import Agent
+from .containerd import Containerd, version
+from .kubepods import make_kubepods
+from .laws import check_exclusive, check_laws, check_memory_follows_cpus
+from .node import Node
+from .pods import best_effort, burstable, guaranteed
+from .promises import promises
+from .report import play, tell
+from .scenarios_life import (
+    a_container_born_while_the_agent_is_away_is_put_right,
+    killing_the_agent_changes_nothing,
+    restarting_the_agent_changes_nothing,
+    restarting_the_runtime_changes_nothing,
+    the_agent_needs_no_capability,
+)
+from .scenarios_pool import (
+    a_container_is_pinned_from_its_first_instruction,
+    a_pod_that_ends_gives_its_cpus_back,
+    a_shares_only_update_after_a_shrink_leaves_no_overlap,
+    created_before_the_pool_shrank_and_started_after,
+)
+from .scenarios_prelaunched import the_runtime_starts_the_plugin_itself
+
+_CONFIG = {
+    "reservedSystemCPUs": "0",
+    "topologyManagerPolicy": "single-numa-node",
+    "memoryManagerPolicy": "Static",
+    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
+}
+_NODE_CPUS = 4
+
+
+def exclusive_containers_on_four_numa_nodes(node: Node) -> None:
+    """A whole node, two halves and a part of the node with the reserved CPU, between shared containers."""
+    node.run(burstable("web"))
+    sizes = {"db": _NODE_CPUS, "cache": 2, "queue": 2, "search": 3}
+    for name, cpus in sizes.items():
+        node.run(guaranteed(name, cpus))
+    node.run(best_effort("batch"))
+    check_laws(node)
+    for name, cpus in sizes.items():
+        check_exclusive(node, f"{name}/main", cpus)
+    check_memory_follows_cpus(node, [f"{name}/main" for name in sizes])
+
+
+def a_pod_that_no_numa_node_can_hold_is_refused(node: Node) -> None:
+    """The CRI error carries the kubelet's reason; nothing changes for the others."""
+    before = promises(node.agent.state())
+    said = node.refusal_of(guaranteed("too-wide", _NODE_CPUS + 1))
+    node.expect("the reason is the kubelet's", "TopologyAffinityError" in said, said)
+    node.equal("the checkpoint is what it was", promises(node.agent.state()), before)
+
+
+def the_node_is_empty(node: Node) -> None:
+    """Everything goes; the checkpoint holds nothing."""
+    node.remove_all()
+    node.equal("the checkpoint holds no container", node.agent.state()["containers"], [])
+
+
+_STORY = (
+    exclusive_containers_on_four_numa_nodes,
+    the_agent_needs_no_capability,
+    a_pod_that_no_numa_node_can_hold_is_refused,
+    restarting_the_agent_changes_nothing,
+    killing_the_agent_changes_nothing,
+    a_container_born_while_the_agent_is_away_is_put_right,
+    restarting_the_runtime_changes_nothing,
+    the_node_is_empty,
+)
+_SIZED = (
+    a_pod_that_ends_gives_its_cpus_back,
+    a_container_is_pinned_from_its_first_instruction,
+    created_before_the_pool_shrank_and_started_after,
+    a_shares_only_update_after_a_shrink_leaves_no_overlap,
+    the_runtime_starts_the_plugin_itself,
+)
+
+if __name__ == "__main__":
+    tell("runtime", version=version())
+    with_systemd = "--systemd" in sys.argv
+    if not with_systemd:
+        make_kubepods()
+    runtime = Containerd(systemd=with_systemd)
+    runtime.start()
+    agent = Agent(runtime, dict(_CONFIG))
+    node = Node(runtime, agent)
+    agent.start()
+    play(node, _STORY, node)
+    play(node, _SIZED, node, 2)
+    agent.stop()
+    runtime.stop()
