@@ -1,0 +1,207 @@
+"""Writing a machine as the sysfs and proc files a kernel would show, for tools that read them.
+
+Holds what topology tools look at: CPU lists, topology and cache directories,
+NUMA nodes with memory, huge pages and distances, and a short proc. An offline
+CPU has no topology and no cache directory, and no node lists it.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+
+from nri_plugin import bits
+from nri_plugin.errors import HostError
+from nri_plugin.simulator.machine_layout import Core, Layout, Node
+
+CPU_DIR = "sys/devices/system/cpu"
+NODE_DIR = "sys/devices/system/node"
+HUGEPAGES_DIR = "sys/kernel/mm/hugepages"
+
+_CORE_CACHES = (("0", "1", "Data", "32K"), ("1", "1", "Instruction", "32K"), ("2", "2", "Unified", "1024K"))
+"""(index, level, type, size) of the caches each core has for itself."""
+
+Files = dict[str, str]
+
+
+def write_tree(layout: Layout, model: str, destination: str) -> None:
+    """Write the files below a directory that has no `sys` yet; it is made when missing.
+
+    Raises:
+        HostError: something cannot be written; names it.
+    """
+    if os.path.lexists(os.path.join(destination, "sys")):
+        raise HostError(
+            os.path.join(destination, "sys"), "is there already; name an empty directory for the machine"
+        )
+    files, links = machine_files(layout, model)
+    try:
+        for folder in sorted({os.path.dirname(name) for name in [*files, *links]}):
+            os.makedirs(os.path.join(destination, folder), exist_ok=True)
+        for name, text in files.items():
+            with open(os.path.join(destination, name), "x", encoding="ascii") as file:
+                file.write(text + "\n")
+        for name, target in links.items():
+            os.symlink(target, os.path.join(destination, name))
+    except OSError as err:
+        where = err.filename or destination
+        raise HostError(
+            str(where), f"cannot be written: {(err.strerror or 'unknown error').lower()}"
+        ) from err
+
+
+def machine_files(layout: Layout, model: str) -> tuple[Files, Files]:
+    """Files by path and symbolic links by path, all relative to the root."""
+    files = _cpu_lists(layout) | _proc(layout, model)
+    links: Files = {}
+    sockets = _shared(layout, ((core.socket, core) for core in layout.cores))
+    caches = _shared(layout, ((core.cache, core) for core in layout.cores))
+    for core in layout.cores:
+        threads = bits.from_ids(core.cpus) & layout.online
+        for cpu in core.cpus:
+            where = f"{CPU_DIR}/cpu{cpu}"
+            is_online = bool(layout.online >> cpu & 1)
+            if cpu:  # the boot CPU of most machines cannot go offline and has no switch
+                files[f"{where}/online"] = str(int(is_online))
+            elif not is_online:
+                files[f"{where}/online"] = "0"
+            if is_online:
+                files |= _topology_files(where, core, threads, sockets[core.socket])
+                files |= _cache_files(where, layout, cpu, threads, caches[core.cache], core.cache)
+    if layout.has_numa:
+        files |= _node_lists(layout)
+        for node in layout.nodes:
+            files |= _node_files(node, layout.online)
+            links |= _node_links(node, layout.online)
+    return files, links
+
+
+def _cpu_lists(layout: Layout) -> Files:
+    return {
+        f"{CPU_DIR}/{name}": bits.format_list(mask)
+        for name, mask in {
+            "online": layout.online,
+            "present": layout.present,
+            "possible": layout.present,
+            "offline": layout.present & ~layout.online,
+            "isolated": layout.isolated,
+        }.items()
+    } | {f"{CPU_DIR}/kernel_max": "8191"}
+
+
+def _topology_files(where: str, core: Core, threads: int, package: int) -> Files:
+    files = {
+        f"{where}/topology/core_id": str(core.number),
+        f"{where}/topology/physical_package_id": str(core.socket),
+    }
+    for names, mask in (
+        (("core_cpus", "thread_siblings"), threads),
+        (("package_cpus", "core_siblings"), package),
+    ):
+        for name in names:
+            files[f"{where}/topology/{name}"] = _bit_map(mask)
+            files[f"{where}/topology/{name}_list"] = bits.format_list(mask)
+    return files
+
+
+def _cache_files(where: str, layout: Layout, cpu: int, threads: int, group: int, number: int) -> Files:
+    files: Files = {}
+    for index, level, kind, size in _CORE_CACHES:
+        files |= _cache(f"{where}/cache/index{index}", level, kind, size, threads)
+    if layout.with_l3 >> cpu & 1:
+        files |= _cache(f"{where}/cache/index3", "3", "Unified", "32768K", group & layout.with_l3)
+        files[f"{where}/cache/index3/id"] = str(number)
+    return files
+
+
+def _cache(where: str, level: str, kind: str, size: str, mask: int) -> Files:
+    return {
+        f"{where}/level": level,
+        f"{where}/type": kind,
+        f"{where}/size": size,
+        f"{where}/shared_cpu_list": bits.format_list(mask),
+        f"{where}/shared_cpu_map": _bit_map(mask),
+    }
+
+
+def _node_lists(layout: Layout) -> Files:
+    ids = bits.from_ids(node.id for node in layout.nodes)
+    with_cpus = bits.from_ids(node.id for node in layout.nodes if node.cpus & layout.online)
+    with_memory = bits.from_ids(node.id for node in layout.nodes if node.memory_kb)
+    lists = {
+        "online": ids,
+        "possible": ids,
+        "has_cpu": with_cpus,
+        "has_memory": with_memory,
+        "has_normal_memory": with_memory,
+    }
+    return {f"{NODE_DIR}/{name}": bits.format_list(mask) for name, mask in lists.items()}
+
+
+def _node_files(node: Node, online: int) -> Files:
+    where = f"{NODE_DIR}/node{node.id}"
+    cpus = node.cpus & online
+    memory = {"MemTotal": node.memory_kb, "MemFree": node.memory_kb, "MemUsed": 0}
+    files = {
+        f"{where}/cpulist": bits.format_list(cpus),
+        f"{where}/cpumap": _bit_map(cpus),
+        f"{where}/meminfo": "\n".join(
+            f"Node {node.id} {key + ':':<15}{kb:>8} kB" for key, kb in memory.items()
+        ),
+    }
+    if node.distances is not None:
+        files[f"{where}/distance"] = " ".join(map(str, node.distances))
+    return files | _pool_files(f"{where}/hugepages", dict(node.hugepages))
+
+
+def _node_links(node: Node, online: int) -> Files:
+    links: Files = {}
+    for cpu in bits.iterate(node.cpus & online):
+        links[f"{NODE_DIR}/node{node.id}/cpu{cpu}"] = f"../../cpu/cpu{cpu}"
+        links[f"{CPU_DIR}/cpu{cpu}/node{node.id}"] = f"../../node/node{node.id}"
+    return links
+
+
+def _pool_files(where: str, pages: Mapping[int, int]) -> Files:
+    return {
+        f"{where}/hugepages-{size_kb}kB/{name}": str(number)
+        for size_kb, number in pages.items()
+        for name in ("nr_hugepages", "free_hugepages")
+    }
+
+
+def _proc(layout: Layout, model: str) -> Files:
+    total_kb = sum(node.memory_kb for node in layout.nodes)
+    memory = {"MemTotal": total_kb, "MemFree": total_kb, "MemAvailable": total_kb}
+    pages: dict[int, int] = {}
+    for node in layout.nodes:
+        for size_kb, number in node.hugepages:
+            pages[size_kb] = pages.get(size_kb, 0) + number
+    files = {
+        "proc/meminfo": "\n".join(f"{key + ':':<15}{kb:>9} kB" for key, kb in memory.items()),
+        "proc/cpuinfo": "\n\n".join(_cpuinfo(layout, model)) + "\n",
+    }
+    return files | _pool_files(HUGEPAGES_DIR, pages)
+
+
+def _cpuinfo(layout: Layout, model: str) -> list[str]:
+    place = {cpu: core for core in layout.cores for cpu in core.cpus}
+    return [
+        f"processor\t: {cpu}\nmodel name\t: {model}\nphysical id\t: {place[cpu].socket}\ncore id\t\t: {place[cpu].number}"
+        for cpu in bits.iterate(layout.online)
+    ]
+
+
+def _shared(layout: Layout, members: Iterable[tuple[int, Core]]) -> dict[int, int]:
+    """Online CPUs by what they share."""
+    masks: dict[int, int] = {}
+    for key, core in members:
+        masks[key] = masks.get(key, 0) | bits.from_ids(core.cpus) & layout.online
+    return masks
+
+
+def _bit_map(mask: int) -> str:
+    """The kernel's form: groups of 32 bits, highest first."""
+    groups: list[str] = []
+    while mask or not groups:
+        groups.append(f"{mask & 0xFFFFFFFF:08x}")
+        mask >>= 32
+    return ",".join(reversed(groups))
