@@ -63,10 +63,11 @@ class Reply:
 
 
 class _End:
-    """What both ends share: a reader, and frames that wait to be sent."""
+    """What both ends share: a reader, and frames that wait to be sent. Limits are bytes of data per frame."""
 
-    def __init__(self, max_data: int) -> None:
-        self._reader = FrameReader(max_data)
+    def __init__(self, max_receive: int, max_send: int) -> None:
+        self._reader = FrameReader(max_receive)
+        self._max_send = max_send
         self._out: list[bytes] = []
 
     @property
@@ -96,8 +97,8 @@ class ServerConnection(_End):
     worth sending is the user's decision.
     """
 
-    def __init__(self, max_data: int = MAX_RECEIVE_BYTES) -> None:
-        super().__init__(max_data)
+    def __init__(self, max_receive: int = MAX_RECEIVE_BYTES, max_send: int = MAX_SEND_BYTES) -> None:
+        super().__init__(max_receive, max_send)
         self._last_stream_id = 0
         self._open: dict[int, float | None] = {}
 
@@ -131,8 +132,8 @@ class ServerConnection(_End):
         """
         self._forget(stream_id)
         data = encode_response(Response(None, payload))
-        if len(data) > MAX_SEND_BYTES:
-            text = f"reply of {len(data)} bytes is over the limit of {MAX_SEND_BYTES}"
+        if len(data) > self._max_send:
+            text = f"reply of {len(data)} bytes is over the limit of {self._max_send}"
             return self._refuse(stream_id, Code.RESOURCE_EXHAUSTED, text).status
         self._out.append(Frame(stream_id, MessageType.RESPONSE, 0, data).encode())
         return None
@@ -211,8 +212,8 @@ class ServerConnection(_End):
 class ClientConnection(_End):
     """The end that calls. A reply to a call that was given up is dropped."""
 
-    def __init__(self, max_data: int = MAX_RECEIVE_BYTES) -> None:
-        super().__init__(max_data)
+    def __init__(self, max_receive: int = MAX_RECEIVE_BYTES, max_send: int = MAX_SEND_BYTES) -> None:
+        super().__init__(max_receive, max_send)
         self._next_stream_id = 1
         self._waiting: dict[int, float | None] = {}
 
@@ -231,15 +232,18 @@ class ClientConnection(_End):
             The stream id that the `Reply` will carry.
 
         Raises:
-            LocalProtocolError: the request is too long, or stream ids have run out; no id was used.
+            LocalProtocolError: the request is too long (its stream id is used up), or stream ids have run out.
         """
         if self._next_stream_id > LAST_STREAM_ID:
             raise LocalProtocolError("all stream ids of this connection are used up; open a new one")
         timeout_ns = 0 if timeout is None else max(1, int(timeout * 1e9))
         data = encode_request(Request(service, method, payload, timeout_ns, metadata))
         stream_id = self._next_stream_id
-        self._out.append(Frame(stream_id, MessageType.REQUEST, 0, data).encode())
         self._next_stream_id += 2
+        if len(data) > self._max_send:
+            msg = f"{method} request of {len(data)} bytes is over the limit of {self._max_send}; send less at once"
+            raise LocalProtocolError(msg)
+        self._out.append(Frame(stream_id, MessageType.REQUEST, 0, data).encode())
         self._waiting[stream_id] = None if timeout is None else now + timeout
         return stream_id
 

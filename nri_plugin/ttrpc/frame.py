@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Final
 
-from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.errors import RemoteProtocolError
 
 HEADER: Final = struct.Struct(">IIBB")
 HEADER_BYTES: Final = HEADER.size
@@ -54,14 +54,7 @@ class Frame:
     data: bytes = b""
 
     def encode(self) -> bytes:
-        """Returns the bytes for the wire.
-
-        Raises:
-            LocalProtocolError: the data is longer than any peer accepts.
-        """
-        if len(self.data) > MAX_SEND_BYTES:
-            msg = f"frame of {len(self.data)} bytes is over the limit of {MAX_SEND_BYTES}; send less at once"
-            raise LocalProtocolError(msg)
+        """Returns the bytes for the wire; the connection has checked the length."""
         return HEADER.pack(len(self.data), self.stream_id, self.type, self.flags) + self.data
 
 
