@@ -14,7 +14,6 @@ from nri_plugin.errors import ConfigError, NriPinError
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # what shells report for SIGINT
-EXIT_PIPE_CLOSED = 141  # what shells report for SIGPIPE
 
 DEBUG_VARIABLE = "NRI_PIN_DEBUG"
 HELP_OPTIONS = frozenset({"--help", "-h"})
@@ -68,10 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILURE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader went away; without this the interpreter complains when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_PIPE_CLOSED
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise

@@ -1,0 +1,161 @@
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.__main__ import main
+from nri_plugin.cli.install import MARK, launcher
+
+GOOD = 'reservedSystemCPUs: "0"\n'
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "good.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+@pytest.fixture
+def call(tmp_path: Path, capsys):
+    """Runs `nri-pin install` on folders of the test; returns the exit code and what was printed."""
+
+    def run(*args: object) -> tuple[int, str]:
+        folders = ["--plugin-dir", str(tmp_path / "plugins"), "--config-dir", str(tmp_path / "conf.d")]
+        code = main(["install", *folders, *map(str, args)])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
+
+
+def files(tmp_path: Path) -> list[str]:
+    return sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*"))
+
+
+def test_executable_and_drop_in_are_written_under_the_same_number(call, good: Path, tmp_path: Path) -> None:
+    assert call("--config", good)[0] == 0
+    assert files(tmp_path) == ["conf.d/90-nri-pin.conf", "plugins/90-nri-pin"]
+    assert stat.S_IMODE((tmp_path / "plugins/90-nri-pin").stat().st_mode) == 0o755
+    assert (tmp_path / "conf.d/90-nri-pin.conf").read_text() == f"{MARK}\n{GOOD}"
+
+
+def test_the_executable_needs_nothing_from_the_environment(call, good: Path, tmp_path: Path) -> None:
+    call("--config", good)
+    # An unusable descriptor shows that the agent is what starts, and that it fails in one line.
+    done = subprocess.run(
+        [tmp_path / "plugins/90-nri-pin"],
+        env={"NRI_PLUGIN_NAME": "nri-pin", "NRI_PLUGIN_IDX": "90", "NRI_PLUGIN_SOCKET": "closed"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (1, 2)
+    assert "nri-pin: NRI_PLUGIN_SOCKET: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_second_install_replaces_what_the_first_wrote(call, good: Path, tmp_path: Path) -> None:
+    call("--config", good)
+    good.write_text("reservedSystemCPUs: 0-1\n")
+    assert call("--config", good)[0] == 0
+    assert "0-1" in (tmp_path / "conf.d/90-nri-pin.conf").read_text()
+    assert call()[0] == 0
+
+
+@pytest.mark.parametrize("name", ["plugins/90-nri-pin", "conf.d/90-nri-pin.conf"])
+def test_files_of_others_are_not_replaced(call, good: Path, tmp_path: Path, name: str) -> None:
+    foreign = tmp_path / name
+    foreign.parent.mkdir()
+    foreign.write_text("mine")
+    code, printed = call("--config", good)
+    assert code == 1
+    assert f"{foreign}: is there and was not written by nri-pin install" in printed
+    assert files(tmp_path) == [name]
+    assert foreign.read_text() == "mine"
+
+
+def test_a_drop_in_of_the_operators_own_is_used_and_kept(call, tmp_path: Path) -> None:
+    own = tmp_path / "conf.d/90-nri-pin.conf"
+    own.parent.mkdir()
+    own.write_text(GOOD)
+    assert call()[0] == 0
+    assert call("--uninstall")[0] == 0
+    assert files(tmp_path) == ["conf.d/90-nri-pin.conf"]
+
+
+def test_without_any_configuration_nothing_is_installed(call, tmp_path: Path) -> None:
+    code, printed = call()
+    assert code == 2
+    assert "no configuration" in printed
+    assert files(tmp_path) == []
+
+
+def test_with_a_wrong_configuration_nothing_is_installed(call, good: Path, tmp_path: Path) -> None:
+    good.write_text("zzz: 1")
+    code, printed = call("--config", good)
+    assert code == 2
+    assert f"{good}:1:1: zzz: unknown key" in printed
+    assert files(tmp_path) == []
+
+
+def test_two_numbers_at_once_are_refused(call, good: Path, tmp_path: Path) -> None:
+    call("--config", good)
+    code, printed = call("--config", good, "--index", "95")
+    assert code == 1
+    assert "is installed already" in printed
+    assert files(tmp_path) == ["conf.d/90-nri-pin.conf", "plugins/90-nri-pin"]
+
+
+def test_uninstall_removes_what_install_wrote(call, good: Path, tmp_path: Path) -> None:
+    call("--config", good)
+    assert call("--uninstall")[0] == 0
+    assert files(tmp_path) == []
+    code, printed = call("--uninstall")
+    assert (code, "nothing to uninstall" in printed) == (1, True)
+
+
+def test_uninstall_leaves_files_of_others(call, tmp_path: Path) -> None:
+    foreign = tmp_path / "plugins/90-nri-pin"
+    foreign.parent.mkdir()
+    foreign.write_text("mine")
+    assert call("--uninstall")[0] == 1
+    assert foreign.read_text() == "mine"
+
+
+@pytest.mark.parametrize("index", ["9", "900", "ab", ""])
+def test_the_number_has_two_digits(call, index: str) -> None:
+    code, printed = call("--index", index)
+    assert code == 2
+    assert "expected two digits such as 90" in printed
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(call, good: Path, tmp_path: Path) -> None:
+    (tmp_path / "plugins").write_text("a file where a folder should be")
+    code, printed = call("--config", good)
+    assert code in (1, 2)
+    assert printed.count("\n") == 1
+
+
+def test_the_interpreter_stands_in_the_first_line_unless_it_cannot() -> None:
+    assert launcher("/v/bin/python").startswith("#!/v/bin/python -I\n")
+    assert launcher("/a b/python").splitlines()[-1] == "exec '/a b/python' -I -m nri_plugin"
+    assert launcher("/" + "x" * 200).startswith("#!/bin/sh\n")
+
+
+def test_both_forms_of_the_executable_start_the_same_program(tmp_path: Path) -> None:
+    spaced = tmp_path / "with space"
+    spaced.mkdir()
+    wrapper = spaced / "python"
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    program = tmp_path / "90-nri-pin"
+    for interpreter in (sys.executable, str(wrapper)):
+        program.write_text(launcher(interpreter))
+        program.chmod(0o755)
+        # Without the runtime's socket the same file is the plain command, which shows its help.
+        done = subprocess.run([program], env={}, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr.startswith("Usage: nri-pin")) == (2, True)

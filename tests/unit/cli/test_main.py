@@ -1,0 +1,107 @@
+import importlib
+import subprocess
+import sys
+
+import click
+import pytest
+
+from nri_plugin import __version__
+from nri_plugin.cli import main as cli
+from nri_plugin.cli.main import COMMANDS, Entry, run_command_line
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch):
+    """Puts one command `odd` that does what the test says beside the others."""
+
+    def use(action) -> None:
+        odd = click.command("odd")(action)
+        module = type(sys)("odd_command")
+        module.command = odd
+        monkeypatch.setitem(sys.modules, "odd_command", module)
+        monkeypatch.setattr(cli, "COMMANDS", {**COMMANDS, "odd": Entry("odd_command:command", "Odd.")})
+
+    return use
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_row_of_the_table_is_a_command_with_help_and_examples(name: str, capsys) -> None:
+    assert run_command_line([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Usage: nri-pin {name}")
+    assert "Examples:" in out
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    code = "import sys; from nri_plugin.cli.main import run_command_line as r; r(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert {entry.target.partition(":")[0] for entry in COMMANDS.values()} & loaded == set()
+    assert "rich" not in loaded
+
+
+def test_the_version_is_the_packages(capsys) -> None:
+    assert run_command_line(["--version"]) == 0
+    assert capsys.readouterr().out == f"nri-pin {__version__}\n"
+
+
+def test_no_command_shows_the_help_and_is_a_usage_error(capsys) -> None:
+    assert run_command_line([]) == 2
+    assert "Usage: nri-pin" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (["bogus"], "nri-pin: no such command 'bogus'; see nri-pin --help\n"),
+        (["--bogus"], "nri-pin: no such option '--bogus'; see nri-pin --help\n"),
+        (["install"], "nri-pin: missing option '--plugin-dir'; see nri-pin install --help\n"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_ends_with_two(args, error: str, capsys) -> None:
+    assert run_command_line(args) == 2
+    assert capsys.readouterr().err == error
+
+
+def test_a_number_that_a_command_returns_is_the_exit_code(failing) -> None:
+    failing(lambda: 3)
+    assert run_command_line(["odd"]) == 3
+    failing(lambda: True)
+    assert run_command_line(["odd"]) == 0
+    failing(lambda: click.get_current_context().exit(4))
+    assert run_command_line(["odd"]) == 4
+
+
+def test_an_abort_ends_as_an_interrupt(failing) -> None:
+    def action() -> None:
+        raise click.Abort
+
+    failing(action)
+    assert run_command_line(["odd"]) == cli.EXIT_INTERRUPTED
+
+
+def test_what_is_no_command_is_found_when_it_is_used(monkeypatch) -> None:
+    monkeypatch.setattr(cli, "COMMANDS", {"odd": Entry("nri_plugin.ids:CPUID", "Odd.")})
+    with pytest.raises(TypeError, match=r"nri_plugin\.ids:CPUID is no command"):
+        run_command_line(["odd"])
+
+
+def test_run_says_that_it_must_be_the_first_word(capsys) -> None:
+    assert run_command_line(["run"]) == 2
+    assert "with run as the first word" in capsys.readouterr().err
+
+
+def test_the_format_option_has_one_name_and_a_default(capsys) -> None:
+    output = importlib.import_module("nri_plugin.cli.output")
+    command = click.command()(output.format_option()(lambda output_format: click.echo(f"as {output_format}")))
+    for args, expected in [([], "text"), (["-o", "json"], "json"), (["--format", "json"], "json")]:
+        command.main(args, standalone_mode=False)
+        assert capsys.readouterr().out == f"as {expected}\n"
+    with pytest.raises(click.UsageError):
+        command.main(["-o", "xml"], standalone_mode=False)
+
+
+def test_no_color_is_respected(monkeypatch) -> None:
+    output = importlib.import_module("nri_plugin.cli.output")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert output.console().no_color
