@@ -63,14 +63,16 @@ def read_cpus(files: KernelFiles) -> CPULists:
     Raises:
         HostError: no CPU directory, no online CPU, or a file that cannot be read.
     """
+    if files.names(CPU_DIR) is None:
+        raise HostError(
+            files.path(CPU_DIR), "no such directory; the root must be a directory that holds sys and proc"
+        )
     listed = bits.from_ids(files.numbered(CPU_DIR, "cpu"))
     online = files.id_list(f"{CPU_DIR}/online")
     if online is None:
         online = bits.from_ids(cpu for cpu in bits.iterate(listed) if _is_up(files, cpu))
     if not online:
-        raise HostError(
-            files.path(CPU_DIR), "lists no online cpu; the root must be a directory that holds sys and proc"
-        )
+        raise HostError(files.path(f"{CPU_DIR}/online"), "expected at least one online cpu, found none")
     present = files.id_list(f"{CPU_DIR}/present")
     return CPULists(
         online=online,

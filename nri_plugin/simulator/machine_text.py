@@ -152,7 +152,7 @@ def _clause(description: Description, clause: Clause) -> Description:
     clause.take("numbering")
     if clause.sees_number():
         return _shape(description, clause)
-    word = clause.expect(*_KEYWORDS)
+    word = clause.expect(*_KEYWORDS, what="a number or one of " + ", ".join(_KEYWORDS))
     changed = _KEYWORDS[word](description, clause)
     clause.end()
     return changed
@@ -169,7 +169,7 @@ def _shape(description: Description, clause: Clause) -> Description:
         return replace(description, smt=count)
     if description.cores:
         clause.fail("a clause that is no level of the shape: cores come last")
-    word = clause.expect(*_LEVELS, "core", "thread")
+    word = clause.expect(*_LEVELS, "core", "thread", what="sockets, NUMA nodes, L3, cores or threads")
     level = _LEVELS[word]
     if any(level == other for other, _ in description.levels):
         clause.position -= 1

@@ -56,9 +56,9 @@ class Clause:
             return word
         return ""
 
-    def expect(self, *words: str) -> str:
-        """Take the next word, which must be one of these."""
-        return self.take(*words) or self.fail(" or ".join(words))
+    def expect(self, *words: str, what: str = "") -> str:
+        """Take the next word, which must be one of these; `what` says so shorter."""
+        return self.take(*words) or self.fail(what or " or ".join(words))
 
     def number(self, least: int = 0, what: str = "a number") -> int:
         """Take a number."""
