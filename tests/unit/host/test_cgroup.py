@@ -1,0 +1,223 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import HostError
+from nri_plugin.host import cgroup
+from nri_plugin.host.cgroup import Cgroups, WriteOutcome
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.state import CgroupRef
+
+REF = CgroupRef("kubepods-pod1.slice", "kubepods-pod1.slice:cri-containerd:abc")
+SCOPE = "kubepods.slice/kubepods-pod1.slice/cri-containerd-abc.scope"
+EFFECTIVE = {1: "cpuset.effective_{}", 2: "cpuset.{}.effective"}
+
+
+class Tree:
+    """A cgroup tree of ordinary files with one container in it."""
+
+    def __init__(self, root: Path, version: int) -> None:
+        self.version = version
+        self.base = root if version == 2 else root / "cpuset"
+        self.scope = self.base / SCOPE
+        self.scope.mkdir(parents=True)
+        if version == 2:
+            (root / "cgroup.controllers").write_text("cpuset cpu\n")
+        self.fill(self.scope, "0-3")
+        self.cgroups = Cgroups.open(str(root))
+
+    def fill(self, directory: Path, cpus: str, mems: str = "0-1") -> None:
+        directory.mkdir(exist_ok=True)
+        (directory / "cpuset.cpus").write_text(cpus + "\n")
+        (directory / "cpuset.mems").write_text(mems + "\n")
+        (directory / EFFECTIVE[self.version].format("cpus")).write_text((cpus or "0-7") + "\n")
+        (directory / EFFECTIVE[self.version].format("mems")).write_text((mems or "0-1") + "\n")
+
+    def files(self) -> set[str]:
+        return {str(path) for path in self.base.rglob("*")}
+
+    @property
+    def cpus(self) -> str:
+        return (self.scope / "cpuset.cpus").read_text().strip()
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Tree:
+    return Tree(tmp_path, request.param)
+
+
+@pytest.fixture
+def v2(tmp_path: Path) -> Tree:
+    return Tree(tmp_path, 2)
+
+
+def test_version_is_told(tree: Tree) -> None:
+    assert tree.cgroups.version == tree.version
+
+
+def test_new_value_is_written(tree: Tree) -> None:
+    assert tree.cgroups.write_cpus(REF, CPUSet.of(4, 5, 7)) is WriteOutcome.WRITTEN
+    assert tree.cpus == "4-5,7"
+
+
+def test_shorter_value_leaves_nothing_of_the_longer_one(tree: Tree) -> None:
+    tree.cgroups.write_cpus(REF, CPUSet.parse("0,2,4,6,8,10"))
+    tree.cgroups.write_cpus(REF, CPUSet.of(1))
+    assert tree.cpus == "1"
+
+
+@pytest.mark.parametrize("text", ["0-3", "0,1,2,3", "0-1,2-3"])
+def test_equal_value_is_not_written_however_it_is_spelled(tree: Tree, text: str) -> None:
+    (tree.scope / "cpuset.cpus").write_text(text)
+    before = (tree.scope / "cpuset.cpus").stat().st_mtime_ns
+    assert tree.cgroups.write_cpus(REF, CPUSet.parse("0-3")) is WriteOutcome.UNCHANGED
+    assert (tree.scope / "cpuset.cpus").stat().st_mtime_ns == before
+    assert tree.cpus == text
+
+
+def test_garbage_is_overwritten(tree: Tree) -> None:
+    (tree.scope / "cpuset.cpus").write_text("what")
+    assert tree.cgroups.write_cpus(REF, CPUSet.of(1)) is WriteOutcome.WRITTEN
+
+
+def test_value_goes_out_in_a_single_write(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+    real = os.write
+
+    def spy(descriptor: int, data: bytes) -> int:
+        written.append(data)
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", spy)
+    tree.cgroups.write_cpus(REF, CPUSet.parse("0,2,4"))
+    assert written == [b"0,2,4"]
+
+
+def test_value_the_kernel_took_in_part_is_an_error(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "write", lambda _descriptor, data: len(data) - 1)
+    with pytest.raises(HostError, match="only 3 of 4 bytes"):
+        tree.cgroups.write_cpus(REF, CPUSet.of(1, 10))
+
+
+def test_empty_set_is_never_written(tree: Tree) -> None:
+    with pytest.raises(HostError, match="empty cpuset is never written"):
+        tree.cgroups.write_cpus(REF, CPUSet())
+    assert tree.cpus == "0-3"
+
+
+def test_missing_cgroup_is_reported_and_nothing_is_made(tree: Tree) -> None:
+    before = tree.files()
+    gone = CgroupRef("", "kubepods-pod1.slice:cri-containerd:gone")
+    assert tree.cgroups.write_cpus(gone, CPUSet.of(1)) is WriteOutcome.MISSING
+    assert tree.cgroups.read_cpus(gone) is None
+    assert tree.cgroups.read_effective(gone) is None
+    assert tree.cgroups.read_mems(gone) is None
+    assert tree.cgroups.read_effective_mems(gone) is None
+    assert tree.files() == before
+    assert "no such cgroup" in str(tree.cgroups.missing_error(gone))
+
+
+def test_missing_file_is_not_made(tree: Tree) -> None:
+    (tree.scope / "cpuset.cpus").unlink()
+    before = tree.files()
+    assert tree.cgroups.write_cpus(REF, CPUSet.of(1)) is WriteOutcome.MISSING
+    assert tree.files() == before
+    assert "subtree_control" in str(tree.cgroups.missing_error(REF))
+
+
+def test_cgroup_that_vanishes_between_reading_and_writing_is_missing(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(_descriptor: int, _data: bytes) -> int:
+        raise OSError(19, "No such device")
+
+    monkeypatch.setattr(os, "write", vanish)
+    assert tree.cgroups.write_cpus(REF, CPUSet.of(1)) is WriteOutcome.MISSING
+
+
+def test_link_is_not_followed(tree: Tree, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    (tree.scope / "cpuset.cpus").unlink()
+    (tree.scope / "cpuset.cpus").symlink_to(precious)
+    with pytest.raises(HostError):
+        tree.cgroups.write_cpus(REF, CPUSet.of(1))
+    assert precious.read_text() == "keep"
+
+
+def test_refused_write_names_file_and_value(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int, _data: bytes) -> int:
+        raise OSError(34, "Numerical result out of range")
+
+    monkeypatch.setattr(os, "write", refuse)
+    with pytest.raises(HostError, match=r"cpuset\.cpus: an id in 9000 is beyond"):
+        tree.cgroups.write_cpus(REF, CPUSet.of(9000))
+
+
+def test_path_out_of_the_tree_is_refused(tree: Tree) -> None:
+    with pytest.raises(HostError, match="may not hold"):
+        tree.cgroups.write_cpus(CgroupRef("", "/kubepods/../../x"), CPUSet.of(1))
+
+
+def test_values_are_read(tree: Tree) -> None:
+    assert tree.cgroups.read_cpus(REF) == CPUSet.parse("0-3")
+    assert tree.cgroups.read_effective(REF) == CPUSet.parse("0-3")
+    assert tree.cgroups.read_mems(REF) == NodeMask.parse("0-1")
+    assert tree.cgroups.read_effective_mems(REF) == NodeMask.parse("0-1")
+
+
+def test_value_that_was_never_given_is_empty(tree: Tree) -> None:
+    tree.fill(tree.scope, "", "")
+    assert tree.cgroups.read_cpus(REF) == CPUSet()
+    assert tree.cgroups.read_mems(REF) == NodeMask()
+
+
+@pytest.mark.parametrize(("name", "read"), [("cpuset.cpus", "read_cpus"), ("cpuset.mems", "read_mems")])
+def test_file_that_holds_no_list_is_an_error(tree: Tree, name: str, read: str) -> None:
+    (tree.scope / name).write_text("\xff\n", encoding="latin-1")
+    with pytest.raises(HostError, match="holds no"):
+        getattr(tree.cgroups, read)(REF)
+
+
+def test_file_that_is_a_directory_is_an_error(tree: Tree) -> None:
+    (tree.scope / "cpuset.cpus").unlink()
+    (tree.scope / "cpuset.cpus").mkdir()
+    with pytest.raises(HostError, match="cannot be read"):
+        tree.cgroups.read_cpus(REF)
+
+
+def test_parent_is_written_when_the_path_is_empty(tree: Tree) -> None:
+    tree.fill(tree.base / "kubepods.slice", "0-7")
+    tree.cgroups.write_cpus(CgroupRef("kubepods.slice"), CPUSet.of(1))
+    assert (tree.base / "kubepods.slice" / "cpuset.cpus").read_text() == "1"
+
+
+def test_subgroup_of_crun_with_a_cpuset_of_its_own_is_written_too(v2: Tree) -> None:
+    v2.fill(v2.scope / "container", "0-1")
+    assert v2.cgroups.write_cpus(REF, CPUSet.of(5)) is WriteOutcome.WRITTEN
+    assert v2.cpus == "5"
+    assert (v2.scope / "container" / "cpuset.cpus").read_text() == "5"
+
+
+def test_subgroup_alone_being_wrong_counts_as_written(v2: Tree) -> None:
+    v2.fill(v2.scope / "container", "0-1")
+    assert v2.cgroups.write_cpus(REF, CPUSet.parse("0-3")) is WriteOutcome.WRITTEN
+    assert v2.cgroups.write_cpus(REF, CPUSet.parse("0-3")) is WriteOutcome.UNCHANGED
+
+
+def test_subgroup_that_follows_its_parent_is_left_alone(v2: Tree) -> None:
+    v2.fill(v2.scope / "container", "")
+    v2.cgroups.write_cpus(REF, CPUSet.of(5))
+    assert (v2.scope / "container" / "cpuset.cpus").read_text() == "\n"
+
+
+def test_processes_in_the_subgroup_are_what_effective_means(v2: Tree) -> None:
+    v2.fill(v2.scope / "container", "2")
+    assert v2.cgroups.read_effective(REF) == CPUSet.of(2)
+
+
+def test_kernel_tree_is_opened_without_truncation() -> None:
+    files = cgroup._CpusetFilesV2("/nowhere", truncate=False)
+    assert not files.write_flags & (os.O_TRUNC | os.O_CREAT)
