@@ -6,7 +6,7 @@ exactly those it was promised first; no other running container shares one of th
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.decision import Decision
@@ -43,9 +43,9 @@ class Runtime(RuleBasedStateMachine):
         self.cgroups: dict[str, CPUSet] = {}
         self.promised: dict[str, CPUSet] = {}
         self.stopped: set[str] = set()
+        self.live: dict[str, Pod] = {}
 
-    @precondition(lambda self: self.number == 0)
-    @rule(choice=st.sampled_from(NODES))
+    @initialize(choice=st.sampled_from(NODES))
     def choose_options(self, choice: Node) -> None:
         self.on = choice
 
@@ -55,11 +55,17 @@ class Runtime(RuleBasedStateMachine):
     def run_pod(self, qos: str, total: int) -> Pod:
         self.number += 1
         new = pod(f"p{self.number}", qos, cpu=total)
+        self.live[new.id] = new
         self.apply(nri.RunPodSandbox(new))
         return new
 
-    @rule(of=pods, name=st.sampled_from("abc"), cpu=st.sampled_from([0, 0.5, 1, 2, 3, 4, 6, 9]))
-    def create(self, of: Pod, name: str, cpu: float) -> None:
+    @rule(
+        of=pods,
+        name=st.sampled_from("abc"),
+        cpu=st.sampled_from([2, 4, 1, 6, 0.5, 3, 9]),
+        waits=st.booleans(),
+    )
+    def create(self, of: Pod, name: str, cpu: float, waits: bool) -> None:
         self.number += 1
         for other_pod, other in list(self.containers.values()):
             if other.pod_id == of.id and other.name == name:
@@ -73,6 +79,8 @@ class Runtime(RuleBasedStateMachine):
         self.stored[new.id] = CPUSet.parse(decision.response.resources.cpus)
         self.containers[new.id] = (of, new)
         self.apply(nri.PostCreateContainer(of, new))
+        if not waits:
+            self.start(of, new)
 
     @rule(data=st.data())
     def start_one(self, data: st.DataObject) -> None:
@@ -80,7 +88,9 @@ class Runtime(RuleBasedStateMachine):
         waiting = [pair for pair in waiting if pair[1].id not in self.stopped]
         if not waiting:
             return
-        of, what = data.draw(st.sampled_from(waiting))
+        self.start(*data.draw(st.sampled_from(waiting)))
+
+    def start(self, of: Pod, what: Container) -> None:
         self.cgroups[what.id] = self.stored[what.id]
         self.apply(nri.StartContainer(of, what))
         self.apply(nri.PostStartContainer(of, what))
@@ -116,16 +126,16 @@ class Runtime(RuleBasedStateMachine):
             if other.pod_id == of.id:
                 self.stop(other_pod, other)
                 del self.containers[other.id]
+        del self.live[of.id]
         self.apply(nri.StopPodSandbox(of))
         self.apply(nri.RemovePodSandbox(of))
 
     @rule(lost=st.booleans())
     def reconnect(self, lost: bool) -> None:
-        listed = {of.id: of for of, _ in self.containers.values()}
         if lost:
             self.state = State()
         before = dict(self.cgroups)
-        self.apply(nri.Synchronize(tuple(listed.values()), tuple(map(self.reported, self.living()))))
+        self.apply(nri.Synchronize(tuple(self.live.values()), tuple(map(self.reported, self.living()))))
         if not lost:
             assert self.cgroups == before
 
@@ -181,4 +191,4 @@ class Runtime(RuleBasedStateMachine):
 
 
 TestRuntime = Runtime.TestCase
-TestRuntime.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestRuntime.settings = settings(max_examples=400, stateful_step_count=40, deadline=None)
