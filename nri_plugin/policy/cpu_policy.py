@@ -148,8 +148,8 @@ def check_full_pcpus(tables: CPUTables, count: int, available: CPUSet, reserved:
     whole = available.mask & ~tables.siblings_of(reserved.mask)
     if count > whole.bit_count():
         raise SMTAlignmentError(
-            f"requested {count} cpus, but only {whole.bit_count()} are available outside cores with "
-            f"reserved cpus; ask for less or wait for others to end"
+            f"requested {count} cpus, but only {whole.bit_count()} are available outside cores with reserved "
+            f"cpus ({threads} cpus per core); ask for less or wait until others end"
         )
 
 

@@ -1,0 +1,138 @@
+"""admission: whole pods through device hints, CPU and Memory Manager, and the merge, in both scopes."""
+
+from collections.abc import Iterator
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import AdmissionError
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.policy.admission import admit
+from nri_plugin.policy.hints import Provider
+from nri_plugin.policy.merge import MergedHint
+from nri_plugin.policy.tables import CPUTables
+from tests.vectors.judges.managers import (
+    LATER_OPTIONS,
+    Container,
+    CPUManager,
+    MemoryManager,
+    Pod,
+    same_error,
+    shown_blocks,
+)
+from tests.vectors.judges.memory import machine_of
+from tests.vectors.judges.merging import as_pair, provider_of
+from tests.vectors.judges.packed import tables_of
+from tests.vectors.judges.verdict import Case, Document, Judged, Verdict
+
+ANYWHERE = MergedHint(None, preferred=False)
+
+
+def judge(document: Document) -> Iterator[Judged]:
+    tables = {name: tables_of(recorded) for name, recorded in document["topologies"].items()}
+    for case in document["cases"]:
+        yield judge_case(case, tables[case["topology"]])
+
+
+def judge_case(case: Case, tables: CPUTables) -> Judged:
+    later = sorted(LATER_OPTIONS & set(case["options"])) + sorted(case["tm_options"])
+    if later:
+        return Judged(case["id"], Verdict.NOT_YET, later[0])
+    if "steps" not in case["expect"]:
+        return Judged(case["id"], Verdict.NOT_YET, "checks of options at start")
+    node = _Node(case, tables)
+    for number, (step, expect) in enumerate(zip(case["steps"], case["expect"]["steps"], strict=True)):
+        on_offer = node.cpu.available
+        wrong = node.step(step, expect)
+        if wrong and _is_unsound(expect, on_offer):
+            return Judged(case["id"], Verdict.REPAIRED, "recorded CPUs that were not on offer")
+        if wrong:
+            return Judged(case["id"], Verdict.FAILED, f"step {number}: {wrong}")
+    return Judged(case["id"], Verdict.PASSED)
+
+
+def _is_unsound(expect: Case, on_offer: CPUSet) -> bool:
+    sets = [CPUSet.parse(entry["cpuset"]) for entry in expect.get("containers", ()) if entry["cpuset"]]
+    return any(not cpus <= on_offer for cpus in sets)
+
+
+class _Node:
+    """Both managers of one recorded node."""
+
+    def __init__(self, case: Case, tables: CPUTables) -> None:
+        self.policy = TopologyManagerPolicy(case["tm_policy"])
+        self.pod_scope = case["tm_scope"] == "pod"
+        self.nodes = NodeMask.from_ids(node["id"] for node in case["memory_nodes"])
+        self.cpu = CPUManager.of(case, tables)
+        self.memory = MemoryManager(machine_of(case)) if "memory_reserved" in case else None
+
+    def step(self, step: Case, expect: Case) -> str:
+        """What differs, or nothing."""
+        if step["op"] == "remove_pod":
+            self.remove(step["pod"])
+            return self.compare(expect)
+        pod = Pod.of(step)
+        hints: dict[str, MergedHint] = {}
+        error = self.add(pod, provider_of(step.get("device_hints")), hints)
+        reason = "" if error is None else error.reason
+        if reason != expect["reason"] or not same_error(error, expect["message"]):
+            return f"ours {error} recorded {expect['reason']} {expect['message']}"
+        wrong = self.compare_containers(pod, hints, expect)
+        if error is not None:
+            self.remove(pod.uid)
+        return wrong or self.compare(expect)
+
+    def add(self, pod: Pod, devices: Provider, hints: dict[str, MergedHint]) -> AdmissionError | None:
+        try:
+            of_pod = self.admit(self.pod_wishes(pod, devices)) if self.pod_scope else None
+            for container in pod.containers:
+                merged = of_pod or self.admit(self.wishes(pod, container, devices))
+                hints[container.name] = merged
+                self.allocate(pod, container, merged)
+        except AdmissionError as error:
+            return error
+        return None
+
+    def admit(self, wishes: list[Provider]) -> MergedHint:
+        return admit(self.policy, self.nodes, wishes)
+
+    def pod_wishes(self, pod: Pod, devices: Provider) -> list[Provider]:
+        memory = [self.memory.pod_wishes(pod)] if self.memory else []
+        return [devices, self.cpu.pod_wishes(pod), *memory]
+
+    def wishes(self, pod: Pod, container: Container, devices: Provider) -> list[Provider]:
+        memory = [self.memory.wishes(pod, container)] if self.memory else []
+        return [devices, self.cpu.wishes(pod, container), *memory]
+
+    def allocate(self, pod: Pod, container: Container, merged: MergedHint) -> None:
+        self.cpu.allocate(pod, container, merged)
+        if self.memory:
+            self.memory.allocate(pod, container, merged)
+
+    def remove(self, uid: str) -> None:
+        for manager in (self.cpu.held, self.memory.blocks if self.memory else {}):
+            for pod, name in [key for key in manager if key[0] == uid]:
+                self.cpu.remove(pod, name)
+                if self.memory:
+                    self.memory.remove(pod, name)
+
+    def compare(self, expect: Case) -> str:
+        if str(self.cpu.default) != expect["default"]:
+            return f"shared pool ours {self.cpu.default} recorded {expect['default']}"
+        if self.memory and self.memory.shown() != expect["machine"]:
+            return f"machine ours {self.memory.shown()} recorded {expect['machine']}"
+        return ""
+
+    def compare_containers(self, pod: Pod, hints: dict[str, MergedHint], expect: Case) -> str:
+        for entry in expect["containers"]:
+            name = entry["container"]
+            cpus = self.cpu.held.get((pod.uid, name))
+            blocks = self.memory.blocks.get((pod.uid, name)) if self.memory else None
+            ours = {
+                "affinity": as_pair(hints.get(name, ANYWHERE)),
+                "blocks": None if blocks is None else shown_blocks(blocks),
+                "container": name,
+                "cpuset": None if cpus is None else str(cpus),
+            }
+            if ours != entry:
+                return f"ours {ours} recorded {entry}"
+        return ""

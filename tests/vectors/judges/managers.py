@@ -1,0 +1,285 @@
+"""The kubelet's CPU and Memory Managers played with our rules, to replay recorded sequences."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import (
+    AdmissionError,
+    InsufficientCPUsError,
+    InsufficientMemoryError,
+    SMTAlignmentError,
+    TopologyAffinityError,
+)
+from nri_plugin.policy.cpu_assignment import take_packed
+from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes, exclusive_count, reusable_after
+from nri_plugin.policy.hints import Provider
+from nri_plugin.policy.memory_assignment import allocate_memory
+from nri_plugin.policy.memory_hints import memory_wishes
+from nri_plugin.policy.memory_reuse import reuse_after, reuse_without, shrink_reused
+from nri_plugin.policy.memory_state import MemoryMachine, memory_state
+from nri_plugin.policy.merge import MergedHint
+from nri_plugin.policy.pod_totals import pod_total
+from nri_plugin.policy.tables import CPUTables
+from nri_plugin.quantity import parse_bytes, parse_cpu_milli
+from nri_plugin.state import MemoryBlock
+
+LATER_OPTIONS = {
+    "align-by-socket",
+    "distribute-cpus-across-cores",
+    "distribute-cpus-across-numa",
+    "strict-cpu-reservation",
+}
+
+ERROR_CLASSES = (
+    (r"SMT Alignment Error", SMTAlignmentError),
+    (r"not enough cpus available", InsufficientCPUsError),
+    (r"TopologyAffinityError|Resources cannot be allocated", TopologyAffinityError),
+    (
+        r"\[memorymanager\] failed to (get the default NUMA|find NUMA nodes to extend)",
+        InsufficientMemoryError,
+    ),
+    (r"\[memorymanager\] (failed to find the|preferred hint violates)", AdmissionError),
+)
+"""Start of the kubelet's text, and our class of the same kind."""
+
+
+def same_error(ours: AdmissionError | None, recorded: str) -> bool:
+    """Whether ours is of the recorded kind, with the recorded numbers where both have them."""
+    if ours is None or not recorded:
+        return ours is None and not recorded
+    recorded = recorded.removeprefix("Allocate failed due to ")
+    kinds = [kind for start, kind in ERROR_CLASSES if re.match(start, recorded)]
+    if not kinds or type(ours) is not kinds[0]:
+        return False
+    if kinds[0] is SMTAlignmentError or kinds[0] is InsufficientCPUsError:
+        return set(re.findall(r"\d+", recorded)) <= set(re.findall(r"\d+", str(ours)))
+    return True
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container of a recorded step."""
+
+    name: str
+    requests: Mapping[str, str]
+    limits: Mapping[str, str]
+    init: bool
+    restartable: bool
+
+    @property
+    def plain_init(self) -> bool:
+        return self.init and not self.restartable
+
+    @property
+    def memory(self) -> dict[str, int]:
+        return {
+            name: parse_bytes(text)
+            for name, text in self.requests.items()
+            if name == "memory" or name.startswith("hugepages-")
+        }
+
+    @property
+    def is_guaranteed(self) -> bool:
+        pairs = [(self.requests.get(name), self.limits.get(name)) for name in ("cpu", "memory")]
+        return all(one == other and one is not None and parse_cpu_milli(one) > 0 for one, other in pairs)
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod of a recorded step, containers in the order they start."""
+
+    uid: str
+    containers: tuple[Container, ...]
+
+    @classmethod
+    def of(cls, step: Mapping[str, Any]) -> "Pod":
+        recorded = [(c, True) for c in step.get("init_containers", ())] + [
+            (c, False) for c in step["containers"]
+        ]
+        return cls(
+            step["pod"],
+            tuple(
+                Container(
+                    c["name"], c["requests"], c.get("limits", c["requests"]), init, bool(c.get("restartable"))
+                )
+                for c, init in recorded
+            ),
+        )
+
+    @property
+    def guaranteed(self) -> bool:
+        return all(container.is_guaranteed for container in self.containers)
+
+    def total(self, amounts: Mapping[str, int]) -> int:
+        inits = [(amounts[c.name], c.restartable) for c in self.containers if c.init]
+        return pod_total(inits, [amounts[c.name] for c in self.containers if not c.init])
+
+
+@dataclass
+class CPUManager:
+    """Exclusive CPUs by (pod, container), and what each pod may reuse."""
+
+    tables: CPUTables
+    reserved: CPUSet
+    options: Mapping[str, str]
+    held: dict[tuple[str, str], CPUSet] = field(default_factory=dict)
+    reusable: dict[str, CPUSet] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, case: Mapping[str, Any], tables: CPUTables) -> "CPUManager":
+        reserved = CPUSet.parse(case["reserved_cpus"]) or take_packed(
+            tables,
+            CPUSet(tables.online),
+            case["num_reserved"],
+            prefer_uncore_cache=_on(case["options"], "prefer-align-cpus-by-uncorecache"),
+        )
+        return cls(tables, reserved, case["options"])
+
+    @property
+    def default(self) -> CPUSet:
+        taken = 0
+        for cpus in self.held.values():
+            taken |= cpus.mask
+        return CPUSet(self.tables.online & ~taken)
+
+    @property
+    def available(self) -> CPUSet:
+        return self.default - self.reserved
+
+    def count(self, pod: Pod, container: Container) -> int:
+        milli = parse_cpu_milli(container.requests.get("cpu", "0"))
+        return exclusive_count(milli, guaranteed=pod.guaranteed)
+
+    def wishes(self, pod: Pod, container: Container) -> Provider:
+        return cpu_wishes(
+            self.tables,
+            self.count(pod, container),
+            self.available,
+            reusable=self.reusable.get(pod.uid, CPUSet()),
+            held=self.held.get((pod.uid, container.name), CPUSet()),
+        )
+
+    def pod_wishes(self, pod: Pod) -> Provider:
+        counts = {container.name: self.count(pod, container) for container in pod.containers}
+        total = pod.total(counts)
+        assigned = CPUSet()
+        for container in pod.containers:
+            cpus = self.held.get((pod.uid, container.name))
+            if cpus is not None and len(cpus) != counts[container.name]:
+                return cpu_wishes(self.tables, len(cpus) + 1, self.available, held=cpus)
+            assigned |= cpus or CPUSet()
+        reusable = self.reusable.get(pod.uid, CPUSet()) | assigned
+        held = assigned if len(assigned) == total else CPUSet()
+        return cpu_wishes(self.tables, total, self.available, reusable=reusable, held=held)
+
+    def allocate(self, pod: Pod, container: Container, merged: MergedHint) -> None:
+        key = pod.uid, container.name
+        cpus = allocate_cpus(
+            self.tables,
+            self.count(pod, container),
+            self.available,
+            merged.affinity,
+            reserved=self.reserved,
+            reusable=self.reusable.get(pod.uid, CPUSet()),
+            held=self.held.get(key, CPUSet()),
+            full_pcpus_only=_on(self.options, "full-pcpus-only"),
+            prefer_uncore_cache=_on(self.options, "prefer-align-cpus-by-uncorecache"),
+        )
+        if not cpus:
+            return
+        self.held[key] = cpus
+        before = self.reusable.get(pod.uid, CPUSet())
+        self.reusable = {pod.uid: reusable_after(before, cpus, init=container.plain_init)}
+
+    def remove(self, uid: str, name: str) -> None:
+        self.held.pop((uid, name), None)
+
+
+@dataclass
+class MemoryManager:
+    """Blocks by (pod, container); amounts promised, as they came to be."""
+
+    machine: MemoryMachine
+    reuse_outlives: bool = False
+    blocks: dict[tuple[str, str], tuple[MemoryBlock, ...]] = field(default_factory=dict)
+    plain_inits: dict[str, list[str]] = field(default_factory=dict)
+    reuse: dict[str, Mapping[tuple[int, str], int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.state = memory_state(self.machine)
+
+    def wishes(self, pod: Pod, container: Container) -> Provider:
+        if not pod.guaranteed:
+            return None
+        held = self.blocks.get((pod.uid, container.name), ())
+        return memory_wishes(self.state, container.memory, held=held, reuse=self.reuse.get(pod.uid, {}))
+
+    def pod_wishes(self, pod: Pod) -> Provider:
+        if not pod.guaranteed:
+            return None
+        names = {name for c in pod.containers if not c.init for name in c.memory}
+        request = {n: pod.total({c.name: c.memory.get(n, 0) for c in pod.containers}) for n in sorted(names)}
+        held = next((b for c in pod.containers if (b := self.blocks.get((pod.uid, c.name)))), ())
+        return memory_wishes(self.state, request, held=held, reuse=self.reuse.get(pod.uid, {}))
+
+    def allocate(self, pod: Pod, container: Container, merged: MergedHint) -> None:
+        key = pod.uid, container.name
+        if not pod.guaranteed:
+            return
+        before = self.reuse.get(pod.uid, {})
+        if key in self.blocks:
+            self.reuse = {pod.uid: reuse_after(before, self.blocks[key], init=container.plain_init)}
+            return
+        grant = allocate_memory(self.state, container.memory, merged, reuse=before)
+        self.state = grant.state
+        self.reuse = {pod.uid: reuse_after(before, grant.blocks, init=container.plain_init)}
+        self._shrink(pod, container, grant.blocks)
+        self.blocks[key] = grant.blocks
+
+    def _shrink(self, pod: Pod, container: Container, blocks: Sequence[MemoryBlock]) -> None:
+        inits = [c.name for c in pod.containers if c.plain_init]
+        self.plain_inits[pod.uid] = inits
+        if container.name in inits:
+            inits = inits[: inits.index(container.name)]
+        held = [name for name in inits if (pod.uid, name) in self.blocks]
+        shrunk = shrink_reused([self.blocks[pod.uid, name] for name in held], blocks)
+        self.blocks |= {(pod.uid, name): kept for name, kept in zip(held, shrunk, strict=True)}
+
+    def remove(self, uid: str, name: str) -> None:
+        blocks = self.blocks.pop((uid, name), ())
+        self.state = self.state.without_blocks(blocks)
+        if uid in self.reuse and name in self.plain_inits.get(uid, ()) and not self.reuse_outlives:
+            self.reuse[uid] = reuse_without(self.reuse[uid], blocks)
+
+    def shown(self) -> dict[str, list]:
+        """As the recordings show the machine: node -> [assignments, group, {resource: [promised, free]}]."""
+        state = self.state
+        return {
+            str(node): [
+                state.assignments[node],
+                [other for other in self.machine.nodes if state.group[node] >> other & 1],
+                {
+                    name: [state.promised.get((node, name), 0), state.free(name)[node]]
+                    for name in self.machine.allocatable
+                },
+            ]
+            for node in self.machine.nodes
+        }
+
+
+def shown_blocks(blocks: Sequence[MemoryBlock]) -> list[dict]:
+    return [{"type": b.resource, "size": b.size_bytes, "numa": list(b.nodes)} for b in blocks]
+
+
+def shown_wishes(provider: Provider) -> dict[str, list] | None:
+    """As the recordings show hints: null without a wish, {} when memory fits nowhere."""
+    if provider is None:
+        return None
+    return {w.resource: [list(hint) for hint in w.hints] for w in provider if w.hints is not None}
+
+
+def _on(options: Mapping[str, str], name: str) -> bool:
+    return options.get(name) in {"1", "t", "T", "TRUE", "true", "True"}

@@ -1,0 +1,129 @@
+"""memory_hints: the Memory Manager's static policy, replayed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import AdmissionError, TopologyAffinityError
+from nri_plugin.ids import NUMANodeID
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import ReservedMemory, TopologyManagerPolicy
+from nri_plugin.policy.admission import admit
+from nri_plugin.policy.memory_state import MemoryMachine, memory_machine
+from nri_plugin.policy.merge import MergedHint, merge
+from nri_plugin.topology import NUMANode, Topology
+from tests.vectors.judges.managers import MemoryManager, Pod, same_error, shown_blocks, shown_wishes
+from tests.vectors.judges.merging import as_pair
+from tests.vectors.judges.verdict import Case, Document, Judged, Verdict
+
+
+def machine_of(case: Case) -> MemoryMachine:
+    nodes = tuple(
+        NUMANode(
+            NUMANodeID(node["id"]),
+            CPUSet(),
+            node["memory"],
+            hugepages=tuple((size, pages) for size, pages in node.get("hugepages", ())),
+        )
+        for node in case["memory_nodes"]
+    )
+    reserved = [
+        ReservedMemory(NUMANodeID(int(node)), name, size)
+        for node, by_name in case["memory_reserved"].items()
+        for name, size in by_name.items()
+    ]
+    return memory_machine(Topology(CPUSet(), (), (), nodes, ()), reserved)
+
+
+def judge(document: Document) -> Iterator[Judged]:
+    for case in document["cases"]:
+        yield judge_case(case)
+
+
+def judge_case(case: Case) -> Judged:
+    expect = case["expect"]
+    if "steps" not in expect:
+        return Judged(case["id"], Verdict.NOT_YET, "checks of reservedMemory at start")
+    wrong = replay(case, reuse_outlives=False)
+    if wrong and not replay(case, reuse_outlives=True):
+        return Judged(case["id"], Verdict.REPAIRED, "reusable memory goes with its init container")
+    if wrong:
+        return Judged(case["id"], Verdict.FAILED, wrong)
+    panics = any("panic" in entry for step in expect["steps"] for entry in step.get("containers", ()))
+    if panics or expect["restart_error"]:
+        return Judged(case["id"], Verdict.REPAIRED, "the reference fails on its own state")
+    return Judged(case["id"], Verdict.PASSED)
+
+
+def replay(case: Case, *, reuse_outlives: bool) -> str:
+    """What differs first, or nothing."""
+    manager = MemoryManager(machine_of(case), reuse_outlives)
+    for number, (step, expect) in enumerate(zip(case["steps"], case["expect"]["steps"], strict=False)):
+        if any("panic" in entry for entry in expect.get("containers", ())):
+            return _sound_where_the_reference_crashes(manager, step)
+        wrong = _step(manager, case, step, expect)
+        if not wrong and manager.shown() != expect["machine"]:
+            wrong = f"machine ours {manager.shown()} recorded {expect['machine']}"
+        if wrong:
+            return f"step {number}: {wrong}"
+    return ""
+
+
+def _step(manager: MemoryManager, case: Case, step: Case, expect: Case) -> str:
+    if step["op"] == "remove_container":
+        manager.remove(step["pod"], step["container"])
+        return ""
+    pod = Pod.of(step)
+    if step["op"] == "pod_hints":
+        ours = shown_wishes(manager.pod_wishes(pod))
+        return "" if ours == expect["hints"] else f"pod hints ours {ours} recorded {expect['hints']}"
+    wrong = _add(manager, case, step, pod, expect["containers"])
+    blocks = {name: shown_blocks(b) for (uid, name), b in manager.blocks.items() if uid == pod.uid}
+    if not wrong and blocks != expect["pod_blocks_after"]:
+        wrong = f"blocks ours {blocks} recorded {expect['pod_blocks_after']}"
+    return wrong
+
+
+def _add(
+    manager: MemoryManager, case: Case, step: Case, pod: Pod, expected: Sequence[Mapping[str, Any]]
+) -> str:
+    for container, expect in zip(pod.containers, expected, strict=False):
+        wishes = manager.wishes(pod, container)
+        if shown_wishes(wishes) != expect["hints"]:
+            return f"{container.name} hints ours {shown_wishes(wishes)} recorded {expect['hints']}"
+        error: AdmissionError | None = None
+        try:
+            if step["affinity"] == "merge":
+                policy, nodes = (
+                    TopologyManagerPolicy(case["tm_policy"]),
+                    NodeMask.from_ids(manager.machine.nodes),
+                )
+                merged = merge(policy, nodes, [wishes])
+                if as_pair(merged) != expect["merged"]:
+                    return f"{container.name} merged ours {as_pair(merged)} recorded {expect['merged']}"
+                admit(policy, nodes, [wishes])
+            else:
+                mask = step["affinity"]
+                merged = MergedHint(None if mask is None else NodeMask(mask), bool(step.get("preferred")))
+            manager.allocate(pod, container, merged)
+        except AdmissionError as refusal:
+            error = refusal
+        if not same_error(error, expect["error"]):
+            return f"{container.name} error ours {error} recorded {expect['error']}"
+        if isinstance(error, TopologyAffinityError) or error:
+            return ""
+        blocks = shown_blocks(manager.blocks.get((pod.uid, container.name), ()))
+        if blocks != (expect["blocks"] or []):
+            return f"{container.name} blocks ours {blocks} recorded {expect['blocks']}"
+    return ""
+
+
+def _sound_where_the_reference_crashes(manager: MemoryManager, step: Case) -> str:
+    pod = Pod.of(step)
+    for container in pod.containers:
+        try:
+            manager.wishes(pod, container)
+            manager.allocate(pod, container, MergedHint(None, preferred=False))
+        except AdmissionError:
+            return ""
+    return ""

@@ -1,0 +1,62 @@
+"""cpu_packed: choosing CPUs, and taking them from the fullest place."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import InsufficientCPUsError
+from nri_plugin.policy.cpu_assignment import take_packed
+from nri_plugin.policy.tables import CPUTables, cpu_tables
+from nri_plugin.topology import Topology
+from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
+
+
+def tables_of(recorded: dict) -> CPUTables:
+    """Tables with the counters as the reference was told them."""
+    tables = cpu_tables(Topology.from_rows(recorded["cpus"]))
+    total = recorded["num_cpus"]
+
+    def average(name: str) -> int:
+        return total // recorded[name] if recorded[name] else 0
+
+    return replace(
+        tables,
+        nodes_first=recorded["num_sockets"] >= recorded["num_numa_nodes"],
+        cpus_per_core=average("num_cores"),
+        cpus_per_socket=average("num_sockets"),
+        cpus_per_cache=average("num_uncore_caches"),
+    )
+
+
+def judge(document: Document) -> Iterator[Judged]:
+    topologies = document["topologies"]
+    tables = {name: tables_of(recorded) for name, recorded in topologies.items()}
+    for case in document["cases"]:
+        name = case["topology"]
+        yield judge_case(case, tables[name], malformed="inconsistent" in topologies[name])
+
+
+def judge_case(case: Case, tables: CPUTables, *, malformed: bool) -> Judged:
+    available = CPUSet.parse(case["available"])
+    try:
+        ours = take_packed(
+            tables,
+            available,
+            case["n"],
+            prefer_uncore_cache=case["prefer_align_by_uncore_cache"],
+            spread=case["cpu_sorting"] == "spread",
+        )
+    except InsufficientCPUsError as error:
+        sound = case["n"] > len(available)
+        answer: tuple[str | None, str | None] = (None, error.detail)
+    else:
+        sound = ours <= available and len(ours) == max(0, case["n"])
+        answer = (str(ours), None)
+    if not sound:
+        return Judged(case["id"], Verdict.FAILED, f"ours {answer} is not {case['n']} CPUs of {available}")
+    if case.get("result_outside_available") or case.get("result_size"):
+        return Judged(case["id"], Verdict.REPAIRED, f"ours {answer[0]} recorded {case['result']}")
+    recorded = (case["result"] if not case["error"] else None, case["error"] or None)
+    if malformed and answer != recorded:
+        return Judged(case["id"], Verdict.REPAIRED, "the recorded machine contradicts itself")
+    return compare(case["id"], answer, recorded)

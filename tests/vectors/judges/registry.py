@@ -1,0 +1,69 @@
+"""Which judge knows which file, by the stem of the file's name."""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.vectors.judges import admission, memory, merging, packed, static
+from tests.vectors.judges.verdict import Document, Judge, not_yet
+
+JUDGES: Mapping[str, Judge] = {
+    "cpu_packed": packed.judge,
+    "merge": merging.judge,
+    "memory_hints": memory.judge,
+    "topology_manager_misc": merging.judge_misc,
+    "cpu_static_sequences": static.judge,
+    "admission": admission.judge,
+    "cpu_distributed": not_yet("distribute-cpus-across-numa"),
+    "cpu_start_validation": not_yet("state verify --as-kubelet"),
+    "unit_cpu": not_yet("replay of the kubelet's unit tests"),
+    "unit_memory": not_yet("replay of the kubelet's unit tests"),
+    "checkpoints/index": not_yet("kubelet state files"),
+} | {
+    f"nrt/{stem}": not_yet("NodeResourceTopology and scheduling")
+    for stem in (
+        "apiserver_exchanges",
+        "effective_request",
+        "exclusive_resources",
+        "filter",
+        "foreign_pod",
+        "min_avg_distance",
+        "normalize_score",
+        "numa_nodes_required",
+        "numaplacement",
+        "only_non_numa",
+        "overreserve_arith",
+        "overreserve_trace",
+        "podfingerprint",
+        "score",
+        "seed_examples",
+        "subtract_many_numas",
+        "subtract_one_numa",
+        "topology_manager_config",
+    )
+}
+
+FIGURES = {"bench_go", "bench_inputs"}
+"""Inputs and times of speed runs: no cases to judge."""
+
+CASE_LISTS = ("cases", "samples", "exchanges")
+"""What the files call their list of cases."""
+
+
+def vector_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(schema, file) of every recorded file below `folder`; sample state files belong to their index."""
+    for path in sorted([*folder.rglob("*.json"), *folder.rglob("*.json.gz")]):
+        stem = path.name.split(".")[0]
+        if stem in {"cpu_manager_state", "memory_manager_state"} or stem in FIGURES:
+            continue
+        parent = path.parent.name
+        yield (f"{parent}/{stem}" if parent in {"nrt", "checkpoints"} else stem), path
+
+
+def load(path: Path) -> Document:
+    """The document, its cases under `cases` whatever the file calls them."""
+    data = path.read_bytes()
+    document: Document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    cases = next((document[name] for name in CASE_LISTS if name in document), [])
+    return {**document, "cases": cases}

@@ -1,0 +1,115 @@
+"""cpu_static_sequences: the CPU Manager's static policy, replayed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import AdmissionError
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.policy.admission import admit
+from nri_plugin.policy.merge import MergedHint, merge
+from nri_plugin.policy.tables import CPUTables
+from tests.vectors.judges.managers import LATER_OPTIONS, CPUManager, Pod, same_error, shown_wishes
+from tests.vectors.judges.merging import as_pair
+from tests.vectors.judges.packed import tables_of
+from tests.vectors.judges.verdict import Case, Document, Judged, Verdict
+
+
+def judge(document: Document) -> Iterator[Judged]:
+    tables = {name: tables_of(recorded) for name, recorded in document["topologies"].items()}
+    for case in document["cases"]:
+        malformed = "inconsistent" in document["topologies"][case["topology"]]
+        yield judge_case(case, tables[case["topology"]], malformed=malformed)
+
+
+def judge_case(case: Case, tables: CPUTables, *, malformed: bool = False) -> Judged:
+    later = sorted(LATER_OPTIONS & set(case["options"]))
+    expect = case["expect"]
+    if later:
+        return Judged(case["id"], Verdict.NOT_YET, later[0])
+    if "steps" not in expect:
+        return Judged(case["id"], Verdict.NOT_YET, "checks of options and reserved CPUs at start")
+    manager = CPUManager.of(case, tables)
+    if str(manager.reserved) != expect["reserved"]:
+        return Judged(
+            case["id"], Verdict.FAILED, f"reserved {manager.reserved} recorded {expect['reserved']}"
+        )
+    for number, (step, expected) in enumerate(zip(case["steps"], expect["steps"], strict=True)):
+        on_offer = manager.available
+        wrong = _step(manager, case, step, expected)
+        if not wrong and str(manager.default) != expected["default"]:
+            wrong = f"shared pool {manager.default} recorded {expected['default']}"
+        if wrong and malformed:
+            return Judged(case["id"], Verdict.REPAIRED, "the recorded machine contradicts itself")
+        if wrong and _is_unsound(manager, step, expected, on_offer):
+            return Judged(case["id"], Verdict.REPAIRED, "recorded CPUs that were not on offer")
+        if wrong:
+            return Judged(case["id"], Verdict.FAILED, f"step {number}: {wrong}")
+    if expect["restart_error"]:
+        return Judged(case["id"], Verdict.REPAIRED, "the reference refuses its own state")
+    return Judged(case["id"], Verdict.PASSED)
+
+
+def _is_unsound(manager: CPUManager, step: Case, expected: Case, on_offer: CPUSet) -> bool:
+    """Whether the recorded step hands out CPUs that were neither available nor the pod's own.
+
+    An app container's CPUs must also be none that an app container before it got in the same step.
+    """
+    inits = {c["name"] for c in step.get("init_containers", ())}
+    own = CPUSet()
+    for (uid, _), cpus in manager.held.items():
+        own |= cpus if uid == step["pod"] else CPUSet()
+    given = CPUSet()
+    for entry in expected.get("containers", ()):
+        cpus = CPUSet.parse(entry.get("cpuset") or "")
+        if not cpus <= on_offer | own or not cpus.isdisjoint(given):
+            return True
+        given |= CPUSet() if entry["container"] in inits else cpus
+    return False
+
+
+def _step(manager: CPUManager, case: Case, step: Case, expect: Case) -> str:
+    if step["op"] == "remove_container":
+        manager.remove(step["pod"], step["container"])
+        return ""
+    pod = Pod.of(step)
+    if step["op"] == "pod_hints":
+        ours = shown_wishes(manager.pod_wishes(pod))
+        recorded = None if expect["no_preference"] else {"cpu": expect["hints"]}
+        return "" if ours == recorded else f"pod hints ours {ours} recorded {recorded}"
+    return _add(manager, case, step, pod, expect["containers"])
+
+
+def _add(manager: CPUManager, case: Case, step: Case, pod: Pod, expected: Sequence[Mapping[str, Any]]) -> str:
+    for container, expect in zip(pod.containers, expected, strict=False):
+        wishes = manager.wishes(pod, container)
+        recorded = None if expect["no_preference"] else {"cpu": expect["hints"]}
+        if shown_wishes(wishes) != recorded:
+            return f"{container.name} hints ours {shown_wishes(wishes)} recorded {recorded}"
+        error: AdmissionError | None = None
+        try:
+            if step["affinity"] == "merge":
+                policy = TopologyManagerPolicy(case["tm_policy"])
+                nodes = NodeMask.from_ids(node for node, _ in manager.tables.nodes)
+                merged = merge(policy, nodes, [wishes])
+                if as_pair(merged) != expect["merged"]:
+                    return f"{container.name} merged ours {as_pair(merged)} recorded {expect['merged']}"
+                admit(policy, nodes, [wishes])
+            else:
+                mask = step["affinity"]
+                merged = MergedHint(None if mask is None else NodeMask(mask), bool(step.get("preferred")))
+            manager.allocate(pod, container, merged)
+        except AdmissionError as refusal:
+            error = refusal
+        if not same_error(error, expect["error"]):
+            return f"{container.name} error ours {error} recorded {expect['error']}"
+        if error:
+            return ""
+        ours = manager.held.get((pod.uid, container.name))
+        if (None if ours is None else str(ours)) != expect["cpuset"]:
+            return f"{container.name} ours {ours} recorded {expect['cpuset']}"
+        reusable = str(manager.reusable.get(pod.uid, CPUSet()))
+        if reusable != expect["reusable_after"]:
+            return f"{container.name} reusable ours {reusable} recorded {expect['reusable_after']}"
+    return ""
