@@ -1,0 +1,144 @@
+"""Stand-ins for what the agent touches; every one writes what it was asked into one journal, in order."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nri_plugin.app.effects import Effects
+from nri_plugin.app.handler import Answer, Handler
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.engine import decide
+from nri_plugin.errors import CheckpointError, HostError
+from nri_plugin.host.cgroup import WriteOutcome
+from nri_plugin.nri.events import NRIEvent, Request
+from nri_plugin.options import Node
+from nri_plugin.state import CgroupRef, State
+
+
+class Clock:
+    """Seconds that pass only when told."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def name_of(ref: CgroupRef) -> str:
+    return ref.path or ref.parent
+
+
+@dataclass
+class FakeCgroups:
+    """A tree in memory; `failing` names cgroups the kernel refuses, `missing` those that are not there."""
+
+    journal: list[str]
+    values: dict[str, CPUSet] = field(default_factory=dict)
+    failing: set[str] = field(default_factory=set)
+    missing: set[str] = field(default_factory=set)
+
+    def write_cpus(self, ref: CgroupRef, cpus: CPUSet) -> WriteOutcome:
+        name = name_of(ref)
+        if name in self.missing:
+            return WriteOutcome.MISSING
+        if name in self.failing:
+            self.journal.append(f"write {name} failed")
+            raise HostError(name, f"{cpus} was not taken")
+        if self.values.get(name) == cpus:
+            return WriteOutcome.UNCHANGED
+        self.values[name] = cpus
+        self.journal.append(f"write {name}={cpus}")
+        return WriteOutcome.WRITTEN
+
+    def read_effective(self, ref: CgroupRef) -> CPUSet | None:
+        name = name_of(ref)
+        if name in self.failing:
+            raise HostError(name, "unreadable")
+        return self.values.get(name)
+
+    def missing_error(self, ref: CgroupRef) -> HostError:
+        return HostError(name_of(ref), "no such cgroup")
+
+
+@dataclass
+class FakeCheckpoint:
+    """A file in memory; `failures` are how many of the next saves fail."""
+
+    journal: list[str]
+    saved: State | None = None
+    failures: int = 0
+    timeouts: list[float] = field(default_factory=list)
+
+    def save(self, state: State, timeout_s: float) -> None:
+        self.timeouts.append(timeout_s)
+        if self.failures:
+            self.failures -= 1
+            self.journal.append("save failed")
+            raise CheckpointError("/run/x/state.json", "cannot be saved: no space left")
+        self.saved = state
+        self.journal.append("save")
+
+    def close(self, timeout_s: float) -> bool:
+        self.journal.append("close")
+        return True
+
+
+class LogLines(logging.Handler):
+    """Keeps log records as (level, text, fields)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[str, str, dict[str, object]]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append((record.levelname, record.getMessage(), dict(getattr(record, "fields", {}))))
+
+    def texts(self, level: str) -> list[str]:
+        return [text for name, text, _ in self.lines if name == level]
+
+    def fields(self, text: str) -> dict[str, object]:
+        return next(fields for _, found, fields in self.lines if found == text)
+
+
+def recording_log() -> tuple[logging.Logger, LogLines]:
+    lines = LogLines()
+    log = logging.Logger("test", logging.DEBUG)  # noqa: LOG001 - of this bench alone
+    log.addHandler(lines)
+    return log, lines
+
+
+class Bench:
+    """A handler on fakes, with the real engine unless another `decide` is given."""
+
+    def __init__(
+        self, node: Node, state: State | None = None, decide: Callable[..., object] = decide
+    ) -> None:
+        self.journal: list[str] = []
+        self.cgroups = FakeCgroups(self.journal)
+        self.checkpoint = FakeCheckpoint(self.journal)
+        self.clock = Clock()
+        self.log, self.lines = recording_log()
+        self.handler = Handler(
+            node,
+            state or State(),
+            decide=decide,  # type: ignore[arg-type]
+            effects=Effects(self.cgroups),
+            checkpoint=self.checkpoint,
+            log=self.log,
+            clock=self.clock,
+        )
+        self._calls = 0
+
+    def ask(self, event: NRIEvent, time_left: float | None = 2.0) -> Answer:
+        """Let the handler answer; the journal gets an `answer` or `refuse`."""
+        self._calls += 2
+        deadline = None if time_left is None else self.clock.now + time_left
+        answer = self.handler.handle(Request(self._calls, deadline, event))
+        self.journal.append("refuse" if answer.refusal else "answer")
+        return answer
+
+    def forget(self) -> None:
+        """Begin a new page of the journal."""
+        self.journal.clear()
+        self.lines.lines.clear()

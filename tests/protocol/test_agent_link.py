@@ -1,0 +1,368 @@
+"""The agent's connection against the runtime's side of every NRI release."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nri_plugin.app.agent import SUBSCRIPTION, Identity
+from nri_plugin.errors import ConfigError
+from nri_plugin.nri import events as nri
+from nri_plugin.nri.messages import EventMask
+from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.simulator.runtime_events import Answered, Configured, RegistrationRejected
+from nri_plugin.simulator.runtime_profile import CONTAINERD_1_7, CONTAINERD_2_1, PROFILES
+from tests.agent_fakes import Bench
+from tests.agent_runtime import Rig, is_synchronized
+from tests.builders import container, node, pod
+
+POD = pod("exclusive", cpu=2)
+CREATE = nri.CreateContainer(POD, container(POD, cpu=2))
+SILENT = "connection to the container runtime ended"
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Rig]]:
+    """Makes rigs and closes them."""
+    rigs: list[Rig] = []
+
+    def new(bench: Bench | None = None, **options: object) -> Rig:
+        rigs.append(Rig(bench or Bench(node(pool_floor=False)), **options))  # type: ignore[arg-type]
+        return rigs[-1]
+
+    yield new
+    for rig in rigs:
+        rig.close()
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_every_release_gets_registration_subscription_and_an_answer(make, profile):
+    rig = make(profile=profile)
+    rig.start()
+    assert is_synchronized(rig.peer)
+    assert rig.peer.of(Configured) == [Configured(SUBSCRIPTION)]
+    answer = rig.ask(CREATE)
+    assert answer.response.resources.cpus == "2-3"
+    assert rig.ask(nri.StartContainer(POD, CREATE.container)).error == ""
+
+
+def test_the_subscription_is_legal_on_every_release_and_never_zero():
+    assert 0 < SUBSCRIPTION <= EventMask(0x07FF)
+
+
+def test_registration_does_not_wait_for_the_runtime_to_say_something(make):
+    rig = make()
+    rig.serves = False
+    rig.link.connect()
+    assert rig.peer.sock.recv(4096)
+
+
+def test_the_words_of_a_refusal_reach_the_runtime_and_the_connection_stays(make):
+    bench = Bench(node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE))
+    rig = make(bench)
+    rig.start()
+    answer = rig.ask(nri.CreateContainer(POD, container(POD, cpu=12)))
+    assert answer.error.startswith("TopologyAffinityError: ")
+    assert rig.ask(CREATE).response.resources.cpus == "2-3"
+    assert len(rig.peers) == 1
+
+
+def test_a_checkpoint_failure_refuses_over_the_wire_and_nothing_changed(make):
+    rig = make()
+    rig.start()
+    before = rig.bench.handler.state
+    rig.bench.checkpoint.failures = 1
+    assert "no space left" in rig.ask(CREATE).error
+    assert rig.bench.handler.state is before
+
+
+def test_a_killed_runtime_is_connected_to_again_at_once(make):
+    rig = make()
+    rig.start()
+    rig.ask(CREATE)
+    rig.kill()
+    rig.settle()
+    rig.settle()
+    assert len(rig.peers) == 2
+    assert is_synchronized(rig.peer)
+
+
+def test_an_absent_runtime_is_waited_for_in_growing_pauses_with_one_line(make):
+    rig = make()
+    rig.is_up = False
+    rig.start()
+    for seconds in (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0):
+        rig.pass_time(seconds)
+    assert rig.bench.lines.texts("WARNING") == ["no connection to the container runtime, trying on"]
+    rig.is_up = True
+    rig.pass_time(4.9)
+    assert rig.peers == []
+    rig.pass_time(0.1)
+    assert is_synchronized(rig.peer)
+
+
+def test_a_second_absence_is_told_again(make):
+    rig = make()
+    rig.is_up = False
+    rig.start()
+    rig.is_up = True
+    rig.pass_time(5.0)
+    rig.is_up = False
+    rig.kill()
+    rig.pass_time(5.0)
+    assert rig.bench.lines.texts("WARNING").count("no connection to the container runtime, trying on") == 2
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\xff" * 64,
+        b"GET / HTTP/1.1\r\n\r\n" * 20,
+        b"\x00\x00\x00\x01\xff\xff\xff\xff" + b"x" * 64,
+        b"\x00\x00\x00\x01\x00\x00\x00\x0a\x7f\xff\xff\xff\x00\x00\x00\x03\x01\x00",
+        b"\x00\x00\x00\x01\x00\x00\x00\x0c\x00\x00\x00\x02\x00\x00\x00\x03\x01\x00\xff\xff",
+    ],
+    ids=["ones", "http", "huge-mux-frame", "huge-ttrpc-frame", "garbage-request"],
+)
+def test_garbage_ends_in_a_new_connection_that_works(make, garbage: bytes):
+    rig = make()
+    rig.start()
+    rig.send_raw(garbage)
+    rig.pass_time(11.0)  # what is only incomplete is given up after a while
+    rig.settle()
+    assert len(rig.peers) == 2
+    assert SILENT in rig.bench.lines.texts("WARNING")
+    assert rig.bench.lines.fields(SILENT)["err"]
+    assert rig.ask(CREATE).response.resources.cpus == "2-3"
+
+
+def test_a_peer_that_only_sends_garbage_is_tried_in_growing_pauses(make):
+    rig = make()
+    rig.serves = False
+    rig.start()
+    for _ in range(8):
+        rig.send_raw(b"\xff" * 64)
+        rig.pass_time(0.1)
+    assert len(rig.peers) < 6
+
+
+def test_a_half_sent_frame_at_the_end_of_the_connection_is_no_crash(make):
+    rig = make()
+    rig.start()
+    rig.peer.sock.send(b"\x00\x00\x00\x01\x00\x00\x10\x00abc")
+    rig.kill()
+    rig.settle()
+    rig.settle()
+    assert is_synchronized(rig.peer)
+    assert len(rig.peers) == 2
+
+
+def be_late_once(rig: Rig) -> None:
+    """The next decision takes longer than the runtime waits."""
+    decide, late = rig.bench.handler._decide, [3.0]
+
+    def slow(on, state, event):
+        rig.bench.clock.now += late.pop() if late else 0.0
+        return decide(on, state, event)
+
+    rig.bench.handler._decide = slow
+
+
+def test_a_late_answer_to_synchronize_is_followed_by_a_new_connection_at_once(make):
+    """NRI 0.6 keeps a plugin that was late connected and never calls it again."""
+    rig = make(profile=CONTAINERD_1_7)
+    be_late_once(rig)
+    rig.start()
+    rig.settle()
+    assert rig.peers[0].session.is_zombie
+    assert len(rig.peers) == 2
+    assert is_synchronized(rig.peer)
+    assert "Synchronize" in str(rig.bench.lines.fields(SILENT)["err"])
+
+
+def test_a_kick_for_lateness_is_followed_by_a_new_connection_at_once(make):
+    rig = make(profile=CONTAINERD_2_1)
+    rig.start()
+    be_late_once(rig)
+    assert rig.ask(CREATE).is_fail_open
+    assert len(rig.peers) == 2
+    assert is_synchronized(rig.peer)
+
+
+def test_a_late_answer_the_runtime_does_not_close_for_is_closed_by_us(make):
+    rig = make()
+    rig.start()
+    be_late_once(rig)
+    first = rig.peer
+    call = first.session.call(CREATE, rig.bench.clock.now)
+    first.sock.sendall(first.session.data_to_send())
+    rig.serves = False
+    rig.turn()
+    assert call is not None
+    rig.pass_time(0.9)
+    assert len(rig.peers) == 1
+    rig.pass_time(0.2)
+    assert len(rig.peers) == 2
+
+
+def test_a_runtime_that_never_configures_is_given_up_after_a_while(make):
+    rig = make()
+    rig.serves = False
+    rig.start()
+    rig.pass_time(29.0)
+    assert len(rig.peers) == 1
+    rig.pass_time(1.5)
+    rig.settle()
+    assert len(rig.peers) == 2
+
+
+def test_a_refused_name_ends_the_agent_with_the_runtimes_words(make):
+    rig = make()
+    rig.link._new_session = lambda: _unchecked_session("")
+    rig.start()
+    assert rig.peer.of(RegistrationRejected)
+    assert rig.loop.run() == 2
+    assert "plugin name is empty" in str(
+        rig.bench.lines.fields("the runtime refused to register this plugin")["err"]
+    )
+    assert len(rig.peers) == 1
+
+
+def _unchecked_session(name: str):
+    session = Identity("nri-pin", "90").session()
+    session.plugin_name = name
+    return session
+
+
+def test_a_launched_agent_takes_its_configuration_from_configure(make):
+    bench = Bench(node(pool_floor=False))
+    texts: list[str] = []
+
+    def prepare(text: str):
+        texts.append(text)
+        return bench.handler
+
+    identity = Identity("pin", "10", descriptor=3)
+    rig = make(bench, identity=identity, prepare=prepare, config="a: b", launched_as=("pin", "10"))
+    rig.start()
+    assert texts == ["a: b"]
+    assert rig.ask(CREATE).response.resources.cpus == "2-3"
+
+
+def test_a_launched_agent_without_synchronize_serves_events(make):
+    """NRI before 0.7 never synchronizes a plugin it launched."""
+    bench = Bench(node(pool_floor=False))
+    rig = make(
+        bench,
+        profile=CONTAINERD_1_7,
+        identity=Identity("pin", "10", descriptor=3),
+        prepare=lambda text: bench.handler,
+        launched_as=("pin", "10"),
+    )
+    rig.synchronizes = False
+    rig.start()
+    rig.pass_time(100.0)
+    assert not is_synchronized(rig.peer)
+    assert rig.ask(CREATE).response.resources.cpus == "2-3"
+
+
+def test_a_launched_agent_refuses_a_wrong_configuration_and_ends_with_2(make):
+    bench = Bench(node())
+
+    def prepare(text: str):
+        raise ConfigError("NRI drop-in:1:1", "unknown key")
+
+    rig = make(
+        bench, identity=Identity("pin", "10", descriptor=3), prepare=prepare, launched_as=("pin", "10")
+    )
+    rig.start()
+    assert rig.loop.run() == 2
+    assert "NRI drop-in:1:1: unknown key" in rig.peer.session.lost
+
+
+def test_a_launched_agent_ends_with_its_connection(make):
+    bench = Bench(node())
+    rig = make(
+        bench,
+        identity=Identity("pin", "10", descriptor=3),
+        prepare=lambda text: bench.handler,
+        launched_as=("pin", "10"),
+    )
+    rig.start()
+    rig.kill()
+    rig.settle()
+    assert rig.loop.run() == 1
+    assert len(rig.peers) == 1
+
+
+def test_an_answer_the_protocol_does_not_allow_becomes_an_error_and_the_connection_stays(make):
+    rig = make()
+    rig.start()
+    decide = rig.bench.handler._decide
+    update = nri.ContainerUpdate(CREATE.container.id, CREATE.container.resources)
+
+    def twice(on, state, event):
+        from nri_plugin.decision import Decision
+
+        return Decision(state, nri.CreateContainerResponse(updates=(update, update)))
+
+    rig.bench.handler._decide = twice
+    assert rig.ask(CREATE).error
+    rig.bench.handler._decide = decide
+    assert rig.ask(CREATE).response.resources.cpus == "2-3"
+    assert "answer not sent" in rig.bench.lines.texts("ERROR")
+
+
+def test_a_bug_in_the_session_costs_the_connection_and_not_the_agent(make):
+    rig = make()
+    rig.start()
+
+    def broken(data, now):
+        raise RuntimeError("bug")
+
+    rig.link._connection.session.receive_data = broken  # type: ignore[union-attr, method-assign]
+    rig.peer.session.call(CREATE, rig.bench.clock.now)
+    rig.settle()
+    rig.settle()
+    assert len(rig.peers) == 2
+    assert "internal error, connection given up" in rig.bench.lines.texts("ERROR")
+
+
+def test_a_long_list_of_containers_is_synchronized_in_one_piece_and_in_parts(make):
+    pods = tuple(pod(f"p{n}", "Burstable") for n in range(40))
+    containers = tuple(container(of, f"c{n}", cpu=0.1) for of in pods for n in range(5))
+    for profile in (CONTAINERD_1_7, CONTAINERD_2_1):
+        rig = make(profile=profile)
+        rig.listed = (pods, containers)
+        rig.start()
+        assert is_synchronized(rig.peer)
+        assert len(rig.bench.handler.state.containers) == 200
+
+
+def test_effective_values_are_read_after_the_answer_has_left(make):
+    rig = make()
+    rig.start()
+    rig.ask(CREATE)
+    order: list[str] = []
+    send, read = rig.link._connection.transport.send, rig.bench.cgroups.read_effective  # type: ignore[union-attr]
+
+    def sending(data: bytes) -> None:
+        if data:
+            order.append("sent")
+        send(data)
+
+    def reading(ref):
+        order.append("read")
+        return read(ref)
+
+    rig.link._connection.transport.send = sending  # type: ignore[union-attr, method-assign]
+    rig.bench.cgroups.read_effective = reading  # type: ignore[method-assign]
+    rig.ask(nri.StartContainer(POD, CREATE.container))
+    order.clear()
+    rig.ask(nri.PostStartContainer(POD, CREATE.container))
+    assert order == ["sent", "read"]
+
+
+def test_a_runtime_that_says_goodbye_is_answered(make):
+    rig = make()
+    rig.start()
+    assert isinstance(rig.ask(nri.Shutdown()), Answered)
