@@ -18,6 +18,7 @@ from nri_plugin.policy.hints import (
     Provider,
     Wish,
     masks_in_order,
+    sums_by_mask,
 )
 from nri_plugin.policy.memory_reuse import NO_REUSE, Reuse
 from nri_plugin.policy.memory_state import MemoryState
@@ -67,15 +68,15 @@ def memory_hints(
     A hint is preferred when no smaller mask has enough allocatable memory, promised or not.
     """
     nodes = state.machine.nodes
-    free = [Need(size, state.free(name)) for name, size in request.items()]
     narrowest = _narrowest(state, request)
-    listed = masks_in_order(nodes) if len(nodes) <= LISTED_NODES else _special_masks(state, reuse)
-    hints = tuple(
-        Hint(mask, size == narrowest)
-        for mask, size in listed
-        if not is_barred(state, mask) and _fits(free, list(request), mask, reuse)
-    )
-    return hints, None if len(nodes) <= LISTED_NODES else _family(state, free, narrowest)
+    if len(nodes) <= LISTED_NODES:
+        masks = _with_room(state, request, masks_in_order(nodes), reuse)
+        return tuple(
+            Hint(mask, size == narrowest) for mask, size in masks if not is_barred(state, mask)
+        ), None
+    masks = _special_masks(state, request, reuse)
+    hints = tuple(Hint(mask, size == narrowest) for mask, size in masks if not is_barred(state, mask))
+    return hints, _family(state, request, narrowest)
 
 
 def _narrowest(state: MemoryState, request: Mapping[str, int]) -> int:
@@ -87,31 +88,47 @@ def _narrowest(state: MemoryState, request: Mapping[str, int]) -> int:
 
 def is_barred(state: MemoryState, mask: int) -> bool:
     """Whether a group forbids the mask: one node that is grouped, or several of which one is in other use."""
+    if not mask & state.in_use:
+        return False
     nodes = list(bits.iterate(mask))
     if len(nodes) == 1:
         return state.group[nodes[0]].bit_count() > 1
     return any(state.assignments[node] and state.group[node] != mask for node in nodes)
 
 
-def _fits(free: Sequence[Need], names: Sequence[str], mask: int, reuse: Reuse) -> bool:
-    nodes = list(bits.iterate(mask))
-    return all(
-        sum(map(need.by_node.__getitem__, nodes)) + reuse.get((mask, name), 0) >= need.amount
-        for need, name in zip(free, names, strict=True)
+def _with_room(
+    state: MemoryState, request: Mapping[str, int], masks: Sequence[tuple[int, int]], reuse: Reuse
+) -> Sequence[tuple[int, int]]:
+    """Those of `masks`, over few nodes, that have enough free or reusable of everything."""
+    for name, size in request.items():
+        free = sums_by_mask(state.free(name))
+        reusable = {mask: amount for (mask, resource), amount in reuse.items() if resource == name}
+        if reusable:
+            free |= {mask: free[mask] + amount for mask, amount in reusable.items()}
+        masks = [pair for pair in masks if free[pair[0]] >= size]
+    return masks
+
+
+def _special_masks(state: MemoryState, request: Mapping[str, int], reuse: Reuse) -> list[tuple[int, int]]:
+    """Masks with room that no family describes: single nodes, groups in use, and what can be reused."""
+    masks = (
+        {1 << node for node in state.machine.nodes} | set(state.group.values()) | {mask for mask, _ in reuse}
     )
-
-
-def _special_masks(state: MemoryState, reuse: Reuse) -> list[tuple[int, int]]:
-    """Masks that no family can describe: single nodes, groups in use, and what can be reused."""
-    masks = {1 << node for node in state.machine.nodes}
-    masks |= {state.group[node] for node in state.machine.nodes} | {mask for mask, _ in reuse}
+    for name, size in request.items():
+        free = state.free(name)
+        masks = {
+            mask
+            for mask in masks
+            if sum(free[node] for node in bits.iterate(mask)) + reuse.get((mask, name), 0) >= size
+        }
     return sorted(((mask, mask.bit_count()) for mask in masks), key=lambda pair: (pair[1], pair[0]))
 
 
-def _family(state: MemoryState, free: Sequence[Need], narrowest: int) -> Family | None:
+def _family(state: MemoryState, request: Mapping[str, int], narrowest: int) -> Family | None:
     """All masks of two or more nodes that have no blocks yet."""
     unused = bits.from_ids(node for node in state.machine.nodes if not state.assignments[node])
-    family = Family(unused, 0, tuple(free), narrowest, at_least=2)
+    needs = tuple(Need(size, state.free(name)) for name, size in request.items())
+    family = Family(unused, 0, needs, narrowest, at_least=2)
     return family if unused in family else None
 
 

@@ -5,6 +5,7 @@ Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go and state/.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from nri_plugin import bits
 from nri_plugin.options import ReservedMemory
@@ -85,6 +86,11 @@ class MemoryState:
     promised: Mapping[tuple[int, str], int]
     assignments: Mapping[int, int]
     group: Mapping[int, int]
+
+    @cached_property
+    def in_use(self) -> int:
+        """Mask of the nodes that hold blocks."""
+        return bits.from_ids(node for node, number in self.assignments.items() if number)
 
     def free(self, resource: str) -> dict[int, int]:
         """Bytes by node that are not promised."""
