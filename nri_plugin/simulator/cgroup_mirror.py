@@ -42,11 +42,13 @@ class CgroupMirror:
     Attributes:
         tree: the truth.
         root: the directory that stands for `/sys/fs/cgroup`.
+        rejections: every write from outside that was rejected; whoever reports them empties it.
     """
 
     def __init__(self, tree: CgroupTree, root: Path) -> None:
         self.tree = tree
         self.root = root
+        self.rejections: list[CgroupWriteError] = []
         self._base = root / "cpuset" if tree.version == V1 else root
         self._written: dict[Path, str] = {}
 
@@ -97,6 +99,7 @@ class CgroupMirror:
             for resource in Resource:
                 self._absorb_file(path, resource, accepted, rejected)
         self.flush()
+        self.rejections += rejected
         return Absorbed(tuple(accepted), tuple(rejected))
 
     def flush(self) -> None:

@@ -68,14 +68,13 @@ class Runtime:
         behaviour: whose ways it has.
         cgroups: where containers live.
         plugin: who is asked; replaced whenever one connects.
-        failed_updates: what the kernel did not take of a plugin's updates, for reports.
     """
 
     def __init__(self, behaviour: Behaviour, mirror: CgroupMirror, driver: Driver, memory_bytes: int) -> None:
         self.behaviour = behaviour
         self.plugin: Plugin = NoPlugin()
         self.cgroups = CgroupKeeper(mirror, _qos_slices(driver))
-        self.failed_updates: list[CgroupWriteError] = []
+        self._failed: list[CgroupWriteError] = []
         self._who = Identity(behaviour, driver, memory_bytes)
         self._sandboxes: dict[str, Sandbox] = {}
         self._records: dict[str, Record] = {}
@@ -225,7 +224,7 @@ class Runtime:
             try:
                 self._apply(record, update.resources)
             except CgroupWriteError as error:
-                self.failed_updates.append(error)
+                self._failed.append(error)
                 if not update.ignore_failure:
                     failed.append(update.container_id)
         return tuple(failed)
@@ -244,6 +243,13 @@ class Runtime:
     def absorb(self) -> Absorbed:
         """Take over what the agent wrote to cgroups."""
         return self.cgroups.mirror.absorb()
+
+    def take_rejections(self) -> list[CgroupWriteError]:
+        """The writes since the last time that a kernel would not have taken, by the plugin or on its behalf."""
+        mirror = self.cgroups.mirror
+        taken = [*self._failed, *mirror.rejections]
+        self._failed, mirror.rejections = [], []
+        return taken
 
     def placements(self) -> dict[str, Placement]:
         """What each container has, by `NAMESPACE/POD/CONTAINER`."""

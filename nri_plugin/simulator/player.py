@@ -1,0 +1,294 @@
+"""Plays a scenario and judges it: not by what the agent says, but by what the cgroups hold.
+
+After every step, whatever the scenario expects or does not expect: containers with CPUs of their own share
+them with nobody, they keep the very CPUs they were promised, and no write was one a kernel would reject.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.simulator.cgroup_tree import CgroupWriteError
+from nri_plugin.simulator.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.runtime import RefusedError
+from nri_plugin.simulator.runtime_store import Placement
+from nri_plugin.simulator.stage import Stage
+from nri_plugin.simulator.steps import (
+    Expect,
+    Online,
+    Part,
+    Remove,
+    Restart,
+    Run,
+    Say,
+    Start,
+    Step,
+    Stop,
+    Update,
+)
+from nri_plugin.state import QOSClass
+
+Placements = dict[str, Placement]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A running container whose CPUs are no longer what they were before the step."""
+
+    key: str
+    before: CPUSet
+    after: CPUSet
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A container that was refused, with the agent's words."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step did.
+
+    Attributes:
+        arrived: containers that exist since this step.
+        refused: containers that were refused in it.
+        changed: running containers whose effective CPUs changed.
+        left: keys of containers that no longer run.
+        compared: how many running containers were compared.
+        problems: what should not have happened, a sentence each.
+        took_s: the whole step, seconds.
+        updates: how many containers the agent had updated when it came back.
+    """
+
+    step: Step
+    arrived: tuple[Placement, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    changed: tuple[Change, ...] = ()
+    left: tuple[str, ...] = ()
+    compared: int = 0
+    problems: tuple[str, ...] = ()
+    took_s: float = 0.0
+    updates: int = 0
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What is noted while a step runs."""
+
+    arrived: list[str] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    updates: int = 0
+
+
+class Player:
+    """Plays steps on a stage.
+
+    Attributes:
+        refusals: why a container was refused, by `NAMESPACE/POD/CONTAINER`.
+        promised: the CPUs of each container that has its own, as first seen.
+    """
+
+    def __init__(self, stage: Stage, *, gives_exclusive: bool = True) -> None:
+        self.stage = stage
+        self.refusals: dict[str, str] = {}
+        self.promised: dict[str, CPUSet] = {}
+        self._gives_exclusive = gives_exclusive
+        self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
+        self._may_move = False
+
+    def play(self, step: Step) -> Outcome:
+        """Do one step and judge what came of it."""
+        began = time.monotonic()
+        before = self._running()
+        notes = _Notes()
+        self._act(step, notes)
+        self.stage.server.settle()
+        after = self._running()
+        changed = tuple(
+            Change(key, before[key].effective, after[key].effective)
+            for key in before
+            if key in after and before[key].effective != after[key].effective
+        )
+        placements = self.stage.runtime.placements()
+        return Outcome(
+            step=step,
+            arrived=tuple(placements[key] for key in notes.arrived if key in placements),
+            refused=tuple(notes.refused),
+            changed=changed,
+            left=tuple(key for key in before if key not in after),
+            compared=len([key for key in before if key in after]),
+            problems=(*notes.problems, *self._judge(step, after, changed)),
+            took_s=time.monotonic() - began,
+            updates=notes.updates,
+        )
+
+    def wants_own(self, key: str) -> int:
+        """How many CPUs of its own a container is to have: whole CPUs of a Guaranteed pod."""
+        pod, spec = self._specs[key]
+        is_whole = spec.cpu_request_milli % 1000 == 0
+        if not self._gives_exclusive or pod.qos is not QOSClass.GUARANTEED or not is_whole:
+            return 0
+        return spec.cpu_request_milli // 1000
+
+    def qos(self, key: str) -> QOSClass:
+        """The container's class."""
+        return self._specs[key][0].qos
+
+    def _act(self, step: Step, notes: _Notes) -> None:
+        try:
+            self._dispatch(step, notes)
+        except (CgroupWriteError, LookupError) as error:
+            notes.problems.append(str(error))
+
+    def _dispatch(self, step: Step, notes: _Notes) -> None:
+        match step:
+            case Say():
+                pass
+            case Run():
+                self._run(step, notes)
+            case Start():
+                self._start(step, notes)
+            case Stop() | Remove():
+                self._end(step)
+            case Update():
+                self._update(step, notes)
+            case Restart():
+                self._restart(step, notes)
+            case Online():
+                self._online(step)
+            case Expect():
+                self._expect(step, notes)
+
+    # ------------------------------------------------------------------ steps
+
+    def _run(self, step: Run, notes: _Notes) -> None:
+        runtime, pod = self.stage.runtime, step.pod
+        runtime.run_pod(pod)
+        for spec in pod.containers:
+            key = f"{pod.key}/{spec.name}"
+            self._specs[key] = (pod, spec)
+            self.refusals.pop(key, None)
+            try:
+                runtime.create(pod.key, spec)
+            except RefusedError as error:
+                self.refusals[key] = str(error)
+                notes.refused.append(Refusal(key, str(error)))
+                continue
+            notes.arrived.append(key)
+            if step.start:
+                runtime.start(key)
+
+    def _start(self, step: Start, notes: _Notes) -> None:
+        for key in self.stage.runtime.containers_of(step.target):
+            self.stage.runtime.start(key)
+            notes.arrived.append(key)
+
+    def _end(self, step: Stop | Remove) -> None:
+        runtime = self.stage.runtime
+        is_pod = step.target.count("/") == 1
+        if isinstance(step, Stop):
+            (runtime.stop_pod if is_pod else runtime.stop)(step.target)
+            return
+        for key in runtime.containers_of(step.target):
+            self.promised.pop(key, None)
+        (runtime.remove_pod if is_pod else runtime.remove)(step.target)
+
+    def _update(self, step: Update, notes: _Notes) -> None:
+        try:
+            self.stage.runtime.update(step.target, step.resources)
+        except RefusedError as error:
+            notes.refused.append(Refusal(step.target, str(error)))
+
+    def _restart(self, step: Restart, notes: _Notes) -> None:
+        if step.part is Part.RUNTIME:
+            self.stage.server.restart()
+            if not step.is_down:
+                notes.updates = len(self.stage.server.wait_for_plugin())
+            return
+        self.stage.kill_agent()
+        if not step.is_down:
+            notes.updates = len(self.stage.start_agent())
+
+    def _online(self, step: Online) -> None:
+        self.stage.runtime.cgroups.mirror.tree.set_online(step.cpus)
+        self.stage.runtime.cgroups.mirror.flush()
+        self._may_move = True
+
+    # ------------------------------------------------------------ expectations
+
+    def _expect(self, step: Expect, notes: _Notes) -> None:
+        if step.refused is not None:
+            notes.problems += self._unrefused(step.target, step.refused)
+            return
+        placement = self._running().get(step.target)
+        if placement is None:
+            why = self.refusals.get(step.target)
+            notes.problems.append(f"{step.target} should run" + (f", but was refused: {why}" if why else ""))
+            return
+        notes.problems += [
+            f"{step.target} should have {what} {expected}, it has {found}"
+            for what, expected, found in self._compared(step, placement)
+            if expected is not None and str(expected) != str(found)
+        ]
+
+    def _unrefused(self, key: str, expected: str) -> Iterator[str]:
+        reason = self.refusals.get(key)
+        if reason is None:
+            yield f"{key} should have been refused with {expected}, it was not"
+        elif expected not in reason:
+            yield f"{key} should have been refused with {expected}, it was with: {reason}"
+
+    def _compared(self, step: Expect, has: Placement) -> Iterator[tuple[str, object, object]]:
+        yield "cpus", step.cpus, has.effective
+        yield "memory nodes", step.mems, has.mems
+        yield "exclusive cpus:", step.exclusive, len(self.promised.get(step.target, CPUSet()))
+        yield "NUMA nodes:", step.numa_nodes, len(self.stage.topology.nodes_of(has.effective))
+        yield "uncore caches:", step.caches, self.caches_of(has.effective)
+
+    def caches_of(self, cpus: CPUSet) -> int:
+        """Over how many uncore caches these CPUs are spread."""
+        return sum(not group.isdisjoint(cpus) for _, group in self.stage.topology.caches)
+
+    # ----------------------------------------------------------------- judging
+
+    def _running(self) -> Placements:
+        return {key: each for key, each in self.stage.runtime.placements().items() if each.effective}
+
+    def _judge(self, step: Step, running: Placements, changed: tuple[Change, ...]) -> Iterator[str]:
+        yield from self._kernel_says()
+        if not self._may_move:
+            yield from self._overlaps(running)
+            yield from self._moves(running)
+        if isinstance(step, Restart):
+            for change in changed:
+                yield f"the restart changed {change.key} from {change.before} to {change.after}"
+
+    def _kernel_says(self) -> Iterator[str]:
+        runtime = self.stage.runtime
+        yield from (f"a kernel would reject: {error}" for error in runtime.take_rejections())
+
+    def _overlaps(self, running: Placements) -> Iterator[str]:
+        """Exclusive sets are disjoint and nothing else runs on them."""
+        own = {key: each for key, each in running.items() if self.wants_own(key)}
+        for key, placement in own.items():
+            for other, its in running.items():
+                common = placement.effective & its.effective
+                if other != key and common and not (other in own and other < key):
+                    yield f"{key} and {other} share CPUs {common}"
+
+    def _moves(self, running: Placements) -> Iterator[str]:
+        """A promise, once made, is kept."""
+        for key, placement in running.items():
+            wanted = self.wants_own(key)
+            if not wanted:
+                continue
+            if len(placement.effective) != wanted:
+                yield f"{key} should have {wanted} CPUs of its own, it runs on {placement.effective}"
+            promised = self.promised.setdefault(key, placement.effective)
+            if promised != placement.effective:
+                yield f"{key} was moved from {promised} to {placement.effective}"
