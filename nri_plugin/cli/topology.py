@@ -51,10 +51,9 @@ def distance_table(topology: Topology, width: int) -> str:
         return ""
     if 9 + 5 * len(topology.nodes) > width:
         return "\n".join(_distance_words(topology, node) for node in rows)
-    lines = ["distance " + "".join(f"{number:>5}" for number in topology.node_ids)]
-    for node in rows:
-        lines.append(f"NUMA {node.id:<4}" + "".join(f"{value:>5}" for value in node.distances or ()))
-    return "\n".join(lines)
+    head = "distance " + "".join(f"{number:>5}" for number in topology.node_ids)
+    lines = [f"NUMA {node.id:<4}" + "".join(f"{value:>5}" for value in node.distances or ()) for node in rows]
+    return "\n".join([head, *lines])
 
 
 def _distance_words(topology: Topology, node: NUMANode) -> str:

@@ -35,7 +35,11 @@ def discover(root: str = "/") -> Topology:
 
     Source: kernel Documentation/ABI/stable/sysfs-devices-system-cpu and -node.
     """
-    files = KernelFiles(root)
+    return read_topology(KernelFiles(root))
+
+
+def read_topology(files: KernelFiles) -> Topology:
+    """The machine whose files these are; see `discover`."""
     cpus = read_cpus(files)
     sockets = read_sockets(files, cpus.online)
     l3 = read_l3(files, cpus.online)

@@ -1,6 +1,5 @@
 """What sysfs says about where PCI devices and network interfaces are attached."""
 
-import os
 from typing import Any
 
 from nri_plugin import bits
@@ -31,8 +30,8 @@ def read_net(files: KernelFiles) -> dict[str, dict[str, Any]]:
     found = {}
     for name in sorted(files.names(NET_DIR) or ()):
         where = f"{NET_DIR}/{name}/device"
-        if os.path.lexists(files.path(where)):
-            address = os.path.basename(os.path.realpath(files.path(where)))
+        address = files.end_of_link(where)
+        if address is not None:
             found[name] = {"numa_node": files.number(f"{where}/numa_node"), "pci": address}
     return found
 
