@@ -256,8 +256,9 @@ def given_identity(environment: Mapping[str, str], log: logging.Logger) -> Ident
 
 
 def complain(error: NriPinError) -> None:
-    """The error where somebody reads it: standard error, or wherever log lines go."""
-    if logging.getLogger(LOGGER_NAME).handlers:
-        say(logging.getLogger(LOGGER_NAME), logging.ERROR, "cannot start", err=error)
-    if sys.stderr is not None:
+    """The error where somebody reads it: among the log lines once there are any, else on standard error."""
+    log = logging.getLogger(LOGGER_NAME)
+    if log.handlers:
+        say(log, logging.ERROR, "cannot start", err=error)
+    elif sys.stderr is not None:
         sys.stderr.write("".join(f"nri-pin: {line}\n" for line in str(error).splitlines()))

@@ -1,0 +1,164 @@
+"""The agent as a real process, and a runtime in this process that waits for what it says."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from nri_plugin.nri.events import NRIEvent
+from nri_plugin.nri.messages import Container, Pod
+from nri_plugin.simulator.machine import build_sysfs
+from nri_plugin.simulator.machine_text import parse
+from nri_plugin.simulator.runtime_events import (
+    Answered,
+    Configured,
+    ConnectionLost,
+    PluginRegistered,
+    RuntimeEvent,
+    Synchronized,
+)
+from nri_plugin.simulator.runtime_profile import CONTAINERD_2_1
+from nri_plugin.simulator.runtime_session import RuntimeSession
+
+REPOSITORY = Path(__file__).parent.parent
+PATIENCE_S = 30.0
+"""Only ever waited for by a failing test."""
+
+MACHINE = "1 socket, 2 NUMA each, 1 L3 each, 4 cores each, SMT 2, siblings adjacent, memory 8Gi each"
+
+
+def machine_root(folder: Path) -> Path:
+    """A machine of 16 CPUs and an empty cgroup v2 tree."""
+    root = folder / "host"
+    build_sysfs(parse(MACHINE), str(root))
+    cgroups = folder / "cgroup"
+    cgroups.mkdir()
+    (cgroups / "cgroup.controllers").write_text("cpuset cpu\n")
+    for name in ("cpuset.cpus.effective", "cpuset.mems.effective"):
+        (cgroups / name).write_text("0-15\n" if "cpus" in name else "0-1\n")
+    return root
+
+
+def config_text(folder: Path, **more: str) -> str:
+    """A configuration for `machine_root(folder)`."""
+    keys = {
+        "reservedSystemCPUs": '"0-1"',
+        "stateDir": str(folder / "state"),
+        "sysfsRoot": str(folder / "host"),
+        "cgroupRoot": str(folder / "cgroup"),
+        "nriSocket": str(folder / "nri.sock"),
+        "poolFloor": "false",
+        **more,
+    }
+    return "".join(f"{key}: {value}\n" for key, value in keys.items())
+
+
+class Peer:
+    """The runtime's end of the agent's connection; waits with a limit."""
+
+    def __init__(
+        self, sock: socket.socket, *, launched_as: tuple[str, str] | None = None, config: str = ""
+    ) -> None:
+        self.sock = sock
+        self.sock.settimeout(PATIENCE_S)
+        self.session = RuntimeSession(CONTAINERD_2_1, launched_as=launched_as)
+        self.session.accept(time.monotonic())
+        self.events: list[RuntimeEvent] = []
+        self.config = config
+        self.listed: tuple[tuple[Pod, ...], tuple[Container, ...]] = ((), ())
+
+    def wait_for(self, wanted: Callable[[RuntimeEvent], bool]) -> RuntimeEvent:
+        """Play the runtime until such an event comes."""
+        while True:
+            self._flush()
+            data = self.sock.recv(1 << 16)
+            for event in self.session.receive_data(data, time.monotonic()):
+                self.events.append(event)
+                self._react(event)
+                if wanted(event):
+                    self._flush()
+                    return event
+            assert data, f"the agent closed the connection: {self.events}"
+
+    def synchronize(self) -> None:
+        self.wait_for(lambda event: isinstance(event, Synchronized))
+
+    def ask(self, event: NRIEvent) -> Answered:
+        call = self.session.call(event, time.monotonic())
+        assert call is not None, f"the plugin is not asked about {type(event).__name__}"
+        answer = self.wait_for(lambda found: isinstance(found, Answered) and found.call == call)
+        assert isinstance(answer, Answered)
+        return answer
+
+    def _react(self, event: RuntimeEvent) -> None:
+        if isinstance(event, PluginRegistered):
+            self.session.configure(time.monotonic(), self.config)
+        elif isinstance(event, Configured):
+            self.session.synchronize(*self.listed, time.monotonic())
+        elif isinstance(event, ConnectionLost):
+            self._flush()
+
+    def _flush(self) -> None:
+        self.sock.sendall(self.session.data_to_send())
+
+
+class Process:
+    """A child with exactly this environment and these descriptors; `lines` is what it says on standard error.
+
+    Args:
+        arguments: after the interpreter.
+        descriptors: ours by the number the child sees.
+        is_heard: False: standard output and error are /dev/null, as a runtime starts plugins.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        environment: Mapping[str, str],
+        *,
+        descriptors: Mapping[int, int] | None = None,
+        is_heard: bool = True,
+    ) -> None:
+        said, says = os.pipe()
+        numbers = dict(descriptors or {})
+        actions: list[tuple[object, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+        for number in (1, 2):
+            if is_heard:
+                numbers[number] = says
+            else:
+                actions.append((os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0))
+        actions += [(os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in numbers.items()]
+        command = [sys.executable, *arguments]
+        self.pid = os.posix_spawn(sys.executable, command, environment, file_actions=actions)
+        os.close(says)
+        self.output = os.fdopen(said)
+        self.heard: list[str] = []
+        self._code: int | None = None
+
+    def wait_for_line(self, text: str) -> str:
+        """Read what it says until a line holds `text`."""
+        for line in self.output:
+            self.heard.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"the agent ended and never said {text!r}: {''.join(self.heard)}")
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Its exit code; minus the signal that killed it."""
+        if self._code is None:
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            self.heard += self.output.readlines()
+            self.output.close()
+        return self._code
+
+    def end(self) -> None:
+        """Kill it when it still runs."""
+        if self._code is None:
+            self.signal(signal.SIGKILL)
+            self.wait()

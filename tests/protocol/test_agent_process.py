@@ -1,0 +1,281 @@
+"""The agent as a real process: both starts, signals, restarts, a second instance."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.nri import events as nri
+from nri_plugin.simulator.runtime_events import ConnectionLost
+from tests.agent_process import REPOSITORY, Peer, Process, config_text, machine_root
+from tests.builders import container, pod
+
+POD = pod("exclusive", cpu=2)
+CREATE = nri.CreateContainer(POD, container(POD, cpu=2))
+FORBIDDEN = {
+    "asyncio",
+    "click",
+    "rich",
+    "grpc",
+    "hypothesis",
+    "kubernetes",
+    "ssl",
+    "http",
+    "pyroute2",
+    "numpy",
+}
+REPORT_MODULES = """
+import sys
+report = sys.argv.pop()
+from nri_plugin.__main__ import main
+code = main(sys.argv[1:])
+with open(report, "w") as file:
+    file.write(" ".join({name.partition(".")[0] for name in sys.modules}))
+raise SystemExit(code)
+"""
+
+
+class Site:
+    """A machine, a configuration and a runtime's socket in a folder; ends what it started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        machine_root(folder)
+        self.config = folder / "config.yaml"
+        self.config.write_text(config_text(folder))
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(folder / "nri.sock"))
+        self.listener.listen()
+        self.listener.settimeout(30)
+        self.processes: list[Process] = []
+        self.peers: list[Peer] = []
+
+    def start(self, *words: str) -> Process:
+        environment = {"PYTHONPATH": str(REPOSITORY), "PATH": os.environ["PATH"]}
+        return self.spawn(["-m", "nri_plugin", "run", "--config", str(self.config), *words], environment)
+
+    def spawn(self, arguments: list[str], environment: dict[str, str], **options: object) -> Process:
+        self.processes.append(Process(arguments, environment, **options))  # type: ignore[arg-type]
+        return self.processes[-1]
+
+    def accept(self) -> Peer:
+        self.peers.append(Peer(self.listener.accept()[0]))
+        return self.peers[-1]
+
+    def checkpoint(self) -> str:
+        return (self.folder / "state" / "state.json").read_text()
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.end()
+        for peer in self.peers:
+            peer.sock.close()
+        self.listener.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def launched(site: Site) -> Iterator[Callable[..., tuple[Process, Peer]]]:
+    """Starts the agent as a runtime does: descriptor 3, three variables, nobody listening."""
+
+    def launch(config: str = "", name: str = "pin") -> tuple[Process, Peer]:
+        ours, theirs = socket.socketpair()
+        environment = {"NRI_PLUGIN_NAME": name, "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3"}
+        with theirs:
+            process = site.spawn(
+                ["-I", "-c", launcher()], environment, descriptors={3: theirs.fileno()}, is_heard=False
+            )
+        site.peers.append(Peer(ours, launched_as=(name, "10"), config=config or config_text(site.folder)))
+        return process, site.peers[-1]
+
+    return launch
+
+
+def launcher() -> str:
+    """What the installed plugin file does; the checkout may not be installed in this interpreter."""
+    return f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from nri_plugin.__main__ import main; sys.exit(main())"
+
+
+def test_run_registers_places_and_ends_on_sigterm_with_nothing_undone(site: Site):
+    process = site.start()
+    peer = site.accept()
+    peer.synchronize()
+    assert peer.ask(CREATE).response.resources.cpus == "2-3"
+    saved = site.checkpoint()
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert site.checkpoint() == saved
+    assert "exclusive" in saved
+    assert any("stopping" in line for line in process.heard)
+
+
+def test_a_restarted_agent_remembers_and_gives_nobody_the_same_cpus(site: Site):
+    first = site.start()
+    peer = site.accept()
+    peer.synchronize()
+    peer.ask(CREATE)
+    first.end()
+    second = site.start()
+    peer = site.accept()
+    peer.listed = ((POD,), (container(POD, cpu=2, cpus="2-3"),))
+    peer.synchronize()
+    other = pod("other", cpu=2)
+    assert peer.ask(nri.CreateContainer(other, container(other, cpu=2))).response.resources.cpus == "4-5"
+    second.signal(signal.SIGTERM)
+    assert second.wait() == 0
+
+
+def test_a_runtime_that_went_away_is_connected_to_again(site: Site):
+    process = site.start()
+    site.accept().synchronize()
+    site.peers[-1].sock.close()
+    site.accept().synchronize()
+    assert site.peers[-1].ask(CREATE).response.resources.cpus == "2-3"
+    process.signal(signal.SIGINT)
+    assert process.wait() == 0
+
+
+def test_sigterm_ends_an_agent_that_waits_for_its_runtime(site: Site):
+    site.listener.close()
+    process = site.start()
+    process.wait_for_line("no connection to the container runtime")
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+
+
+def test_sighup_takes_a_new_configuration_over(site: Site):
+    process = site.start()
+    peer = site.accept()
+    peer.synchronize()
+    site.config.write_text(config_text(site.folder, reservedSystemCPUs='"0-3"'))
+    process.signal(signal.SIGHUP)
+    process.wait_for_line("configuration reloaded")
+    assert peer.ask(CREATE).response.resources.cpus == "4-5"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("reservedSystemCPUs", '"0-99"'), ("reservedSystemCPU", '"0"'), ("sysfsRoot", "/none")]
+)
+def test_a_bad_reload_keeps_the_former_configuration_and_says_so(site: Site, key: str, value: str):
+    process = site.start()
+    peer = site.accept()
+    peer.synchronize()
+    site.config.write_text(config_text(site.folder, **{key: value}))
+    process.signal(signal.SIGHUP)
+    process.wait_for_line("configuration not reloaded, the former one stays in force")
+    assert peer.ask(CREATE).response.resources.cpus == "2-3"
+
+
+def test_a_second_instance_on_the_same_state_directory_refuses_to_start(site: Site):
+    first = site.start()
+    site.accept().synchronize()
+    second = site.start()
+    assert second.wait() == 1
+    assert f"another agent (process {first.pid}) works on this state directory" in "".join(second.heard)
+
+
+def test_a_lock_ends_with_its_process_however_it_ended(site: Site):
+    first = site.start()
+    site.accept().synchronize()
+    first.end()
+    site.start()
+    site.accept().synchronize()
+
+
+def test_a_damaged_checkpoint_is_kept_aside_and_said(site: Site):
+    (site.folder / "state").mkdir()
+    (site.folder / "state" / "state.json").write_text("{damaged")
+    process = site.start()
+    line = process.wait_for_line("the checkpoint is damaged and was set aside")
+    assert "damaged-1" in line
+    assert (site.folder / "state" / "state.json.damaged-1").read_text() == "{damaged"
+    site.accept().synchronize()
+    assert site.peers[-1].ask(CREATE).response.resources.cpus == "2-3"
+
+
+def test_without_a_configuration_the_lines_to_add_are_printed_and_nothing_is_touched(site: Site):
+    site.config.unlink()
+    process = site.start()
+    assert process.wait() == 2
+    assert 'nri-pin: reservedSystemCPUs: "0"\n' in process.heard
+    assert not (site.folder / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--frobnicate",), "--frobnicate: no such option"),
+        (("--plugin-index", "7"), "must be two digits"),
+        (("--log-level", "loud"), "--log-level: expected debug, info, warning, error; found loud"),
+        (("--sysfs-root", "/none"), "/none"),
+        (("--state-dir", "/dev/null/x"), "choose another state directory"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(site: Site, words: tuple[str, ...], complaint: str):
+    process = site.start(*words)
+    assert process.wait() in (1, 2)
+    assert len([line for line in process.heard if complaint in line]) == 1
+    assert "Traceback" not in "".join(process.heard)
+
+
+def test_json_lines_are_json(site: Site):
+    process = site.start("--log-format", "json")
+    line = json.loads(process.wait_for_line("ready"))
+    assert (line["msg"], line["cpus"], line["reserved"]) == ("ready", "0-15", "0-1")
+    site.accept().synchronize()
+
+
+def test_a_launched_plugin_serves_with_an_empty_environment_and_logs_where_it_can(site: Site, launched):
+    process, peer = launched()
+    peer.synchronize()
+    assert peer.ask(CREATE).response.resources.cpus == "2-3"
+    assert "exclusive" in site.checkpoint()
+    peer.sock.close()
+    assert process.wait() == 1
+
+
+def test_a_launched_plugin_with_a_name_nobody_may_have_still_serves(launched):
+    _, peer = launched(name="we ird")
+    peer.synchronize()
+    assert peer.ask(CREATE).response.resources.cpus == "2-3"
+
+
+def test_a_launched_plugin_with_a_wrong_drop_in_refuses_to_be_configured(site: Site, launched):
+    process, peer = launched(config="reservedSystemCPU: 0\n")
+    lost = peer.wait_for(lambda event: isinstance(event, ConnectionLost))
+    assert "NRI drop-in:1:1" in lost.reason
+    assert process.wait() == 2
+    assert not (site.folder / "state").exists()
+
+
+def test_a_launched_plugin_waits_for_its_former_instance_to_end(site: Site, launched):
+    former, peer = launched()
+    peer.synchronize()
+    _, successor = launched()
+    peer.sock.close()
+    successor.synchronize()
+    assert former.wait() == 1
+
+
+def test_the_agent_loads_nothing_that_only_commands_need(site: Site, tmp_path: Path):
+    report = tmp_path / "modules.json"
+    words = ["run", "--config", str(site.config), str(report)]
+    process = site.spawn(["-c", REPORT_MODULES, *words], {"PYTHONPATH": str(REPOSITORY)})
+    peer = site.accept()
+    peer.synchronize()
+    peer.ask(CREATE)
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    loaded = set(report.read_text().split())
+    assert "nri_plugin" in loaded
+    assert not loaded & FORBIDDEN
