@@ -16,7 +16,6 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # what shells report for SIGINT
 
 DEBUG_VARIABLE = "NRI_PIN_DEBUG"
-HELP_OPTIONS = frozenset({"--help", "-h"})
 
 
 def agent_arguments(args: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
@@ -26,9 +25,7 @@ def agent_arguments(args: Sequence[str], environment: Mapping[str, str]) -> list
     """
     if not args:
         return [] if environment.get("NRI_PLUGIN_SOCKET") else None
-    if args[0] == "run" and HELP_OPTIONS.isdisjoint(args[1:]):
-        return list(args[1:])
-    return None
+    return list(args[1:]) if args[0] == "run" else None
 
 
 def start(args: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -17,8 +17,8 @@ SOCKET = {"NRI_PLUGIN_SOCKET": "3"}
     [
         (["run"], {}, []),
         (["run", "--config", "x"], {}, ["--config", "x"]),
-        (["run", "--help"], {}, None),
-        (["run", "-h"], {}, None),
+        (["run", "--help"], {}, ["--help"]),
+        (["state", "run"], {}, None),
         ([], SOCKET, []),
         ([], {}, None),
         (["state", "show"], SOCKET, None),

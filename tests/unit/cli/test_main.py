@@ -24,12 +24,23 @@ def failing(monkeypatch: pytest.MonkeyPatch):
     return use
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_row_of_the_table_is_a_command_with_help_and_examples(name: str, capsys) -> None:
-    assert run_command_line([name, "--help"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith(f"Usage: nri-pin {name}")
-    assert "Examples:" in out
+def helps() -> list[tuple[str, ...]]:
+    """The words of every command, those of groups included."""
+    words: list[tuple[str, ...]] = []
+    for name in COMMANDS:
+        command = cli.group.get_command(click.Context(cli.group), name)
+        words += (
+            [(name, below) for below in command.commands] if isinstance(command, click.Group) else [(name,)]
+        )
+    return words
+
+
+def test_every_command_has_help_and_examples(capsys) -> None:
+    for words in helps():
+        assert run_command_line([*words, "--help"]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(f"Usage: nri-pin {' '.join(words)}")
+        assert "Examples:" in out, words
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:
@@ -86,9 +97,9 @@ def test_what_is_no_command_is_found_when_it_is_used(monkeypatch) -> None:
         run_command_line(["odd"])
 
 
-def test_run_says_that_it_must_be_the_first_word(capsys) -> None:
-    assert run_command_line(["run"]) == 2
-    assert "with run as the first word" in capsys.readouterr().err
+def test_run_reaches_the_agent_on_the_long_way_too(capsys) -> None:
+    assert run_command_line(["run", "--config", "/nonexistent/config.yaml"]) == 2
+    assert "/nonexistent/config.yaml: no configuration" in capsys.readouterr().err
 
 
 def test_the_format_option_has_one_name_and_a_default(capsys) -> None:
