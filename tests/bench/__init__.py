@@ -1,0 +1,1 @@
+"""Figures, not judgements: nothing here asserts a time. Run by hack/bench."""

@@ -1,0 +1,110 @@
+"""The real agent as a process, with a made-up machine below it and a made-up runtime above."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from nri_plugin.simulator.machine import build_sysfs, load
+from nri_plugin.simulator.plugin_link import PluginLink
+from nri_plugin.simulator.runtime import Truth
+from nri_plugin.simulator.runtime_profile import RuntimeProfile
+
+MACHINE = "epyc7742-2p-64c-smt-nps4"
+CONFIG = """\
+cpuManagerPolicy: static
+topologyManagerPolicy: best-effort
+reservedSystemCPUs: "0-1"
+stateDir: {base}/state
+nriSocket: {base}/nri.sock
+sysfsRoot: {machine}
+cgroupRoot: {base}/cgroup
+"""
+
+
+@dataclass(slots=True)
+class Running:
+    """An agent that is registered and synchronized.
+
+    Attributes:
+        link: the runtime's end of its connection.
+        pid: its process.
+        start_s: from starting the process to its being configured.
+        synchronize_s: from sending Synchronize to its answer.
+    """
+
+    link: PluginLink
+    pid: int
+    start_s: float
+    synchronize_s: float
+
+    def rss_mib(self) -> float:
+        """Its resident memory."""
+        for line in Path(f"/proc/{self.pid}/status").read_text("utf-8").splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) / 1024
+        raise ProcessLookupError(self.pid)
+
+
+@contextmanager
+def running(profile: RuntimeProfile, truth: Truth) -> Iterator[Running]:
+    """Start an agent, hand it `truth`, stop it in the end."""
+    with tempfile.TemporaryDirectory(prefix="nri-pin-bench-", dir=_memory()) as base:
+        _prepare(Path(base))
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(f"{base}/nri.sock")
+            server.listen(1)
+            began = time.monotonic()
+            command = [sys.executable, "-m", "nri_plugin", "run", "--config", f"{base}/config.yaml"]
+            with (
+                open(f"{base}/log", "wb") as log,
+                subprocess.Popen(command, stderr=log, env={**os.environ, "PYTHONPATH": os.getcwd()}) as agent,
+            ):
+                try:
+                    yield _joined(server, profile, truth, agent.pid, began)
+                finally:
+                    agent.terminate()
+
+
+def _joined(server: socket.socket, profile: RuntimeProfile, truth: Truth, pid: int, began: float) -> Running:
+    server.settimeout(20)
+    connection, _ = server.accept()
+    link = PluginLink(connection, profile)
+    told: list[float] = []
+    link.join(_noting(told, truth))
+    return Running(link, pid, told[0] - began, time.monotonic() - told[0])
+
+
+def _noting(told: list[float], truth: Truth) -> Callable[[], Truth]:
+    def tell() -> Truth:
+        told.append(time.monotonic())
+        return truth
+
+    return tell
+
+
+def _memory() -> str | None:
+    """Where files live in memory, as the default state directory does; the usual place where there is none."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+@cache
+def _machine() -> tempfile.TemporaryDirectory[str]:
+    """The made-up machine's tree, built once."""
+    folder = tempfile.TemporaryDirectory(prefix="nri-pin-bench-", dir=_memory())
+    build_sysfs(load(MACHINE), folder.name)
+    return folder
+
+
+def _prepare(base: Path) -> None:
+    (base / "cgroup").mkdir()
+    (base / "cgroup" / "cgroup.controllers").write_text("cpuset cpu memory\n")
+    (base / "cgroup" / "cpuset.cpus.effective").write_text("0-255\n")
+    (base / "config.yaml").write_text(CONFIG.format(base=base, machine=_machine().name))

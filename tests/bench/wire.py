@@ -1,0 +1,83 @@
+"""The agent as its runtime feels it: through a unix socket, checkpoint and all."""
+
+import time
+from collections.abc import Iterator
+
+from nri_plugin.nri import events as nri
+from nri_plugin.nri.messages import Container, ContainerState, Pod, Resources
+from nri_plugin.simulator.runtime import Truth
+from nri_plugin.simulator.runtime_profile import CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4
+from tests.bench.agent import Running, running
+from tests.bench.figures import Figure, milliseconds
+
+NOTHING = Truth((), ())
+ENVIRONMENT = tuple(f"VARIABLE_NUMBER_{number}=some value of a usual length {number}" for number in range(60))
+
+
+def figures(rounds: int) -> Iterator[Figure]:
+    """Start, round trips, Synchronize and memory."""
+    starts = []
+    for _ in range(max(3, rounds // 100)):
+        with running(CONTAINERD_2_1, NOTHING) as agent:
+            starts.append(agent.start_s)
+    yield milliseconds("process start to registered", starts)
+    with running(CONTAINERD_2_1, NOTHING) as agent:
+        yield Figure("resident memory, idle", "MiB", agent.rss_mib())
+        yield milliseconds("CreateContainer, back to back", _creations(agent, rounds, 0))
+        yield milliseconds("CreateContainer, every 20 ms", _creations(agent, rounds // 4, 0.02))
+    for pods, each in ((100, 3), (600, 5)):
+        for profile in (CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4):
+            with running(profile, crowd(pods, each)) as agent:
+                name = f"Synchronize {pods}+{pods * each}, NRI {profile.nri_version}"
+                yield milliseconds(name, [agent.synchronize_s])
+                if pods == 600 and profile is CONTAINERD_2_1:
+                    yield Figure("resident memory, 3,000 containers", "MiB", agent.rss_mib())
+                    yield milliseconds(
+                        "CreateContainer beside 3,000 containers", _creations(agent, rounds // 4, 0)
+                    )
+
+
+def _creations(agent: Running, rounds: int, pause_s: float) -> list[float]:
+    """Every second one exclusive; each pod ends before the next begins."""
+    took = []
+    for number in range(rounds):
+        of = _pod(f"bench-{number}", guaranteed=True)
+        container = _container(of, "app", 4 if number % 2 else 0.5)
+        agent.link.ask(nri.RunPodSandbox(of))
+        time.sleep(pause_s)
+        began = time.monotonic()
+        agent.link.ask(nri.CreateContainer(of, container))
+        took.append(time.monotonic() - began)
+        for event in (nri.StopContainer(of, container), nri.StopPodSandbox(of), nri.RemovePodSandbox(of)):
+            agent.link.ask(event)
+    return took
+
+
+def crowd(pods: int, each: int) -> Truth:
+    """A full node: one pod in twenty has an exclusive container."""
+    all_pods = [_pod(f"crowd-{number}", guaranteed=number % 20 == 0) for number in range(pods)]
+    containers = [
+        _container(of, f"c{number}", 2 if guaranteed and number == 0 else 0.25)
+        for of, guaranteed in ((of, "burstable" not in of.cgroup_parent) for of in all_pods)
+        for number in range(each)
+    ]
+    return Truth(tuple(all_pods), tuple(containers))
+
+
+def _pod(name: str, *, guaranteed: bool) -> Pod:
+    parent = "/kubepods" if guaranteed else "/kubepods/burstable"
+    return Pod(f"{name:0<64}", name, f"uid-{name}", "default", cgroup_parent=f"{parent}/poduid-{name}", pid=1)
+
+
+def _container(of: Pod, name: str, cpu: float) -> Container:
+    return Container(
+        f"{of.name}{name}".ljust(64, "0"),
+        of.id,
+        name,
+        ContainerState.RUNNING,
+        labels={f"label/{number}": "value" * 6 for number in range(10)},
+        annotations={f"io.kubernetes.annotation/{number}": "value" * 8 for number in range(12)},
+        env=ENVIRONMENT,
+        resources=Resources(cpu_shares=int(cpu * 1024), memory_limit_bytes=1 << 30),
+        cgroups_path=f"{of.cgroup_parent}/{of.name}{name}",
+    )
