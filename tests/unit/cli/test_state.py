@@ -1,0 +1,285 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from nri_plugin.cli.state import command
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.host.checkpoint import CheckpointFile
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import Node
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from tests.builders import node as a_node
+
+
+def pod(uid: str, name: str, qos: QOSClass = QOSClass.GUARANTEED) -> PodRecord:
+    return PodRecord(uid, f"sb-{uid}", name, "shop", qos, f"/kubepods/pod{uid}")
+
+
+def container(pod_uid: str, name: str, phase: Phase = Phase.RUNNING, unplaced: str = "") -> ContainerRecord:
+    path = f"/kubepods/pod{pod_uid}/{name}"
+    return ContainerRecord(
+        f"id-{name}", pod_uid, name, phase, CgroupRef(f"/kubepods/pod{pod_uid}", path), unplaced=unplaced
+    )
+
+
+STATE = State(
+    pods={"u1": pod("u1", "db-0"), "u2": pod("u2", "web-0", QOSClass.BURSTABLE)},
+    containers={
+        "id-web": container("u2", "web", unplaced="no 4 CPUs on a NUMA node"),
+        "id-db": container("u1", "db"),
+    },
+    allocations={
+        "u1/db": Allocation(CPUSet.of(2, 3), NodeMask.of(0), cpu_milli=2000),
+        "u1/next": Allocation(CPUSet.of(8)),
+    },
+)
+
+
+def save(directory: Path, state: State, node: Node | None) -> None:
+    CheckpointFile(str(directory), node, durable=False).save(state)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    save(tmp_path / "state", STATE, a_node())
+    return tmp_path / "state"
+
+
+def run(verb: str, directory: Path, *args: str) -> Result:
+    return CliRunner().invoke(command, [verb, "--state-dir", str(directory), *args])
+
+
+def show_json(directory: Path) -> dict[str, Any]:
+    return json.loads(run("show", directory, "-o", "json").output)
+
+
+def test_show_lists_exclusive_containers_first_and_the_pool_below(directory: Path) -> None:
+    lines = run("show", directory).output.splitlines()
+    assert lines[0].split() == ["NAMESPACE", "POD", "CONTAINER", "PHASE", "KIND", "CPUS", "NUMA", "MEMS"]
+    assert lines[1].split() == ["shop", "db-0", "db", "running", "exclusive", "2-3", "0", "0"]
+    assert lines[2].split() == ["shop", "web-0", "web", "running", "shared", "0-1,4-7,9-15", "0-1", "-"]
+    assert lines[3] == "unplaced: shop/web-0/web: no 4 CPUs on a NUMA node"
+    assert lines[4] == "kept for a container of u1/next: CPUs 8"
+    assert [line.split()[:3] for line in lines[6:9]] == [
+        ["exclusive", "2-3,8"],
+        ["shared", "pool", "0-1,4-7,9-15"],
+        ["reserved", "0-1"],
+    ]
+
+
+def test_show_json_tells_all_that_cgroups_can_be_compared_with(directory: Path) -> None:
+    report = show_json(directory)
+    assert report["exclusive"] == "2-3,8"
+    assert report["shared_pool"] == "0-1,4-7,9-15"
+    assert report["node"] == {
+        "online": "0-15",
+        "reserved": "0-1",
+        "numa_nodes": {"0": "0-7", "1": "8-15"},
+        "memory_nodes": "0-1",
+    }
+    assert report["containers"][0] == {
+        "pod_uid": "u1",
+        "namespace": "shop",
+        "pod": "db-0",
+        "qos": "Guaranteed",
+        "container": "db",
+        "id": "id-db",
+        "phase": "running",
+        "kind": "exclusive",
+        "cpus": "2-3",
+        "mems": "0",
+        "cpuset": "2-3",
+        "cpu_milli": 2000,
+        "unplaced": "",
+        "cgroup": {"parent": "/kubepods/podu1", "path": "/kubepods/podu1/db"},
+    }
+
+
+def test_show_json_gives_a_shared_container_no_cpus_but_a_cpuset(directory: Path) -> None:
+    shared = show_json(directory)["containers"][1]
+    assert (shared["kind"], shared["cpus"], shared["cpuset"]) == ("shared", "", "0-1,4-7,9-15")
+    assert shared["unplaced"] == "no 4 CPUs on a NUMA node"
+
+
+def test_show_json_lists_promises_that_wait_for_a_container(directory: Path) -> None:
+    assert show_json(directory)["waiting"] == [
+        {"pod_uid": "u1", "container": "next", "cpus": "8", "mems": ""}
+    ]
+
+
+def test_show_does_not_invent_what_the_checkpoint_does_not_know(tmp_path: Path) -> None:
+    orphan = State(containers={"id-x": container("gone", "x")})
+    save(tmp_path, orphan, None)
+    assert run("show", tmp_path).output.splitlines()[1].split() == [
+        "?",
+        "gone",
+        "x",
+        "running",
+        "shared",
+        "?",
+        "?",
+        "-",
+    ]
+    report = show_json(tmp_path)
+    assert report["node"] is None
+    assert report["shared_pool"] is None
+    assert (report["containers"][0]["pod"], report["containers"][0]["cpuset"]) == (None, None)
+
+
+def test_show_of_an_empty_checkpoint_is_a_table_without_rows(tmp_path: Path) -> None:
+    save(tmp_path, State(), a_node())
+    result = run("show", tmp_path)
+    assert result.exit_code == 0
+    assert "exclusive    -" in result.output
+
+
+def test_file_may_be_named_instead_of_the_directory(directory: Path) -> None:
+    result = CliRunner().invoke(command, ["show", "--file", str(directory / "state.json")])
+    assert result.exit_code == 0
+    assert "db-0" in result.output
+
+
+@pytest.mark.parametrize("verb", ["show", "verify"])
+def test_missing_checkpoint_exits_2_and_says_what_to_do(tmp_path: Path, verb: str) -> None:
+    result = run(verb, tmp_path)
+    assert result.exit_code == 2
+    assert "there is no checkpoint; name the agent's --state-dir" in result.output
+
+
+@pytest.mark.parametrize("verb", ["show", "verify"])
+def test_damaged_checkpoint_exits_2_and_stays_where_it_is(directory: Path, verb: str) -> None:
+    (directory / "state.json").write_text("damage")
+    before = sorted(directory.iterdir())
+    result = run(verb, directory)
+    assert result.exit_code == 2
+    assert "cannot be used" in result.output
+    assert sorted(directory.iterdir()) == before
+
+
+@pytest.mark.parametrize("args", [["--format", "svg"], ["--colour"]])
+def test_wrong_usage_exits_2(directory: Path, args: list[str]) -> None:
+    assert run("show", directory, *args).exit_code == 2
+
+
+def test_verify_of_sound_promises_exits_0_with_the_counts(directory: Path) -> None:
+    result = run("verify", directory)
+    assert result.exit_code == 0
+    assert result.output.endswith("state.json: sound; generation 1, 2 pods, 2 containers, 2 allocations\n")
+
+
+FINDINGS = {
+    "two promises of one CPU": (
+        STATE.with_allocation("u2/web", Allocation(CPUSet.of(3))),
+        "CPU 3 is exclusive to both u1/db and u2/web",
+    ),
+    "a reserved CPU": (
+        STATE.with_allocation("u2/web", Allocation(CPUSet.of(0))),
+        "reserved CPU 0 is exclusive to u2/web",
+    ),
+    "a CPU that is not online": (
+        STATE.with_allocation("u2/web", Allocation(CPUSet.of(15, 16))),
+        "CPUs 16 of u2/web are not online",
+    ),
+    "a NUMA node without memory": (
+        STATE.with_allocation("u2/web", Allocation(CPUSet.of(15), NodeMask.of(7))),
+        "u2/web is bound to NUMA nodes without memory",
+    ),
+    "a promise to a pod that is gone": (
+        STATE.with_allocation("u9/x", Allocation(CPUSet.of(15))),
+        "u9/x is promised CPUs or memory but its pod is not known",
+    ),
+}
+
+
+@pytest.mark.parametrize(("state", "finding"), FINDINGS.values(), ids=FINDINGS)
+def test_verify_exits_1_with_one_line_a_finding(tmp_path: Path, state: State, finding: str) -> None:
+    save(tmp_path, state, a_node())
+    result = run("verify", tmp_path)
+    assert result.exit_code == 1
+    assert result.output.splitlines()[0].startswith(finding)
+    assert "1 finding;" in result.output
+
+
+def test_verify_finds_contradictions_without_knowing_the_machine(tmp_path: Path) -> None:
+    save(tmp_path, STATE, None)
+    assert run("verify", tmp_path).exit_code == 0
+    save(tmp_path, STATE.with_allocation("u2/web", Allocation(CPUSet.of(3))), None)
+    assert run("verify", tmp_path).exit_code == 1
+
+
+def test_verify_json_lists_the_findings(tmp_path: Path) -> None:
+    save(tmp_path, STATE.with_allocation("u2/web", Allocation(CPUSet.of(3))), a_node())
+    report = json.loads(run("verify", tmp_path, "-o", "json").output)
+    assert report["findings"] == ["CPU 3 is exclusive to both u1/db and u2/web"]
+    assert report["generation"] == 1
+
+
+def four_cpus(root: Path) -> None:
+    """A machine of four CPUs and one NUMA node, as little as discovery asks for."""
+    cpus = root / "sys/devices/system/cpu"
+    for cpu in range(4):
+        topology = cpus / f"cpu{cpu}/topology"
+        topology.mkdir(parents=True)
+        (topology / "core_id").write_text(f"{cpu}\n")
+        (topology / "physical_package_id").write_text("0\n")
+        (topology / "thread_siblings_list").write_text(f"{cpu}\n")
+    for name in ("online", "present", "possible"):
+        (cpus / name).write_text("0-3\n")
+
+
+def test_verify_judges_by_the_machine_that_is_named(directory: Path, tmp_path: Path) -> None:
+    four_cpus(tmp_path / "machine")
+    result = run("verify", directory, "--root", str(tmp_path / "machine"))
+    assert result.exit_code == 1
+    assert result.output.splitlines()[0] == "CPUs 8 of u1/next are not online"
+
+
+def test_verify_exits_2_when_the_machine_cannot_be_read(directory: Path, tmp_path: Path) -> None:
+    result = run("verify", directory, "--root", str(tmp_path / "nowhere"))
+    assert result.exit_code == 2
+    assert "nowhere" in result.output
+
+
+def cgroup_tree(root: Path, **effective: str) -> Path:
+    (root / "cgroup.controllers").parent.mkdir()
+    (root / "cgroup.controllers").write_text("cpuset\n")
+    for path, cpus in effective.items():
+        directory = root / "kubepods" / path.replace("_", "/")
+        directory.mkdir(parents=True)
+        (directory / "cpuset.cpus.effective").write_text(cpus + "\n")
+    return root
+
+
+def test_verify_compares_with_the_cgroups_when_asked(directory: Path, tmp_path: Path) -> None:
+    tree = cgroup_tree(tmp_path / "cgroup", podu1_db="2-3", podu2_web="0-1,4-7,9-15")
+    result = run("verify", directory, "--cgroup-root", str(tree))
+    assert (result.exit_code, result.output.count("\n")) == (0, 1)
+
+
+def test_verify_reports_drift_and_missing_cgroups(directory: Path, tmp_path: Path) -> None:
+    tree = cgroup_tree(tmp_path / "cgroup", podu1_db="0-3")
+    result = run("verify", directory, "--cgroup-root", str(tree))
+    assert result.exit_code == 1
+    drift, missing = result.output.splitlines()[:2]
+    assert drift == "shop/db-0/db runs on CPUs 0-3 and should run on 2-3"
+    assert missing.startswith("shop/web-0/web: ")
+    assert "no such cgroup" in missing
+
+
+def test_verify_reports_a_cgroup_that_cannot_be_read(directory: Path, tmp_path: Path) -> None:
+    tree = cgroup_tree(tmp_path / "cgroup", podu1_db="2-3", podu2_web="what")
+    result = run("verify", directory, "--cgroup-root", str(tree))
+    assert result.exit_code == 1
+    assert "holds no CPU list" in result.output
+
+
+def test_verify_looks_only_at_running_containers(tmp_path: Path) -> None:
+    created = State(
+        pods={"u1": pod("u1", "db-0")}, containers={"id-db": container("u1", "db", Phase.CREATED)}
+    )
+    save(tmp_path / "state", created, a_node())
+    tree = cgroup_tree(tmp_path / "cgroup")
+    assert run("verify", tmp_path / "state", "--cgroup-root", str(tree)).exit_code == 0
