@@ -1,0 +1,97 @@
+"""Real cpusets of cgroup v1, made for the test below the machine's own and removed again."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import HostError
+from nri_plugin.host.cgroup import Cgroups, WriteOutcome
+from nri_plugin.host.cgroup_root import find_cpuset_tree
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.state import CgroupRef
+
+ROOT = "/sys/fs/cgroup"
+TOP = f"nri_pin_test_{os.getpid()}"
+POD = CgroupRef(f"/{TOP}")
+LEAF = CgroupRef(f"/{TOP}", f"/{TOP}/leaf")
+
+pytestmark = pytest.mark.root
+
+
+def is_v1() -> bool:
+    try:
+        tree = find_cpuset_tree(ROOT)
+    except HostError:
+        return False
+    return tree.version == 1 and tree.is_kernel
+
+
+needs_v1 = pytest.mark.skipif(
+    not is_v1(), reason="needs a cgroup v1 cpuset hierarchy: boot with systemd.unified_cgroup_hierarchy=0"
+)
+
+
+@pytest.fixture
+def online() -> CPUSet:
+    cpus = CPUSet.parse(Path("/sys/devices/system/cpu/online").read_text())
+    if len(cpus) < 2:
+        pytest.skip("needs two online CPUs: run on a larger machine")
+    return cpus
+
+
+@pytest.fixture
+def cgroups(online: CPUSet) -> Iterator[Cgroups]:
+    opened = Cgroups.open(ROOT)
+    base = Path(opened.tree.directory)
+    (base / TOP / "leaf").mkdir(parents=True)
+    for directory in (base / TOP, base / TOP / "leaf"):
+        (directory / "cpuset.cpus").write_text(str(online))
+        (directory / "cpuset.mems").write_text("0")
+    yield opened
+    (base / TOP / "leaf").rmdir()
+    (base / TOP).rmdir()
+
+
+@needs_v1
+def test_kernel_holds_what_was_written(cgroups: Cgroups, online: CPUSet) -> None:
+    first = CPUSet.of(next(iter(online)))
+    assert cgroups.write_cpus(LEAF, first) is WriteOutcome.WRITTEN
+    assert cgroups.write_cpus(LEAF, first) is WriteOutcome.UNCHANGED
+    assert cgroups.read_cpus(LEAF) == cgroups.read_effective(LEAF) == first
+    assert cgroups.read_mems(LEAF) == cgroups.read_effective_mems(LEAF) == NodeMask.of(0)
+    assert cgroups.write_cpus(LEAF, online) is WriteOutcome.WRITTEN
+    assert cgroups.read_effective(LEAF) == online
+
+
+@needs_v1
+def test_parent_that_would_shrink_below_its_child_is_refused_in_words(
+    cgroups: Cgroups, online: CPUSet
+) -> None:
+    with pytest.raises(HostError, match="would take CPUs away from a cgroup below it"):
+        cgroups.write_cpus(POD, CPUSet.of(next(iter(online))))
+    assert cgroups.read_cpus(POD) == online
+
+
+@needs_v1
+def test_child_that_would_leave_its_parent_is_refused_in_words(cgroups: Cgroups, online: CPUSet) -> None:
+    first, second = list(online)[:2]
+    cgroups.write_cpus(LEAF, CPUSet.of(first))
+    cgroups.write_cpus(POD, CPUSet.of(first))
+    with pytest.raises(HostError, match=f"{second} is not within its parent's CPUs {first}"):
+        cgroups.write_cpus(LEAF, CPUSet.of(second))
+
+
+@needs_v1
+def test_id_beyond_the_possible_ones_is_refused_in_words(cgroups: Cgroups) -> None:
+    with pytest.raises(HostError, match="an id in 8191 is beyond"):
+        cgroups.write_cpus(LEAF, CPUSet.of(8191))
+
+
+@needs_v1
+def test_missing_cgroup_is_missing_and_not_made(cgroups: Cgroups) -> None:
+    gone = CgroupRef("", f"/{TOP}/gone")
+    assert cgroups.write_cpus(gone, CPUSet.of(0)) is WriteOutcome.MISSING
+    assert not Path(cgroups.directory(gone)).exists()

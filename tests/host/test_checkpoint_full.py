@@ -1,0 +1,43 @@
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import CheckpointError
+from nri_plugin.host.checkpoint import CheckpointFile, Origin
+from nri_plugin.state import Allocation, State
+
+SMALL = State(allocations={"p/c": Allocation(CPUSet.of(2))})
+LARGE = State(allocations={f"p/{'c' * 200}{number}": Allocation(CPUSet.of(number)) for number in range(500)})
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A file system in memory with room for four pages."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(tmp_path)], check=True)
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.root
+def test_full_file_system_refuses_the_save_and_keeps_the_former_state(tiny: Path) -> None:
+    file = CheckpointFile(str(tiny / "nri-pin"))
+    assert not file.durable
+    file.save(SMALL)
+    with pytest.raises(CheckpointError, match="No space left on device; free space"):
+        file.save(LARGE)
+    found = CheckpointFile(str(tiny / "nri-pin")).load()
+    assert (found.state, found.origin) == (SMALL, Origin.CURRENT)
+    file.save(SMALL)
+
+
+@pytest.mark.root
+def test_read_only_file_system_refuses_the_save_and_loads(tiny: Path) -> None:
+    file = CheckpointFile(str(tiny / "nri-pin"))
+    file.save(SMALL)
+    subprocess.run(["mount", "-o", "remount,ro", str(tiny)], check=True)
+    with pytest.raises(CheckpointError, match="mount the state directory read-write"):
+        file.save(SMALL)
+    assert CheckpointFile(str(tiny / "nri-pin")).load().state == SMALL
