@@ -1,5 +1,9 @@
 """Two sessions talking to each other in memory, and a peer that can say anything."""
 
+import contextlib
+import socket
+from collections.abc import Iterator
+
 from nri_plugin.nri._pb import nri_pb2 as pb
 from nri_plugin.nri.codec import PLUGIN_SERVICE
 from nri_plugin.nri.events import (
@@ -40,10 +44,12 @@ class Link:
         self.session = session or plugin()
         self.runtime = runtime or RuntimeSession(profile)
         self.now = 0.0
+        self.moved_bytes = 0
         self._chunk = chunk
 
     def to_plugin(self) -> list[SessionEvent]:
         data = self.runtime.data_to_send()
+        self.moved_bytes += len(data)
         events: list[SessionEvent] = []
         for start in range(0, len(data), self._chunk):
             events += self.session.receive_data(data[start : start + self._chunk], self.now)
@@ -51,6 +57,7 @@ class Link:
 
     def to_runtime(self) -> list[RuntimeEvent]:
         data = self.session.data_to_send()
+        self.moved_bytes += len(data)
         events: list[RuntimeEvent] = []
         for start in range(0, len(data), self._chunk):
             events += self.runtime.receive_data(data[start : start + self._chunk], self.now)
@@ -58,13 +65,14 @@ class Link:
 
     def exchange(self) -> tuple[list[SessionEvent], list[RuntimeEvent]]:
         """Carries bytes both ways until nobody has any."""
-        seen, heard = self.to_plugin(), self.to_runtime()
-        while more := (self.to_plugin(), self.to_runtime()):
-            if not (more[0] or more[1]):
-                return seen, heard
-            seen += more[0]
-            heard += more[1]
-        raise AssertionError
+        seen: list[SessionEvent] = []
+        heard: list[RuntimeEvent] = []
+        self.moved_bytes = -1
+        while self.moved_bytes:
+            self.moved_bytes = 0
+            seen += self.to_plugin()
+            heard += self.to_runtime()
+        return seen, heard
 
     def ask(self, event: NRIEvent) -> Request | None:
         """Has the runtime call; returns what reached the plugin."""
@@ -108,6 +116,51 @@ class Link:
         self.exchange()
         assert self.runtime.is_ready
         return self
+
+
+class SocketLink(Link):
+    """The same through a real pair of connected sockets, in reads of any size."""
+
+    def __init__(
+        self,
+        profile: RuntimeProfile = CONTAINERD_2_4,
+        session: PluginSession | None = None,
+        runtime: RuntimeSession | None = None,
+        chunk: int = 65536,
+    ) -> None:
+        super().__init__(profile, session, runtime, chunk)
+        self.plugin_socket, self.runtime_socket = socket.socketpair()
+        for each in (self.plugin_socket, self.runtime_socket):
+            each.setblocking(False)
+
+    def to_plugin(self) -> list[SessionEvent]:
+        events: list[SessionEvent] = []
+        for data in self._carry(self.runtime.data_to_send(), self.runtime_socket, self.plugin_socket):
+            events += self.session.receive_data(data, self.now)
+        return events
+
+    def to_runtime(self) -> list[RuntimeEvent]:
+        events: list[RuntimeEvent] = []
+        for data in self._carry(self.session.data_to_send(), self.plugin_socket, self.runtime_socket):
+            events += self.runtime.receive_data(data, self.now)
+        return events
+
+    def _carry(self, data: bytes, source: socket.socket, target: socket.socket) -> Iterator[bytes]:
+        unsent = memoryview(data)
+        self.moved_bytes += len(data)
+        while True:
+            if unsent:
+                with contextlib.suppress(BlockingIOError):
+                    unsent = unsent[source.send(unsent) :]
+            try:
+                yield target.recv(self._chunk)
+            except BlockingIOError:
+                if not unsent:
+                    return
+
+    def close(self) -> None:
+        self.plugin_socket.close()
+        self.runtime_socket.close()
 
 
 class RawPeer:

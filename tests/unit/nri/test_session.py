@@ -49,7 +49,7 @@ def codes(heard):
 # ----------------------------------------------------------------- registering
 
 
-@pytest.mark.parametrize("index", ["", "1", "100", "1a", "١٠", "-1", "10\n"])
+@pytest.mark.parametrize("index", ["", "1", "100", "1a", "\u0661\u0660", "-1", "10\n"])
 def test_an_index_the_runtime_would_refuse_is_refused_here(index):
     with pytest.raises(LocalProtocolError, match="must be two digits"):
         PluginSession("nri-pin", index, PINNING)
@@ -231,9 +231,10 @@ def test_the_size_of_a_synchronize_counts_all_parts():
 def test_an_endless_synchronize_is_refused(monkeypatch):
     monkeypatch.setattr(session_module, "MAX_SYNCHRONIZE_BYTES", 1000)
     peer = to_sync()
+    for _ in range(9):
+        peer.say("Synchronize", sync_part("x" * 100, more=True))
     with pytest.raises(RemoteProtocolError, match="at most 1000 are kept"):
-        for _ in range(100):
-            peer.say("Synchronize", sync_part("x" * 100, more=True))
+        peer.say("Synchronize", sync_part("x" * 100, more=True))
 
 
 def test_events_during_a_split_synchronize_are_out_of_order():
@@ -432,7 +433,7 @@ def test_a_request_longer_than_any_runtime_can_send_closes_the_connection(peer):
     (frame,) = peer.client.frames_to_send()
     middle = len(frame) // 2
     wire = b"".join(HEADER.pack(1, len(part)) + part for part in (frame[:middle], frame[middle:]))
-    with pytest.raises(RemoteProtocolError, match="unusable: request of 167813.. bytes is longer"):
+    with pytest.raises(RemoteProtocolError, match=r"unusable: request of 167813\d\d bytes is longer"):
         peer.session.receive_data(wire, 0.0)
 
 
