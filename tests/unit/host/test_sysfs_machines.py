@@ -22,7 +22,9 @@ FACTS: dict[str, Any] = (
 NAMES = [
     pytest.param(
         name,
-        marks=[] if FACTS else pytest.mark.skip(reason="no recorded machines: run NRI_PIN_MACHINES=DIR hack/test"),
+        marks=[]
+        if FACTS
+        else pytest.mark.skip(reason="no recorded machines: run NRI_PIN_MACHINES=DIR hack/test"),
     )
     for name in FACTS or ["any"]
 ]
@@ -66,7 +68,9 @@ def test_the_nodes_agree_with_the_facts(name: str) -> None:
     for node in topology.nodes:
         recorded = facts["nodes"][str(node.id)]
         assert CPUSet.parse(recorded["cpus"]) <= node.cpus
-        assert node.memory_bytes == (None if recorded["mem_total_kb"] is None else recorded["mem_total_kb"] * 1024)
+        assert node.memory_bytes == (
+            None if recorded["mem_total_kb"] is None else recorded["mem_total_kb"] * 1024
+        )
         assert {str(size): pages for size, pages in node.hugepages} == recorded["hugepages_kb_nr"]
         if facts.get("distances_valid"):
             assert list(node.distances or ()) == recorded["distance"]
