@@ -1,6 +1,7 @@
 """What all tests share: strict skips, the root marker, hypothesis profiles, where recorded data lies."""
 
 import os
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
+NOBODY = 65534
 OPTIONAL_DATA = ("NRI_PIN_MACHINES", "NRI_PIN_VECTORS")
 
 # A deadline would be a timed assert; CI draws the same examples every time.
@@ -82,6 +84,21 @@ def data_dirs(name: str, variable: str) -> list[Path]:
     extra = os.environ.get(variable)
     own = HERE / name
     return ([own] if own.is_dir() else []) + ([Path(extra)] if extra else [])
+
+
+@pytest.fixture
+def unprivileged_dir() -> Generator[Path, None, None]:
+    """An empty folder of a user that is not root; a test that runs as root is that user meanwhile."""
+    with tempfile.TemporaryDirectory() as name:
+        if os.geteuid() != 0:
+            yield Path(name)
+            return
+        os.chown(name, NOBODY, NOBODY)
+        os.seteuid(NOBODY)
+        try:
+            yield Path(name)
+        finally:
+            os.seteuid(0)
 
 
 @pytest.fixture(scope="session")
