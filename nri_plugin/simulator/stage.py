@@ -17,6 +17,7 @@ from pathlib import Path
 
 import yaml
 
+from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError, NriPinError
 from nri_plugin.nri.messages import ContainerUpdate
 from nri_plugin.simulator import machine
@@ -84,6 +85,8 @@ class Stage:
 
     Attributes:
         topology: the machine, as described; the agent finds it out by itself.
+        title: the machine in words.
+        reserved: CPUs the configuration keeps for the system.
         runtime: the embedded runtime.
         server: its NRI socket.
         places: where the files are.
@@ -95,6 +98,7 @@ class Stage:
         self.places = places
         self.topology: Topology = machine.build_topology(description)
         self.title = description.title or description.name
+        self.reserved = CPUSet.parse(str(scenario.config.get("reservedSystemCPUs", "")))
         places.machine.mkdir(parents=True)
         machine.build_sysfs(description, str(places.machine))
         places.config.write_text(yaml.safe_dump(dict(scenario.config), sort_keys=False), encoding="utf-8")

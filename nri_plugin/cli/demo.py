@@ -1,0 +1,224 @@
+"""`nri-pin demo`: a day in the life of a node, played on a described machine with the real agent.
+
+Runtime, hardware and cgroup tree are stand-ins; the agent is a process of its own, started as on a node.
+After every step the cgroup files are judged, so that the demo can fail.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from nri_plugin.cli.demo_report import JSONReport, Report, TextReport
+from nri_plugin.cli.output import format_option
+from nri_plugin.cli.state_report import findings
+from nri_plugin.errors import NriPinError
+from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
+from nri_plugin.simulator import machine
+from nri_plugin.simulator.behaviour import BEHAVIOURS
+from nri_plugin.simulator.day import day
+from nri_plugin.simulator.player import Outcome, Player
+from nri_plugin.simulator.scenario import Scenario, load
+from nri_plugin.simulator.stage import Stage, described, stage
+from nri_plugin.simulator.steps import Say
+
+DEFAULT_MACHINE = "demo"
+PAUSE_S = 0.3
+"""Between paragraphs, for a reader at a terminal."""
+
+EPILOG = """\b
+Examples:
+  nri-pin demo
+  nri-pin demo --machine epyc7742-2p-64c-smt-nps4 --runtime cri-o
+  nri-pin demo --scenario ./mine.yaml --keep /tmp/node
+
+\b
+nri-pin topology --list names the machines. A scenario file begins like this:
+  machine: laptop
+  config:
+    reservedSystemCPUs: "0"
+  steps:
+    - run: default/db
+      containers:
+        db: {cpu: 2, memory: 1Gi}
+    - expect: default/db/db
+      exclusive: 2
+"""
+
+
+class DemoError(NriPinError):
+    """Something that was expected did not happen; the log of the agent was kept."""
+
+    def __init__(self, what: str, log: Path) -> None:
+        super().__init__(f"{what}; the agent's log is kept in {log}")
+
+
+@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--machine", "machine_name", metavar="NAME|FILE", help="Play on this machine.  [default: demo]")
+@click.option(
+    "--scenario",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Play this file instead of the day that comes with nri-pin.",
+)
+@click.option("--runtime", type=click.Choice(list(BEHAVIOURS)), help="Whose behaviour to play.")
+@click.option("--fast", is_flag=True, help="No pauses for reading.")
+@click.option("--no-color", is_flag=True, help="No colours; NO_COLOR=1 does the same.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the files of the node here."
+)
+@format_option()
+def command(
+    machine_name: str | None,
+    file: Path | None,
+    runtime: str | None,
+    fast: bool,
+    no_color: bool,
+    keep: Path | None,
+    output_format: str,
+) -> None:
+    """Watch a node fill up: container creations, cpusets, a refusal, a crash. Needs no root.
+
+    The agent, the protocol, the decisions and the checkpoint are the production code. The container
+    runtime, the hardware and the cgroup tree are stand-ins.
+
+    Exit code: 0, or 1 when something that was expected did not happen.
+    """
+    scenario = chosen(machine_name, file, runtime)
+    report = new_report(scenario, output_format, fast=fast, no_color=no_color)
+    with ended_by_signals():
+        play(scenario, report, keep)
+
+
+def chosen(machine_name: str | None, file: Path | None, runtime: str | None) -> Scenario:
+    """The scenario the options ask for.
+
+    Raises:
+        UsageError: options exclude each other.
+        NriPinError: the file or the machine is wrong.
+    """
+    if file is not None:
+        if machine_name is not None or runtime is not None:
+            raise click.UsageError(
+                "--scenario names machine and runtime itself; leave --machine and --runtime out"
+            )
+        return load(file)
+    name = machine_name or DEFAULT_MACHINE
+    topology = machine.build_topology(described(name))
+    return day(name, topology, runtime or "containerd-2.1")
+
+
+def new_report(scenario: Scenario, output_format: str, *, fast: bool, no_color: bool) -> Report:
+    """Where the demo is told."""
+    if output_format == "json":
+        return JSONReport(scenario)
+    is_terminal = sys.stdout.isatty()
+    colour = is_terminal and not no_color and not os.environ.get("NO_COLOR")
+    width = min(shutil.get_terminal_size().columns, 100) if is_terminal else 80
+    return TextReport(
+        scenario, width=width, colour=colour, pause=no_pause if fast or not is_terminal else pause
+    )
+
+
+def play(scenario: Scenario, report: Report, keep: Path | None) -> None:
+    """Play the whole scenario and tell it.
+
+    Raises:
+        DemoError: something that was expected did not happen.
+    """
+    with stage(scenario, keep) as node:
+        try:
+            perform(scenario, node, report)
+        except NriPinError as error:
+            fail(str(error), node)
+        except BaseException:
+            kept_log(node)
+            raise
+
+
+def perform(scenario: Scenario, node: Stage, report: Report) -> None:
+    """Start the agent, do every step, show the end."""
+    report.begin(node)
+    began = time.monotonic()
+    node.start_agent()
+    report.started(node, time.monotonic() - began)
+    player = Player(node, gives_exclusive=scenario.config.get("cpuManagerPolicy") != "none")
+    problems = []
+    for step in scenario.steps:
+        if isinstance(step, Say):
+            report.say(step.text)
+            continue
+        outcome = player.play(step)
+        report.outcome(outcome, player)
+        problems += [place_of(scenario, outcome, problem) for problem in outcome.problems]
+    problems += contradictions(node)
+    node.stop_agent()
+    report.end(node, player, time.monotonic() - began, problems)
+    if problems:
+        more = f", and {len(problems) - 1} more" if problems[1:] else ""
+        fail(f"not as expected: {problems[0]}{more}", node)
+
+
+def contradictions(node: Stage) -> list[str]:
+    """Where the checkpoint, judged as `nri-pin state verify` does, does not fit machine or cgroups."""
+    checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))
+    if checkpoint is None:
+        return [] if not node.runtime.placements() else ["the agent has written no checkpoint"]
+    return findings(checkpoint, str(node.places.machine), str(node.places.cgroups))
+
+
+def place_of(scenario: Scenario, outcome: Outcome, problem: str) -> str:
+    """A problem with the line of the scenario it belongs to."""
+    return f"{scenario.file}:{outcome.step.line}: {problem}"
+
+
+def fail(what: str, node: Stage) -> NoReturn:
+    """End the demo; the log outlives it.
+
+    Raises:
+        DemoError: always.
+    """
+    raise DemoError(what, kept_log(node)) from None
+
+
+def kept_log(node: Stage) -> Path:
+    """A copy of the agent's log that is not removed with the node."""
+    descriptor, name = tempfile.mkstemp(prefix="nri-pin-demo-", suffix=".log")
+    os.close(descriptor)
+    kept = Path(name)
+    if node.places.log.exists():
+        shutil.copyfile(node.places.log, kept)
+    return kept
+
+
+def pause() -> None:
+    """Time to read a paragraph."""
+    time.sleep(PAUSE_S)
+
+
+def no_pause() -> None:
+    """Nobody reads along."""
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the demo like Ctrl-C, so that the agent never stays behind."""
+
+    def interrupt(number: int, frame: object) -> None:  # noqa: ARG001 - the signature is Python's
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

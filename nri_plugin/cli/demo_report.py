@@ -1,0 +1,299 @@
+"""How the demo is told: to a reader, line by line in 80 columns, or to a program as one JSON value."""
+
+import json
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import click
+
+from nri_plugin import bits
+from nri_plugin.cli.picture import Kind, Owner, draw, in_encoding
+from nri_plugin.cli.state_report import show_text
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.simulator.player import Outcome, Player
+from nri_plugin.simulator.runtime_store import Placement
+from nri_plugin.simulator.scenario import Scenario
+from nri_plugin.simulator.stage import Stage
+from nri_plugin.simulator.steps import Expect, Online, Part, Restart, Run, Update
+
+MAX_KEY_WIDTH = 28
+CPUS_WIDTH = 22
+PRODUCTION = "agent, protocol, decisions, checkpoint"
+STAND_INS = "container runtime, hardware, cgroup tree"
+NOT_WATCHED = "written after its code, never compared with the real one"
+CHECKED = (
+    "exclusive CPUs belong to one container each",
+    "no other container runs on them",
+    "nobody was moved",
+    "every write was one a kernel takes",
+    "machine, cgroups and checkpoint agree",
+)
+
+
+class Report(Protocol):
+    """Where a demo is told."""
+
+    def begin(self, node: Stage) -> None:
+        """The node is ready, the agent not yet started."""
+
+    def started(self, node: Stage, took_s: float) -> None:
+        """The agent is registered."""
+
+    def say(self, text: str) -> None:
+        """A sentence of the scenario."""
+
+    def outcome(self, outcome: Outcome, player: Player) -> None:
+        """A step was done."""
+
+    def end(self, node: Stage, player: Player, took_s: float, problems: list[str]) -> None:
+        """All steps were done."""
+
+
+class TextReport:
+    """Told to a reader.
+
+    Args:
+        width: columns.
+        colour: whether ANSI colours may be used; everything is also said in words.
+        pause: called before every paragraph.
+    """
+
+    def __init__(
+        self, scenario: Scenario, *, width: int, colour: bool, pause: Callable[[], None] = lambda: None
+    ) -> None:
+        self._scenario = scenario
+        self._width = width
+        self._colour = colour
+        self._pause = pause
+        self._paragraphs = 0
+        self._keys = _longest_key(scenario)
+
+    def begin(self, node: Stage) -> None:
+        """What is real and what is not, and the machine."""
+        behaviour = node.runtime.behaviour
+        remark = "" if behaviour.was_watched else f" ({NOT_WATCHED})"
+        self._line(self._bold(f"nri-pin demo: {self._scenario.name}"))
+        self._line("")
+        self._wrapped(f"production code  {PRODUCTION}; the agent is a process of its own", 2, 19)
+        self._wrapped(f"stand-ins        {STAND_INS}", 2, 19)
+        self._wrapped(f"machine          {node.title}", 2, 19)
+        self._wrapped(f"runtime played   {behaviour.name}{remark}", 2, 19)
+        self._line("")
+        self._line("starting the agent ...")
+
+    def started(self, node: Stage, took_s: float) -> None:
+        """The agent's process."""
+        text = f"the agent, process {node.agent_pid}, registered after {took_s:.1f} s and found this machine:"
+        self._line(text)
+        self._line("")
+        self._line(draw(node.topology, width=self._width, colour=self._colour))
+
+    def say(self, text: str) -> None:
+        """A paragraph of its own."""
+        self._pause()
+        self._paragraphs += 1
+        self._line("")
+        head = f"{self._paragraphs}. "
+        for number, line in enumerate(textwrap.wrap(text, self._width - len(head))):
+            self._line(self._bold((head if number == 0 else " " * len(head)) + line))
+
+    def outcome(self, outcome: Outcome, player: Player) -> None:
+        """Who came, who was refused, whose CPUs changed."""
+        for placement in outcome.arrived:
+            self._line(self._arrived(placement, player))
+        for refusal in outcome.refused:
+            self._wrapped(f"x {refusal.key} refused: {refusal.reason}", 2, 4, colour="red")
+        for key in outcome.left:
+            self._line(self._styled(f"  - {key} ended", "yellow"))
+        for change in outcome.changed:
+            text = f"  ~ {change.key:<{self._keys}} {_cut(change.after):<{CPUS_WIDTH}}"
+            self._line(f"{text} {len(change.after):>3} shared  was {len(change.before)}")
+        self._remark(outcome, player)
+        for problem in outcome.problems:
+            self._wrapped(f"! {problem}", 2, 4, colour="red")
+
+    def end(self, node: Stage, player: Player, took_s: float, problems: list[str]) -> None:
+        """The machine as it is now, the checkpoint, the verdict."""
+        self._pause()
+        self._line("")
+        self._line(self._bold("The machine now"))
+        self._line(draw(node.topology, _owners(node, player), width=self._width, colour=self._colour))
+        self._line("")
+        self._line(self._bold("The checkpoint:  nri-pin state show"))
+        self._checkpoint(node)
+        self._line("")
+        if not problems:
+            self._wrapped(f"Checked after every step, from the cgroup files: {'; '.join(CHECKED)}.", 0, 0)
+        self._line(f"{'ok' if not problems else f'{len(problems)} problems'} after {took_s:.1f} s")
+
+    def _checkpoint(self, node: Stage) -> None:
+        checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))
+        text = f"no {FILE_NAME}" if checkpoint is None else show_text(FILE_NAME, checkpoint)
+        self._line(textwrap.indent(text.rstrip(), "  "))
+
+    def _remark(self, outcome: Outcome, player: Player) -> None:
+        step = outcome.step
+        changed = f"{outcome.compared} containers compared, {len(outcome.changed)} cpusets changed"
+        if isinstance(step, Restart):
+            killed = "SIGKILL sent, back" if step.part is Part.AGENT else "runtime restarted, agent back"
+            self._line(f"  = {killed} after {outcome.took_s:.1f} s: {changed}")
+        elif isinstance(step, Update):
+            cpus = player.stage.runtime.placements()[step.target].effective
+            self._line(f"  = {step.target} still runs on {cpus}: {len(outcome.changed)} cpusets changed")
+        elif isinstance(step, Online):
+            self._line(f"  = online now: {step.cpus}")
+
+    def _arrived(self, placement: Placement, player: Player) -> str:
+        key = f"  + {placement.key:<{self._keys}}"
+        if not placement.effective:
+            return f"{key} created, not started; it has no cgroup yet"
+        own = player.wants_own(placement.key)
+        where = f"{_cut(placement.effective):<{CPUS_WIDTH}} {len(placement.effective):>3} "
+        if not own:
+            return f"{key} {where}shared  {player.qos(placement.key)}"
+        text = f"{key} {where}own     {_seat(placement, player)}"
+        return self._styled(text, "green")
+
+    def _wrapped(self, text: str, indent: int, hanging: int, *, colour: str = "") -> None:
+        lines = textwrap.wrap(
+            text,
+            self._width,
+            initial_indent=" " * indent,
+            subsequent_indent=" " * hanging,
+            break_on_hyphens=False,
+        )
+        for line in lines:
+            self._line(self._styled(line, colour))
+
+    def _bold(self, text: str) -> str:
+        return click.style(text, bold=True) if self._colour else text
+
+    def _styled(self, text: str, colour: str) -> str:
+        return click.style(text, fg=colour) if self._colour and colour else text
+
+    def _line(self, text: str) -> None:
+        click.echo(in_encoding(text, sys.stdout.encoding), color=self._colour)
+
+
+class JSONReport:
+    """Told to a program, as one value at the end."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._answer: dict[str, Any] = {
+            "scenario": scenario.name,
+            "runtime": scenario.runtime,
+            "production": PRODUCTION.split(", "),
+            "standIns": STAND_INS.split(", "),
+            "steps": [],
+        }
+
+    def begin(self, node: Stage) -> None:
+        """Remember the machine."""
+        self._answer["machine"] = {
+            "title": node.title,
+            "online": str(node.topology.online),
+            "numaNodes": len(node.topology.nodes),
+        }
+
+    def started(self, node: Stage, took_s: float) -> None:  # noqa: ARG002 - a Report is given the node
+        """Remember the start."""
+        self._answer["agentStart_s"] = round(took_s, 3)
+
+    def say(self, text: str) -> None:
+        """Sentences are steps of their own."""
+        self._answer["steps"].append({"say": text})
+
+    def outcome(self, outcome: Outcome, player: Player) -> None:
+        """A step with everything that is known of it."""
+        if isinstance(outcome.step, Expect) and not outcome.problems:
+            return
+        self._answer["steps"].append(
+            {
+                "step": type(outcome.step).__name__.lower(),
+                "line": outcome.step.line,
+                "arrived": [_facts(placement, player) for placement in outcome.arrived],
+                "refused": [{"container": each.key, "reason": each.reason} for each in outcome.refused],
+                "changed": [
+                    {"container": each.key, "before": str(each.before), "after": str(each.after)}
+                    for each in outcome.changed
+                ],
+                "left": list(outcome.left),
+                "compared": outcome.compared,
+                "took_ms": round(outcome.took_s * 1000, 1),
+                "problems": list(outcome.problems),
+            }
+        )
+
+    def end(self, node: Stage, player: Player, took_s: float, problems: list[str]) -> None:
+        """Print it all."""
+        self._answer["placements"] = [
+            _facts(each, player) for each in node.runtime.placements().values() if each.effective
+        ]
+        self._answer["took_s"] = round(took_s, 2)
+        self._answer["problems"] = problems
+        click.echo(json.dumps(self._answer, indent=2))
+
+
+def _facts(placement: Placement, player: Player) -> dict[str, Any]:
+    return {
+        "container": placement.key,
+        "qos": str(player.qos(placement.key)),
+        "exclusive": bool(player.wants_own(placement.key)),
+        "cpus": str(placement.effective),
+        "mems": str(placement.mems),
+        "numaNodes": str(player.stage.topology.nodes_of(placement.effective)),
+        "caches": player.caches_of(placement.effective),
+        "stored": placement.stored,
+    }
+
+
+def _longest_key(scenario: Scenario) -> int:
+    keys = [
+        f"{step.pod.key}/{container.name}"
+        for step in scenario.steps
+        if isinstance(step, Run)
+        for container in step.pod.containers
+    ]
+    return min(max(map(len, keys), default=0), MAX_KEY_WIDTH)
+
+
+def _seat(placement: Placement, player: Player) -> str:
+    """NUMA node, uncore caches and memory nodes of exclusive CPUs."""
+    topology = player.stage.topology
+    caches = [cache for cache, cpus in topology.caches if not cpus.isdisjoint(placement.effective)]
+    name = "L3" if topology.caches_known else "cache"
+    return (
+        f"NUMA {topology.nodes_of(placement.effective)} "
+        f"{name} {bits.format_list(bits.from_ids(caches))} mem {_mems(placement)}"
+    )
+
+
+def _mems(placement: Placement) -> NodeMask | str:
+    return placement.own_mems or "any"
+
+
+def _owners(node: Stage, player: Player) -> list[Owner]:
+    """Who has which CPUs, from the cgroups."""
+    running = {key: each for key, each in node.runtime.placements().items() if each.effective}
+    owners = [
+        _owner(key, each.effective, "exclusive") for key, each in running.items() if player.wants_own(key)
+    ]
+    taken = CPUSet()
+    for owner in owners:
+        taken |= owner.cpus
+    reserved = node.reserved
+    pool = _owner("shared pool", node.topology.online - taken, "shared")
+    return [*owners, pool, *([_owner("reserved, in the pool", reserved, "reserved")] if reserved else [])]
+
+
+def _owner(label: str, cpus: CPUSet, kind: Kind) -> Owner:
+    return Owner(label, cpus, kind)
+
+
+def _cut(cpus: CPUSet) -> str:
+    text = str(cpus)
+    return text if len(text) <= CPUS_WIDTH else text[: CPUS_WIDTH - 3] + "..."
