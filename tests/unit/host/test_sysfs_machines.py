@@ -36,7 +36,7 @@ def files_of(name: str) -> RecordedFiles:
 
 
 def as_lists(groups: Iterable[CPUSet]) -> list[str]:
-    return [str(cpus) for cpus in sorted(groups, key=lambda cpus: min(cpus))]
+    return [str(cpus) for cpus in sorted(groups, key=min)]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -127,7 +127,7 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
 
 def test_what_is_no_file_and_no_name_is_refused_with_the_way_to_the_names() -> None:
     with pytest.raises(
-        HostError, match="^no-such: is neither a file nor the name of a shipped machine; nri-pin topo"
+        HostError, match=r"^no-such: is neither a file nor the name of a shipped machine; nri-pin topo"
     ):
         load("no-such")
 

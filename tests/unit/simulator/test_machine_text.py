@@ -105,5 +105,5 @@ def test_errors_say_where_what_was_expected_and_what_was_found(text: str, messag
 
 
 def test_an_unknown_clause_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="expected a number or one of smt, sibling, .*, found 'colour'"):
+    with pytest.raises(ConfigError, match=r"expected a number or one of smt, sibling, .*, found 'colour'"):
         parse("colour red")

@@ -54,7 +54,7 @@ def test_links_lead_from_nodes_to_cpus_and_back(root: Path) -> None:
 
 def test_memory_and_pools(root: Path) -> None:
     node = root / "sys/devices/system/node/node1"
-    assert "Node 1 MemTotal:        1048576 kB" in (node / "meminfo").read_text()
+    assert "Node 1 MemTotal:       1048576 kB" in (node / "meminfo").read_text()
     assert (node / "hugepages/hugepages-2048kB/nr_hugepages").read_text() == "4\n"
     assert (root / "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages").read_text() == "8\n"
     assert "MemTotal:         2097152 kB" in (root / "proc/meminfo").read_text()
@@ -91,5 +91,5 @@ def test_a_tree_is_never_written_over_another(root: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(HostError, match="file.*: cannot be written: not a directory"):
+    with pytest.raises(HostError, match=r"file.*: cannot be written: not a directory"):
         build_sysfs(SMALL, str(tmp_path / "file"))
