@@ -183,7 +183,7 @@ class Reload:
                 err=error,
             )
             return
-        handler.node = node
+        handler.change_node(node)
         self._log.setLevel(config.log_level.upper())
         say(
             self._log,

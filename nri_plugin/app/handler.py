@@ -79,13 +79,14 @@ class Handler:
     """Answers events; owns the state.
 
     Args:
-        node: the node, replaced as a whole when the configuration is.
+        node: the node decisions are made for.
         state: what is remembered.
         decide: the engine.
         effects: where cgroups are written.
         checkpoint: where the state is saved.
         log: for one line per decision.
         clock: seconds, monotonic, the one deadlines are in.
+        describe: told of every new node; what readers of the checkpoint have to know of it is stored there.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Handler:
         checkpoint: CheckpointStore,
         log: logging.Logger,
         clock: Callable[[], float],
+        describe: Callable[[Node], None] | None = None,
     ) -> None:
         self.node = node
         self.state = state
@@ -107,6 +109,14 @@ class Handler:
         self._checkpoint = checkpoint
         self._log = log
         self._clock = clock
+        self._describe = describe
+
+    def change_node(self, node: Node) -> None:
+        """Decide for `node` from the next event on; what was promised stays."""
+        self.node = node
+        if self._describe is not None:
+            self._describe(node)
+            self._saved = None
 
     def handle(self, request: Request) -> Answer:
         """Decide and carry out one event; never raises."""

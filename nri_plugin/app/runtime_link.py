@@ -109,7 +109,7 @@ class RuntimeLink:
 
     def _is_absent(self, error: HostError) -> None:
         if not self._is_absence_told:
-            say(self._log, logging.WARNING, "no connection to the container runtime, trying on", err=error)
+            say(self._log, logging.WARNING, "no connection to the container runtime", err=error)
         self._is_absence_told = True
         self._connect_later()
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from nri_plugin.app.checkpoint_writer import CheckpointWriter
@@ -21,6 +22,7 @@ from nri_plugin.engine import decide
 from nri_plugin.errors import CheckpointError, HostError
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.checkpoint import CheckpointFile, Origin
+from nri_plugin.host.checkpoint_rows import NodeFacts
 from nri_plugin.host.sysfs import discover
 from nri_plugin.options import Effect, Node
 from nri_plugin.state import State
@@ -62,7 +64,13 @@ def build_handler(config: Config, log: logging.Logger, clock: Callable[[], float
         checkpoint=open_store(file, state),
         log=log,
         clock=clock,
+        describe=partial(describe, file),
     )
+
+
+def describe(file: CheckpointFile, node: Node) -> None:
+    """Store what readers have to know of `node` beside every state saved from now on."""
+    file.facts = NodeFacts.of(node)
 
 
 def build_node(config: Config, cgroups: Cgroups | None) -> Node:

@@ -12,6 +12,9 @@ READ_BYTES = 64 << 10
 MAX_UNSENT_BYTES = 16 << 20
 """Answers a peer may leave unread; four of the largest there can be (`RemoteProtocolError` beyond)."""
 
+CONNECT_S = 2.0
+"""A connection to a socket of this machine is made at once or stands behind a queue that does not move."""
+
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 
@@ -28,6 +31,7 @@ def connect(path: str) -> socket.socket:
         HostError: it may not be opened.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(CONNECT_S)
     try:
         sock.connect(path)
     except (FileNotFoundError, ConnectionRefusedError) as error:

@@ -92,7 +92,7 @@ def test_an_absent_runtime_is_waited_for_in_growing_pauses_with_one_line(make):
     rig.start()
     for seconds in (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0):
         rig.pass_time(seconds)
-    assert rig.bench.lines.texts("WARNING") == ["no connection to the container runtime, trying on"]
+    assert rig.bench.lines.texts("WARNING") == ["no connection to the container runtime"]
     rig.is_up = True
     rig.pass_time(4.9)
     assert rig.peers == []
@@ -109,7 +109,7 @@ def test_a_second_absence_is_told_again(make):
     rig.is_up = False
     rig.kill()
     rig.pass_time(5.0)
-    assert rig.bench.lines.texts("WARNING").count("no connection to the container runtime, trying on") == 2
+    assert rig.bench.lines.texts("WARNING").count("no connection to the container runtime") == 2
 
 
 @pytest.mark.parametrize(

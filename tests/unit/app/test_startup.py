@@ -1,0 +1,157 @@
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.app.checkpoint_writer import CheckpointWriter
+from nri_plugin.app.config import load_text
+from nri_plugin.app.startup import (
+    MemoryStore,
+    build_handler,
+    build_node,
+    load_state,
+    lock_state_dir,
+    open_cgroups,
+    open_store,
+)
+from nri_plugin.errors import CheckpointError, ConfigError, HostError
+from nri_plugin.host.checkpoint import CheckpointFile
+from nri_plugin.nri import events as nri
+from nri_plugin.options import Effect
+from nri_plugin.state import Allocation, State
+from tests.agent_fakes import Bench, recording_log
+from tests.agent_process import config_text, machine_root
+from tests.builders import container, cpus, node, pod
+
+STATE = State().with_allocation("p/c", Allocation(cpus=cpus("2-3"), cpu_milli=2000))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    machine_root(tmp_path)
+    return tmp_path
+
+
+def config(folder: Path, **more: str):
+    return load_text(config_text(folder, **more), "test")
+
+
+def test_a_handler_knows_machine_reserved_cpus_and_what_was_promised(folder: Path):
+    CheckpointFile(str(folder / "state"), durable=False).save(STATE)
+    log, lines = recording_log()
+    handler = build_handler(config(folder), log, time.monotonic)
+    assert handler.node.topology.online == cpus("0-15")
+    assert handler.node.reserved == cpus("0-1")
+    assert handler.state == STATE
+    assert lines.texts("WARNING") == []
+    assert lines.fields("ready")["allocations"] == 1
+    handler.close()
+
+
+def test_without_a_cgroup_tree_the_runtime_is_asked_and_it_is_said(folder: Path):
+    log, lines = recording_log()
+    made = config(folder, cgroupRoot=str(folder / "none"))
+    assert open_cgroups(made.cgroup_root, log) is None
+    assert build_node(made, None).options.effect is Effect.UPDATE
+    assert any("no cgroup tree to write to" in text for text in lines.texts("WARNING"))
+
+
+def test_on_cgroup_v1_there_is_no_pool_floor(folder: Path):
+    v1 = folder / "v1" / "cpuset"
+    v1.mkdir(parents=True)
+    (v1 / "cpuset.cpus").write_text("0-15\n")
+    made = config(folder, cgroupRoot=str(folder / "v1"), poolFloor="true")
+    log, _ = recording_log()
+    cgroups = open_cgroups(made.cgroup_root, log)
+    assert cgroups is not None
+    assert cgroups.version == 1
+    assert not build_node(made, cgroups).options.pool_floor
+
+
+def test_on_cgroup_v2_the_pool_floor_is_as_configured(folder: Path):
+    made = config(folder, poolFloor="true")
+    cgroups = open_cgroups(made.cgroup_root, recording_log()[0])
+    assert build_node(made, cgroups).options.pool_floor
+
+
+def test_an_unreadable_machine_is_named(folder: Path):
+    with pytest.raises(HostError, match="/nowhere"):
+        build_node(config(folder, sysfsRoot="/nowhere"), None)
+
+
+def test_a_configuration_that_does_not_fit_the_machine_is_refused(folder: Path):
+    with pytest.raises(ConfigError, match="99 are not online"):
+        build_node(config(folder, reservedSystemCPUs='"99"'), None)
+
+
+def test_a_damaged_checkpoint_is_said_and_the_state_starts_empty(tmp_path: Path):
+    (tmp_path / "state.json").write_text("no")
+    log, lines = recording_log()
+    assert load_state(CheckpointFile(str(tmp_path), durable=False), log) == State()
+    fields = lines.fields("the checkpoint is damaged and was set aside")
+    assert fields["kept_aside"] == str(tmp_path / "state.json.damaged-1")
+    assert fields["rebuilt_from"] == "what the runtime reports"
+
+
+def test_a_first_start_says_nothing_of_a_checkpoint(tmp_path: Path):
+    log, lines = recording_log()
+    assert load_state(CheckpointFile(str(tmp_path), durable=False), log) == State()
+    assert lines.lines == []
+
+
+def test_a_state_directory_in_memory_is_saved_at_once_and_one_on_disk_by_a_thread(tmp_path: Path):
+    in_memory = CheckpointFile(str(tmp_path), durable=False)
+    assert isinstance(open_store(in_memory, State()), MemoryStore)
+    on_disk = open_store(CheckpointFile(str(tmp_path), durable=True), State())
+    assert isinstance(on_disk, CheckpointWriter)
+    assert on_disk.close(5)
+
+
+def test_memory_store_saves(tmp_path: Path):
+    file = CheckpointFile(str(tmp_path), durable=False)
+    store = MemoryStore(file)
+    store.save(STATE, 0.0)
+    assert store.close(0.0)
+    assert file.load().state == STATE
+
+
+def test_a_disk_that_stalls_past_half_of_the_time_refuses_the_container(tmp_path: Path):
+    stalled = threading.Event()
+
+    class StalledFile(CheckpointFile):
+        def save(self, state: State) -> None:
+            stalled.wait()
+
+    bench = Bench(node(pool_floor=False))
+    bench.handler._checkpoint = CheckpointWriter(StalledFile(str(tmp_path)), State())
+    of = pod("exclusive", cpu=2)
+    try:
+        answer = bench.ask(nri.CreateContainer(of, container(of, cpu=2)), time_left=0.02)
+    finally:
+        stalled.set()
+        bench.handler.close()
+    assert "not on disk within 0.01 s" in answer.refusal
+    assert bench.handler.state == State()
+    assert bench.cgroups.values == {}
+
+
+def test_the_lock_is_exclusive_and_names_its_holder(tmp_path: Path):
+    held = lock_state_dir(str(tmp_path / "state"))
+    with pytest.raises(CheckpointError, match=rf"another agent \(process {os.getpid()}\) works on this"):
+        lock_state_dir(str(tmp_path / "state"))
+    os.close(held)
+    os.close(lock_state_dir(str(tmp_path / "state")))
+
+
+def test_the_state_directory_is_made_for_its_owner_alone(tmp_path: Path):
+    os.close(lock_state_dir(str(tmp_path / "a" / "state")))
+    assert (tmp_path / "a" / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path):
+    (tmp_path / "lock").symlink_to(tmp_path / "target")
+    with pytest.raises(CheckpointError, match="choose another state directory"):
+        lock_state_dir(str(tmp_path))
+    assert not (tmp_path / "target").exists()

@@ -1,0 +1,63 @@
+from nri_plugin.app.validation import new_violations
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.decision import CpusetWrite, Decision
+from nri_plugin.nri.events import CreateContainer, CreateContainerResponse
+from nri_plugin.nri.messages import Resources
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, State
+from tests.builders import container, cpus, node, pod
+
+NODE = node()
+POD = pod("p", cpu=2)
+EVENT = CreateContainer(POD, container(POD, "c", cpu=2))
+PROMISED = State().with_allocation("p/c", Allocation(cpus=cpus("2-3"), cpu_milli=2000))
+SLICE = CgroupRef("/kubepods/burstable")
+
+
+def granting(text: str, state: State = PROMISED) -> Decision:
+    return Decision(state, CreateContainerResponse(resources=Resources(cpus=text)))
+
+
+def test_a_sound_decision_has_nothing_against_it():
+    assert new_violations(NODE, State(), EVENT, granting("2-3")) == []
+
+
+def test_a_container_may_not_be_given_what_is_exclusive_to_another():
+    decision = granting("2-5", PROMISED.with_allocation("q/c", Allocation(cpus=cpus("4-5"))))
+    assert new_violations(NODE, State(), EVENT, decision) == [
+        "container c would run on CPUs that are exclusive to others: 4-5"
+    ]
+
+
+def test_nothing_may_be_given_that_is_not_online():
+    assert new_violations(NODE, State(), EVENT, granting("2-3,99")) == [
+        "container c would be given CPUs that are not online: 99"
+    ]
+
+
+def test_a_slice_may_not_cover_exclusive_cpus():
+    decision = Decision(PROMISED, writes=(CpusetWrite(SLICE, cpus("0-15")),))
+    assert new_violations(NODE, PROMISED, EVENT, decision) == [
+        "cgroup /kubepods/burstable would run on CPUs that are exclusive to others: 2-3"
+    ]
+
+
+def test_an_empty_cpuset_may_not_be_written():
+    decision = Decision(PROMISED, writes=(CpusetWrite(SLICE, CPUSet()),))
+    assert new_violations(NODE, PROMISED, EVENT, decision) == [
+        "cgroup /kubepods/burstable would be given no CPU"
+    ]
+
+
+def test_a_running_container_may_be_written_its_own_cpus():
+    record = ContainerRecord("id", "p", "c", Phase.RUNNING, CgroupRef("/kubepods/podp", "/x"))
+    decision = Decision(
+        PROMISED.with_container(record), writes=(CpusetWrite(record.cgroup, cpus("2-3"), "id"),)
+    )
+    assert new_violations(NODE, PROMISED, EVENT, decision) == []
+
+
+def test_a_state_that_breaks_an_invariant_is_told_and_an_old_flaw_is_not():
+    flawed = State().with_allocation("old/c", Allocation(cpus=cpus("0")))  # reserved
+    worse = flawed.with_allocation("p/c", Allocation(cpus=cpus("1")))
+    assert new_violations(NODE, flawed, EVENT, Decision(flawed)) == []
+    assert new_violations(NODE, flawed, EVENT, Decision(worse)) == ["reserved CPU 1 is exclusive to p/c"]
