@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
@@ -137,22 +136,22 @@ def play(scenario: Scenario, report: Report, keep: Path | None) -> None:
     """
     with stage(scenario, keep) as node:
         try:
-            perform(scenario, node, report)
+            problems = perform(scenario, node, report)
         except NriPinError as error:
-            fail(str(error), node)
-        except BaseException:
-            kept_log(node)
-            raise
+            raise DemoError(str(error), kept_log(node)) from error
+        if problems:
+            more = f", and {len(problems) - 1} more" if problems[1:] else ""
+            raise DemoError(f"not as expected: {problems[0]}{more}", kept_log(node))
 
 
-def perform(scenario: Scenario, node: Stage, report: Report) -> None:
-    """Start the agent, do every step, show the end."""
+def perform(scenario: Scenario, node: Stage, report: Report) -> list[str]:
+    """Start the agent, do every step, show the end; returns what was not as expected."""
     report.begin(node)
     began = time.monotonic()
     node.start_agent()
     report.started(node, time.monotonic() - began)
     player = Player(node, gives_exclusive=scenario.config.get("cpuManagerPolicy") != "none")
-    problems = []
+    problems: list[str] = []
     for step in scenario.steps:
         if isinstance(step, Say):
             report.say(step.text)
@@ -163,9 +162,7 @@ def perform(scenario: Scenario, node: Stage, report: Report) -> None:
     problems += contradictions(node)
     node.stop_agent()
     report.end(node, player, time.monotonic() - began, problems)
-    if problems:
-        more = f", and {len(problems) - 1} more" if problems[1:] else ""
-        fail(f"not as expected: {problems[0]}{more}", node)
+    return problems
 
 
 def contradictions(node: Stage) -> list[str]:
@@ -179,15 +176,6 @@ def contradictions(node: Stage) -> list[str]:
 def place_of(scenario: Scenario, outcome: Outcome, problem: str) -> str:
     """A problem with the line of the scenario it belongs to."""
     return f"{scenario.file}:{outcome.step.line}: {problem}"
-
-
-def fail(what: str, node: Stage) -> NoReturn:
-    """End the demo; the log outlives it.
-
-    Raises:
-        DemoError: always.
-    """
-    raise DemoError(what, kept_log(node)) from None
 
 
 def kept_log(node: Stage) -> Path:

@@ -128,7 +128,7 @@ class TextReport:
         self._line("")
         if not problems:
             self._wrapped(f"Checked after every step, from the cgroup files: {'; '.join(CHECKED)}.", 0, 0)
-        self._line(f"{'ok' if not problems else f'{len(problems)} problems'} after {took_s:.1f} s")
+        self._line(f"{'ok' if not problems else f'not as expected: {len(problems)}'} after {took_s:.1f} s")
 
     def _checkpoint(self, node: Stage) -> None:
         checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))

@@ -261,6 +261,8 @@ class Player:
 
     def _judge(self, step: Step, running: Placements, changed: tuple[Change, ...]) -> Iterator[str]:
         yield from self._kernel_says()
+        if self.stage.agent_death is not None:
+            yield f"the agent ended by itself with code {self.stage.agent_death}"
         if not self._may_move:
             yield from self._overlaps(running)
             yield from self._moves(running)

@@ -115,6 +115,11 @@ class Stage:
         """The agent's process id, 0 while there is none."""
         return self._agent.pid if self._agent else 0
 
+    @property
+    def agent_death(self) -> int | None:
+        """The exit code of an agent that ended without being told to; None while all is well."""
+        return self._agent.poll() if self._agent else None
+
     def start_agent(self) -> tuple[ContainerUpdate, ...]:
         """Start the agent and let the runtime take it in; returns what it wants updated.
 
