@@ -1,0 +1,89 @@
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.app import agent
+from nri_plugin.app.agent import Identity, checked_identity, given_identity
+from nri_plugin.app.arguments import HELP
+from nri_plugin.app.config import load_text
+from nri_plugin.app.logs import LOGGER_NAME
+from nri_plugin.errors import ConfigError, HostError
+from tests.agent_fakes import recording_log
+
+
+@pytest.fixture(autouse=True)
+def put_the_interpreter_back() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_help_is_printed_and_nothing_else_happens(capsys: pytest.CaptureFixture[str]):
+    assert agent.main(["--help"]) == 0
+    assert capsys.readouterr().out == HELP
+
+
+def test_a_missing_configuration_ends_with_2_and_the_lines_to_add(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert agent.main(["--config", str(tmp_path / "none.yaml")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("nri-pin: ") for line in lines)
+    assert lines[-3:] == [
+        "nri-pin: cpuManagerPolicy: static",
+        'nri-pin: reservedSystemCPUs: "0"',
+        "nri-pin: topologyManagerPolicy: best-effort",
+    ]
+
+
+def test_every_wrong_value_is_a_line_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "config.yaml"
+    path.write_text('reservedSystemCPUs: "0"\nlogLevel: loud\nnope: 1\n')
+    assert agent.main(["--config", str(path)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1] for line in lines] == [f"{path}:2:11", f"{path}:3:1"]
+
+
+def test_a_switch_of_threads_is_asked_for_ten_times_as_often_as_usual(capsys: pytest.CaptureFixture[str]):
+    agent.main(["--help"])
+    assert sys.getswitchinterval() == pytest.approx(0.0005)
+
+
+def test_errors_are_log_lines_once_there_is_a_log(capsys: pytest.CaptureFixture[str]):
+    _, lines = recording_log()
+    logger = logging.getLogger(LOGGER_NAME)
+    logger.addHandler(lines)
+    try:
+        agent.complain(HostError("/x", "unreadable"))
+    finally:
+        logger.removeHandler(lines)
+    assert str(lines.fields("cannot start")["err"]) == "/x: unreadable"
+    assert capsys.readouterr().err == ""
+
+
+def test_the_identity_is_the_configurations():
+    config = load_text('reservedSystemCPUs: "0"\npluginName: pin\npluginIndex: "07"\n', "test")
+    assert checked_identity(config) == Identity("pin", "07")
+
+
+def test_the_runtimes_variables_name_a_launched_plugin():
+    log, lines = recording_log()
+    environment = {"NRI_PLUGIN_NAME": "pin", "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3"}
+    assert given_identity(environment, log) == Identity("pin", "10", 3)
+    assert lines.lines == []
+
+
+def test_a_launched_plugin_of_an_impossible_name_registers_under_the_default_one():
+    log, lines = recording_log()
+    environment = {"NRI_PLUGIN_NAME": "we ird", "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3"}
+    assert given_identity(environment, log) == Identity("nri-pin", "90", 3)
+    assert len(lines.texts("WARNING")) == 1
+
+
+@pytest.mark.parametrize("number", ["", "three", "-1", "3 "])
+def test_a_socket_that_is_no_number_is_refused(number: str):
+    with pytest.raises(ConfigError, match="NRI_PLUGIN_SOCKET: expected the number of an open socket"):
+        given_identity({"NRI_PLUGIN_SOCKET": number}, recording_log()[0])
