@@ -10,6 +10,7 @@ from nri_plugin.host.sysfs_files import KernelFiles
 NODE_DIR = "sys/devices/system/node"
 HUGEPAGES_DIR = "sys/kernel/mm/hugepages"
 
+_COUNT = re.compile(r"[0-9]{1,18}\Z")
 _PAGE_POOL = re.compile(r"hugepages-([0-9]{1,12})kB\Z")
 
 
@@ -67,7 +68,7 @@ def read_memory_kb(files: KernelFiles, name: str, key: str) -> int | None:
         label, colon, value = line.partition(":")
         if colon and label.split()[-1:] == [key]:
             words = value.split()
-            if not words or not words[0].isdigit() or words[1:] not in (["kB"], []):
+            if not words or not _COUNT.match(words[0]) or words[1:] not in (["kB"], []):
                 raise HostError(files.path(name), f"expected '{key}: <number> kB', found {line[:60]!r}")
             return int(words[0])
     return None
@@ -98,6 +99,6 @@ def _read_distance(files: KernelFiles, name: str) -> tuple[int, ...] | None:
     if not text:
         return None
     words = text.split()
-    if not all(word.isascii() and word.isdigit() for word in words):
+    if not all(map(_COUNT.match, words)):
         raise HostError(files.path(name), f"expected distances such as '10 20', found {text[:60]!r}")
     return tuple(map(int, words))

@@ -57,7 +57,7 @@ def test_memory_and_pools(root: Path) -> None:
     assert "Node 1 MemTotal:       1048576 kB" in (node / "meminfo").read_text()
     assert (node / "hugepages/hugepages-2048kB/nr_hugepages").read_text() == "4\n"
     assert (root / "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages").read_text() == "8\n"
-    assert "MemTotal:         2097152 kB" in (root / "proc/meminfo").read_text()
+    assert "MemTotal:        2097152 kB" in (root / "proc/meminfo").read_text()
 
 
 def test_cpuinfo_names_the_model_for_each_online_cpu(root: Path) -> None:

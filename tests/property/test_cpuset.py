@@ -1,0 +1,78 @@
+"""Laws of CPUSet against frozenset, and of the kernel's list format."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_plugin import bits
+from nri_plugin.cpuset import CPUSet
+from tests.oracles import sets
+
+IDS = st.frozensets(st.integers(0, 200), max_size=40) | st.frozensets(st.integers(0, bits.MAX_ID), max_size=6)
+
+
+@given(IDS, IDS)
+def test_algebra_is_that_of_frozensets(left: frozenset[int], right: frozenset[int]) -> None:
+    one, other = CPUSet.from_ids(left), CPUSet.from_ids(right)
+    assert set(one & other) == left & right
+    assert set(one | other) == left | right
+    assert set(one - other) == left - right
+    assert set(one ^ other) == left ^ right
+    assert (one <= other) is (left <= right)
+    assert (one == other) is (left == right)
+    assert one.isdisjoint(other) is left.isdisjoint(right)
+
+
+@given(IDS)
+def test_a_set_lists_its_members_in_ascending_order(ids: frozenset[int]) -> None:
+    cpus = CPUSet.from_ids(ids)
+    assert list(cpus) == sorted(ids)
+    assert len(cpus) == len(ids)
+    assert bool(cpus) is bool(ids)
+    assert bits.lowest(cpus.mask) == min(ids, default=-1)
+
+
+@given(IDS, st.integers(-2, 250))
+def test_membership(ids: frozenset[int], number: int) -> None:
+    assert (number in CPUSet.from_ids(ids)) is (number in ids)
+
+
+@given(IDS)
+def test_a_set_is_written_as_the_kernel_writes_it(ids: frozenset[int]) -> None:
+    assert str(CPUSet.from_ids(ids)) == sets.to_list(ids)
+
+
+@given(IDS)
+def test_what_is_written_is_read_back(ids: frozenset[int]) -> None:
+    cpus = CPUSet.from_ids(ids)
+    assert CPUSet.parse(str(cpus)) == cpus
+    assert CPUSet.parse(f" {cpus}\n\0") == cpus
+
+
+@given(IDS, st.randoms(use_true_random=False))
+def test_any_order_and_repetition_is_read(ids: frozenset[int], chance: random.Random) -> None:
+    text = sets.untidy_list(ids, chance)
+    assert set(CPUSet.parse(text)) == sets.from_list(text) == ids
+
+
+@given(st.text("0123456789-, x\n", max_size=20))
+def test_any_text_is_read_or_refused_with_value_error(text: str) -> None:
+    try:
+        cpus = CPUSet.parse(text)
+    except ValueError:
+        return
+    assert set(cpus) == sets.from_list(text)
+
+
+@given(IDS, IDS)
+def test_equal_sets_have_equal_hashes(left: frozenset[int], right: frozenset[int]) -> None:
+    seen = {CPUSet.from_ids(left): "left"}
+    assert (CPUSet.from_ids(right) in seen) is (left == right)
+
+
+@given(st.integers(max_value=-1))
+def test_no_negative_mask_becomes_a_set(mask: int) -> None:
+    with pytest.raises(ValueError, match="cannot be negative"):
+        CPUSet(mask)
