@@ -7,11 +7,13 @@ right is not written. One `write()` carries a whole value, so nobody sees half o
 import errno
 import os
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from cgroupspy.controllers import Controller
 from cgroupspy.interfaces import BaseFileInterface
 
+from nri_plugin import bits
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup_error import GONE, host_error
@@ -191,9 +193,9 @@ class Cgroups:
         return [directory]
 
     def _write(self, directory: str, cpus: CPUSet) -> WriteOutcome:
-        files, text = self._open(directory), str(cpus)
+        files, text = self._open(directory), _list_of(cpus.mask)
         try:
-            if _holds(files.cpus, text, cpus):
+            if _mask_of(files.cpus) == cpus.mask:
                 return WriteOutcome.UNCHANGED
             files.cpus = text
         except OSError as error:
@@ -231,10 +233,16 @@ class Cgroups:
         return os.path.join(directory, name)
 
 
-def _holds(current: str, text: str, cpus: CPUSet) -> bool:
-    if current == text:
-        return True
+# A changed pool meets the same two texts in every container: the one before and the one after.
+@lru_cache(maxsize=256)
+def _list_of(mask: int) -> str:
+    return bits.format_list(mask)
+
+
+@lru_cache(maxsize=256)
+def _mask_of(text: str) -> int:
+    """The mask of a kernel list, -1 for what is none."""
     try:
-        return CPUSet.parse(current) == cpus
+        return bits.parse_list(text)
     except ValueError:
-        return False
+        return -1

@@ -4,6 +4,8 @@ Names come from the wire. Whatever they hold, the result stays below the root: n
 has a NUL in it, and there is at least one part, so that nobody can point us at the root itself.
 """
 
+from functools import lru_cache
+
 from nri_plugin.errors import HostError
 from nri_plugin.state import CgroupRef
 
@@ -12,6 +14,7 @@ DEFAULT_SLICE = "system.slice"
 """Where OCI runtimes put a scope that names no slice."""
 
 
+@lru_cache(maxsize=8192)
 def cgroup_path(ref: CgroupRef) -> str:
     """The cgroup's directory, relative to the root of the tree.
 

@@ -30,7 +30,7 @@ def find_cpuset_tree(root: str, mounts: list[Mount] | None = None) -> CpusetTree
     Raises:
         HostError: there is none; says what is there instead.
     """
-    root = os.path.abspath(root)
+    root = os.path.realpath(root)  # mounts are listed without links
     mounts = read_mounts() if mounts is None else mounts
     return _by_mounts(root, mounts) or _by_files(root, mounts)
 

@@ -91,3 +91,10 @@ def test_directory_that_is_no_cgroup_tree_is_refused(tmp_path: Path) -> None:
 def test_missing_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="no such directory"):
         find_cpuset_tree(str(tmp_path / "none"), [ON_DISK])
+
+
+def test_root_that_is_a_link_is_the_mount_it_leads_to(tmp_path: Path) -> None:
+    v2(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    mounts = [ON_DISK, Mount(f"{tmp_path}/real", "cgroup2", ("rw",))]
+    assert find_cpuset_tree(f"{tmp_path}/link", mounts).is_kernel

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import CheckpointError
+from nri_plugin.errors import CheckpointError, HostError
 from nri_plugin.host import checkpoint
 from nri_plugin.host.checkpoint import CheckpointFile, LoadResult, Origin, read_checkpoint
 from nri_plugin.host.mounts import Mount
@@ -217,6 +217,17 @@ def test_next_save_after_damage_is_sound(file: CheckpointFile, directory: Path) 
     assert load(directory) == LoadResult(SECOND, Origin.CURRENT)
 
 
+def test_disk_that_cannot_be_read_counts_as_damage(
+    file: CheckpointFile, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.save(FIRST)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", raising(errno.EIO))
+        found = load(directory)
+    assert (found.state, found.kept_aside) == (None, f"{file.path}.damaged-1")
+    assert "cannot be read: Input/output error" in found.reason
+
+
 # --- failing and crashing
 
 
@@ -366,3 +377,13 @@ def test_durability_follows_the_file_system(
 ) -> None:
     monkeypatch.setattr("nri_plugin.host.mounts.read_mounts", lambda: [Mount("/", fstype, ())])
     assert CheckpointFile(str(directory)).durable is durable
+
+
+def test_directory_counts_as_lasting_when_the_mounts_cannot_be_told(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> list[Mount]:
+        raise HostError("/proc/self/mountinfo", "cannot be read")
+
+    monkeypatch.setattr("nri_plugin.host.mounts.read_mounts", fail)
+    assert CheckpointFile(str(directory)).durable
