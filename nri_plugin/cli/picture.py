@@ -237,6 +237,10 @@ def _other_lines(topology: Topology, width: int) -> list[Line]:
             size = memory_text(node.memory_bytes)
             ids_by_size[size] = ids_by_size.get(size, 0) | 1 << node.id
     texts = [f"NUMA {bits.format_list(ids)}: no cpus, {size} each" for size, ids in ids_by_size.items()]
+    for _, cpus in topology.caches if topology.caches_known else ():
+        nodes = topology.nodes_of(cpus)
+        if len(nodes) > 1:
+            texts.append(f"one L3 over NUMA {nodes}: {cpus}")
     texts += [
         f"{name} {cpus}"
         for name, cpus in (("offline", topology.offline), ("isolated", topology.isolated))

@@ -60,7 +60,7 @@ def test_the_tree_of_a_description_reads_back_as_its_topology(text: str) -> None
     assert read_topology(RecordedFiles(entries)) == build_topology(described(text))
 
 
-@settings(max_examples=5)
+@settings(max_examples=2)
 @given(machine_texts())
 def test_so_does_the_tree_on_disk(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

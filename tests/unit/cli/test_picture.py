@@ -1,0 +1,140 @@
+"""The picture in the terminal, as lines a person reads."""
+
+import pytest
+
+from nri_plugin.cli.picture import BEYOND, LETTERS, Owner, draw, in_encoding, memory_text
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.simulator.machine import build_topology, parse, shipped
+from nri_plugin.topology import Topology
+
+SMALL = build_topology(parse("2 sockets, 1 NUMA each, 2 L3 each, 1 core each, SMT 2, memory 1Gi"))
+BIG = "2 sockets, 4 NUMA nodes each, 4 L3 each, 8 cores each, SMT 2"
+
+
+def owner(label: str, cpus: str, kind: str = "exclusive") -> Owner:
+    return Owner(label, CPUSet.parse(cpus), kind)  # type: ignore[arg-type]
+
+
+def test_without_owners_every_cpu_is_its_number() -> None:
+    assert draw(SMALL, width=60).splitlines() == [
+        "┌ socket 0 ─────────────────┐ ┌ socket 1 ─────────────────┐",
+        "│ ┌ NUMA 0: 0-1,4-5, 1Gi ─┐ │ │ ┌ NUMA 1: 2-3,6-7, 1Gi ─┐ │",
+        "│ │ [0,4] [1,5]           │ │ │ │ [2,6] [3,7]           │ │",
+        "│ └───────────────────────┘ │ │ └───────────────────────┘ │",
+        "└───────────────────────────┘ └───────────────────────────┘",
+    ]
+
+
+def test_with_owners_every_cpu_is_who_has_it() -> None:
+    owners = [
+        owner("reserved", "0,4", "reserved"),
+        owner("default/web/app", "1,5"),
+        owner("default/db/pg", "3"),
+    ]
+    assert draw(SMALL, owners, width=60).splitlines()[1:] == [
+        "│ ┌ NUMA 0: 0-1,4-5, 1Gi ─┐ │ │ ┌ NUMA 1: 2-3,6-7, 1Gi ─┐ │",
+        "│ │ [==] [AA]             │ │ │ │ [··] [B·]             │ │",
+        "│ └───────────────────────┘ │ │ └───────────────────────┘ │",
+        "└───────────────────────────┘ └───────────────────────────┘",
+        "= reserved: 0,4 (2 cpus)",
+        "A default/web/app: 1,5 (2 cpus)",
+        "B default/db/pg: 3 (1 cpu)",
+        "· shared pool: 2,6-7 (3 cpus)",
+    ]
+
+
+def test_a_named_shared_pool_is_said_once_and_later_owners_are_drawn_over_it() -> None:
+    lines = draw(SMALL, [owner("shared pool", "0-7", "shared"), owner("a", "2")], width=60).splitlines()
+    assert "[A·]" in lines[2]
+    assert lines[5:] == ["· shared pool: 0-7 (8 cpus)", "A a: 2 (1 cpu)"]
+
+
+def test_an_owner_without_cpus_is_still_in_the_legend() -> None:
+    assert "A gone: none" in draw(SMALL, [owner("gone", "")])
+
+
+def test_owners_after_the_last_letter_share_a_mark() -> None:
+    lines = draw(SMALL, [owner(str(number), "") for number in range(len(LETTERS) + 2)]).splitlines()
+    assert [line[0] for line in lines[-4:]] == ["9", BEYOND, BEYOND, "·"]
+
+
+def test_colour_adds_codes_and_changes_no_character() -> None:
+    import re
+
+    owners = [owner("a", "0"), owner("r", "1", "reserved")]
+    plain, coloured = draw(SMALL, owners), draw(SMALL, owners, colour=True)
+    assert "\x1b[" not in plain
+    assert "\x1b[1;97;44mA\x1b[0m" in coloured
+    without = re.sub("\x1b\\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in without.splitlines()] == plain.splitlines()
+
+
+def all_machines() -> dict[str, Topology]:
+    machines = {name: build_topology(description) for name, description in shipped().items()}
+    return machines | {"512": build_topology(parse(BIG))}
+
+
+@pytest.mark.parametrize(("name", "topology"), all_machines().items())
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_machine_fits_and_shows_every_cpu_once(name: str, topology: Topology, width: int) -> None:
+    owners = [owner("a", str(topology.online))]
+    marked, numbered = draw(topology, owners, width=width), draw(topology, width=width)
+    assert max(map(len, (marked + "\n" + numbered).splitlines())) <= width
+    boxes = [line for line in marked.splitlines() if line.startswith("│")]
+    assert sum(line.partition("NUMA")[0].count("A") for line in boxes) == len(topology.online)
+
+
+def test_512_cpus_fit_on_a_screen() -> None:
+    assert len(draw(build_topology(parse(BIG)), [], width=80).splitlines()) <= 60
+
+
+def test_a_wide_cache_goes_over_several_lines_in_one_bracket() -> None:
+    lines = draw(build_topology(parse("30 cores")), width=40).splitlines()
+    inside = [line[4:-4].rstrip() for line in lines[2:-2]]
+    assert inside[0].startswith("[0  1  2")
+    assert all(line.startswith(" ") for line in inside[1:])
+    assert inside[-1].endswith("29]")
+
+
+def test_parts_of_a_node_or_a_cache_are_shown_where_they_are() -> None:
+    spanning_node = draw(build_topology(parse("1 NUMA, 2 sockets, 1 core each")))
+    assert spanning_node.count("NUMA 0 (part)") == 2
+    spanning_cache = draw(build_topology(parse("1 socket, 1 L3, 2 NUMA each, 1 core each")))
+    assert spanning_cache.splitlines()[-1] == "one L3 over NUMA 0-1: 0-1"
+
+
+def test_what_has_no_place_in_a_box_is_said_below() -> None:
+    text = "4 cores, offline 3, isolated 1, cpu-less nodes 2-3 memory 8Gi, cpu-less node 9 memory 0"
+    assert draw(build_topology(parse(text))).splitlines()[-4:] == [
+        "NUMA 2-3: no cpus, 8Gi each",
+        "NUMA 9: no cpus, 0 each",
+        "offline 3",
+        "isolated 1",
+    ]
+
+
+def test_long_lines_are_cut_at_the_width() -> None:
+    label = "namespace/" + "x" * 100
+    assert draw(SMALL, [owner(label, "0")], width=40).splitlines()[-2] == "A " + label[:37] + "…"
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "text"),
+    [
+        (None, "?"),
+        (0, "0"),
+        (1023, "1023"),
+        (1 << 10, "1Ki"),
+        (3 << 20, "3Mi"),
+        ((64 << 30) - 1, "64Gi"),
+        (5 << 40, "5120Gi"),
+    ],
+)
+def test_memory_is_written_as_people_write_it(memory_bytes: int | None, text: str) -> None:
+    assert memory_text(memory_bytes) == text
+
+
+def test_a_terminal_without_these_characters_gets_plain_ones() -> None:
+    assert in_encoding("┌─┐│·…\nx", "ascii") == "+-+|.~\nx"
+    assert in_encoding("┌─┐", None) == "+-+"
+    assert in_encoding("┌─┐", "utf-8") == "┌─┐"
