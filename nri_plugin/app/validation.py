@@ -7,7 +7,7 @@ configuration, must not block every container that has nothing to do with it.
 from collections.abc import Iterator
 
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.decision import Decision
+from nri_plugin.decision import CpusetWrite, Decision
 from nri_plugin.nri.events import CreateContainer, CreateContainerResponse, NRIEvent
 from nri_plugin.options import Node
 from nri_plugin.state import State, allocation_key
@@ -16,7 +16,21 @@ from nri_plugin.workload import pod_uid
 
 def new_violations(node: Node, before: State, event: NRIEvent, decision: Decision) -> list[str]:
     """What `decision` would break that was whole `before`; empty when nothing."""
-    return [*_of_state(node, before, decision.state), *_of_effects(node, event, decision)]
+    problems = _of_state(node, before, decision.state)
+    problems += _of_response(node, event, decision)
+    # A changed pool is written to thousands of cgroups: each distinct value is looked at once.
+    plain = {
+        mask for mask in {write.cpus.mask for write in decision.writes} if _is_plain(node, decision, mask)
+    }
+    for write in decision.writes:
+        if write.cpus.mask not in plain:
+            problems += _of_write(node, decision, write)
+    return problems
+
+
+def _is_plain(node: Node, decision: Decision, mask: int) -> bool:
+    """Whether anybody may run there: on some CPU, all online, none exclusive."""
+    return bool(mask) and not mask & (~node.topology.online.mask | decision.state.exclusive.mask)
 
 
 def _of_state(node: Node, before: State, after: State) -> list[str]:
@@ -27,27 +41,29 @@ def _of_state(node: Node, before: State, after: State) -> list[str]:
     return [sentence for sentence in found if sentence not in known]
 
 
-def _of_effects(node: Node, event: NRIEvent, decision: Decision) -> Iterator[str]:
-    for key, what, cpus in _assigned(event, decision):
-        if not cpus:
-            yield f"{what} would be given no CPU"
-        if not cpus <= node.topology.online:
-            yield f"{what} would be given CPUs that are not online: {cpus - node.topology.online}"
-        allocation = decision.state.allocations.get(key)
-        own = allocation.cpus if allocation else CPUSet()
-        foreign = cpus & (decision.state.exclusive - own)
-        if foreign:
-            yield f"{what} would run on CPUs that are exclusive to others: {foreign}"
+def _of_response(node: Node, event: NRIEvent, decision: Decision) -> Iterator[str]:
+    response = decision.response
+    if not isinstance(event, CreateContainer) or not isinstance(response, CreateContainerResponse):
+        return
+    if response.resources is not None and response.resources.cpus:
+        key = allocation_key(pod_uid(event.pod), event.container.name)
+        cpus = CPUSet.parse(response.resources.cpus)
+        yield from _of_cpus(node, decision.state, key, f"container {event.container.name}", cpus)
 
 
-def _assigned(event: NRIEvent, decision: Decision) -> Iterator[tuple[str, str, CPUSet]]:
-    """Every (allocation key, name for people, CPUs) the decision is about to hand out."""
-    for write in decision.writes:
-        record = decision.state.containers.get(write.container_id)
-        name = f"container {record.name}" if record else f"cgroup {write.target.path or write.target.parent}"
-        yield record.key if record else "", name, write.cpus
-    if isinstance(event, CreateContainer) and isinstance(decision.response, CreateContainerResponse):
-        resources = decision.response.resources
-        if resources is not None and resources.cpus:
-            key = allocation_key(pod_uid(event.pod), event.container.name)
-            yield key, f"container {event.container.name}", CPUSet.parse(resources.cpus)
+def _of_write(node: Node, decision: Decision, write: CpusetWrite) -> Iterator[str]:
+    record = decision.state.containers.get(write.container_id)
+    name = f"container {record.name}" if record else f"cgroup {write.target.path or write.target.parent}"
+    return _of_cpus(node, decision.state, record.key if record else "", name, write.cpus)
+
+
+def _of_cpus(node: Node, state: State, key: str, name: str, cpus: CPUSet) -> Iterator[str]:
+    """What is wrong with letting the container of allocation `key`, or a slice, run on `cpus`."""
+    if not cpus:
+        yield f"{name} would be given no CPU"
+    if not cpus <= node.topology.online:
+        yield f"{name} would be given CPUs that are not online: {cpus - node.topology.online}"
+    allocation = state.allocations.get(key)
+    foreign = cpus & (state.exclusive - (allocation.cpus if allocation else CPUSet()))
+    if foreign:
+        yield f"{name} would run on CPUs that are exclusive to others: {foreign}"
