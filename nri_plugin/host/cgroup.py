@@ -6,6 +6,7 @@ right is not written. One `write()` carries a whole value, so nobody sees half o
 
 import errno
 import os
+from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -17,6 +18,7 @@ from nri_plugin import bits
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup_error import GONE, host_error
+from nri_plugin.host.cgroup_nested import write_with_children
 from nri_plugin.host.cgroup_path import cgroup_path
 from nri_plugin.host.cgroup_root import CpusetTree, find_cpuset_tree
 from nri_plugin.nodemask import NodeMask
@@ -135,7 +137,8 @@ class Cgroups:
             raise HostError(
                 self._file(self.directory(ref), "cpuset.cpus"), "an empty cpuset is never written"
             )
-        outcomes = [self._write(directory, cpus) for directory in self._directories(ref)]
+        put = self._put_nested if self.version == 1 and ref.path else self._put
+        outcomes = [self._write(directory, cpus, put) for directory in self._directories(ref)]
         return WriteOutcome.WRITTEN if WriteOutcome.WRITTEN in outcomes else outcomes[0]
 
     def read_cpus(self, ref: CgroupRef) -> CPUSet | None:
@@ -192,17 +195,29 @@ class Cgroups:
                 return [directory, below]
         return [directory]
 
-    def _write(self, directory: str, cpus: CPUSet) -> WriteOutcome:
-        files, text = self._open(directory), _list_of(cpus.mask)
+    def _write(self, directory: str, cpus: CPUSet, put: Callable[[str, str], None]) -> WriteOutcome:
+        text = _list_of(cpus.mask)
         try:
-            if _mask_of(files.cpus) == cpus.mask:
+            if _mask_of(self._open(directory).cpus) == cpus.mask:
                 return WriteOutcome.UNCHANGED
-            files.cpus = text
+            put(directory, text)
         except OSError as error:
             if error.errno in GONE:
                 return WriteOutcome.MISSING
             raise host_error(self._file(directory, "cpuset.cpus"), error, text, self.version) from error
         return WriteOutcome.WRITTEN
+
+    def _put(self, directory: str, text: str) -> None:
+        self._open(directory).cpus = text
+
+    def _put_nested(self, directory: str, text: str) -> None:
+        """On v1, take a container's own cgroups along; those of a pod or a slice are not ours to narrow."""
+        try:
+            self._put(directory, text)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            write_with_children(self._open, directory, _mask_of(text))
 
     def _read(self, directory: str, field: str) -> str | None:
         try:

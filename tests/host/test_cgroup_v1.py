@@ -95,3 +95,25 @@ def test_missing_cgroup_is_missing_and_not_made(cgroups: Cgroups) -> None:
     gone = CgroupRef("", f"/{TOP}/gone")
     assert cgroups.write_cpus(gone, CPUSet.of(0)) is WriteOutcome.MISSING
     assert not Path(cgroups.directory(gone)).exists()
+
+
+@needs_v1
+def test_container_with_cgroups_of_its_own_is_narrowed_and_moved_with_them(
+    cgroups: Cgroups, online: CPUSet
+) -> None:
+    inner = [CgroupRef("", f"{LEAF.path}/{name}") for name in ("inner", "inner/most", "unset")]
+    directories = [Path(cgroups.directory(ref)) for ref in inner]
+    first, second = (CPUSet.of(cpu) for cpu in list(online)[:2])
+    for directory in directories:
+        directory.mkdir()
+    try:
+        for ref in inner[:2]:
+            assert cgroups.write_cpus(ref, online) is WriteOutcome.WRITTEN
+        for wanted in (first, second, online, second):
+            assert cgroups.write_cpus(LEAF, wanted) is WriteOutcome.WRITTEN
+            assert cgroups.read_cpus(LEAF) == wanted
+            assert all((cgroups.read_cpus(ref) or CPUSet()) <= wanted for ref in inner)
+        assert [cgroups.read_cpus(ref) for ref in inner] == [second, second, CPUSet()]
+    finally:
+        for directory in (directories[1], directories[0], directories[2]):
+            directory.rmdir()
