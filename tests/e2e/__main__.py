@@ -15,7 +15,7 @@ from .lab.apt import Mirror, install_on_this_machine, mirror_of_this_machine, up
 from .lab.outcome import Outcome, table
 from .lab.prepare import prepare_guest, prepare_root
 from .lab.progress import say, step
-from .lab.runs import KERNEL_FROM, RUNS, Lab, Run, perform
+from .lab.runs import KERNEL_FROM, RUNS, Lab, Run, perform_all
 from .lab.shell import CannotRun, LabError
 
 CANNOT_RUN = 77
@@ -37,7 +37,7 @@ def main() -> int:
     except LabError as error:
         print(f"hack/e2e: the lab could not be built: {error}", flush=True)  # noqa: T201
         return 1
-    outcomes = [perform(run, lab) for run in runs]
+    outcomes = perform_all(runs, lab)
     return _conclude(outcomes, arguments.work, keep=arguments.keep)
 
 

@@ -13,6 +13,12 @@ from .waiting import wait_for
 
 PYTHON = "/opt/nri-pin/bin/python3"
 _SYNCHRONIZED = "plugin invocation order"  # containerd says so whenever a plugin has joined
+# said when the runtime restarts, and when a pod is refused on purpose
+_EXPECTED = (
+    "connection to the container runtime ended",
+    "no connection to the container runtime",
+    "pod=default/too-",
+)
 # uid 0 with nothing that makes it more than a user, as a pod with `capabilities: drop: [ALL]` is
 _BARE = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]
 
@@ -77,6 +83,13 @@ class Agent:
     def kill(self) -> None:
         """End it the way the kernel does when memory runs out."""
         self._end(signal.SIGKILL)
+
+    def complaints(self) -> list[str]:
+        """Return what it logged above the level of information, without what the scenarios bring about."""
+        lines = self.log.read_text().splitlines()
+        return [
+            line for line in lines if " INFO " not in line and not any(text in line for text in _EXPECTED)
+        ]
 
     def state(self) -> dict[str, Any]:
         """Return the checkpoint, as the command line shows it.

@@ -3,7 +3,7 @@
 
 With it a real container runtime places containers on a machine that does not exist: CPU 300 and NUMA node 30 are as good
 as any. For every container it also makes a cgroup directory, as cgroup v2 would show it, in a tree of plain files: the
-agent's cgroup root. `cpuset.*.effective` are links to the values, for no kernel keeps them.
+agent's cgroup root. `cpuset.*.effective` are second names of the values, for no kernel keeps them.
 
 It is called by the runtime in place of runc, so it takes runc's arguments. Standard library only; it starts for every
 call, so it imports little.
@@ -105,7 +105,7 @@ def _note(call: str, container: str, **values: str) -> None:
 def _fill(directory: str) -> None:
     for name in _VALUES:
         _write(os.path.join(directory, name), "")
-        os.symlink(name, os.path.join(directory, f"{name}.effective"))
+        os.link(os.path.join(directory, name), os.path.join(directory, f"{name}.effective"))
     for name in ("cgroup.procs", "cgroup.subtree_control"):
         _write(os.path.join(directory, name), "")
     _write(os.path.join(directory, "cgroup.controllers"), "cpuset cpu io memory pids\n")

@@ -15,6 +15,7 @@ from .scenarios_described import (
     what_ends_is_given_back,
     what_runc_is_given_equals_the_checkpoint,
 )
+from .scenarios_life import the_agent_had_nothing_to_complain_of
 
 _STORY = (
     what_runc_is_given_equals_the_checkpoint,
@@ -57,4 +58,5 @@ if __name__ == "__main__":
         play(node, _STORY, node, machine)
         node.remove_all()
         agent.stop()
+        play(node, (the_agent_had_nothing_to_complain_of,), node)
     runtime.stop()

@@ -15,6 +15,7 @@ from .scenarios_life import (
     killing_the_agent_changes_nothing,
     restarting_the_agent_changes_nothing,
     restarting_the_runtime_changes_nothing,
+    the_agent_had_nothing_to_complain_of,
     the_agent_needs_no_capability,
 )
 from .scenarios_pool import (
@@ -32,6 +33,8 @@ _CONFIG = {
     "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
 }
 _NODE_CPUS = 4
+# a plugin started by the runtime has 5 s to register, which an emulated Python may need; a request has its usual 2 s
+_EMULATED = {"plugin_registration_timeout": "60s"}
 
 
 def exclusive_containers_on_four_numa_nodes(node: Node) -> None:
@@ -84,12 +87,13 @@ if __name__ == "__main__":
     with_systemd = "--systemd" in sys.argv
     if not with_systemd:
         make_kubepods()
-    runtime = Containerd(systemd=with_systemd)
+    runtime = Containerd(systemd=with_systemd, nri=_EMULATED)
     runtime.start()
     agent = Agent(runtime, dict(_CONFIG))
     node = Node(runtime, agent)
     agent.start()
     play(node, _STORY, node)
     play(node, _SIZED, node, 2)
+    play(node, (the_agent_had_nothing_to_complain_of,), node)
     agent.stop()
     runtime.stop()

@@ -14,6 +14,7 @@ from .scenarios_life import (
     killing_the_agent_changes_nothing,
     restarting_the_agent_changes_nothing,
     restarting_the_runtime_changes_nothing,
+    the_agent_had_nothing_to_complain_of,
     the_agent_needs_no_capability,
 )
 from .scenarios_pool import (
@@ -81,5 +82,6 @@ if __name__ == "__main__":
     agent.start()
     play(node, _STORY, node)
     play(node, _SIZED, node, _CPUS)
+    play(node, (the_agent_had_nothing_to_complain_of,), node)
     agent.stop()
     runtime.stop()

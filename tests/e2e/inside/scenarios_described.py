@@ -12,7 +12,7 @@ from typing import Any
 
 from . import recorder
 from .agent import PYTHON
-from .node import Node
+from .node import Node, Pod
 from .observe import format_list, parse_list
 from .pods import burstable, guaranteed
 from .promises import Promise, promises
@@ -54,7 +54,7 @@ def what_runc_is_given_equals_the_checkpoint(node: Node, machine: Described) -> 
 def an_update_by_the_runtime_brings_our_cpuset(node: Node, machine: Described) -> None:
     """A shares-only update of every container: runc is given the promised cpuset again, or none."""
     for pod in node.pods:
-        node.update(pod, cpu_shares=300)
+        node.update(pod, cpu_shares=_shares_for(pod))
         _given_is_promised(node, machine, pod.id, "update")
     _files_are_promised(node, machine)
 
@@ -69,6 +69,12 @@ def what_ends_is_given_back(node: Node, machine: Described) -> None:
         node.equal(f"{machine.name}: {name} may run everywhere again", promise.cpus, everything)
     node.remove_all()
     node.equal(f"{machine.name}: the checkpoint is empty", node.agent.state()["containers"], [])
+
+
+def _shares_for(pod: Pod) -> int:
+    """Other shares for a shared container, the same for an exclusive one: its CPUs cannot be resized in place."""
+    container = pod.spec.containers[0]
+    return pod.spec.resources(container)["cpu_shares"] if pod.spec.qos == "guaranteed" else 300
 
 
 def _given_is_promised(node: Node, machine: Described, identity: str, call: str) -> None:

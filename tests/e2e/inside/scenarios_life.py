@@ -58,6 +58,11 @@ def the_agent_needs_no_capability(node: Node) -> None:
     node.equal("no_new_privs is set", held["NoNewPrivs"], 1)
 
 
+def the_agent_had_nothing_to_complain_of(node: Node) -> None:
+    """No warning and no error in its log but those that the scenarios meant."""
+    node.equal("its log holds no other complaint", node.agent.complaints(), [])
+
+
 def _unchanged_by(node: Node, end: object) -> None:
     before, promised = _observe_all(node), promises(node.agent.state())
     watch = WriteWatch(_top())

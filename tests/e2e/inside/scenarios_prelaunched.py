@@ -17,7 +17,7 @@ def the_runtime_starts_the_plugin_itself(node: Node, cpus: int) -> None:
     node.runtime.stop()
     _call(*_COMMAND, "--config", str(node.agent.config_file))
     node.runtime.start()
-    wait_for(lambda: bool(_plugin_processes()), 20, "the runtime has started the plugin")
+    wait_for(lambda: bool(_plugin_processes()), 60, "the runtime has started the plugin")
     (pid,) = _plugin_processes()
     environment = sorted(Path(f"/proc/{pid}/environ").read_bytes().rstrip(b"\0").decode().split("\0"))
     names = [variable.split("=")[0] for variable in environment]

@@ -11,18 +11,19 @@ from .shell import LabError, run
 _START_FILES = {"guest_init.sh": "sbin/lab-init", "guest_server.py": "sbin/lab-server"}
 
 
-def build_disk(root: Path, kernel_root: Path, key: str, work: Path) -> tuple[Path, Path]:
+def build_disk(name: str, root: Path, kernel_root: Path, key: str, work: Path) -> tuple[Path, Path]:
     """Return the disk image of `root` and the kernel of `kernel_root`, made now or kept."""
-    disk, kernel = work / f"guest-{key}.img", work / f"vmlinux-{key}"
-    done = work / f"guest-{key}.done"
+    disk, kernel = work / f"guest-{name}-{key}.img", work / f"vmlinux-{name}-{key}"
+    done = work / f"guest-{name}-{key}.done"
     if done.exists():
         return disk, kernel
-    for leftover in [*work.glob("guest-*"), *work.glob("vmlinux-*")]:
+    for leftover in [*work.glob(f"guest-{name}-*"), *work.glob(f"vmlinux-{name}-*")]:
         leftover.unlink()
-    with step("building the guest's disk"):
+    with step(f"building the disk of the {name} guest"):
         _add_kernel_modules(root, kernel_root)
-        for name, target in _START_FILES.items():
-            shutil.copy(Path(__file__).parent / name, root / target)
+        run(["chroot", root, "/sbin/depmod", _only(kernel_root / "usr/lib/modules", "*").name])
+        for source, target in _START_FILES.items():
+            shutil.copy(Path(__file__).parent / source, root / target)
             (root / target).chmod(0o755)
         write_units(root)
         run(
@@ -47,13 +48,14 @@ def build_disk(root: Path, kernel_root: Path, key: str, work: Path) -> tuple[Pat
 
 def _add_kernel_modules(root: Path, kernel_root: Path) -> None:
     """Overlay is the one driver the guest needs that is not built in; the other modules stay out of the image."""
+    if root == kernel_root:
+        return
     modules = _only(kernel_root / "usr/lib/modules", "*")
     target = root / "usr/lib/modules" / modules.name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(modules / "kernel/fs/overlayfs", target / "kernel/fs/overlayfs")
     for name in ("modules.builtin", "modules.order", "modules.builtin.modinfo"):
         shutil.copy(modules / name, target / name)
-    run(["chroot", root, "/sbin/depmod", modules.name])
 
 
 def _only(directory: Path, pattern: str) -> Path:

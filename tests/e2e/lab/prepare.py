@@ -63,7 +63,7 @@ def prepare_root(name: str, mirror: Mirror, checkout: Path, work: Path) -> Prepa
 def prepare_guest(prepared: Prepared, kernel_from: Prepared, work: Path) -> tuple[Path, Path]:
     """Return the disk and the kernel of a guest that runs `prepared`."""
     key = hashlib.sha256(f"{prepared.key} {kernel_from.root.name}".encode()).hexdigest()[:10]
-    return build_disk(prepared.root, kernel_from.root, f"{prepared.name}-{key}", work)
+    return build_disk(prepared.name, prepared.root, kernel_from.root, key, work)
 
 
 def _bake_store(name: str, root: Path, payload: Path, work: Path) -> None:

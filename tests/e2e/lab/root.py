@@ -56,8 +56,10 @@ class RootRecipe:
 
 
 RECIPES = {
-    "trixie": RootRecipe("trixie", ("linux-image-cloud-amd64",)),  # containerd 1.7; the kernel of all guests
-    "sid": RootRecipe("sid", ("crun", "dbus", "systemd-sysv")),  # containerd 2.1 or later
+    "trixie": RootRecipe(
+        "trixie", ("linux-image-cloud-amd64", "dbus", "systemd-sysv")
+    ),  # containerd 1.7; the kernel of all guests
+    "sid": RootRecipe("sid", ()),  # containerd 2.1 or later
 }
 
 
