@@ -20,6 +20,18 @@ file_options = (
     click.option("--file", "path", default=None, help="A checkpoint file; goes before --state-dir."),
 )
 
+SHOW_EXAMPLES = """\b
+Examples:
+  nri-pin state show
+  nri-pin state show --state-dir /var/lib/nri-pin --format json
+"""
+VERIFY_EXAMPLES = """\b
+Examples:
+  nri-pin state verify
+  nri-pin state verify --root / --cgroup-root /sys/fs/cgroup
+  nri-pin state verify --file ./checkpoint-of-another-node
+"""
+
 
 class UnreadableError(click.ClickException):
     """The question could not be answered; nothing is known about the promises."""
@@ -32,7 +44,7 @@ def command() -> None:
     """Show or verify what the agent has promised to containers."""
 
 
-@command.command()
+@command.command(epilog=SHOW_EXAMPLES)
 @file_options[0]
 @file_options[1]
 @format_option()
@@ -47,7 +59,7 @@ def show(state_dir: str, path: str | None, output_format: str) -> None:
     click.echo(write(source, checkpoint))
 
 
-@command.command()
+@command.command(epilog=VERIFY_EXAMPLES)
 @file_options[0]
 @file_options[1]
 @click.option(

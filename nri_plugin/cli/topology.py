@@ -16,6 +16,13 @@ from nri_plugin.cli.picture import draw, in_encoding, memory_text
 from nri_plugin.topology import NUMANode, Topology
 
 EPILOG = """\b
+Examples:
+  nri-pin topology
+  nri-pin topology --root /host --format json
+  nri-pin topology --list
+  nri-pin topology --machine ./two-sockets.txt
+
+\b
 A description, for --machine FILE, is a few lines such as:
   2 sockets, 2 NUMA nodes each, 4 L3 each, 4 cores each, SMT 2
   memory 64Gi each
