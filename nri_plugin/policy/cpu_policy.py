@@ -6,7 +6,7 @@ Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/policy_static.go.
 from collections.abc import Mapping
 
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import SMTAlignmentError
+from nri_plugin.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.policy.cpu_assignment import take_packed
 from nri_plugin.policy.hints import (
@@ -128,7 +128,14 @@ def allocate_cpus(
         near = on_offer & CPUSet(tables.cpus_in(affinity.mask))
         aligned = take_packed(tables, near, min(count, len(near)), prefer_uncore_cache=prefer_uncore_cache)
     rest = count - len(aligned)
-    return aligned | take_packed(tables, on_offer - aligned, rest, prefer_uncore_cache=prefer_uncore_cache)
+    left = on_offer - aligned
+    if len(left) < rest:
+        raise InsufficientCPUsError(rest, len(left), _found_so_far(count, aligned, affinity))
+    return aligned | take_packed(tables, left, rest, prefer_uncore_cache=prefer_uncore_cache)
+
+
+def _found_so_far(count: int, aligned: CPUSet, affinity: NodeMask | None) -> str:
+    return f"{count} wanted in all, {len(aligned)} found on NUMA nodes {affinity}" if aligned else ""
 
 
 def check_full_pcpus(tables: CPUTables, count: int, available: CPUSet, reserved: CPUSet) -> None:

@@ -4,12 +4,14 @@ Masks are tried from the highest node down, "leave it out" before "put it in",
 which visits them by ascending value: the first that fits is the lowest. A
 branch is cut when even the best of the nodes left cannot meet some need. With
 one need that bound is exact and nothing is ever taken back; with several the
-search is bounded by a number of steps, never by time.
+sum of all needs is watched too, and the search is bounded by a number of steps,
+never by time.
 """
 
 from bisect import insort
 from collections.abc import Sequence
 from itertools import accumulate
+from math import prod
 
 from nri_plugin import bits
 from nri_plugin.policy.hints import Family, Need
@@ -58,7 +60,7 @@ def lowest_preferred(families: Sequence[Family], budget: Budget | None = None) -
 def narrowest_size(family: Family, budget: Budget | None = None) -> int:
     """The smallest size of a member (a lower bound of it past the budget); 0 for an empty family."""
     budget = budget or Budget()
-    sizes = [_size_for(need, family) for need in family.needs]
+    sizes = [_size_for(need, family) for need in _with_sum(family.needs)]
     first = max([family.at_least, family.required.bit_count(), *sizes])
     try:
         for size in range(first, family.nodes.bit_count() + 1):
@@ -93,12 +95,31 @@ def lowest_member(family: Family, size: int, budget: Budget) -> int | None:
     if fixed & ~family.nodes or fixed.bit_count() > size:
         return None
     nodes = list(bits.iterate(family.nodes & ~fixed))
-    amounts = [tuple(need.by_node.get(node, 0) for need in family.needs) for node in nodes]
+    needs = _with_sum(family.needs)
+    amounts = [tuple(need.by_node.get(node, 0) for need in needs) for node in nodes]
     left = tuple(
-        need.amount - sum(need.by_node.get(node, 0) for node in bits.iterate(fixed)) for need in family.needs
+        need.amount - sum(need.by_node.get(node, 0) for node in bits.iterate(fixed)) for need in needs
     )
     found = _Search(nodes, amounts, budget).lowest(len(nodes), size - fixed.bit_count(), left)
     return None if found is None else found | fixed
+
+
+def _with_sum(needs: Sequence[Need]) -> Sequence[Need]:
+    """The needs, and one more that they imply: their sum, each weighted alike.
+
+    Nodes that are good for one need only look enough for each need on its own, but not for the sum.
+    What a node has beyond a need does not count in it.
+    """
+    asked = [need for need in needs if need.amount > 0]
+    if len(asked) < 2:
+        return needs
+    product = prod(need.amount for need in asked)
+    nodes = {node for need in asked for node in need.by_node}
+    by_node = {
+        node: sum(min(need.by_node.get(node, 0), need.amount) * (product // need.amount) for need in asked)
+        for node in nodes
+    }
+    return (*needs, Need(product * len(asked), by_node))
 
 
 class _Search:

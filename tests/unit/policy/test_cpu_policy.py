@@ -1,0 +1,150 @@
+"""The static CPU policy."""
+
+import pytest
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import InsufficientCPUsError, SMTAlignmentError
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.policy.cpu_policy import (
+    allocate_cpus,
+    check_full_pcpus,
+    cpu_wishes,
+    exclusive_count,
+    reusable_after,
+)
+from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.topology import Topology
+from tests.unit.policy.shapes import machine
+
+TWO = cpu_tables(machine(2, 1, cores=4, threads=2))
+"""Node 0: 0-7, node 1: 8-15."""
+ALL = CPUSet.parse("0-15")
+
+
+def cpus(text):
+    return CPUSet.parse(text)
+
+
+def hints(*args, **options):
+    (wish,) = cpu_wishes(*args, **options)
+    return [tuple(hint) for hint in wish.hints]
+
+
+@pytest.mark.parametrize(
+    ("milli", "guaranteed", "count"),
+    [(2000, True, 2), (2000, False, 0), (1500, True, 0), (0, True, 0), (1000, True, 1), (999, True, 0)],
+)
+def test_exclusive_cpus_are_for_whole_guaranteed_requests(milli, guaranteed, count):
+    assert exclusive_count(milli, guaranteed=guaranteed) == count
+
+
+def test_a_shared_container_has_no_wish():
+    assert cpu_wishes(TWO, 0, ALL) is None
+
+
+def test_every_mask_with_room_is_a_hint_and_the_narrowest_possible_is_preferred():
+    assert hints(TWO, 4, ALL) == [(1, True), (2, True), (3, False)]
+    assert hints(TWO, 9, ALL) == [(3, True)]
+
+
+def test_preferred_is_judged_by_all_cpus_not_by_free_ones():
+    assert hints(TWO, 4, cpus("0-1,8-9")) == [(3, False)]
+
+
+def test_a_request_larger_than_all_that_is_free_has_no_hint():
+    assert hints(TWO, 4, cpus("0-1")) == []
+
+
+def test_hints_cover_the_cpus_reusable_from_init_containers():
+    assert hints(TWO, 2, cpus("2-15"), reusable=cpus("0-1")) == [(1, True), (3, False)]
+
+
+def test_a_container_that_has_its_cpus_is_hinted_at_them_alone():
+    assert hints(TWO, 2, ALL, held=cpus("8-9")) == [(2, True), (3, False)]
+    assert hints(TWO, 4, ALL, held=cpus("8-9")) == []
+
+
+def test_beyond_eight_nodes_hints_are_not_listed():
+    rows = [(n, n, n, n, n) for n in range(12)]
+    (wish,) = cpu_wishes(cpu_tables(Topology.from_rows(rows)), 3, CPUSet((1 << 12) - 1), reusable=cpus("5"))
+    assert wish.hints == ()
+    assert wish.family is not None
+    assert wish.family.preferred_size == 3
+    assert [mask in wish.family for mask in (0b111, 0b100011)] == [False, True]
+    (none,) = cpu_wishes(cpu_tables(Topology.from_rows(rows)), 13, CPUSet((1 << 12) - 1))
+    assert (none.hints, none.family) == ((), None)
+
+
+def test_the_numbers_say_what_is_free_where():
+    (wish,) = cpu_wishes(TWO, 12, cpus("0-3,8-15"))
+    assert wish.why == "cpu: 12 wanted, 12 available (by NUMA node 0: 4 of 8, 1: 8 of 8)"
+
+
+def test_cpus_come_from_the_hinted_nodes():
+    assert allocate_cpus(TWO, 4, ALL, NodeMask(0b10)) == cpus("8-11")
+
+
+def test_what_the_hinted_nodes_lack_comes_from_anywhere():
+    assert allocate_cpus(TWO, 4, cpus("0-7,8-9"), NodeMask(0b10)) == cpus("0-1,8-9")
+
+
+def test_anywhere_is_packed():
+    assert allocate_cpus(TWO, 4, cpus("0-7,12-15"), None) == cpus("12-15")
+
+
+def test_reusable_cpus_are_on_offer_but_not_preferred():
+    assert allocate_cpus(TWO, 2, cpus("0-1,8-15"), None, reusable=cpus("2-7")) == cpus("0-1")
+    assert allocate_cpus(TWO, 8, cpus("0-1,8-9"), NodeMask(1), reusable=cpus("2-7")) == cpus("0-7")
+
+
+def test_what_is_held_is_kept():
+    assert allocate_cpus(TWO, 2, CPUSet(), None, held=cpus("3-4")) == cpus("3-4")
+
+
+def test_zero_is_the_shared_pool():
+    assert allocate_cpus(TWO, 0, ALL, None) == CPUSet()
+
+
+def test_a_shortage_names_what_was_still_wanted_and_what_was_found():
+    with pytest.raises(InsufficientCPUsError, match=r"requested=4, available=3"):
+        allocate_cpus(TWO, 4, cpus("0-2"), None)
+    text = r"requested=3, available=1; 5 wanted in all, 2 found on NUMA nodes 1"
+    with pytest.raises(InsufficientCPUsError, match=text):
+        allocate_cpus(TWO, 5, cpus("0,8-9"), NodeMask(0b10))
+
+
+def test_the_cache_option_reaches_the_choice():
+    caches = cpu_tables(machine(1, 1, caches=2, cores=2, threads=2))
+    assert allocate_cpus(caches, 2, cpus("1-7"), None) == cpus("2-3")
+    assert allocate_cpus(caches, 2, cpus("1-7"), None, prefer_uncore_cache=True) == cpus("4-5")
+    assert allocate_cpus(caches, 2, cpus("1-7"), NodeMask(1), prefer_uncore_cache=True) == cpus("4-5")
+
+
+@pytest.mark.parametrize(
+    ("count", "available", "reserved", "text"),
+    [
+        (3, "0-15", "", "3 cpus is not a multiple of the 2 cpus per core; ask for 2 or 4"),
+        (6, "1,3-7", "2", r"requested 6 cpus, but only 5 are available outside cores.*2 cpus per core"),
+        (2, "1", "0", "requested 2 cpus, but only 0 are available"),
+    ],
+)
+def test_full_pcpus_only_refuses(count, available, reserved, text):
+    with pytest.raises(SMTAlignmentError, match=text):
+        check_full_pcpus(TWO, count, cpus(available), cpus(reserved))
+
+
+def test_full_pcpus_only_counts_cpus_not_cores_and_ignores_what_is_reusable():
+    check_full_pcpus(TWO, 2, cpus("0,2"), CPUSet())
+    with pytest.raises(SMTAlignmentError, match="only 0 are available"):
+        allocate_cpus(TWO, 2, CPUSet(), None, reusable=cpus("0-1"), full_pcpus_only=True)
+    with pytest.raises(SMTAlignmentError, match="only 0 are available"):
+        allocate_cpus(TWO, 2, CPUSet(), None, held=cpus("0-1"), full_pcpus_only=True)
+
+
+def test_full_pcpus_only_is_satisfied_without_smt():
+    check_full_pcpus(cpu_tables(machine(cores=4, threads=1)), 3, cpus("1-3"), cpus("0"))
+
+
+def test_plain_init_containers_leave_their_cpus_and_others_keep_them():
+    assert reusable_after(cpus("0-1"), cpus("1-3"), init=True) == cpus("0-3")
+    assert reusable_after(cpus("0-3"), cpus("1-5"), init=False) == cpus("0")

@@ -1,0 +1,55 @@
+"""Wishes and their hints."""
+
+from nri_plugin.policy.hints import (
+    Family,
+    Hint,
+    Need,
+    Wish,
+    masks_in_order,
+    smallest_size,
+    sums_by_mask,
+)
+
+
+def test_masks_come_by_size_then_by_ascending_nodes():
+    assert masks_in_order((0, 2, 3)) == (
+        (0b0001, 1), (0b0100, 1), (0b1000, 1), (0b0101, 2), (0b1001, 2), (0b1100, 2), (0b1101, 3),
+    )  # fmt: skip
+
+
+def test_sums_are_those_of_each_set_of_nodes():
+    assert sums_by_mask({0: 3, 2: 4}) == {0: 0, 0b001: 3, 0b100: 4, 0b101: 7}
+
+
+def test_the_smallest_size_takes_the_largest_nodes():
+    assert smallest_size({0: 2, 1: 8, 2: 4}, 12) == 2
+    assert smallest_size({0: 2, 1: 8}, 0) == 1
+    assert smallest_size({0: 2, 1: 8}, 11) is None
+
+
+def test_a_family_holds_the_masks_that_meet_every_need():
+    family = Family(0b111, 0b001, (Need(5, {0: 2, 1: 3, 2: 1}), Need(1, {2: 1})), preferred_size=3)
+    assert [mask for mask in range(16) if mask in family] == [0b111]
+    assert 0b011 not in family, "node 2 alone meets the second need"
+    assert 0b110 not in family, "node 0 is required"
+
+
+def test_a_family_may_ask_for_a_number_of_nodes():
+    family = Family(0b11, 0, (), preferred_size=1, at_least=2)
+    assert 0b01 not in family
+    assert 0b11 in family
+
+
+def test_no_wish_is_anywhere_preferred_and_no_fit_is_anywhere_not_preferred():
+    assert Wish("r", None).anywhere == {True}
+    assert Wish("r", ()).anywhere == {False}
+    assert Wish("r", (), Family(1, 0, (), 1)).anywhere == frozenset()
+    assert Wish("r", (Hint(None, True), Hint(1, True))).anywhere == {True}
+
+
+def test_a_wish_prefers_what_it_names_and_anything_when_it_has_no_preference():
+    wish = Wish("r", (Hint(0b1, True), Hint(0b11, False)), Family(0b1100, 0, (), 2))
+    assert [mask for mask in range(16) if wish.prefers(mask)] == [0b0001, 0b1100]
+    assert Wish("r", None).prefers(0b1)
+    assert not Wish("r", None).names(0b1)
+    assert not Wish("r", ()).prefers(0b1)

@@ -1,0 +1,31 @@
+"""Intersections of listed masks."""
+
+from nri_plugin.policy.hints import Hint, Wish
+from nri_plugin.policy.intersections import possible_intersections
+
+
+def wish(*masks):
+    return Wish("r", tuple(Hint(mask, preferred=False) for mask in masks))
+
+
+def test_each_wish_gives_one_mask():
+    assert possible_intersections(0b111, [wish(0b011, 0b110), wish(0b010, 0b101)]) == {0b010, 0b001, 0b100}
+
+
+def test_empty_intersections_are_left_out():
+    assert possible_intersections(0b11, [wish(0b01), wish(0b10)]) == set()
+
+
+def test_anywhere_stands_for_all_nodes():
+    assert possible_intersections(0b11, [wish(0b01, None), Wish("s", None), Wish("t", ())]) == {0b01, 0b11}
+
+
+def test_many_long_lists_give_the_same_as_their_closure():
+    every = wish(*range(1, 256))
+    assert possible_intersections(255, [every, every, every]) == set(range(1, 256))
+
+
+def test_counting_handles_sparse_node_ids():
+    masks = [mask for mask in range(1, 1 << 12) if mask & ~0b1111_0000_1111 == 0]
+    found = possible_intersections(0b1111_0000_1111, [wish(*masks), wish(0b1000_0000_0001, *masks)])
+    assert found == set(masks)

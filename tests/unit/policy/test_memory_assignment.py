@@ -1,0 +1,112 @@
+"""Promising memory."""
+
+import pytest
+
+from nri_plugin.errors import AdmissionError, InsufficientMemoryError
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.policy.memory_assignment import allocate_memory
+from nri_plugin.policy.memory_state import MemoryMachine, memory_state
+from nri_plugin.policy.merge import MergedHint
+from nri_plugin.state import MemoryBlock
+
+
+def machine(*amounts):
+    by_resource = {"memory": dict(enumerate(amounts))}
+    return MemoryMachine(tuple(range(len(amounts))), by_resource, {}, by_resource)
+
+
+def block(mask, size):
+    return MemoryBlock(NodeMask(mask), "memory", size)
+
+
+def hint(mask, preferred=False):
+    return MergedHint(None if mask is None else NodeMask(mask), preferred)
+
+
+TWO = memory_state(machine(10, 10))
+FOUR = memory_state(machine(10, 10, 10, 10))
+
+
+@pytest.mark.parametrize(
+    ("state", "size", "given", "nodes", "rule"),
+    [
+        (TWO, 5, hint(0b10, preferred=True), 0b10, "the hinted node"),
+        (TWO, 5, hint(None), 0b01, "the lowest preferred node when hinted anywhere"),
+        (TWO, 15, hint(0b10), 0b11, "too small a hint is stretched"),
+        (FOUR, 15, hint(0b0100), 0b0101, "stretched to the lowest superset"),
+        (FOUR, 0, hint(0b1000), 0b1000, "nothing fits anywhere"),
+        (memory_state(machine(3, 10)), 5, hint(None), 0b10, "where there is room"),
+    ],
+)
+def test_memory_goes_to(state, size, given, nodes, rule):
+    grant = allocate_memory(state, {"memory": size}, given)
+    assert grant.nodes == NodeMask(nodes), rule
+    assert grant.blocks == (block(nodes, size),)
+
+
+def test_the_new_state_has_the_blocks_and_the_old_one_is_untouched():
+    grant = allocate_memory(TWO, {"memory": 5}, hint(0b10))
+    assert grant.state.free("memory") == {0: 10, 1: 5}
+    assert TWO.free("memory") == {0: 10, 1: 10}
+
+
+def test_blocks_are_sorted_by_resource():
+    amounts = {"memory": {0: 10}, "hugepages-2Mi": {0: 4}}
+    state = memory_state(MemoryMachine((0,), amounts, {}, amounts))
+    grant = allocate_memory(state, {"memory": 5, "hugepages-2Mi": 2}, hint(None))
+    assert [b.resource for b in grant.blocks] == ["hugepages-2Mi", "memory"]
+
+
+def test_an_empty_request_promises_nothing():
+    grant = allocate_memory(TWO, {}, hint(0b11, preferred=True))
+    assert (grant.blocks, grant.nodes, grant.state) == ((), NodeMask(), TWO)
+
+
+def test_reusable_memory_is_not_taken_again_but_the_block_has_the_full_size():
+    used = memory_state(machine(10, 10), [[block(0b01, 6)]])
+    grant = allocate_memory(used, {"memory": 8}, hint(0b01), reuse={(0b01, "memory"): 6})
+    assert (grant.blocks, grant.state.free("memory")) == ((block(0b01, 8),), {0: 2, 1: 10})
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (hint(None), "no NUMA nodes have enough free memory: memory: 21 wanted, 20 free on 0-1"),
+        (hint(0b01), "no NUMA nodes that include 0 have enough free memory"),
+    ],
+)
+def test_a_shortage_is_refused_with_the_numbers(given, text):
+    with pytest.raises(InsufficientMemoryError, match=text):
+        allocate_memory(TWO, {"memory": 21}, given)
+
+
+def test_a_preferred_hint_is_not_stretched_to_one_that_is_not():
+    crowded = memory_state(machine(10, 10, 10), [[block(0b001, 8)]])
+    with pytest.raises(AdmissionError, match="preferred place on NUMA nodes 0, but"):
+        allocate_memory(memory_state(machine(3, 10, 10)), {"memory": 5}, hint(0b001, preferred=True))
+    spread = memory_state(machine(10, 10), [[block(0b11, 12)]])
+    with pytest.raises(AdmissionError, match="preferred place on anywhere"):
+        allocate_memory(spread, {"memory": 5}, hint(None, preferred=True))
+    assert allocate_memory(spread, {"memory": 5}, hint(None)).nodes == NodeMask(0b11)
+    assert crowded.free("memory")[0] == 2
+
+
+def test_nodes_in_use_with_others_are_refused():
+    grouped = memory_state(machine(10, 10, 10), [[block(0b011, 12)]])
+    with pytest.raises(AdmissionError, match="on NUMA nodes 1-2 together would mix with allocations on 0-1"):
+        allocate_memory(grouped, {"memory": 5}, hint(0b110, preferred=True))
+
+
+def test_a_single_node_is_never_refused_for_its_group():
+    grouped = memory_state(machine(10, 10), [[block(0b11, 12)]])
+    assert allocate_memory(grouped, {"memory": 5}, hint(0b10)).nodes == NodeMask(0b10)
+
+
+def test_on_64_nodes_the_lowest_nodes_that_hold_it_are_chosen():
+    wide = memory_state(machine(*[10] * 64))
+    assert allocate_memory(wide, {"memory": 25}, hint(None)).nodes == NodeMask(0b111)
+    assert allocate_memory(wide, {"memory": 25}, hint(1 << 60)).nodes == NodeMask(1 << 60 | 0b11)
+    used = memory_state(machine(*[10] * 64), [[block(0b1, 1)]])
+    assert allocate_memory(used, {"memory": 25}, hint(None)).nodes == NodeMask(0b1110)
+    with pytest.raises(InsufficientMemoryError, match="641 wanted"):
+        allocate_memory(wide, {"memory": 641}, hint(None))

@@ -1,0 +1,97 @@
+"""Where memory fits."""
+
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.policy.memory_hints import is_barred, memory_wishes
+from nri_plugin.policy.memory_state import MemoryMachine, memory_machine, memory_state
+from nri_plugin.state import MemoryBlock
+from tests.unit.policy.shapes import machine
+
+TWO = memory_machine(machine(2, 1, memory_bytes={0: 10, 1: 10}))
+
+
+def block(mask, size, resource="memory"):
+    return MemoryBlock(NodeMask(mask), resource, size)
+
+
+def listed(wishes):
+    return {wish.resource: wish.hints and [tuple(hint) for hint in wish.hints] for wish in wishes}
+
+
+def wide(count, amount=10):
+    amounts = {"memory": dict.fromkeys(range(count), amount)}
+    return MemoryMachine(tuple(range(count)), amounts, {}, amounts)
+
+
+def test_masks_with_room_are_hints_and_the_narrowest_possible_is_preferred():
+    assert listed(memory_wishes(memory_state(TWO), {"memory": 10})) == {
+        "memory": [(1, True), (2, True), (3, False)]
+    }
+    assert listed(memory_wishes(memory_state(TWO), {"memory": 11})) == {"memory": [(3, True)]}
+
+
+def test_nothing_wanted_is_no_wish():
+    assert memory_wishes(memory_state(TWO), {}) is None
+
+
+def test_zero_bytes_are_a_wish():
+    assert listed(memory_wishes(memory_state(TWO), {"memory": 0})) == {
+        "memory": [(1, True), (2, True), (3, False)]
+    }
+
+
+def test_all_resources_share_one_list():
+    amounts = {"memory": {0: 10, 1: 10}, "hugepages-2Mi": {0: 0, 1: 4}}
+    state = memory_state(MemoryMachine((0, 1), amounts, {}, amounts))
+    both = [(2, True), (3, False)]
+    assert listed(memory_wishes(state, {"memory": 5, "hugepages-2Mi": 4})) == {
+        "memory": both,
+        "hugepages-2Mi": both,
+    }
+
+
+def test_what_fits_nowhere_has_no_preference_but_says_why():
+    (wish,) = memory_wishes(memory_state(TWO), {"memory": 21})
+    assert wish.hints is None
+    assert wish.why == "memory: 21 wanted, 20 free (by NUMA node 0: 10, 1: 10)"
+
+
+def test_a_node_in_use_alone_is_in_no_group_and_a_grouped_one_not_alone():
+    alone = memory_state(TWO, [[block(0b01, 1)]])
+    assert listed(memory_wishes(alone, {"memory": 1})) == {"memory": [(1, True), (2, True)]}
+    grouped = memory_state(TWO, [[block(0b11, 12)]])
+    (wish,) = memory_wishes(grouped, {"memory": 1})
+    assert wish.hints == ((3, False),)
+    assert "0: 0 grouped with 0-1" in wish.why
+    assert [is_barred(grouped, mask) for mask in (0b01, 0b10, 0b11)] == [True, True, False]
+
+
+def test_what_is_reusable_counts_for_its_mask_alone():
+    full = memory_state(TWO, [[block(0b01, 10)]])
+    assert listed(memory_wishes(full, {"memory": 5}, reuse={(0b01, "memory"): 5}))["memory"] == [
+        (1, True),
+        (2, True),
+    ]
+    assert listed(memory_wishes(full, {"memory": 5}, reuse={(0b01, "hugepages-2Mi"): 5}))["memory"] == [
+        (2, True)
+    ]
+
+
+def test_held_blocks_are_hinted_at_while_the_request_is_the_same():
+    held = [block(0b10, 5), block(0b10, 2, "hugepages-2Mi")]
+    same = memory_wishes(memory_state(TWO), {"memory": 5, "hugepages-2Mi": 2}, held=held)
+    assert listed(same) == {"memory": [(2, True)], "hugepages-2Mi": [(2, True)]}
+    assert memory_wishes(memory_state(TWO), {"memory": 6, "hugepages-2Mi": 2}, held=held) is None
+    assert memory_wishes(memory_state(TWO), {"memory": 5}, held=held) is None
+
+
+def test_beyond_eight_nodes_unused_nodes_form_a_family_and_the_rest_is_listed():
+    state = memory_state(wide(34), [[block(0b01, 1)], [block(0b110, 12)]])
+    (wish,) = memory_wishes(state, {"memory": 8})
+    assert (wish.family.nodes & 0b1111, wish.family.preferred_size, wish.family.at_least) == (0b1000, 1, 2)
+    assert [hint.nodes for hint in wish.hints] == [1 << n for n in (0, *range(3, 34))] + [0b110]
+    assert [hint.preferred for hint in wish.hints] == [True] * 32 + [False]
+
+
+def test_beyond_eight_nodes_what_fits_nowhere_has_no_preference():
+    (wish,) = memory_wishes(memory_state(wide(9)), {"memory": 91})
+    assert (wish.hints, wish.family) == (None, None)

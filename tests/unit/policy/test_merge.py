@@ -1,0 +1,83 @@
+"""Merging: a sentence a case. The law of all cases is in tests/property."""
+
+import pytest
+
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.policy.hints import Hint, Wish
+from nri_plugin.policy.merge import MergedHint, admits, merge
+
+NONE, BEST, RESTRICTED, SINGLE = (
+    TopologyManagerPolicy.NONE,
+    TopologyManagerPolicy.BEST_EFFORT,
+    TopologyManagerPolicy.RESTRICTED,
+    TopologyManagerPolicy.SINGLE_NUMA_NODE,
+)
+TWO = NodeMask(0b11)
+FOUR = NodeMask(0b1111)
+
+
+def wish(*hints):
+    return (Wish("r", tuple(Hint(*hint) for hint in hints)),)
+
+
+def merged(policy, nodes, *providers, **options):
+    result = merge(policy, nodes, list(providers), **options)
+    return None if result.affinity is None else result.affinity.mask, result.preferred
+
+
+@pytest.mark.parametrize(
+    ("policy", "nodes", "providers", "expected", "rule"),
+    [
+        (NONE, TWO, [wish((1, True))], (None, False), "policy none looks at nothing"),
+        (BEST, TWO, [], (0b11, True), "no provider: all nodes, preferred"),
+        (BEST, TWO, [None, ()], (0b11, True), "nobody cares: all nodes, preferred"),
+        (SINGLE, TWO, [None], (None, True), "nobody cares: anywhere"),
+        (BEST, TWO, [(Wish("r", ()),)], (0b11, False), "nothing fits: all nodes, not preferred"),
+        (BEST, TWO, [wish((1, True), (2, True))], (1, True), "the lower mask among equals"),
+        (BEST, TWO, [wish((1, True)), wish((2, True))], (0b11, False), "disjoint wishes: all nodes"),
+        (BEST, TWO, [wish((1, True)), wish((3, True))], (1, False), "different masks are never preferred"),
+        (
+            RESTRICTED,
+            TWO,
+            [wish((1, True), (3, False)), wish((2, True), (3, False))],
+            (1, False),
+            "best of bad",
+        ),
+        (BEST, FOUR, [wish((3, True), (1, False))], (3, True), "preferred before narrow"),
+        (BEST, FOUR, [wish((6, False), (9, False))], (6, False), "a tie goes to the smaller number"),
+        (
+            BEST,
+            FOUR,
+            [wish((7, False)), wish((14, False))],
+            (6, False),
+            "below the target width if not at it",
+        ),
+        (SINGLE, TWO, [wish((1, False), (2, True))], (2, True), "only preferred hints of one node count"),
+        (SINGLE, TWO, [wish((3, True))], (None, False), "two nodes are none"),
+        (SINGLE, NodeMask(0b1), [wish((1, True))], (None, True), "the only node is anywhere"),
+        (SINGLE, TWO, [wish((None, True), (2, True))], (2, True), "a node before anywhere"),
+        (SINGLE, TWO, [wish((None, False))], (None, False), "anywhere must be preferred"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " in value else "",
+)
+def test_merge(policy, nodes, providers, expected, rule):
+    assert merged(policy, nodes, *providers) == expected, rule
+
+
+def test_among_masks_of_one_size_the_closer_wins():
+    def distance(mask):
+        return {0b0011: 30, 0b0110: 20}.get(mask, 40)
+
+    hints = wish((0b0011, True), (0b0110, True), (0b1111, True))
+    assert merged(BEST, FOUR, hints, distance=distance) == (0b0110, True)
+    assert merged(BEST, FOUR, hints) == (0b0011, True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "preferred", "admitted"),
+    [(NONE, False, True), (BEST, False, True), (RESTRICTED, False, False), (SINGLE, False, False)]
+    + [(policy, True, True) for policy in TopologyManagerPolicy],
+)
+def test_strict_policies_admit_only_preferred_hints(policy, preferred, admitted):
+    assert admits(policy, MergedHint(None, preferred)) is admitted
