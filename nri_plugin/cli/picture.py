@@ -74,10 +74,8 @@ def in_encoding(text: str, encoding: str | None) -> str:
     return text
 
 
-def memory_text(memory_bytes: int | None) -> str:
-    """A size as people write it; `?` where it is not known."""
-    if memory_bytes is None:
-        return "?"
+def memory_text(memory_bytes: int) -> str:
+    """A size as people write it."""
     for shift, unit in ((30, "Gi"), (20, "Mi"), (10, "Ki")):
         if memory_bytes >> shift:
             return f"{(memory_bytes + (1 << shift >> 1)) >> shift}{unit}"
@@ -144,8 +142,8 @@ def _parts(topology: Topology, socket: int, cell: Cell) -> list[Part]:
 
 def _node_titles(node: NUMANode, mask: int) -> Sequence[str]:
     name = f"NUMA {node.id}" + (" (part)" if mask != node.cpus.mask else "")
-    size = memory_text(node.memory_bytes)
-    return (f"{name}: {bits.format_list(mask)}, {size}", f"{name}, {size}", name)
+    size = "" if node.memory_bytes is None else f", {memory_text(node.memory_bytes)}"
+    return (f"{name}: {bits.format_list(mask)}{size}", name + size, name)
 
 
 def _least(titles: Sequence[str], caches: Caches) -> int:
@@ -234,9 +232,9 @@ def _other_lines(topology: Topology, width: int) -> list[Line]:
     ids_by_size: dict[str, int] = {}
     for node in topology.nodes:
         if not node.cpus:
-            size = memory_text(node.memory_bytes)
+            size = "size unknown" if node.memory_bytes is None else f"{memory_text(node.memory_bytes)} each"
             ids_by_size[size] = ids_by_size.get(size, 0) | 1 << node.id
-    texts = [f"NUMA {bits.format_list(ids)}: no cpus, {size} each" for size, ids in ids_by_size.items()]
+    texts = [f"NUMA {bits.format_list(ids)}: no cpus, {size}" for size, ids in ids_by_size.items()]
     for _, cpus in topology.caches if topology.caches_known else ():
         nodes = topology.nodes_of(cpus)
         if len(nodes) > 1:

@@ -57,7 +57,8 @@ def distance_table(topology: Topology, width: int) -> str:
     if len(topology.nodes) < 2 or not rows:
         return ""
     if 9 + 5 * len(topology.nodes) > width:
-        return "\n".join(_distance_words(topology, node) for node in rows)
+        words = [_distance_words(topology, node) for node in rows]
+        return "\n".join(textwrap.fill(text, width, subsequent_indent="  ") for text in words)
     head = "distance " + "".join(f"{number:>5}" for number in topology.node_ids)
     lines = [f"NUMA {node.id:<4}" + "".join(f"{value:>5}" for value in node.distances or ()) for node in rows]
     return "\n".join([head, *lines])
@@ -78,11 +79,10 @@ def summary(topology: Topology) -> str:
     parts = [
         _count(len(topology.sockets), "socket"),
         _count(len(topology.nodes), "NUMA node"),
-        _count(len(topology.caches), "L3 cache") if topology.caches_known else "no L3 cache",
+        _count(len(topology.caches), "uncore cache") if topology.caches_known else "no L3 cache",
         _count(len(topology.cores), "core"),
-        f"{len(topology.online)} CPUs online",
-        "SMT " + "/".join(map(str, widths)),
-        memory_text(None if None in sizes else sum(size or 0 for size in sizes)) + " memory",
+        f"{_count(len(topology.online), 'CPU')} (SMT {'/'.join(map(str, widths))})",
+        "memory unknown" if None in sizes else memory_text(sum(size or 0 for size in sizes)) + " memory",
     ]
     return ", ".join(parts)
 
@@ -110,7 +110,7 @@ def _text(topology: Topology, width: int) -> str:
     wants_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     picture = draw(topology, width=width, colour=wants_colour)
     table = distance_table(topology, width)
-    return "\n".join([summary(topology), picture, *([table] if table else [])])
+    return "\n".join([textwrap.fill(summary(topology), width), picture, *([table] if table else [])])
 
 
 def _list(output_format: str, width: int) -> str:

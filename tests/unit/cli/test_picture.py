@@ -113,6 +113,12 @@ def test_what_has_no_place_in_a_box_is_said_below() -> None:
     ]
 
 
+def test_unknown_memory_is_not_written_in_a_title() -> None:
+    topology = Topology.from_rows([(0, 0, 0, 0, 0)], memory_bytes={3: None})  # type: ignore[dict-item]
+    assert "┌ NUMA 0: 0 ─" in draw(topology)
+    assert draw(topology).splitlines()[-1] == "NUMA 3: no cpus, size unknown"
+
+
 def test_long_lines_are_cut_at_the_width() -> None:
     label = "namespace/" + "x" * 100
     assert draw(SMALL, [owner(label, "0")], width=40).splitlines()[-2] == "A " + label[:37] + "…"
@@ -130,7 +136,7 @@ def test_long_lines_are_cut_at_the_width() -> None:
         (5 << 40, "5120Gi"),
     ],
 )
-def test_memory_is_written_as_people_write_it(memory_bytes: int | None, text: str) -> None:
+def test_memory_is_written_as_people_write_it(memory_bytes: int, text: str) -> None:
     assert memory_text(memory_bytes) == text
 
 

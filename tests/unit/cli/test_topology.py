@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from nri_plugin.cli.topology import command, distance_table, summary
 from nri_plugin.errors import ConfigError, HostError
 from nri_plugin.simulator.machine import build_sysfs, build_topology, load, parse
+from nri_plugin.topology import Topology
 
 
 def run(*args: str) -> Result:
@@ -23,7 +24,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_root_is_shown_as_boxes_with_its_distances(root: Path) -> None:
     lines = run("--root", str(root)).output.splitlines()
-    assert lines[0] == "2 sockets, 2 NUMA nodes, 2 L3 caches, 4 cores, 7 CPUs online, SMT 1/2, 2Gi memory"
+    assert lines[0] == "2 sockets, 2 NUMA nodes, 2 uncore caches, 4 cores, 7 CPUs (SMT 1/2), 2Gi memory"
     assert lines[1].startswith("┌ socket 0 ─")
     assert lines[-4:] == [
         "offline 7",
@@ -52,12 +53,12 @@ def test_a_description_in_a_file_is_shown(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.write_text("1 core")
     assert run("--machine", str(file)).output.startswith(
-        "1 socket, 1 NUMA node, 1 L3 cache, 1 core, 1 CPUs online"
+        "1 socket, 1 NUMA node, 1 uncore cache, 1 core, 1 CPU (SMT 1)"
     )
 
 
 def test_this_machine_is_shown_without_options() -> None:
-    assert "CPUs online" in run().output.splitlines()[0]
+    assert "(SMT " in run().output.splitlines()[0]
 
 
 def test_the_list_names_every_shipped_machine_in_80_columns() -> None:
@@ -93,6 +94,10 @@ def test_a_table_that_is_too_wide_becomes_a_line_per_node() -> None:
 def test_one_node_or_unknown_distances_have_no_table() -> None:
     assert distance_table(build_topology(parse("1 core")), 80) == ""
     assert distance_table(build_topology(parse("2 sockets, 1 core, no distances")), 80) == ""
+
+
+def test_the_summary_says_when_memory_is_unknown() -> None:
+    assert summary(Topology.from_rows([(0, 0, 0, 0, 0)])).endswith("1 CPU (SMT 1), memory unknown")
 
 
 def test_the_summary_says_when_there_is_no_l3() -> None:
