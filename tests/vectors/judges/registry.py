@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.vectors.judges import admission, memory, merging, packed, static
+from tests.vectors.judges import admission, memory, merging, packed, static, unit_calls
 from tests.vectors.judges.verdict import Document, Judge, not_yet
 
 JUDGES: Mapping[str, Judge] = {
@@ -17,8 +17,8 @@ JUDGES: Mapping[str, Judge] = {
     "admission": admission.judge,
     "cpu_distributed": not_yet("distribute-cpus-across-numa"),
     "cpu_start_validation": not_yet("state verify --as-kubelet"),
-    "unit_cpu": not_yet("replay of the kubelet's unit tests"),
-    "unit_memory": not_yet("replay of the kubelet's unit tests"),
+    "unit_cpu": unit_calls.judge_cpu,
+    "unit_memory": unit_calls.judge_memory,
     "checkpoints/index": not_yet("kubelet state files"),
 } | {
     f"nrt/{stem}": not_yet("NodeResourceTopology and scheduling")

@@ -1,0 +1,193 @@
+"""unit_cpu and unit_memory: single calls, with the state before and after."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import AdmissionError
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.policy.memory_state import MemoryMachine, MemoryState
+from nri_plugin.policy.merge import MergedHint
+from nri_plugin.state import MemoryBlock
+from tests.vectors.judges import packed
+from tests.vectors.judges.managers import (
+    LATER_OPTIONS,
+    CPUManager,
+    MemoryManager,
+    Pod,
+    same_error,
+    shown_blocks,
+    shown_wishes,
+)
+from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
+
+POD_LEVEL = "PodLevelResourceManagers"
+CLASHING = "a core id stands for"
+"""How a recorded machine says that its core ids cannot be used."""
+
+
+def judge_cpu(document: Document) -> Iterator[Judged]:
+    for case in document["cases"]:
+        later = [case["fn"]] if case["fn"] in {"distributed", "allocate_pod"} else []
+        later += [gate for gate in case.get("gates") or () if gate == POD_LEVEL]
+        later += sorted(LATER_OPTIONS & set(case.get("options") or ()))
+        recorded = document["topologies"][case["topology"]]
+        if later:
+            yield Judged(case["id"], Verdict.NOT_YET, later[-1])
+        elif any(reason.startswith(CLASHING) for reason in recorded.get("inconsistent", ())):
+            yield Judged(case["id"], Verdict.REPAIRED, "the recorded machine contradicts itself")
+        else:
+            yield judge_cpu_case(case, recorded)
+
+
+def judge_cpu_case(case: Case, recorded: Mapping[str, Any]) -> Judged:
+    tables = packed.tables_of(recorded)
+    if case["fn"] == "packed":
+        return packed.judge_case(case, tables, malformed=False)
+    manager = CPUManager(tables, CPUSet.parse(case["reserved"]), case["options"])
+    manager.held = _sets(case["state_before"])
+    taken = CPUSet(tables.online) - CPUSet.parse(case["state_before"]["default"])
+    hidden = taken - _union(manager.held)
+    manager.held["", "not on offer"] = hidden
+    if case["fn"] == "remove_container":
+        manager.remove(case["pod_uid"], case["container"])
+        return _after(case, manager, hidden)
+    pod = Pod.of({**case["pod"], "pod": case["pod"]["uid"]})
+    manager.reusable = {pod.uid: CPUSet.parse(case["reusable_before"])}
+    if case["fn"] == "get_pod_topology_hints":
+        return compare(case["id"], shown_wishes(manager.pod_wishes(pod)), case["hints"])
+    container = next(c for c in pod.containers if c.name == case["container"])
+    if case["fn"] == "get_topology_hints":
+        return compare(case["id"], shown_wishes(manager.wishes(pod, container)), case["hints"])
+    mask, preferred = case["affinity"]
+    error = None
+    try:
+        manager.allocate(pod, container, MergedHint(None if mask is None else NodeMask(mask), preferred))
+    except AdmissionError as refusal:
+        error = refusal
+    if not same_error(error, case["error"] or ""):
+        return Judged(case["id"], Verdict.FAILED, f"error ours {error} recorded {case['error']}")
+    reusable = str(manager.reusable.get(pod.uid, CPUSet()))
+    if reusable != case.get("reusable_after", reusable):
+        return compare(case["id"], reusable, case["reusable_after"], "reusable")
+    return _after(case, manager, hidden)
+
+
+def _after(case: Case, manager: CPUManager, hidden: CPUSet) -> Judged:
+    """Compare the state after; what no container holds stays off the shared set unless it was given out."""
+    after = case["state_after"]
+    held = {key: cpus for key, cpus in manager.held.items() if key[0]}
+    default = CPUSet(manager.tables.online) - _union(held) - hidden
+    ours = ({key: str(cpus) for key, cpus in held.items()}, str(default))
+    recorded = ({key: str(cpus) for key, cpus in _sets(after).items()}, after["default"])
+    return compare(case["id"], ours, recorded)
+
+
+def _sets(state: Mapping[str, Any]) -> dict[tuple[str, str], CPUSet]:
+    return {
+        (uid, name): CPUSet.parse(text)
+        for uid, by_name in state["assignments"].items()
+        for name, text in by_name.items()
+    }
+
+
+def _union(held: Mapping[Any, CPUSet]) -> CPUSet:
+    mask = 0
+    for cpus in held.values():
+        mask |= cpus.mask
+    return CPUSet(mask)
+
+
+def judge_memory(document: Document) -> Iterator[Judged]:
+    for case in document["cases"]:
+        later = [case["fn"]] if case["fn"] in {"start", "allocate_pod"} else []
+        later += [gate for gate in case.get("gates") or () if gate == POD_LEVEL]
+        if later:
+            yield Judged(case["id"], Verdict.NOT_YET, later[-1])
+        else:
+            yield judge_memory_case(case)
+
+
+def judge_memory_case(case: Case) -> Judged:
+    manager = _memory_manager(case["state_before"])
+    if case["fn"] == "remove_container":
+        manager.remove(case["pod_uid"], case["container"])
+        return _memory_after(case, manager)
+    pod = Pod.of({**case["pod"], "pod": case["pod"]["uid"]})
+    manager.reuse = {pod.uid: _reuse(case.get("reusable_before"))}
+    if case["fn"] == "get_pod_topology_hints":
+        wishes = None if case["pod"].get("pod_resources") else manager.pod_wishes(pod)
+        return compare(case["id"], shown_wishes(wishes), case["hints"])
+    container = next(c for c in pod.containers if c.name == case["container"])
+    if case["fn"] == "get_topology_hints":
+        return compare(case["id"], shown_wishes(manager.wishes(pod, container)), case["hints"])
+    mask, preferred = case["affinity"]
+    error = None
+    try:
+        manager.allocate(pod, container, MergedHint(None if mask is None else NodeMask(mask), preferred))
+    except AdmissionError as refusal:
+        error = refusal
+    if not same_error(error, case["error"] or ""):
+        return Judged(case["id"], Verdict.FAILED, f"error ours {error} recorded {case['error']}")
+    if "reusable_after" in case:
+        ours = {key: size for key, size in manager.reuse.get(pod.uid, {}).items() if size}
+        recorded = {key: size for key, size in _reuse(case["reusable_after"]).items() if size}
+        if ours != recorded:
+            return compare(case["id"], ours, recorded, "reusable")
+    return _memory_after(case, manager)
+
+
+def _memory_manager(state: Mapping[str, Any]) -> MemoryManager:
+    allocatable: dict[str, dict[int, int]] = {}
+    promised = {}
+    for node, shown in state["machine"].items():
+        for name, amounts in shown["memory"].items():
+            allocatable.setdefault(name, {})[int(node)] = amounts["free"] + amounts["reserved"]
+            promised[int(node), name] = amounts["reserved"]
+    nodes = tuple(sorted(int(node) for node in state["machine"]))
+    manager = MemoryManager(MemoryMachine(nodes, allocatable, {}, allocatable), reuse_outlives=True)
+    manager.state = MemoryState(
+        manager.machine,
+        promised,
+        {int(node): shown["assignments"] for node, shown in state["machine"].items()},
+        {int(node): NodeMask.from_ids(shown["cells"]).mask for node, shown in state["machine"].items()},
+    )
+    manager.blocks = {
+        (uid, name): tuple(MemoryBlock(NodeMask.from_ids(b["numa"]), b["type"], b["size"]) for b in blocks)
+        for uid, by_name in state["assignments"].items()
+        for name, blocks in by_name.items()
+    }
+    return manager
+
+
+def _reuse(recorded: Mapping[str, Mapping[str, int]] | None) -> dict[tuple[int, str], int]:
+    return {
+        (int(mask, 2), name): size for mask, sizes in (recorded or {}).items() for name, size in sizes.items()
+    }
+
+
+def _memory_after(case: Case, manager: MemoryManager) -> Judged:
+    after = case["state_after"]
+    blocks = {key: sorted(shown_blocks(b), key=str) for key, b in manager.blocks.items()}
+    recorded = {
+        (uid, name): sorted(blocks, key=str)
+        for uid, by_name in after["assignments"].items()
+        for name, blocks in by_name.items()
+    }
+    shown = {
+        node: [
+            entry["assignments"],
+            entry["cells"],
+            {name: [amounts["reserved"], amounts["free"]] for name, amounts in entry["memory"].items()},
+        ]
+        for node, entry in after["machine"].items()
+    }
+    order = [
+        {key: block[key] for key in ("type", "size", "numa")}
+        for blocks in recorded.values()
+        for block in blocks
+    ]
+    ours = [block for blocks in blocks.values() for block in blocks]
+    if sorted(map(str, ours)) != sorted(map(str, order)) or set(blocks) != set(recorded):
+        return compare(case["id"], blocks, recorded, "blocks")
+    return compare(case["id"], manager.shown(), shown, "machine")
