@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from nri_plugin.nri.events import NRIEvent
@@ -102,7 +103,8 @@ class Peer:
             self._flush()
 
     def _flush(self) -> None:
-        self.sock.sendall(self.session.data_to_send())
+        with suppress(BrokenPipeError):  # the agent closed; the next read tells
+            self.sock.sendall(self.session.data_to_send())
 
 
 class Process:

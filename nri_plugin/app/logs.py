@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from nri_plugin.app.log_sinks import LineSink, SyslogSink, without_waiting
+
 LOGGER_NAME = "nri-pin"
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
@@ -106,17 +108,12 @@ def set_up(level: str, form: str, state_dir: Path) -> logging.Logger:
 def pick_handler(state_dir: Path, syslog: str = SYSLOG_SOCKET) -> logging.Handler:
     """The first of standard error, system log and log file that can be written to."""
     if is_read(2) and sys.stderr is not None:
-        return logging.StreamHandler(sys.stderr)
-    if Path(syslog).is_socket():
-        from logging.handlers import SysLogHandler
-
-        try:
-            handler = SysLogHandler(syslog, facility=SysLogHandler.LOG_DAEMON)
-        except OSError:
-            return file_handler(state_dir)
-        handler.ident = f"nri-pin[{os.getpid()}]: "
-        return handler
-    return file_handler(state_dir)
+        outlet = without_waiting(2)
+        return LineSink(outlet) if outlet else logging.StreamHandler(sys.stderr)
+    try:
+        return SyslogSink(syslog)
+    except OSError:
+        return file_handler(state_dir)
 
 
 def is_read(descriptor: int) -> bool:

@@ -1,3 +1,4 @@
+import gc
 import logging
 import sys
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from nri_plugin.app.agent import Identity, checked_identity, given_identity
 from nri_plugin.app.arguments import HELP
 from nri_plugin.app.config import load_text
 from nri_plugin.app.logs import LOGGER_NAME
+from nri_plugin.app.loop import Loop
 from nri_plugin.errors import ConfigError, HostError
-from tests.agent_fakes import recording_log
+from tests.agent_fakes import Clock, recording_log
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +89,26 @@ def test_a_launched_plugin_of_an_impossible_name_registers_under_the_default_one
 def test_a_socket_that_is_no_number_is_refused(number: str):
     with pytest.raises(ConfigError, match="NRI_PLUGIN_SOCKET: expected the number of an open socket"):
         given_identity({"NRI_PLUGIN_SOCKET": number}, recording_log()[0])
+
+
+def test_garbage_is_collected_by_the_clock_and_again():
+    clock = Clock()
+    loop = Loop(clock)
+    collections: list[str] = []
+
+    def note(phase: str, _info: object) -> None:
+        collections.append(phase)
+
+    try:
+        agent.collect_garbage_by_the_clock(loop)
+        assert not gc.isenabled()
+        gc.callbacks.append(note)
+        for _ in range(2):
+            clock.now += agent.COLLECT_PAUSE_S
+            loop.run_once()
+    finally:
+        gc.callbacks.remove(note)
+        gc.unfreeze()
+        gc.enable()
+        loop.close()
+    assert collections.count("stop") == 2

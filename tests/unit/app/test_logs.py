@@ -2,12 +2,12 @@ import json
 import logging
 import os
 import socket
-from logging.handlers import SysLogHandler
 from pathlib import Path
 
 import pytest
 
 from nri_plugin.app import logs
+from nri_plugin.app.log_sinks import SyslogSink
 
 
 def record(text: str, **fields: object) -> logging.LogRecord:
@@ -102,7 +102,7 @@ def test_without_standard_error_lines_go_to_the_system_log(tmp_path: Path, monke
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(path)
         handler = logs.pick_handler(tmp_path, syslog=path)
-        assert isinstance(handler, SysLogHandler)
+        assert isinstance(handler, SyslogSink)
         handler.setFormatter(logs.TextFormatter())
         handler.emit(record("hello"))
         assert b"nri-pin[" in receiver.recv(4096)
