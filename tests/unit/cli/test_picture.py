@@ -127,7 +127,6 @@ def test_long_lines_are_cut_at_the_width() -> None:
 @pytest.mark.parametrize(
     ("memory_bytes", "text"),
     [
-        (None, "?"),
         (0, "0"),
         (1023, "1023"),
         (1 << 10, "1Ki"),
