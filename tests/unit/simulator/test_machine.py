@@ -37,6 +37,28 @@ FAMILIES = {
     "demo": (64, 4, 8),
 }
 
+OTHERS = {
+    "single-16-nosmt": "2 L3, 8 cores",
+    "dual-2numa-32-smt": "2 sockets, 8 cores, SMT 2",
+    "dual-2numa-64-smt-interleave": "2 sockets, 16 cores, SMT 2, interleaved by sockets",
+    "dual-4numa-64-smt-adjacent": "2 sockets, 2 NUMA, 2 L3, 4 cores, SMT 2, siblings adjacent",
+    "dual-4numa-48-nosmt": "2 sockets, 2 NUMA, 1 L3, 12 cores",
+    "single-4numa-nps4-64-smt": "4 NUMA, 4 L3, 2 cores, SMT 2",
+    "dual-8numa-64-smt": "2 sockets, 4 NUMA, 1 L3, 4 cores, SMT 2",
+    "dual-8numa-128-smt-2l3": "2 sockets, 4 NUMA, 2 L3, 4 cores, SMT 2",
+    "dual-8numa-240-smt-snc4": "2 sockets, 4 NUMA, 15 cores, SMT 2",
+    "quad-4numa-64-smt": "4 sockets, 8 cores, SMT 2",
+    "quad-8numa-128-nosmt": "4 sockets, 2 NUMA, 1 L3, 16 cores",
+    "epyc9654-2p-96c-smt-nps1": "2 sockets, 12 L3, 8 cores, SMT 2",
+    "dual-2numa-smt4-64": "2 sockets, 8 cores, SMT 4",
+    "foursockets-2numa-smt": "2 NUMA, 2 sockets, 4 cores, SMT 2",
+    "sparse-numa-ids-0-2": "2 sockets, 8 cores, SMT 2, node ids 0,2",
+    "sparse-numa-ids-0-1-4-5": "2 sockets, 2 NUMA, 1 L3, 4 cores, SMT 2, node ids 0-1,4-5",
+    "dual-2numa-32-smt-one-thread-offline": "2 sockets, 8 cores, SMT 2, offline 31",
+    "dual-2numa-32-smt-lopsided": "2 sockets, 8 cores, SMT 2, offline 12-15,28-31",
+    "dual-4numa-64-smt-lopsided": "2 sockets, 2 NUMA, 2 L3, 4 cores, SMT 2, offline 4-5,20,36-37,52",
+}
+
 
 def rows(topology: Topology) -> list[list[int]]:
     of = (topology.core_by_cpu, topology.socket_by_cpu, topology.node_by_cpu, topology.cache_by_cpu)
@@ -55,12 +77,22 @@ def test_a_shipped_machine_has_its_familys_size_and_a_title(name: str) -> None:
     assert load(name) == MACHINES[name]
 
 
-def test_shipped_machines_place_cpus_as_recorded() -> None:
+def recorded_rows() -> dict[str, list[list[int]]]:
     with gzip.open(VECTORS, "rt") as file:
         topologies = json.load(file)["topologies"]
-    recorded = {name: topologies[name]["cpus"] for name in FAMILIES if name in topologies}
+    return {name: topology["cpus"] for name, topology in topologies.items()}
+
+
+def test_shipped_machines_place_cpus_as_recorded() -> None:
+    recorded = {name: table for name, table in recorded_rows().items() if name in FAMILIES}
     assert {name: rows(build_topology(MACHINES[name])) for name in recorded} == recorded
     assert len(recorded) == 13
+
+
+def test_the_language_can_say_every_other_recorded_machine() -> None:
+    recorded = recorded_rows()
+    said = {name: rows(build_topology(parse(text))) for name, text in OTHERS.items()}
+    assert said == {name: recorded[name] for name in OTHERS}
 
 
 def test_the_distances_of_kep_3545_are_tables_of_its_shape() -> None:
