@@ -7,6 +7,7 @@ that had to succeed did: a refused container leaves memory, checkpoint and cgrou
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 from nri_plugin.app.effects import Effects, WriteError
@@ -39,6 +40,9 @@ Decide = Callable[[Node, State, NRIEvent], Decision]
 
 REFUSABLE = (CreateContainer, UpdateContainer)
 """Events that are refused when anything fails; all others are facts, and an error would only break the pod."""
+
+LONGEST_STEPS = 500
+"""Characters of a log line."""
 
 DEFAULT_SAVE_S = 1.0
 """A save may take this long when the runtime set no deadline: half of the runtimes' default of 2 s."""
@@ -259,7 +263,7 @@ class Handler:
             level = logging.DEBUG
         if self._log.isEnabledFor(level):
             fields = {**who(event), **granted(answer.response), "writes": len(decision.writes) or None}
-            steps = " ".join(decision.steps)
+            steps = condensed(decision.steps)
             text = "refused" if answer.refusal else "decided"
             say(
                 self._log,
@@ -277,6 +281,13 @@ class Handler:
 def name_of(event: NRIEvent) -> str:
     """The event's name in log lines."""
     return type(event).__name__
+
+
+def condensed(steps: Iterable[str]) -> str:
+    """The steps on one line, repetitions counted: a Synchronize has some for every container."""
+    runs = ((step, sum(1 for _ in run)) for step, run in groupby(steps))
+    text = " ".join(step if count == 1 else f"{step}*{count}" for step, count in runs)
+    return text if len(text) <= LONGEST_STEPS else f"{text[:LONGEST_STEPS]}..."
 
 
 def empty_response(event: NRIEvent) -> NRIResponse:

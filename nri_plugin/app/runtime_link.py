@@ -32,6 +32,9 @@ from nri_plugin.nri.session import PluginSession
 EXIT_STOPPED = 0
 EXIT_CONNECTION_ENDED = 1
 EXIT_CONFIGURATION = 2
+HEALTHY_S = 1.0
+"""A session that served this long is replaced at once when it ends; a shorter one with growing pauses."""
+
 CODE_UNKNOWN = 2
 """The ttrpc status of a refusal; the runtimes pass its message on and look at no other code than 12."""
 
@@ -43,6 +46,7 @@ class Connection:
     session: PluginSession
     transport: Transport
     checks: list[EffectiveCheck] = field(default_factory=list)
+    synchronized_at: float | None = None
 
 
 class RuntimeLink:
@@ -114,6 +118,9 @@ class RuntimeLink:
         self._connect_later()
 
     def _lose(self, reason: object) -> None:
+        served_since = self._connection.synchronized_at if self._connection else None
+        if served_since is not None and self._loop.clock() - served_since >= HEALTHY_S:
+            self._backoff.reset()
         self.close()
         say(self._log, logging.WARNING, "connection to the container runtime ended", err=reason)
         if self._can_reconnect:
@@ -213,7 +220,7 @@ class RuntimeLink:
         else:
             answer = self.handler.handle(request)
             if isinstance(event, Synchronize):
-                self._backoff.reset()
+                connection.synchronized_at = self._loop.clock()
             self._send(connection, request, answer)
 
     def _configure(self, connection: Connection, request: Request, event: Configure) -> None:

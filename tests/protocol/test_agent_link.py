@@ -86,6 +86,29 @@ def test_a_killed_runtime_is_connected_to_again_at_once(make):
     assert is_synchronized(rig.peer)
 
 
+def test_a_runtime_that_synchronizes_and_hangs_up_at_once_is_tried_in_growing_pauses(make):
+    rig = make()
+    rig.start()
+    connections = []
+    for _ in range(5):
+        rig.kill()
+        rig.settle()
+        rig.pass_time(0.1)
+        connections.append(len(rig.peers))
+    assert connections == [2, 3, 3, 4, 4]
+
+
+def test_a_runtime_that_was_served_for_a_while_is_never_waited_for(make):
+    rig = make()
+    rig.start()
+    for number in range(2, 6):
+        rig.pass_time(1.0)
+        rig.kill()
+        rig.settle()
+        rig.settle()
+        assert len(rig.peers) == number
+
+
 def test_an_absent_runtime_is_waited_for_in_growing_pauses_with_one_line(make):
     rig = make()
     rig.is_up = False

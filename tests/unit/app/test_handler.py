@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.app.handler import condensed
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import CpusetWrite, Decision
 from nri_plugin.errors import HostError
@@ -343,3 +344,8 @@ def test_a_new_node_is_described_in_the_checkpoint_at_the_next_event(bench: Benc
     bench.ask(nri.PostStartContainer(SHARED_POD, container(SHARED_POD, cpu=0.5)))
     assert described == [new]
     assert bench.journal == ["save", "answer"]
+
+
+def test_repeated_steps_are_counted_and_a_long_story_is_cut():
+    assert condensed(["kept=0", *["adopted"] * 3000, "unplaced"]) == "kept=0 adopted*3000 unplaced"
+    assert len(condensed(["a", "b"] * 1000)) < 510
