@@ -58,3 +58,30 @@ def test_nodes_without_cpus_and_without_memory_are_named() -> None:
     }
     got = facts(**files)
     assert (got["cpuless_nodes"], got["memoryless_nodes"], got["memory_known"]) == ("3", "0", True)
+
+
+def test_dies_are_named_by_package_and_clusters_by_who_is_in_them() -> None:
+    files = {f"{CPU}/cpu{cpu}/topology/physical_package_id": "3" for cpu in (0, 1)}
+    files |= {f"{CPU}/cpu{cpu}/topology/die_id": str(cpu) for cpu in (0, 1)}
+    files |= {f"{CPU}/cpu{cpu}/topology/cluster_cpus_list": "0-1" for cpu in (0, 1)}
+    got = facts(**files)
+    assert (got["dies"], got["num_dies"], got["dies_per_package"]) == ({"3/0": "0", "3/1": "1"}, 2, [2])
+    assert got["clusters"] == ["0-1"]
+
+
+def test_a_die_id_of_minus_one_is_no_die() -> None:
+    assert facts(**{f"{CPU}/cpu0/topology/die_id": "-1"})["num_dies"] is None
+
+
+def test_a_short_distance_row_makes_the_table_invalid_not_absent() -> None:
+    got = facts(**{f"{NODE}/node1/distance": "21 10"})
+    assert (got["distances"], got["distances_valid"]) == ([[21, 10]], False)
+    assert "distance_values" not in got
+
+
+def test_devices_are_counted_by_node_where_a_node_is_said() -> None:
+    devices = "sys/bus/pci/devices"
+    got = facts(
+        **{f"{devices}/a/numa_node": "-1", f"{devices}/b/numa_node": "-1", f"{devices}/c/class": "0x1"}
+    )
+    assert (got["pci_by_node"], got["num_pci"]) == ({"-1": 2}, 3)
