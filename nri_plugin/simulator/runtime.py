@@ -229,9 +229,13 @@ class Runtime:
                     failed.append(update.container_id)
         return tuple(failed)
 
+    def disconnect(self) -> None:
+        """The plugin is gone; everything goes on without it."""
+        self.plugin = NoPlugin()
+
     def restart(self) -> None:
         """The runtime's own restart: the plugin is gone, some runtimes forget what was updated since creation."""
-        self.plugin = NoPlugin()
+        self.disconnect()
         for record in self._records.values():
             if not self.behaviour.stores_updates:
                 record.store(record.created_with)
@@ -276,6 +280,15 @@ class Runtime:
             if record.key == key:
                 return record
         raise LookupError(f"there is no container {key}")
+
+    def records(self) -> list[Record]:
+        """All containers, oldest first."""
+        return list(self._records.values())
+
+    def created_in(self, key: str) -> list[Record]:
+        """Containers of the pod `key` that wait to be started."""
+        sandbox = self.sandbox(key)
+        return [each for each in self._of(sandbox) if each.message.state is ContainerState.CREATED]
 
     def containers_of(self, key: str) -> list[str]:
         """Keys of the containers that `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER` names."""

@@ -1,0 +1,210 @@
+"""The engine on a whole simulated node, whatever happens in whatever order.
+
+What is judged is what the kernel would let processes run on: the effective cpusets of a tree that
+follows the kernel's rules, filled by a runtime that writes back what it has stored.
+"""
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.nri.messages import Resources
+from nri_plugin.options import Node, Options, TopologyManagerPolicy
+from nri_plugin.simulator.behaviour import BEHAVIOURS
+from nri_plugin.simulator.cgroup_names import Driver
+from nri_plugin.simulator.pods import ContainerSpec, PodSpec, shares_from_milli
+from nri_plugin.simulator.runtime import RefusedError
+from nri_plugin.state import QOSClass, State
+from nri_plugin.topology import Topology
+from tests.simulated_node import SimulatedNode
+
+GIB = 1 << 30
+ROWS = [(cpu, cpu % 8, cpu % 8 // 4, cpu % 8 // 4, cpu % 8 // 4) for cpu in range(16)]
+MACHINE = Topology.from_rows(ROWS, memory_bytes={0: 32 * GIB, 1: 32 * GIB})
+
+WHOLE = st.sampled_from([1, 2, 3, 4, 6]).map(lambda n: ContainerSpec("c", n * 1000, n * 1000, GIB, GIB))
+SHARED = st.sampled_from(
+    [ContainerSpec("c"), ContainerSpec("c", 500), ContainerSpec("c", 500, 500, GIB, GIB)]
+)
+
+
+class Life(RuleBasedStateMachine):
+    """Pods come and go, agent and runtime go and come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.serial = 0
+        self.pods: list[str] = []
+        self.promised: dict[str, CPUSet] = {}
+
+    @initialize(
+        runtime=st.sampled_from(sorted(BEHAVIOURS)),
+        driver=st.sampled_from(list(Driver)),
+        version=st.sampled_from([1, 2]),
+        policy=st.sampled_from(list(TopologyManagerPolicy)),
+        whole_cores=st.booleans(),
+    )
+    def boot(
+        self, runtime: str, driver: Driver, version: int, policy: TopologyManagerPolicy, whole_cores: bool
+    ) -> None:
+        options = Options(
+            topology_manager_policy=policy, full_pcpus_only=whole_cores, pool_floor=version == 2
+        )
+        self.machine = Node(MACHINE, options, CPUSet.of(0, 8))
+        self.node = SimulatedNode(MACHINE, runtime, driver, version)
+        self.node.connect(self.machine)
+        self.left_behind: State | None = None
+
+    @property
+    def runtime(self):  # type: ignore[no-untyped-def]
+        return self.node.runtime
+
+    def runtime_knows_all_promises(self) -> bool:
+        state = self.node.agent.state
+        stored = {record.message.id: record.message.resources.cpus for record in self.runtime.records()}
+        return all(
+            stored.get(key) == str(allocation.cpus)
+            for key, record in state.containers.items()
+            if (allocation := state.allocation_of(record)) and allocation.cpus
+        )
+
+    def running(self) -> dict[str, CPUSet]:
+        return {
+            record.message.id: self.node.tree.effective_cpus(record.names.path)
+            for record in self.runtime.records()
+            if record.has_cgroup
+        }
+
+    @rule(spec=WHOLE | SHARED, start=st.booleans())
+    def run_pod(self, spec: ContainerSpec, start: bool) -> None:
+        self.serial += 1
+        pod = PodSpec(f"p{self.serial}", containers=(spec,))
+        self.runtime.run_pod(pod)
+        self.pods.append(pod.key)
+        try:
+            self.runtime.create(pod.key, spec)
+        except RefusedError:
+            return
+        if start:
+            self.runtime.start(f"{pod.key}/c")
+
+    @rule(init=WHOLE | SHARED, main=WHOLE, sidecar=SHARED)
+    def run_pod_with_init(self, init: ContainerSpec, main: ContainerSpec, sidecar: ContainerSpec) -> None:
+        """The init container has ended before the others are created."""
+        self.serial += 1
+        named = [replace(spec, name=name) for spec, name in ((init, "init"), (main, "c"), (sidecar, "side"))]
+        pod = PodSpec(f"p{self.serial}", containers=tuple(named), forced_qos=QOSClass.GUARANTEED)
+        self.runtime.run_pod(pod)
+        self.pods.append(pod.key)
+        for spec in named:
+            key = f"{pod.key}/{spec.name}"
+            try:
+                self.runtime.create(pod.key, spec)
+            except RefusedError:
+                return
+            self.runtime.start(key)
+            if spec.name == "init":
+                self.runtime.stop(key)
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        for record in self.runtime.created_in(data.draw(st.sampled_from(self.pods))):
+            self.runtime.start(record.key)
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def restart_container(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(self.pods))
+        if f"{key}/c" not in self.runtime.containers_of(key):
+            return
+        spec = next(each for each in self.runtime.sandbox(key).spec.containers if each.name == "c")
+        self.runtime.stop(f"{key}/c")
+        try:
+            self.runtime.create(key, spec)
+        except RefusedError:
+            return
+        self.runtime.start(f"{key}/c")
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data(), milli=st.sampled_from([100, 700]))
+    def kubelet_resizes(self, data: st.DataObject, milli: int) -> None:
+        key = data.draw(st.sampled_from(self.pods))
+        spec = next(each for each in self.runtime.sandbox(key).spec.containers if each.name == "c")
+        if spec.cpu_limit_milli or f"{key}/c" not in self.runtime.containers_of(key):
+            return
+        self.runtime.update(f"{key}/c", Resources(cpu_shares=shares_from_milli(milli)))
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def remove_pod(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(self.pods))
+        self.pods.remove(key)
+        self.runtime.remove_pod(key)
+
+    @precondition(lambda self: self.node.agent is not None)
+    @rule()
+    def agent_restarts(self) -> None:
+        before = self.running()
+        self.node.connect(self.machine, self.node.disconnect())
+        assert self.running() == before
+
+    @precondition(lambda self: self.node.agent is not None)
+    @rule()
+    def agent_restarts_without_checkpoint(self) -> None:
+        """Possible as far as the runtime knows the promises; it does not know those of containers that were
+        born while the agent was away. What was kept for an ended init container is free again.
+        """
+        if self.runtime_knows_all_promises():
+            self.node.disconnect()
+            self.node.connect(self.machine)
+
+    @precondition(lambda self: self.node.agent is not None)
+    @rule()
+    def agent_goes_down(self) -> None:
+        self.left_behind = self.node.disconnect()
+
+    @precondition(lambda self: self.node.agent is None)
+    @rule()
+    def agent_comes_back(self) -> None:
+        self.node.connect(self.machine, self.left_behind)
+
+    @rule()
+    def runtime_restarts(self) -> None:
+        state = self.node.disconnect() if self.node.agent else self.left_behind
+        self.runtime.restart()
+        self.node.connect(self.machine, state)
+
+    @invariant()
+    def promises_are_kept(self) -> None:
+        running = self.running()
+        self.promised = {key: cpus for key, cpus in self.promised.items() if key in running}
+        for key, cpus in self.promised.items():
+            assert running[key] == cpus
+
+    @invariant()
+    def nobody_shares_exclusive_cpus(self) -> None:
+        agent = self.node.agent
+        if agent is None:
+            return
+        running = self.running()
+        for key, record in agent.state.containers.items():
+            allocation = agent.state.allocation_of(record)
+            if key not in running or allocation is None or not allocation.cpus:
+                continue
+            assert running[key] == allocation.cpus
+            self.promised[key] = allocation.cpus
+            for other, cpus in running.items():
+                assert other == key or cpus.isdisjoint(allocation.cpus)
+
+    @invariant()
+    def the_agent_knows_what_runs(self) -> None:
+        if self.node.agent is not None:
+            assert set(self.running()) <= set(self.node.agent.state.containers)
+
+
+Life.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLife = Life.TestCase

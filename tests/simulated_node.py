@@ -1,0 +1,96 @@
+"""A node without sockets and files, for tests: embedded runtime, cpuset tree, and the engine as its plugin."""
+
+from pathlib import Path
+
+from nri_plugin.decision import Decision
+from nri_plugin.engine import decide
+from nri_plugin.host.cgroup_path import cgroup_path
+from nri_plugin.nri import events
+from nri_plugin.options import Node
+from nri_plugin.simulator.behaviour import BEHAVIOURS
+from nri_plugin.simulator.cgroup_mirror import Absorbed, CgroupMirror
+from nri_plugin.simulator.cgroup_names import Driver
+from nri_plugin.simulator.cgroup_tree import CgroupTree, Resource
+from nri_plugin.simulator.runtime import RefusedError, Runtime
+from nri_plugin.state import State
+from nri_plugin.topology import Topology
+
+MEMORY_BYTES = 64 << 30
+
+
+class NoMirror(CgroupMirror):
+    """A mirror without a directory: tests write to the tree itself."""
+
+    def __init__(self, tree: CgroupTree) -> None:
+        super().__init__(tree, Path("/nowhere"))
+
+    def materialize(self) -> None:
+        pass
+
+    def add(self, path: str) -> None:
+        self.tree.add(path)
+
+    def remove(self, path: str) -> None:
+        self.tree.remove(path)
+
+    def absorb(self) -> Absorbed:
+        return Absorbed()
+
+    def flush(self) -> None:
+        pass
+
+
+class EngineAgent:
+    """The engine, answered to and obeyed; what the agent's process does, without the process."""
+
+    def __init__(self, node: Node, tree: CgroupTree, state: State | None = None) -> None:
+        self.node = node
+        self.tree = tree
+        self.state = state or State()
+        self.decisions: list[Decision] = []
+
+    def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
+        decision = decide(self.node, self.state, event)
+        self.decisions.append(decision)
+        if decision.refusal is not None:
+            raise RefusedError(str(decision.refusal))
+        assert decision.state.violations(self.node) == [], decision.steps
+        for write in decision.writes:
+            path = cgroup_path(write.target)
+            if path in self.tree:
+                self.tree.write(path, Resource.CPUS, str(write.cpus))
+            else:
+                assert not write.must_exist, (event, write)
+        self.state = decision.state
+        return decision.response
+
+
+class SimulatedNode:
+    """One runtime on one machine; `connect` puts an agent behind it, `disconnect` takes it away."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        runtime: str = "containerd-2.1",
+        driver: Driver = Driver.SYSTEMD,
+        version: int = 2,
+    ) -> None:
+        self.tree = CgroupTree.of(topology, version=version)
+        self.runtime = Runtime(BEHAVIOURS[runtime], NoMirror(self.tree), driver, MEMORY_BYTES)
+        self.agent: EngineAgent | None = None
+
+    def connect(self, node: Node, state: State | None = None) -> EngineAgent:
+        agent = EngineAgent(node, self.tree, state)
+        truth = self.runtime.truth()
+        answer = agent.ask(events.Synchronize(truth.pods, truth.containers))
+        assert isinstance(answer, events.SynchronizeResponse)
+        self.runtime.plugin = agent
+        assert self.runtime.apply(answer.updates) == ()
+        self.agent = agent
+        return agent
+
+    def disconnect(self) -> State:
+        assert self.agent is not None
+        state, self.agent = self.agent.state, None
+        self.runtime.disconnect()
+        return state

@@ -1,0 +1,45 @@
+import pytest
+
+from nri_plugin.simulator import machine
+from nri_plugin.simulator.day import day, sizes
+from nri_plugin.simulator.steps import Expect, Restart, Run
+
+
+@pytest.mark.parametrize("name", sorted(machine.shipped()))
+def test_the_day_fits_every_shipped_machine(name: str) -> None:
+    topology = machine.build_topology(machine.load(name))
+    scenario = day(name, topology)
+    numbers = sizes(topology)
+    threads = max(len(cpus) for _, cpus in topology.cores)
+    assert scenario.machine == name
+    for size in ("db", "filter", "retry", "queue"):
+        assert int(numbers[size]) > 0
+        assert int(numbers[size]) % threads == 0
+    assert int(numbers["train"]) > max(len(node.cpus) for node in topology.nodes)
+
+
+def test_the_day_has_what_a_day_has() -> None:
+    scenario = day("demo", machine.build_topology(machine.load("demo")), "cri-o")
+    assert scenario.runtime == "cri-o"
+    assert any(isinstance(step, Restart) for step in scenario.steps)
+    assert any(isinstance(step, Expect) and step.refused for step in scenario.steps)
+    assert {step.pod.qos for step in scenario.steps if isinstance(step, Run)} == {
+        "Guaranteed",
+        "Burstable",
+        "BestEffort",
+    }
+
+
+def test_a_described_machine_can_be_played_too() -> None:
+    text = "1 socket, 8 cores\nmemory 16Gi"
+    assert day(text, machine.build_topology(machine.parse(text))).machine == text
+
+
+def test_memory_is_bound_where_every_node_with_cpus_has_some() -> None:
+    poor = machine.build_topology(machine.parse("2 sockets, 4 cores each\nmemory 100Mi each"))
+    assert sizes(poor)["memory_policy"] == "None"
+
+
+def test_an_unknown_runtime_is_no_day() -> None:
+    with pytest.raises(ValueError, match="docker"):
+        day("demo", machine.build_topology(machine.load("demo")), "docker")
