@@ -101,10 +101,15 @@ class Rig:
         self.turn()
         while True:
             moved = [self._pump(peer) for peer in tuple(self.peers)]
-            if not any(moved):
+            if not any(moved) and not self._agent_has_work():
                 break
             self.turn()
         self.turn()
+
+    def _agent_has_work(self) -> bool:
+        """Whether bytes wait for the agent, which reads a bounded number in a turn."""
+        connection = self.link._connection
+        return connection is not None and bool(select.select([connection.transport.sock], [], [], 0)[0])
 
     def pass_time(self, seconds: float) -> None:
         self.bench.clock.now += seconds

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nri_plugin.app.agent import SUBSCRIPTION, Identity
-from nri_plugin.errors import ConfigError
+from nri_plugin.errors import ConfigError, RemoteProtocolError
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import EventMask
-from nri_plugin.options import TopologyManagerPolicy
-from nri_plugin.simulator.runtime_events import Answered, Configured, RegistrationRejected
+from nri_plugin.options import Effect, TopologyManagerPolicy
+from nri_plugin.simulator.runtime_events import Answered, Configured, RegistrationRejected, Synchronized
 from nri_plugin.simulator.runtime_profile import CONTAINERD_1_7, CONTAINERD_2_1, PROFILES
 from tests.agent_fakes import Bench
 from tests.agent_runtime import Rig, is_synchronized
@@ -389,3 +389,46 @@ def test_a_runtime_that_says_goodbye_is_answered(make):
     rig = make()
     rig.start()
     assert isinstance(rig.ask(nri.Shutdown()), Answered)
+
+
+def test_an_answer_longer_than_the_socket_takes_leaves_in_pieces(make):
+    pods = tuple(pod(f"p{n}", "Burstable") for n in range(60))
+    listed = tuple(container(of, f"{n:0200}", cpu=0.1) for of in pods for n in range(30))
+    rig = make(Bench(node(effect=Effect.UPDATE)))
+    rig.listed = (pods, listed)
+    written: list[bool] = []
+    writable = rig.link._writable
+
+    def note() -> None:
+        written.append(True)
+        writable()
+
+    rig.link._writable = note
+    rig.start()
+    assert len(rig.peer.of(Synchronized)[0].updates) == len(listed)
+    assert written
+
+
+def test_an_error_while_the_rest_of_an_answer_is_sent_costs_the_connection_only(make):
+    rig = make()
+    rig.start()
+
+    def broken(data: bytes) -> None:
+        raise RemoteProtocolError("the runtime left 17 MB of answers unread")
+
+    rig.link._connection.transport.send = broken
+    rig.link._writable()
+    rig.settle()
+    assert "17 MB" in str(rig.bench.lines.fields(SILENT)["err"])
+    assert is_synchronized(rig.peer)
+    assert len(rig.peers) == 2
+
+
+def test_a_late_wake_up_for_a_connection_that_is_gone_does_nothing(make):
+    rig = make()
+    rig.start()
+    rig.link.close()
+    rig.link._readable()
+    rig.link._writable()
+    rig.link._check()
+    assert rig.loop._exit_code is None
