@@ -25,7 +25,11 @@ StopPodSandboxResponse:
 RemovePodSandboxRequest: 1 pod_sandbox_id string
 RemovePodSandboxResponse:
 ContainerMetadata: 1 name string, 2 attempt uint32
-LinuxContainerConfig: 1 resources LinuxContainerResources
+Int64Value: 1 value int64
+Capability: 1 add_capabilities repeated string, 2 drop_capabilities repeated string
+SecurityProfile: 1 profile_type int32, 2 localhost_ref string
+LinuxContainerSecurityContext: 1 capabilities Capability, 2 privileged bool, 3 namespace_options NamespaceOption, 5 run_as_user Int64Value, 12 run_as_group Int64Value, 7 readonly_rootfs bool, 11 no_new_privs bool, 15 seccomp SecurityProfile
+LinuxContainerConfig: 1 resources LinuxContainerResources, 2 security_context LinuxContainerSecurityContext
 ContainerConfig: 1 metadata ContainerMetadata, 2 image ImageSpec, 3 command repeated string, 4 args repeated string, 6 envs repeated KeyValue, 7 mounts repeated Mount, 9 labels map, 10 annotations map, 11 log_path string, 15 linux LinuxContainerConfig
 CreateContainerRequest: 1 pod_sandbox_id string, 2 config ContainerConfig, 3 sandbox_config PodSandboxConfig
 CreateContainerResponse: 1 container_id string

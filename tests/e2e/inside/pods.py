@@ -7,18 +7,27 @@ _MIB = 1 << 20
 _PERIOD_US = 100_000
 _QOS_SCORES = {"guaranteed": -997, "besteffort": 1000}
 _BURSTABLE_SCORE = 900  # the kubelet counts it from the request and the node's size; any value between serves
-_NODE, _CONTAINER, _POD = 2, 1, 0
+_NAMESPACES = {"network": 2, "pid": 1, "ipc": 0}  # the node's, its own, the pod's
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """One container of a pod; `command` is what it runs, `mounts` are host directories by container path."""
+    """One container of a pod.
+
+    Attributes:
+        command: what it runs.
+        mounts: host directories by container path.
+        read_only: which of these container paths cannot be written.
+        security: a LinuxContainerSecurityContext, without namespaces.
+    """
 
     name: str
     cpu_milli: int = 0
     memory_mib: int = 64
     command: tuple[str, ...] = ("/bin/sleep", "10000")
     mounts: dict[str, str] = field(default_factory=dict)
+    read_only: frozenset[str] = frozenset()
+    security: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,7 @@ class PodSpec:
             "labels": {"io.kubernetes.pod.name": self.name, "io.kubernetes.pod.uid": self.uid},
             "linux": {
                 "cgroup_parent": self.cgroup_parent(systemd),
-                "security_context": {"namespace_options": {"network": _NODE, "pid": _CONTAINER, "ipc": _POD}},
+                "security_context": {"namespace_options": _NAMESPACES},
                 "resources": self._total(),
             },
         }
@@ -63,8 +72,14 @@ class PodSpec:
             "command": list(spec.command),
             "labels": {"io.kubernetes.container.name": spec.name, "io.kubernetes.pod.uid": self.uid},
             "log_path": f"{spec.name}.log",
-            "mounts": [{"container_path": to, "host_path": host} for to, host in spec.mounts.items()],
-            "linux": {"resources": self.resources(spec)},
+            "mounts": [
+                {"container_path": to, "host_path": host, "readonly": to in spec.read_only}
+                for to, host in spec.mounts.items()
+            ],
+            "linux": {
+                "resources": self.resources(spec),
+                "security_context": {**spec.security, "namespace_options": _NAMESPACES},
+            },
         }
 
     def resources(self, spec: ContainerSpec) -> dict[str, int]:

@@ -18,6 +18,7 @@ from .scenarios_life import (
     the_agent_had_nothing_to_complain_of,
     the_agent_needs_no_capability,
 )
+from .scenarios_manifest import the_daemonset_s_pod_serves_the_node
 from .scenarios_pool import (
     a_container_is_pinned_from_its_first_instruction,
     a_pod_that_ends_gives_its_cpus_back,
@@ -80,6 +81,7 @@ _SIZED = (
     created_before_the_pool_shrank_and_started_after,
     a_shares_only_update_after_a_shrink_leaves_no_overlap,
     the_runtime_starts_the_plugin_itself,
+    the_daemonset_s_pod_serves_the_node,
 )
 
 if __name__ == "__main__":
