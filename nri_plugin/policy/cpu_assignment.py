@@ -132,14 +132,18 @@ class _Taker:
             self.take_each_whole(self.nodes())
 
     def take_caches(self) -> None:
-        """Whole caches while the need is large, then the rest from one cache if it fits exactly."""
-        for cache in self.caches() if self.need else ():
-            if self.need >= self.tables.cpus_per_cache:
-                self.take_each_whole(self.caches())
-            if self.need:
-                self.take_part_of_cache(cache)
+        """Whole caches while the need is large, then the rest from one cache if it fits exactly.
+
+        The kubelet tries whole caches again at each turn of its scan; that never finds another one,
+        because by then the need has only become smaller.
+        """
+        order = self.caches() if self.need else []
+        if self.need >= self.tables.cpus_per_cache:
+            self.take_each_whole(order)
+        for cache in order:
             if not self.need:
                 return
+            self.take_part_of_cache(cache)
 
     def take_part_of_cache(self, cache: int) -> None:
         """Take the free CPUs of the lowest cores of `cache`, if they are exactly as many as needed.

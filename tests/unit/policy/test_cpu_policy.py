@@ -123,7 +123,7 @@ def test_the_cache_option_reaches_the_choice():
 @pytest.mark.parametrize(
     ("count", "available", "reserved", "text"),
     [
-        (3, "0-15", "", "3 cpus is not a multiple of the 2 cpus per core; ask for 2 or 4"),
+        (7, "0-15", "", "7 cpus is not a multiple of the 2 cpus per core; ask for 6 or 8"),
         (6, "1,3-7", "2", r"requested 6 cpus, but only 5 are available outside cores.*2 cpus per core"),
         (2, "1", "0", "requested 2 cpus, but only 0 are available"),
     ],

@@ -27,6 +27,11 @@ def test_needs_that_cannot_do_without_the_same_nodes_widen_the_result():
     assert best_intersection(ALL, [whole, whole], 2) == ALL
 
 
+def test_a_node_that_all_require_is_in_the_intersection():
+    assert best_intersection(ALL, [wish(5, required=0b1000), wish(5, required=0b1000)], 1) == 0b1000
+    assert best_intersection(ALL, [wish(5, required=0b1000), wish(5, required=0b0100)], 1) == 0b0001
+
+
 def test_listed_masks_and_families_are_combined():
     listed = Wish("device", (Hint(0b1100, True), Hint(1 << 20, True)))
     assert best_intersection(ALL, [listed, wish(15)], 2) == 0b1100
