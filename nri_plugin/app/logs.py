@@ -30,7 +30,8 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 def say(log: logging.Logger, level: int, text: str, /, **fields: object) -> None:
     """Log a constant `text` with `fields`; fields that are None or empty strings are left out."""
     if log.isEnabledFor(level):
-        log.log(level, text, extra={"fields": fields})
+        # Made here, for the library would first walk the stack to find a file and a line that no line shows.
+        log.handle(log.makeRecord(log.name, level, "", 0, text, (), None, extra={"fields": fields}))
 
 
 def say_trace(log: logging.Logger, text: str, /, **fields: object) -> None:
