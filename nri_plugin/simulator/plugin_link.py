@@ -67,8 +67,9 @@ class PluginLink:
     @property
     def is_alive(self) -> bool:
         """Whether it can be asked; looks for an end of the connection that nobody has read yet."""
-        if not self.session.lost:
-            self._turn(0.0)
+        if self._sock.fileno() < 0:
+            return False
+        self._turn(0.0)
         return self.session.is_ready
 
     def join(self, truth: Callable[[], Truth]) -> tuple[ContainerUpdate, ...]:
@@ -165,6 +166,7 @@ class PluginLink:
             self._wishes.append(event)
         elif isinstance(event, RegistrationRejected):
             self._send()
+            self.close()
             raise PluginLostError(f"the plugin was not registered: {event.reason}")
         elif isinstance(event, ConnectionLost):
             self._send()
@@ -198,6 +200,8 @@ class NRIServer:
             raise PluginLostError(f"no plugin connected to {self._path} within {timeout_s:g} s") from None
         sock.settimeout(self.runtime.behaviour.profile.request_timeout)
         link = PluginLink(sock, self.runtime.behaviour.profile)
+        if self.link is not None:
+            self.link.close()
         self.link = link
         updates = link.join(self.runtime.truth)
         self.runtime.plugin = link
