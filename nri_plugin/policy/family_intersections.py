@@ -6,13 +6,15 @@ the other nodes are dealt out: each to one family that can do without it.
 Masks are tried in the order of preference; the first that works is the answer.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
+from math import prod
 
 from nri_plugin import bits
-from nri_plugin.policy.family_search import Budget, BudgetSpentError
-from nri_plugin.policy.hints import Family, Wish
+from nri_plugin.policy.family_search import Budget, BudgetSpentError, lowest_member
+from nri_plugin.policy.hints import Family, Need, Wish
 
 
 def best_intersection(
@@ -76,17 +78,30 @@ class _Pick:
             return self.within if self.within.bit_count() == size else 0
         if any(family.nodes not in family for family in self.families):
             return 0
-        nodes = list(bits.iterate(self.common))
-        return self._ascend(nodes, len(nodes), size, 0)
+        return lowest_member(self._outline, size, self.budget, self._works) or 0
 
-    def _ascend(self, nodes: Sequence[int], upto: int, size: int, mask: int) -> int:
-        self.budget.step()
-        if size > upto:
-            return 0
-        if not size:
-            return mask if self._works(mask) else 0
-        found = self._ascend(nodes, upto - 1, size, mask)
-        return found or self._ascend(nodes, upto - 1, size - 1, mask | 1 << nodes[upto - 1])
+    @cached_property
+    def _outline(self) -> Family:
+        """A family that holds all intersections, and more: what is left out costs a family something.
+
+        What all families together can spare bounds what all nodes outside the mask cost, each at
+        the family for which it is cheapest. Put the other way round, a mask must hold the rest.
+        """
+        common, outline = self.common, [_Outline.of(family) for family in self.families]
+        forced = common
+        for family in self.families:
+            forced &= family.required
+        scale = prod(one.scale for one in outline)
+        cost = {
+            node: min(
+                one.cost.get(node, 0) * (scale // one.scale)
+                for one in outline
+                if not one.family.required >> node & 1
+            )
+            for node in bits.iterate(common & ~forced)
+        }
+        spare = sum(one.spare * (scale // one.scale) for one in outline)
+        return Family(common, forced, (Need(sum(cost.values()) - spare, cost),), 0)
 
     def _works(self, mask: int) -> bool:
         contested = list(bits.iterate(self.common & ~mask))
@@ -105,6 +120,35 @@ class _Pick:
             if less and self._deal(contested[:-1], [*spare[:number], less, *spare[number + 1 :]]):
                 return True
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Outline:
+    """A family's needs as one: each weighted alike, so that meeting one in full is worth `scale`.
+
+    What a node has beyond a need does not count.
+
+    Attributes:
+        family: whose.
+        scale: of the amounts.
+        cost: by node, what leaving it out takes away.
+        spare: what the largest member can lose.
+    """
+
+    family: Family
+    scale: int
+    cost: Mapping[int, int]
+    spare: int
+
+    @classmethod
+    def of(cls, family: Family) -> "_Outline":
+        asked = [need for need in family.needs if need.amount > 0]
+        scale = prod(need.amount for need in asked)
+        cost = {
+            node: sum(min(need.by_node.get(node, 0), need.amount) * (scale // need.amount) for need in asked)
+            for node in bits.iterate(family.nodes)
+        }
+        return cls(family, scale, cost, sum(cost.values()) - scale * len(asked))
 
 
 @dataclass(frozen=True, slots=True)

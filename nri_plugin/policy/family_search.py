@@ -9,7 +9,7 @@ never by time.
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod
 
@@ -89,8 +89,14 @@ def _conjunction(families: Sequence[Family]) -> Family:
     return Family(nodes, required, tuple(needs), families[0].preferred_size)
 
 
-def lowest_member(family: Family, size: int, budget: Budget) -> int | None:
-    """The lowest mask of exactly `size` nodes in the family, `at_least` aside."""
+def lowest_member(
+    family: Family, size: int, budget: Budget, accept: Callable[[int], bool] | None = None
+) -> int | None:
+    """The lowest mask of exactly `size` nodes in the family, `at_least` aside, that `accept` lets pass.
+
+    Raises:
+        BudgetSpentError: `budget` ran out first.
+    """
     fixed = family.required
     if fixed & ~family.nodes or fixed.bit_count() > size:
         return None
@@ -100,8 +106,8 @@ def lowest_member(family: Family, size: int, budget: Budget) -> int | None:
     left = tuple(
         need.amount - sum(need.by_node.get(node, 0) for node in bits.iterate(fixed)) for need in needs
     )
-    found = _Search(nodes, amounts, budget).lowest(len(nodes), size - fixed.bit_count(), left)
-    return None if found is None else found | fixed
+    search = _Search(nodes, amounts, budget, accept)
+    return search.lowest(len(nodes), size - fixed.bit_count(), left, fixed)
 
 
 def _with_sum(needs: Sequence[Need]) -> Sequence[Need]:
@@ -125,25 +131,31 @@ def _with_sum(needs: Sequence[Need]) -> Sequence[Need]:
 class _Search:
     """Lowest mask of a given size that meets all needs, over nodes in ascending order."""
 
-    def __init__(self, nodes: Sequence[int], amounts: Sequence[tuple[int, ...]], budget: Budget) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[int],
+        amounts: Sequence[tuple[int, ...]],
+        budget: Budget,
+        accept: Callable[[int], bool] | None,
+    ) -> None:
         self.nodes = nodes
         self.amounts = amounts
         self.budget = budget
+        self.accept = accept
         self.best = _best_sums(amounts)
 
-    def lowest(self, upto: int, size: int, left: tuple[int, ...]) -> int | None:
-        """Of the first `upto` nodes, the lowest mask of `size` that meets what is `left`."""
+    def lowest(self, upto: int, size: int, left: tuple[int, ...], mask: int) -> int | None:
+        """`mask` with the lowest `size` of the first `upto` nodes that meet what is `left`."""
         self.budget.step()
         if not self.can(upto, size, left):
             return None
         if not size:
-            return 0
-        without = self.lowest(upto - 1, size, left)
+            return mask if self.accept is None or self.accept(mask) else None
+        without = self.lowest(upto - 1, size, left, mask)
         if without is not None:
             return without
         rest = tuple(need - amount for need, amount in zip(left, self.amounts[upto - 1], strict=True))
-        with_it = self.lowest(upto - 1, size - 1, rest)
-        return None if with_it is None else with_it | 1 << self.nodes[upto - 1]
+        return self.lowest(upto - 1, size - 1, rest, mask | 1 << self.nodes[upto - 1])
 
     def can(self, upto: int, size: int, left: tuple[int, ...]) -> bool:
         """Whether `size` of the first `upto` nodes could meet what is left, each need on its own."""
