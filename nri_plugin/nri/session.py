@@ -31,7 +31,14 @@ from nri_plugin.nri.messages import Container, ContainerUpdate, EventMask, Pod
 from nri_plugin.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxReader, mux_frames
 from nri_plugin.nri.versions import OUR_NRI_VERSION, legal_mask
 from nri_plugin.nri.watchdog import Watchdog
-from nri_plugin.ttrpc.connection import Call, ClientConnection, Refused, Reply, ServerConnection
+from nri_plugin.ttrpc.connection import (
+    Call,
+    ClientConnection,
+    Refused,
+    Reply,
+    ServerConnection,
+    ServerHappening,
+)
 from nri_plugin.ttrpc.envelope import Code, Status
 
 MAX_MESSAGE_BYTES: Final = (16 << 20) + 4096
@@ -224,7 +231,8 @@ class PluginSession:
                 for call in self._server.receive_data(part, now):
                     self._called(call, events)
             elif connection_id == RUNTIME_CONNECTION:
-                events += [self._replied(reply) for reply in self._client.receive_data(part)]
+                replies = self._client.receive_data(part)
+                events += [self._replied(reply) for reply in replies if isinstance(reply, Reply)]
         frames = self._server.frames_read + self._client.frames_read
         self._watchdog.received(now, frames, is_incomplete=self._is_incomplete)
         return events
@@ -259,13 +267,16 @@ class PluginSession:
 
     # ---------------------------------------------------------- their requests
 
-    def _called(self, call: Call | Refused, events: list[SessionEvent]) -> None:
-        if isinstance(call, Refused):
-            if call.status.code == Code.UNIMPLEMENTED:
-                return
+    def _called(self, happening: ServerHappening, events: list[SessionEvent]) -> None:
+        if isinstance(happening, Call):
+            self._serve(happening, events)
+        elif isinstance(happening, Refused) and happening.status.code != Code.UNIMPLEMENTED:
+            why = happening.status.message
             raise RemoteProtocolError(
-                f"the peer's request on stream {call.stream_id} is unusable: {call.status.message}"
+                f"the peer's request on stream {happening.stream_id} is unusable: {why}"
             )
+
+    def _serve(self, call: Call, events: list[SessionEvent]) -> None:
         if call.service != codec.PLUGIN_SERVICE:
             self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"service {call.service}"))
             return

@@ -31,7 +31,7 @@ from nri_plugin.simulator.runtime_events import (
     UpdateRequested,
 )
 from nri_plugin.simulator.runtime_profile import RuntimeProfile
-from nri_plugin.ttrpc.connection import Call, ClientConnection, Refused, Reply, ServerConnection
+from nri_plugin.ttrpc.connection import Call, ClientConnection, Reply, ServerConnection
 from nri_plugin.ttrpc.envelope import Code, Status
 
 MIN_OBJECTS_PER_MESSAGE: Final = 8
@@ -229,14 +229,14 @@ class RuntimeSession:
         for connection_id, frame in self._trunk.feed(data):
             if connection_id == PLUGIN_CONNECTION:
                 for reply in self._client.receive_data(frame):
-                    found += self._replied(reply, now)
+                    if isinstance(reply, Reply):
+                        found += self._replied(reply, now)
             elif connection_id == RUNTIME_CONNECTION:
-                found += [self._called(call) for call in self._server.receive_data(frame, now)]
+                calls = self._server.receive_data(frame, now)
+                found += [self._called(call) for call in calls if isinstance(call, Call)]
         return found
 
-    def _called(self, call: Call | Refused) -> RuntimeEvent | None:
-        if isinstance(call, Refused):
-            return None
+    def _called(self, call: Call) -> RuntimeEvent | None:
         if call.service != RUNTIME_SERVICE:
             self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"service {call.service}"))
         elif call.method == "RegisterPlugin":

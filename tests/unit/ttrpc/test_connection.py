@@ -3,7 +3,7 @@
 import pytest
 
 from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
-from nri_plugin.ttrpc import connection
+from nri_plugin.ttrpc import server as server_module
 from nri_plugin.ttrpc.connection import Call, ClientConnection, Refused, Reply, ServerConnection
 from nri_plugin.ttrpc.envelope import (
     Code,
@@ -208,7 +208,7 @@ def test_a_status_with_a_code_nobody_named_is_kept():
 
 
 def test_calls_that_wait_are_bounded(monkeypatch):
-    monkeypatch.setattr(connection, "MAX_OPEN_CALLS", 2)
+    monkeypatch.setattr(server_module, "MAX_OPEN_CALLS", 2)
     server = ServerConnection()
     *accepted, refused = server.receive_data(b"".join(request_frame(i) for i in (1, 3, 5)), 0.0)
     assert [call.stream_id for call in accepted] == [1, 3]
