@@ -114,6 +114,22 @@ class Agent:
         shown: dict[str, Any] = json.loads(done.stdout)
         return shown
 
+    def verdict(self) -> str:
+        """Return what `state verify` finds, judged by this machine and its cgroups; empty when it is sound."""
+        command = [
+            PYTHON,
+            "-m",
+            "nri_plugin",
+            "state",
+            "verify",
+            "--root",
+            "/",
+            "--cgroup-root",
+            "/sys/fs/cgroup",
+        ]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        return "" if done.returncode == 0 else done.stdout + done.stderr
+
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(how)

@@ -3,6 +3,7 @@
 NRI keeps every default of the runtime, the two-second limit on a request among them, unless a test says otherwise.
 """
 
+import os
 import re
 import subprocess
 import time
@@ -45,11 +46,12 @@ disable = false
 
 @dataclass
 class Containerd:
-    """One containerd of this root; `nri` are lines for its NRI table."""
+    """One containerd of this root; `nri` are lines for its NRI table, `environment` is added to ours."""
 
     binary: str = "runc"
     systemd: bool = False
     nri: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
     log: Path = Path("/out/containerd.log")
     _process: "subprocess.Popen[bytes] | None" = None
 
@@ -62,7 +64,12 @@ class Containerd:
             path.unlink(missing_ok=True)
         began = time.monotonic()
         with self.log.open("a") as log:
-            process = subprocess.Popen(["containerd", "-c", str(_CONFIG)], stdout=log, stderr=log)
+            process = subprocess.Popen(
+                ["containerd", "-c", str(_CONFIG)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+            )
         self._process = process
         wait_for(
             lambda: all(path.exists() for path in _SOCKETS) or process.poll() is not None,

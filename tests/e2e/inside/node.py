@@ -49,9 +49,10 @@ class Node(Expectations):
         self.pods.append(pod)
         return pod
 
-    def create(self, pod: Pod, container: ContainerSpec) -> str:
-        """Create one container of a pod and do not start it."""
+    def create(self, pod: Pod, container: ContainerSpec, attempt: int = 0) -> str:
+        """Create one container of a pod and do not start it; a further attempt takes the place of the one before."""
         config = pod.spec.container_config(container)
+        config["metadata"]["attempt"] = attempt
         sandbox_config = pod.spec.sandbox_config(self.runtime.systemd)
         answer = self.cri.call(
             "CreateContainer", pod_sandbox_id=pod.sandbox, config=config, sandbox_config=sandbox_config
@@ -71,6 +72,12 @@ class Node(Expectations):
             self.create(pod, container)
             self.start(pod, container.name)
         return pod
+
+    def end(self, pod: Pod, name: str = "main") -> None:
+        """Stop and remove a container, as the kubelet does with a crashed one before it makes the next."""
+        self.cri.call("StopContainer", container_id=pod.ids[name], timeout=0)
+        self.cri.call("RemoveContainer", container_id=pod.ids.pop(name))
+        pod.running.discard(name)
 
     def refusal_of(self, spec: PodSpec) -> str:
         """Make a pod whose only container must be refused; return the runtime's words, and remove the pod."""

@@ -19,6 +19,17 @@ def parse_list(text: str) -> set[int]:
     return found
 
 
+def cpu_weight(pid: int) -> int:
+    """Return the weight of the process's cgroup: `cpu.shares` on cgroup v1, `cpu.weight` on v2, in their own units."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            return int((CGROUPS / "cpu" / path.lstrip("/") / "cpu.shares").read_text())
+        if number == "0" and not (CGROUPS / "cpu").is_dir():
+            return int((CGROUPS / path.lstrip("/") / "cpu.weight").read_text())
+    raise LookupError(f"process {pid} is in no cgroup with a CPU weight")
+
+
 def parse_mask(data: bytes) -> set[int]:
     """Read an affinity mask as the kernel hands it out: bit n of byte n // 8 is CPU n."""
     return {8 * at + bit for at, byte in enumerate(data) for bit in range(8) if byte >> bit & 1}

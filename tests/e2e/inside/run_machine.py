@@ -16,13 +16,16 @@ from .scenarios_life import (
     restarting_the_runtime_changes_nothing,
     the_agent_had_nothing_to_complain_of,
     the_agent_needs_no_capability,
+    the_last_pods_give_everything_back,
 )
 from .scenarios_manifest import the_daemonset_s_pod_serves_the_node
 from .scenarios_pool import (
     a_container_is_pinned_from_its_first_instruction,
+    a_crashed_container_finds_its_cpus_again,
     a_pod_that_ends_gives_its_cpus_back,
     a_shares_only_update_after_a_shrink_leaves_no_overlap,
     created_before_the_pool_shrank_and_started_after,
+    created_before_the_pool_shrank_updated_and_started,
 )
 from .scenarios_prelaunched import the_runtime_starts_the_plugin_itself
 
@@ -39,6 +42,7 @@ def one_exclusive_and_several_shared_containers_equal_the_checkpoint(node: Node)
     node.run(burstable("late"))
     check_exclusive(node, "db/main", _CPUS)
     check_laws(node)
+    node.equal("nri-pin state verify finds nothing", node.agent.verdict(), "")
 
 
 def a_pod_that_cannot_fit_is_refused_with_the_numbers(node: Node) -> None:
@@ -49,13 +53,6 @@ def a_pod_that_cannot_fit_is_refused_with_the_numbers(node: Node) -> None:
     check_laws(node)
 
 
-def the_node_is_empty(node: Node) -> None:
-    """Everything goes; the last pod gives everything back."""
-    node.remove_all()
-    shown = node.agent.state()
-    node.equal("the checkpoint holds no container", shown["containers"], [])
-
-
 _STORY = (
     one_exclusive_and_several_shared_containers_equal_the_checkpoint,
     the_agent_needs_no_capability,
@@ -64,12 +61,14 @@ _STORY = (
     killing_the_agent_changes_nothing,
     a_container_born_while_the_agent_is_away_is_put_right,
     restarting_the_runtime_changes_nothing,
-    the_node_is_empty,
+    the_last_pods_give_everything_back,
 )
 _SIZED = (
     a_pod_that_ends_gives_its_cpus_back,
     a_container_is_pinned_from_its_first_instruction,
     created_before_the_pool_shrank_and_started_after,
+    created_before_the_pool_shrank_updated_and_started,
+    a_crashed_container_finds_its_cpus_again,
     a_shares_only_update_after_a_shrink_leaves_no_overlap,
     the_runtime_starts_the_plugin_itself,
     the_daemonset_s_pod_serves_the_node,

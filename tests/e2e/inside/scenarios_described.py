@@ -68,7 +68,8 @@ def what_ends_is_given_back(node: Node, machine: Described) -> None:
         everything = set().union(*machine.nodes.values())
         node.equal(f"{machine.name}: {name} may run everywhere again", promise.cpus, everything)
     node.remove_all()
-    node.equal(f"{machine.name}: the checkpoint is empty", node.agent.state()["containers"], [])
+    shown = node.agent.state()
+    node.equal(f"{machine.name}: the checkpoint is empty", [shown["containers"], shown["waiting"]], [[], []])
 
 
 def _shares_for(pod: Pod) -> int:

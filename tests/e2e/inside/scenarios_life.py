@@ -58,6 +58,15 @@ def the_agent_needs_no_capability(node: Node) -> None:
     node.equal("no_new_privs is set", held["NoNewPrivs"], 1)
 
 
+def the_last_pods_give_everything_back(node: Node) -> None:
+    """All pods go, those too that are older than the runtime, for which some events never come."""
+    node.remove_all()
+    shown = node.agent.state()
+    node.equal("the checkpoint holds no container", shown["containers"], [])
+    node.equal("no CPU stays exclusive", shown["exclusive"], "")
+    node.equal("nothing waits for a container to come back", shown["waiting"], [])
+
+
 def the_agent_had_nothing_to_complain_of(node: Node) -> None:
     """No warning and no error in its log but those that the scenarios meant."""
     node.equal("its log holds no other complaint", node.agent.complaints(), [])

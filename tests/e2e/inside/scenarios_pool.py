@@ -4,7 +4,7 @@ from pathlib import Path
 
 from .laws import check_exclusive, check_laws
 from .node import Node, Pod, content_of
-from .observe import format_list, parse_mask
+from .observe import cpu_weight, format_list, parse_mask
 from .pods import burstable, guaranteed
 
 
@@ -26,6 +26,38 @@ def created_before_the_pool_shrank_and_started_after(node: Node, cpus: int) -> N
     node.remove(b)
 
 
+def created_before_the_pool_shrank_updated_and_started(node: Node, cpus: int) -> None:
+    """The same, with an update by the kubelet while B waits to be started."""
+    b, answer = _with_witness(node, "updated-early")
+    a = node.run(guaranteed("exclusive-between", cpus))
+    node.update(b, cpu_shares=2048)
+    node.start(b)
+    own = node.observe(a.id).allowed_cpus
+    node.equal(
+        "the first instruction of B had none of A's CPUs",
+        format_list(parse_mask(content_of(answer)) & own),
+        "",
+    )
+    check_laws(node)
+    node.remove(a)
+    node.remove(b)
+
+
+def a_crashed_container_finds_its_cpus_again(node: Node, cpus: int) -> None:
+    """It ends, its CPUs are kept from others, and the next attempt of the same name gets them."""
+    pod = node.run(guaranteed("crashing", cpus))
+    shared = node.run(burstable("onlooker"))
+    own, pool = node.observe(pod.id).allowed_cpus, node.observe(shared.id).allowed_cpus
+    node.end(pod)
+    node.equal("nobody gets its CPUs meanwhile", node.observe(shared.id).allowed_cpus, pool)
+    node.create(pod, pod.spec.containers[0], attempt=1)
+    node.start(pod)
+    node.equal("the next attempt runs on the same CPUs", node.observe(pod.id).allowed_cpus, own)
+    check_laws(node)
+    node.remove(pod)
+    node.remove(shared)
+
+
 def a_container_is_pinned_from_its_first_instruction(node: Node, cpus: int) -> None:
     """The same witness in a container with exclusive CPUs."""
     place = Path("/run/lab/pinned")
@@ -42,7 +74,9 @@ def a_shares_only_update_after_a_shrink_leaves_no_overlap(node: Node, cpus: int)
     shared = node.run(burstable("updated"))
     exclusive = node.run(guaranteed("exclusive-next", cpus))
     own = node.observe(exclusive.id).allowed_cpus
-    node.update(shared, cpu_shares=512)
+    before = cpu_weight(node.pid(shared.id))
+    node.update(shared, cpu_shares=2048)
+    node.expect("the runtime applied the shares", cpu_weight(node.pid(shared.id)) > before, f"still {before}")
     seen = node.observe(shared.id)
     node.equal(
         "the updated container has none of the exclusive CPUs", format_list(seen.allowed_cpus & own), ""
