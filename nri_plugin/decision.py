@@ -17,12 +17,15 @@ class CpusetWrite:
         cpus: the value; never empty.
         container_id: whose cgroup it is; empty for a QoS slice.
         must_exist: a missing cgroup is an error (False: the container has none yet or is gone).
+        compare: leave a cgroup alone that already says so; False where the value is known to change,
+            which saves reading thousands of files while a container waits.
     """
 
     target: CgroupRef
     cpus: CPUSet
     container_id: str = ""
     must_exist: bool = False
+    compare: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
         new = _desired(after, pool_after, record)
         old = _desired(before, pool_before, record)
         if new != old:
-            write = CpusetWrite(record.cgroup, new, record.id)
+            write = CpusetWrite(record.cgroup, new, record.id, compare=False)
             (shrinking if new <= old else growing).append(write)
     if pool_before != pool_after:
         growing.extend(floor_writes(node, after, after.pods.values()))

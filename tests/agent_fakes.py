@@ -38,14 +38,14 @@ class FakeCgroups:
     failing: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)
 
-    def write_cpus(self, ref: CgroupRef, cpus: CPUSet) -> WriteOutcome:
+    def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
         name = name_of(ref)
         if name in self.missing:
             return WriteOutcome.MISSING
         if name in self.failing:
             self.journal.append(f"write {name} failed")
             raise HostError(name, f"{cpus} was not taken")
-        if self.values.get(name) == cpus:
+        if compare and self.values.get(name) == cpus:
             return WriteOutcome.UNCHANGED
         self.values[name] = cpus
         self.journal.append(f"write {name}={cpus}")

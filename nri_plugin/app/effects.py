@@ -14,7 +14,7 @@ from nri_plugin.state import CgroupRef, State
 class CgroupFiles(Protocol):
     """The part of `nri_plugin.host.cgroup.Cgroups` that is used here; its docstrings hold."""
 
-    def write_cpus(self, ref: CgroupRef, cpus: CPUSet) -> WriteOutcome:
+    def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
         """Set the cpuset."""
 
     def read_effective(self, ref: CgroupRef) -> CPUSet | None:
@@ -81,7 +81,7 @@ class Effects:
     def _write(self, write: CpusetWrite, cpus: CPUSet) -> None:
         if self._cgroups is None:
             raise HostError("cgroup root", f"no cgroup tree to write {cpus} to; set cgroupRoot")
-        outcome = self._cgroups.write_cpus(write.target, cpus)
+        outcome = self._cgroups.write_cpus(write.target, cpus, compare=write.compare)
         if outcome is WriteOutcome.MISSING and write.must_exist:
             raise self._cgroups.missing_error(write.target)
 

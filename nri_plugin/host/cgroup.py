@@ -126,8 +126,13 @@ class Cgroups:
         """
         return os.path.join(self.tree.directory, cgroup_path(ref))
 
-    def write_cpus(self, ref: CgroupRef, cpus: CPUSet) -> WriteOutcome:
+    def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
         """Make `cpuset.cpus` of the cgroup equal `cpus`.
+
+        Args:
+            ref: the cgroup.
+            cpus: the value.
+            compare: read first and leave an equal value alone.
 
         Raises:
             HostError: the kernel refused the value, or `cpus` is empty: a cpuset that was set can
@@ -138,7 +143,7 @@ class Cgroups:
                 self._file(self.directory(ref), "cpuset.cpus"), "an empty cpuset is never written"
             )
         put = self._put_nested if self.version == 1 and ref.path else self._put
-        outcomes = [self._write(directory, cpus, put) for directory in self._directories(ref)]
+        outcomes = [self._write(directory, cpus, put, compare) for directory in self._directories(ref)]
         return WriteOutcome.WRITTEN if WriteOutcome.WRITTEN in outcomes else outcomes[0]
 
     def read_cpus(self, ref: CgroupRef) -> CPUSet | None:
@@ -195,10 +200,12 @@ class Cgroups:
                 return [directory, below]
         return [directory]
 
-    def _write(self, directory: str, cpus: CPUSet, put: Callable[[str, str], None]) -> WriteOutcome:
+    def _write(
+        self, directory: str, cpus: CPUSet, put: Callable[[str, str], None], compare: bool
+    ) -> WriteOutcome:
         text = _list_of(cpus.mask)
         try:
-            if _mask_of(self._open(directory).cpus) == cpus.mask:
+            if compare and _mask_of(self._open(directory).cpus) == cpus.mask:
                 return WriteOutcome.UNCHANGED
             put(directory, text)
         except OSError as error:

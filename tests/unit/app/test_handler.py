@@ -142,10 +142,10 @@ def test_what_cannot_be_put_back_is_said(bench: Bench):
     bench.handler._decide = decide
     write = bench.cgroups.write_cpus
 
-    def refuse_to_grow(ref, value):
+    def refuse_to_grow(ref, value, *, compare):
         if len(value) > 4:
             raise HostError("/x", "no")
-        return write(ref, value)
+        return write(ref, value, compare=compare)
 
     bench.cgroups.write_cpus = refuse_to_grow  # type: ignore[method-assign]
     assert bench.ask(create_exclusive(bench)).refusal

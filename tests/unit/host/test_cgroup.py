@@ -77,6 +77,11 @@ def test_equal_value_is_not_written_however_it_is_spelled(tree: Tree, text: str)
     assert tree.cpus == text
 
 
+def test_a_value_known_to_change_is_written_without_a_look(tree: Tree) -> None:
+    tree.cgroups.write_cpus(REF, CPUSet.parse("0-3"))
+    assert tree.cgroups.write_cpus(REF, CPUSet.parse("0-3"), compare=False) is WriteOutcome.WRITTEN
+
+
 def test_garbage_is_overwritten(tree: Tree) -> None:
     (tree.scope / "cpuset.cpus").write_text("what")
     assert tree.cgroups.write_cpus(REF, CPUSet.of(1)) is WriteOutcome.WRITTEN
