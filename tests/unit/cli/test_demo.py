@@ -1,0 +1,170 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from nri_plugin.cli import demo
+from nri_plugin.cli.demo_report import JSONReport, TextReport
+
+REPOSITORY = Path(__file__).parents[3]
+PROBLEM = """\
+machine: laptop
+config:
+  reservedSystemCPUs: "0"
+steps:
+  - run: a/b
+    containers: {c: {cpu: 2, memory: 1Gi}}
+  - expect: a/b/c
+    exclusive: 3
+"""
+
+
+def nri_pin(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "nri_plugin", *words],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=100,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUTF8": "1"} | environment,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def told() -> str:
+    done = nri_pin("demo")
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_demo_says_what_is_real_and_what_is_not(told: str) -> None:
+    assert "production code  agent, protocol, decisions, checkpoint" in told
+    assert "stand-ins        container runtime, hardware, cgroup tree" in told
+
+
+def test_the_demo_shows_a_placement_a_refusal_and_a_restart(told: str) -> None:
+    assert re.search(r"\+ shop/db/db +1-2,33-34 +4 own +NUMA 0 L3 0 mem 0", told)
+    assert "x ml/train/train refused: TopologyAffinityError: " in told
+    assert "cpu: 20 wanted" in told
+    assert re.search(r"SIGKILL sent, back after .* s: 5 containers compared, 0 cpusets changed", told)
+    assert re.search(r"~ shop/web/web .* 42 shared +was 38", told)
+
+
+def test_the_demo_ends_with_picture_checkpoint_and_verdict(told: str) -> None:
+    assert "C shop/queue/queue: 3,35 (2 cpus)" in told
+    assert "  exclusive    3-13,35-45" in told
+    assert re.search(r"^ok after \d+\.\d s$", told, re.MULTILINE)
+
+
+def test_the_demo_fits_80_columns_and_is_plain_when_nobody_watches(told: str) -> None:
+    assert max(map(len, told.splitlines())) <= 80
+    assert "\x1b" not in told
+
+
+def test_an_ascii_terminal_gets_ascii() -> None:
+    done = nri_pin("demo", "--machine", "laptop", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+
+
+def test_json_has_every_step_and_the_last_placements() -> None:
+    done = nri_pin("demo", "--runtime", "cri-o", "-o", "json", "--machine", "kep3545-4-numa")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert answer["problems"] == []
+    assert answer["standIns"] == ["container runtime", "hardware", "cgroup tree"]
+    assert answer["runtime"] == "cri-o"
+    restart = next(step for step in answer["steps"] if step.get("step") == "restart")
+    assert (restart["compared"], restart["changed"]) == (5, [])
+    assert any(placement["exclusive"] for placement in answer["placements"])
+
+
+def test_the_example_scenario_plays() -> None:
+    example = REPOSITORY / "nri_plugin" / "simulator" / "scenarios" / "example.yaml"
+    assert nri_pin("demo", "--scenario", str(example)).returncode == 0
+
+
+def test_what_was_expected_and_did_not_happen_is_exit_1_and_the_log_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(PROBLEM)
+    done = nri_pin("demo", "--scenario", str(tmp_path / "x.yaml"), TMPDIR=str(tmp_path))
+    assert done.returncode == 1
+    complaint = "x.yaml:7: a/b/c should have exclusive cpus: 3, it has 2; the agent's log is kept in "
+    assert complaint in done.stderr
+    assert "decided" in Path(done.stderr.strip().rpartition(" ")[2]).read_text()
+
+
+def test_an_agent_that_cannot_start_is_exit_1_with_its_words(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(PROBLEM.replace('"0"', '"0-99"'))
+    done = nri_pin("demo", "--scenario", str(tmp_path / "x.yaml"), TMPDIR=str(tmp_path))
+    assert done.returncode == 1
+    assert "the agent failed: it ended with code 2" in done.stderr
+    assert "reservedSystemCPUs" in done.stderr
+
+
+def test_kept_files_are_a_node_that_can_be_looked_at(tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    assert nri_pin("demo", "--machine", "laptop", "--keep", str(folder)).returncode == 0
+    assert (folder / "machine" / "sys").is_dir()
+    assert (folder / "cgroup" / "kubepods.slice" / "cpuset.cpus.effective").is_file()
+    verified = nri_pin("state", "verify", "--state-dir", str(folder / "state"))
+    assert verified.returncode == 0
+    again = nri_pin("demo", "--machine", "laptop", "--keep", str(folder))
+    assert again.returncode == 1
+    assert "is not empty; name a new folder" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (("--machine", "nowhere"), 1, "nowhere: is neither a file nor the name of a shipped machine"),
+        (("--scenario", "/nowhere"), 2, "/nowhere: cannot be read: no such file"),
+        (("--scenario", "a", "--machine", "b"), 2, "--scenario names machine and runtime itself"),
+        (("--runtime", "docker"), 2, "'docker' is not one of"),
+    ],
+)
+def test_a_wrong_option_is_one_line(words: tuple[str, ...], code: int, complaint: str) -> None:
+    done = nri_pin("demo", *words)
+    assert done.returncode == code
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_sigterm_ends_the_agent_too(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "nri_plugin", "demo"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUTF8": "1", "TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    line = next(line for line in process.stdout if "the agent, process" in line)
+    agent = int(re.findall(r"process (\d+)", line)[0])
+    process.send_signal(signal.SIGTERM)
+    process.stdout.read()
+    process.stdout.close()
+    assert process.wait() == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(agent, 0)
+
+
+def test_the_default_is_the_day_on_the_demo_machine() -> None:
+    scenario = demo.chosen(None, None, None)
+    assert (scenario.machine, scenario.runtime) == ("demo", "containerd-2.1")
+
+
+def test_a_scenario_file_and_a_machine_exclude_each_other() -> None:
+    with pytest.raises(click.UsageError):
+        demo.chosen("laptop", Path("x"), None)
+
+
+def test_the_report_follows_the_format() -> None:
+    scenario = demo.chosen("laptop", None, None)
+    assert isinstance(demo.new_report(scenario, "json", fast=True, no_color=True), JSONReport)
+    assert isinstance(demo.new_report(scenario, "text", fast=True, no_color=True), TextReport)
