@@ -5,7 +5,7 @@ import pytest
 from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.nri import session as session_module
 from nri_plugin.nri._pb import nri_pb2 as pb
-from nri_plugin.nri.codec import RUNTIME_SERVICE
+from nri_plugin.nri.codec import PLUGIN_SERVICE, RUNTIME_SERVICE
 from nri_plugin.nri.events import (
     Configure,
     ConfigureResponse,
@@ -337,6 +337,13 @@ def test_unknown_methods_and_services_are_unimplemented(peer):
     first, second = peer.hear()
     assert first.status == Status(Code.UNIMPLEMENTED, "method RunTheFuture")
     assert second.status == Status(Code.UNIMPLEMENTED, "service nri.pkg.api.v2.Plugin")
+
+
+def test_a_streaming_call_is_unimplemented_and_the_session_goes_on(peer):
+    peer.client.open_stream(PLUGIN_SERVICE, "Watch", b"", 0.0)
+    assert peer.session.receive_data(peer.wire(), 0.0) == []
+    assert codes(peer.hear()) == [Code.UNIMPLEMENTED]
+    assert peer.say("CreateContainer", CREATE)
 
 
 def test_a_state_change_of_the_future_is_acknowledged(peer):

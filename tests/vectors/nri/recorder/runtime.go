@@ -16,7 +16,7 @@ import (
 const creations = 3000
 
 func main() {
-	scene, socket, plugins := os.Args[1], os.Args[2], os.Args[3]
+	scene, socket, plugins, version := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
 	pods, containers := inventory(scene)
 	synced := make(chan bool, 10)
 	synchronize := func(ctx context.Context, call adaptation.SyncCB) error {
@@ -31,7 +31,7 @@ func main() {
 	update := func(_ context.Context, updates []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
 		return updates, nil
 	}
-	nri, err := adaptation.New("containerd", "v0.0.0", synchronize, update, adaptation.WithSocketPath(socket),
+	nri, err := adaptation.New("containerd", version, synchronize, update, adaptation.WithSocketPath(socket),
 		adaptation.WithPluginPath(plugins), adaptation.WithPluginConfigPath(plugins+".d"))
 	if err == nil {
 		err = nri.Start()
