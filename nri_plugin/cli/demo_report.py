@@ -25,7 +25,9 @@ CPUS_WIDTH = 22
 PRODUCTION = "agent, protocol, decisions, checkpoint"
 STAND_INS = "container runtime, hardware, cgroup tree"
 NOT_WATCHED = "written after its code, never compared with the real one"
+LEGEND = "marks: + created  ~ given another cpuset  - ended  x refused  = looked at again"
 CHECKED = (
+    "every container began where it stayed",
     "exclusive CPUs belong to one container each",
     "no other container runs on them",
     "nobody was moved",
@@ -91,6 +93,8 @@ class TextReport:
         self._line(text)
         self._line("")
         self._line(draw(node.topology, width=self._width, colour=self._colour))
+        self._line("")
+        self._line(LEGEND)
 
     def say(self, text: str) -> None:
         """A paragraph of its own."""

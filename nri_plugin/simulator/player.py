@@ -122,7 +122,7 @@ class Player:
             changed=changed,
             left=tuple(key for key in before if key not in after),
             compared=len([key for key in before if key in after]),
-            problems=(*notes.problems, *self._judge(step, after, changed)),
+            problems=(*notes.problems, *self._first_instructions(notes), *self._judge(step, after, changed)),
             took_s=time.monotonic() - began,
             updates=notes.updates,
         )
@@ -269,6 +269,14 @@ class Player:
         if isinstance(step, Restart):
             for change in changed:
                 yield f"the restart changed {change.key} from {change.before} to {change.after}"
+
+    def _first_instructions(self, notes: _Notes) -> Iterator[str]:
+        """Nothing ran elsewhere between its start and being put right."""
+        for key in notes.arrived:
+            record = self.stage.runtime.record(key)
+            now = self.stage.runtime.cgroups.placement(record).effective
+            if record.started_on is not None and record.started_on != now:
+                yield f"{key} began on {record.started_on} before it was put on {now}"
 
     def _kernel_says(self) -> Iterator[str]:
         runtime = self.stage.runtime

@@ -133,6 +133,20 @@ def test_an_agent_that_dies_by_itself_is_a_problem(on_stage) -> None:
     assert "the agent ended by itself with code -9" in told
 
 
+def test_a_container_that_began_elsewhere_is_a_problem(on_stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = parse(HEAD + WEB, "x")
+    node = on_stage(scenario)
+    start = node.runtime.start
+
+    def start_late(key: str) -> None:
+        start(key)
+        node.runtime.record(key).started_on = CPUSet.of(1)
+
+    monkeypatch.setattr(node.runtime, "start", start_late)
+    _, outcomes = played(node, scenario)
+    assert problems(outcomes) == ["shop/web/web began on 1 before it was put on 0-7"]
+
+
 def test_a_write_no_kernel_takes_is_a_problem(on_stage) -> None:
     scenario = parse(HEAD + WEB, "x")
     player, _ = played(on_stage(scenario), scenario)
