@@ -215,7 +215,24 @@ class Cgroups:
         return WriteOutcome.WRITTEN
 
     def _put(self, directory: str, text: str) -> None:
-        self._open(directory).cpus = text
+        try:
+            self._open(directory).cpus = text
+        except OSError as error:
+            if error.errno != errno.EPERM or self.version == 1:
+                raise
+            self._put_above(directory, text)
+
+    def _put_above(self, directory: str, text: str) -> None:
+        """Bound our own container by the cgroup above it, its pod's.
+
+        Where cgroup v2 is mounted with nsdelegate, as systemd does, a process may not write the root of its own
+        cgroup namespace, and that is the container the agent itself runs in; everything above it may be written.
+
+        Source: kernel kernel/cgroup/cgroup.c, cgroup_file_write().
+        """
+        above = self._open(os.path.dirname(directory))
+        if _mask_of(above.cpus) != _mask_of(text):
+            above.cpus = text
 
     def _put_nested(self, directory: str, text: str) -> None:
         """On v1, take a container's own cgroups along; those of a pod or a slice are not ours to narrow."""

@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -226,3 +227,29 @@ def test_processes_in_the_subgroup_are_what_effective_means(v2: Tree) -> None:
 def test_kernel_tree_is_opened_without_truncation() -> None:
     files = cgroup._CpusetFilesV2("/nowhere", truncate=False)
     assert not files.write_flags & (os.O_TRUNC | os.O_CREAT)
+
+
+def refuse_writes_below(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nsdelegate does to the cgroup that is the root of the writer's own namespace."""
+    write = os.write
+
+    def refused(descriptor: int, data: bytes) -> int:
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(directory)):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(cgroup.os, "write", refused)
+
+
+def test_own_container_is_bound_by_its_pod(v2: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    v2.fill(v2.scope.parent, "")
+    refuse_writes_below(v2.scope, monkeypatch)
+    assert v2.cgroups.write_cpus(REF, CPUSet.parse("4-5")) is WriteOutcome.WRITTEN
+    assert (v2.scope.parent / "cpuset.cpus").read_text() == "4-5"
+
+
+def test_a_refused_write_is_told_when_the_pod_refuses_too(v2: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    v2.fill(v2.scope.parent, "")
+    refuse_writes_below(v2.scope.parent, monkeypatch)
+    with pytest.raises(HostError, match="refused to this user"):
+        v2.cgroups.write_cpus(REF, CPUSet.parse("4-5"))
