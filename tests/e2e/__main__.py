@@ -79,6 +79,7 @@ def _check_machine() -> Mirror:
 
 def _prepare(runs: list[Run], mirror: Mirror, work: Path) -> Lab:
     work.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(work / "runs", ignore_errors=True)
     say(f"working in {work}")
     guests = sorted({run.root for run in runs if run.in_guest})
     names = sorted({run.root for run in runs} | ({KERNEL_FROM} if guests else set()))

@@ -12,6 +12,7 @@ from typing import Any
 from .agent import PYTHON
 from .pods import ContainerSpec, PodSpec
 
+AGENT_POD = "nri-pin-agent"
 _MANIFEST = "/opt/e2e/deploy/daemonset.yaml"
 _AS_JSON = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))"
 _CONFIG_DIRECTORY = Path("/run/lab/manifest")
@@ -35,9 +36,7 @@ def agent_pod(**settings: Any) -> PodSpec:
         read_only=frozenset(_IMAGE) | read_only,
         security=_security(container["securityContext"]),
     )
-    return PodSpec(
-        "nri-pin-agent", "burstable", (spec,), namespace=documents["DaemonSet"]["metadata"]["namespace"]
-    )
+    return PodSpec(AGENT_POD, "burstable", (spec,), namespace=documents["DaemonSet"]["metadata"]["namespace"])
 
 
 def _documents() -> list[dict[str, Any]]:

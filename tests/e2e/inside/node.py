@@ -37,6 +37,7 @@ class Node(Expectations):
     agent: Agent
     cri: CRIClient = field(default_factory=CRIClient)
     pods: list[Pod] = field(default_factory=list)
+    _pids: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Start with nothing told."""
@@ -109,9 +110,11 @@ class Node(Expectations):
             self.remove(pod)
 
     def pid(self, container: str) -> int:
-        """Process id of a running container's first process."""
-        answer = self.cri.call("ContainerStatus", container_id=container, verbose=True)
-        return int(json.loads(answer["info"]["info"])["pid"])
+        """Process id of a running container's first process; it stays the same while the container lives."""
+        if container not in self._pids:
+            answer = self.cri.call("ContainerStatus", container_id=container, verbose=True)
+            self._pids[container] = int(json.loads(answer["info"]["info"])["pid"])
+        return self._pids[container]
 
     def observe(self, container: str) -> Observed:
         """What the kernel says about a running container."""

@@ -1,7 +1,9 @@
 """The agent as the pod of deploy/daemonset.yaml, created by the very runtime that it serves."""
 
+from pathlib import Path
+
 from .laws import check_exclusive, check_laws
-from .manifest import agent_pod
+from .manifest import AGENT_POD, agent_pod
 from .node import Node
 from .observe import capabilities
 from .pods import burstable, guaranteed
@@ -31,6 +33,13 @@ def the_daemonset_s_pod_serves_the_node(node: Node, cpus: int) -> None:
         own,
     )
     check_laws(node)
+    node.equal("neither of them logged a warning", _complaints(), [])
     for pod in (exclusive, shared, agent):
         node.remove(pod)
     node.agent.start()
+
+
+def _complaints() -> list[str]:
+    """What the agent wrote to its pod's log above the level of information."""
+    text = Path(f"/out/pods/{AGENT_POD}/agent.log").read_text()
+    return [line for line in text.splitlines() if '"level":"info"' not in line]

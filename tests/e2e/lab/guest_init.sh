@@ -8,7 +8,7 @@ mkdir -p /dev/pts /dev/shm /dev/mqueue
 mount -t devpts devpts /dev/pts
 mount -t mqueue mqueue /dev/mqueue
 for directory in /dev/shm /run /tmp; do mount -t tmpfs lab "$directory"; done
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t cgroup2 -o nsdelegate cgroup2 /sys/fs/cgroup # as systemd mounts it
 for controller in cpuset cpu memory pids io hugetlb; do
     echo "+$controller" 2>/dev/null >/sys/fs/cgroup/cgroup.subtree_control
 done
