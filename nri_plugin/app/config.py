@@ -43,7 +43,6 @@ class Config:
         plugin_index: two digits; the runtime calls plugins in this order.
         sysfs_root: the folder that holds `sys` (and `proc`), `/` or `/host`.
         cgroup_root: the mount point of the cgroup tree.
-        repair_mems: move the pages of running containers whose memory nodes are wrong.
         log_format: `text` or `json`.
         log_level: `debug`, `info`, `warning` or `error`.
         source: where the configuration came from.
@@ -58,7 +57,6 @@ class Config:
     plugin_index: str
     sysfs_root: str
     cgroup_root: str
-    repair_mems: bool
     log_format: str
     log_level: str
     source: str
@@ -188,7 +186,6 @@ def _config(settings: Settings, where: str) -> Config:
         sysfs_root=settings.sysfs_root or next(_present(HOST_MOUNT, "/sys/devices/system/cpu"), "/"),
         cgroup_root=settings.cgroup_root
         or f"{next(_present(HOST_MOUNT, '/sys/fs/cgroup'), '')}/sys/fs/cgroup",
-        repair_mems=settings.repair_mems,
         log_format=settings.log_format,
         log_level=settings.log_level,
         source=where,

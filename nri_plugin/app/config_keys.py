@@ -93,7 +93,7 @@ KEYS: Mapping[str, Key] = {
     "cgroupRoot": Key("cgroup_root", values.absolute_path),
     "poolFloor": Key("pool_floor", source.flag),
     "neverRefuse": Key("never_refuse", values.namespaces),
-    "repairMems": Key("repair_mems", source.flag),
+    "repairMems": Key("repair_mems", values.not_yet),
     "uncoreCacheRule": Key("uncore_cache_rule", values.one_of("kubelet", later=("kep-4800",))),
     "logFormat": Key("log_format", values.one_of("text", "json")),
     "logLevel": Key("log_level", values.one_of("debug", "info", "warning", "error")),

@@ -54,6 +54,13 @@ def one_of(*words: str, later: tuple[str, ...] = ()) -> Callable[[source.Value],
     return read
 
 
+def not_yet(value: source.Value) -> bool:
+    """A flag whose `true` is known but refused."""
+    if source.flag(value):
+        raise value.place.error("true is not yet supported by this version; set it to false or remove it")
+    return False
+
+
 def cpu_list(value: source.Value) -> CPUSet:
     """A kernel list such as `0-3,8`; the empty text is the empty set."""
     found = source.text_or_number(value)

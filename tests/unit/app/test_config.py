@@ -60,7 +60,7 @@ sysfsRoot: /somewhere
 cgroupRoot: /somewhere/cgroup
 poolFloor: false
 neverRefuse: [kube-system, a]
-repairMems: true
+repairMems: false
 uncoreCacheRule: kubelet
 logFormat: json
 logLevel: debug
@@ -80,7 +80,6 @@ logLevel: debug
     assert (loaded.state_dir, loaded.nri_socket) == ("/var/lib/nri-pin", "/run/other.sock")
     assert (loaded.plugin_name, loaded.plugin_index) == ("pin", "05")
     assert (loaded.sysfs_root, loaded.cgroup_root) == ("/somewhere", "/somewhere/cgroup")
-    assert loaded.repair_mems
     assert (loaded.log_format, loaded.log_level, loaded.source) == ("json", "debug", "f")
 
 
@@ -192,6 +191,7 @@ def test_a_wrong_value_is_refused_with_place_and_expectation(text: str, error: s
         "topologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'true'}",
         "topologyManagerPolicyOptions: {max-allowable-numa-nodes: '16'}",
         "uncoreCacheRule: kep-4800",
+        "repairMems: true",
         "featureGates: {PodLevelResourceManagers: true}",
         "memoryManagerPolicy: Static\nevictionHard: {memory.available: 5%}",
     ],
