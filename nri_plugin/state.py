@@ -198,6 +198,10 @@ class State:
         """This state with `record` added or replaced."""
         return replace(self, containers={**self.containers, record.id: record})
 
+    def with_containers(self, records: Mapping[str, ContainerRecord]) -> "State":
+        """This state with `records`, by id, added or replaced."""
+        return replace(self, containers={**self.containers, **records})
+
     def with_allocation(self, key: str, allocation: Allocation) -> "State":
         """This state with the allocation added or replaced."""
         return replace(self, allocations={**self.allocations, key: allocation})

@@ -17,6 +17,8 @@ MAX_SHARES = 262144
 """Where shares stop, 256 CPUs; a larger request looks the same (same source, MaxShares)."""
 
 _SLICE = ".slice"
+_KUBEPODS = "kubepods"
+_CLASSES = ("burstable", "besteffort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def qos_of(cgroup_parent: str) -> QOSClass:
     Source: kubelet v1.36 cm/qos_container_manager_linux.go: Guaranteed pods sit directly below
         `kubepods`, the others below a slice named after their class.
     """
-    if "kubepods" not in cgroup_parent or "besteffort" in cgroup_parent:
+    if _KUBEPODS not in cgroup_parent or "besteffort" in cgroup_parent:
         return QOSClass.BEST_EFFORT
     return QOSClass.BURSTABLE if "burstable" in cgroup_parent else QOSClass.GUARANTEED
 
@@ -158,19 +160,18 @@ def stored_mems(resources: Resources) -> NodeMask:
         return NodeMask()
 
 
-def qos_slice(pod: PodRecord) -> CgroupRef | None:
-    """The cgroup that holds all pods of this pod's class; None for Guaranteed pods.
+def qos_slices(pod: PodRecord) -> tuple[CgroupRef, ...]:
+    """The cgroups of the node's Burstable and BestEffort pods, told from where any pod's cgroup is.
 
-    `/kubepods/burstable/podUID` -> `/kubepods/burstable`;
-    `kubepods-burstable-podUID.slice` -> `kubepods-burstable.slice`.
+    `/kubepods/burstable/podUID` and `/kubepods/podUID` both give `/kubepods/burstable` and
+    `/kubepods/besteffort`; `kubepods-podUID.slice` gives `kubepods-burstable.slice` and
+    `kubepods-besteffort.slice`. Nothing outside the kubelet's tree.
     """
-    if pod.qos is QOSClass.GUARANTEED or "kubepods" not in pod.cgroup_parent:
-        return None
-    word = "burstable" if pod.qos is QOSClass.BURSTABLE else "besteffort"
-    if pod.cgroup_parent.endswith(_SLICE):
-        head = pod.cgroup_parent.rpartition("/")[2].partition(word)[0]
-        return CgroupRef(head + word + _SLICE)
-    return CgroupRef(pod.cgroup_parent.partition(word)[0] + word)
+    head, found, _ = pod.cgroup_parent.rpartition("/")[2].partition(_KUBEPODS)
+    if found and pod.cgroup_parent.endswith(_SLICE):
+        return tuple(CgroupRef(f"{head}{_KUBEPODS}-{word}{_SLICE}") for word in _CLASSES)
+    head, found, _ = pod.cgroup_parent.partition(f"/{_KUBEPODS}/")
+    return tuple(CgroupRef(f"{head}/{_KUBEPODS}/{word}") for word in _CLASSES) if found else ()
 
 
 def _hugepages(resources: Resources) -> tuple[tuple[str, int], ...]:

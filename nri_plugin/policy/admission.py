@@ -37,15 +37,19 @@ def admit(
 def _refusal(policy: TopologyManagerPolicy, merged: MergedHint, providers: Sequence[Provider]) -> str:
     wishes = [wish for provider in providers for wish in provider or ()]
     numbers = "; ".join(dict.fromkeys(wish.why for wish in wishes if wish.why))
-    affinity = "any" if merged.affinity is None else f"NUMA nodes {merged.affinity}"
     return (
-        "resources cannot be allocated with topology locality: "
-        f"policy {policy} accepts {_accepts(policy)}, the best is {affinity}, not preferred"
-        + (f"; {numbers}" if numbers else "")
+        f"resources cannot be allocated with topology locality: policy {policy} needs {_needed(policy)}, "
+        f"{_found(policy, merged)}" + (f"; {numbers}" if numbers else "")
     )
 
 
-def _accepts(policy: TopologyManagerPolicy) -> str:
+def _needed(policy: TopologyManagerPolicy) -> str:
     if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
         return "one NUMA node that holds everything"
     return "the fewest NUMA nodes that could hold everything, the same for all resources"
+
+
+def _found(policy: TopologyManagerPolicy, merged: MergedHint) -> str:
+    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE or merged.affinity is None:
+        return "and there is none"
+    return f"and the best there is now is NUMA nodes {merged.affinity}"

@@ -83,7 +83,9 @@ def test_running_shared_containers_are_squeezed_before_the_answer() -> None:
     decision = create(on, state, pod(), container(pod(), cpu=2))
     own = CgroupRef(shared.cgroup_parent, f"{shared.cgroup_parent}/s-c-0")
     assert decision.writes[0] == CpusetWrite(own, cpus("0-1,4-15"), "s-c-0", compare=False)
-    assert decision.writes[1:] == (CpusetWrite(CgroupRef("/kubepods/burstable"), cpus("0-1,4-15")),)
+    assert decision.writes[1:] == tuple(
+        CpusetWrite(CgroupRef(f"/kubepods/{word}"), cpus("0-1,4-15")) for word in ("besteffort", "burstable")
+    )
 
 
 def test_without_pool_floor_no_slice_is_written() -> None:
@@ -305,3 +307,22 @@ def test_events_without_consequence_are_answered() -> None:
     assert decide(node(), EMPTY, nri.Configure()).response == nri.ConfigureResponse()
     assert decide(node(), EMPTY, nri.Shutdown()).response == nri.EmptyResponse()
     assert decide(node(), EMPTY, nri.PostUpdateContainer(pod(), container(pod()))).state is EMPTY
+
+
+def test_a_container_whose_cgroup_is_not_told_is_changed_by_an_update_and_never_its_pod_by_a_write() -> None:
+    on = node(pool_floor=False)
+    shared = pod("s", "Burstable")
+    nameless = replace(container(shared, cpu=1), cgroups_path="")
+    state = run(on, EMPTY, shared, nameless)
+    decision = create(on, state, pod(), container(pod(), cpu=2))
+    assert decision.writes == ()
+    assert isinstance(decision.response, nri.CreateContainerResponse)
+    assert [(u.container_id, u.resources.cpus) for u in decision.response.updates] == [("s-c-0", "0-1,4-15")]
+
+
+def test_the_first_pod_of_any_class_sets_the_floor() -> None:
+    decision = decide(node(), EMPTY, nri.RunPodSandbox(pod()))
+    assert [write.target.parent for write in decision.writes] == [
+        "/kubepods/besteffort",
+        "/kubepods/burstable",
+    ]

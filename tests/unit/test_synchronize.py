@@ -55,7 +55,7 @@ def test_reserved_cpus_are_not_adopted_as_exclusive() -> None:
 
 
 def test_a_kept_promise_wins_over_what_the_runtime_stored() -> None:
-    on = node()
+    on = node(pool_floor=False)
     state = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="2-3"))).state
     again = listed(on, state, (pod(), container(pod(), cpu=2, cpus="0-15")))
     assert again.state.allocations == state.allocations
@@ -83,7 +83,7 @@ def test_a_pod_whose_sandbox_has_no_process_and_no_container_is_over() -> None:
 
 
 def test_what_policy_would_have_refused_runs_shared_and_is_marked() -> None:
-    on = node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
+    on = node(pool_floor=False, topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
     decision = listed(on, EMPTY, (pod(), container(pod(), cpu=10, cpus="0-15")))
     assert "TopologyAffinityError" in decision.state.containers["p1-c-0"].unplaced
     assert not decision.state.exclusive
@@ -142,3 +142,13 @@ def test_without_cgroups_the_reply_carries_what_differs() -> None:
     )
     assert isinstance(decision.response, nri.SynchronizeResponse)
     assert [(u.container_id, u.resources.cpus) for u in decision.response.updates] == [("s-c-0", "0-1,4-15")]
+
+
+def test_the_runtime_is_told_of_cpus_given_to_a_container_that_already_ran() -> None:
+    on = node()
+    born_unseen = (pod(), container(pod(), cpu=2, cpus="0-15"))
+    first = listed(on, EMPTY, born_unseen)
+    assert isinstance(first.response, nri.SynchronizeResponse)
+    assert [(u.container_id, u.resources.cpus) for u in first.response.updates] == [("p1-c-0", "2-3")]
+    told = (pod(), container(pod(), cpu=2, cpus="2-3"))
+    assert listed(on, first.state, told).response == nri.SynchronizeResponse()

@@ -11,7 +11,7 @@ from nri_plugin.workload import (
     milli_from_shares,
     pod_record,
     qos_of,
-    qos_slice,
+    qos_slices,
     stored_cpus,
 )
 from tests.builders import cpus
@@ -67,21 +67,29 @@ def test_qos_is_read_off_the_cgroup_parent(parent: str, qos: QOSClass) -> None:
 @pytest.mark.parametrize(
     ("parent", "expected"),
     [
-        (f"/kubepods/burstable/pod{UID}", "/kubepods/burstable"),
-        (f"/kubepods/besteffort/pod{UID}", "/kubepods/besteffort"),
-        (f"kubepods-burstable-pod{DASHED}.slice", "kubepods-burstable.slice"),
+        (f"/kubepods/burstable/pod{UID}", "/kubepods/{}"),
+        (f"/kubepods/besteffort/pod{UID}", "/kubepods/{}"),
+        (f"/kubepods/pod{UID}", "/kubepods/{}"),
+        (f"/outer/kubepods/pod{UID}", "/outer/kubepods/{}"),
+        (f"kubepods-burstable-pod{DASHED}.slice", "kubepods-{}.slice"),
+        (f"kubepods-pod{DASHED}.slice", "kubepods-{}.slice"),
         (
             f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{DASHED}.slice",
-            "kubepods-besteffort.slice",
+            "kubepods-{}.slice",
         ),
-        (f"kubelet-kubepods-burstable-pod{DASHED}.slice", "kubelet-kubepods-burstable.slice"),
-        (f"/kubepods/pod{UID}", None),
-        ("/system.slice/foo", None),
+        (f"kubelet-kubepods-pod{DASHED}.slice", "kubelet-kubepods-{}.slice"),
     ],
 )
-def test_the_slice_of_a_qos_class_is_found_from_any_pod_in_it(parent: str, expected: str | None) -> None:
+def test_the_slices_of_the_qos_classes_are_found_from_any_pod(parent: str, expected: str) -> None:
     record = pod_record(Pod("sb", uid=UID, cgroup_parent=parent), run_seen=True)
-    assert qos_slice(record) == (CgroupRef(expected) if expected else None)
+    assert qos_slices(record) == tuple(
+        CgroupRef(expected.format(word)) for word in ("burstable", "besteffort")
+    )
+
+
+@pytest.mark.parametrize("parent", ["", "/system.slice/foo", "/", "machine.slice", "/kubepods"])
+def test_outside_the_kubelets_tree_there_are_no_slices(parent: str) -> None:
+    assert qos_slices(pod_record(Pod("sb", uid=UID, cgroup_parent=parent), run_seen=True)) == ()
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,10 @@ def test_policy_none_admits_anything_anywhere():
 
 @pytest.mark.parametrize(
     ("policy", "best"),
-    [(TopologyManagerPolicy.RESTRICTED, "NUMA nodes 0-1"), (TopologyManagerPolicy.SINGLE_NUMA_NODE, "any")],
+    [
+        (TopologyManagerPolicy.RESTRICTED, "the best there is now is NUMA nodes 0-1"),
+        (TopologyManagerPolicy.SINGLE_NUMA_NODE, "there is none"),
+    ],
 )
 def test_a_refusal_names_policy_best_hint_and_what_is_free_where(policy, best):
     wishes = cpu_wishes(TWO, 6, FRAGMENTED)
@@ -39,8 +42,8 @@ def test_a_refusal_names_policy_best_hint_and_what_is_free_where(policy, best):
         admit(policy, NODES, [None, wishes])
     text = str(refusal.value)
     assert text.startswith("TopologyAffinityError: resources cannot be allocated with topology locality: ")
-    assert f"policy {policy} accepts" in text
-    assert f"the best is {best}, not preferred" in text
+    assert f"policy {policy} needs" in text
+    assert f"and {best}; cpu" in text
     assert text.endswith("cpu: 6 wanted, 8 available (by NUMA node 0: 4 of 8, 1: 4 of 8)")
 
 
