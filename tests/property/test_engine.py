@@ -134,10 +134,23 @@ class Runtime(RuleBasedStateMachine):
     def reconnect(self, lost: bool) -> None:
         if lost:
             self.state = State()
-        before = dict(self.cgroups)
-        self.apply(nri.Synchronize(tuple(self.live.values()), tuple(map(self.reported, self.living()))))
-        if not lost:
+        before, known = dict(self.cgroups), set(self.state.containers)
+        decision = self.apply(
+            nri.Synchronize(tuple(self.live.values()), tuple(map(self.reported, self.living())))
+        )
+        assert isinstance(decision.response, nri.SynchronizeResponse)
+        for update in decision.response.updates:
+            self.stored[update.container_id] = CPUSet.parse(update.resources.cpus)
+        if known >= set(self.cgroups):
             assert self.cgroups == before
+
+    @rule(of=pods, cpu=st.sampled_from([2, 4, 0.5, 9]))
+    def born_unseen(self, of: Pod, cpu: float) -> None:
+        self.number += 1
+        new = container(of, f"late{self.number}", cpu=cpu, number=self.number)
+        self.containers[new.id] = (of, new)
+        self.stored[new.id] = self.cgroups[new.id] = self.on.topology.online
+        self.reconnect(lost=False)
 
     def living(self) -> list[Container]:
         return [what for _, what in self.containers.values() if what.id not in self.stopped]
