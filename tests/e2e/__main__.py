@@ -4,6 +4,8 @@ Exit status: 0 everything held, 1 something did not, 77 this machine cannot do i
 """
 
 import argparse
+import fcntl
+import io
 import os
 import shutil
 import subprocess
@@ -27,9 +29,11 @@ _OLDEST_QEMU = 8
 def main() -> int:
     """Prepare, perform, print; return the exit status."""
     arguments = _arguments()
-    runs = [run for run in RUNS if arguments.runs in (run.letter, "all")]
     try:
+        runs = _possible([run for run in RUNS if arguments.runs in (run.letter, "all")])
         mirror = _check_machine()
+        arguments.work.mkdir(parents=True, exist_ok=True)
+        lock = _lock(arguments.work)
         lab = _prepare(runs, mirror, arguments.work)
     except CannotRun as error:
         print(f"hack/e2e: CANNOT RUN HERE, NOTHING WAS TESTED: {error}", flush=True)  # noqa: T201
@@ -37,7 +41,8 @@ def main() -> int:
     except LabError as error:
         print(f"hack/e2e: the lab could not be built: {error}", flush=True)  # noqa: T201
         return 1
-    outcomes = perform_all(runs, lab)
+    with lock:
+        outcomes = perform_all(runs, lab)
     return _conclude(outcomes, arguments.work, keep=arguments.keep)
 
 
@@ -77,8 +82,47 @@ def _check_machine() -> Mirror:
     return mirror_of_this_machine()
 
 
+def _possible(runs: list[Run]) -> list[Run]:
+    """Leave out what needs more than this machine has, and say so.
+
+    Raises:
+        CannotRun: nothing is left.
+    """
+    reason = _why_not_directly()
+    left = [run for run in runs if not reason or run.letter != "a"]
+    for run in runs:
+        if run not in left:
+            say(f"NOT RUN: {run.title}: {reason}")
+    if not left:
+        raise CannotRun(reason)
+    return left
+
+
+def _why_not_directly() -> str:
+    """Why containers cannot be pinned on this machine itself; empty when they can."""
+    if (os.cpu_count() or 1) < 2:
+        return "it needs two CPUs, one reserved and one exclusive"
+    controllers = Path("/sys/fs/cgroup/cgroup.controllers")
+    on_v2 = controllers.exists() and "cpuset" in controllers.read_text().split()
+    return (
+        ""
+        if on_v2 or Path("/sys/fs/cgroup/cpuset").is_dir()
+        else "the cpuset controller is not available here"
+    )
+
+
+def _lock(work: Path) -> io.TextIOWrapper:
+    """Keep a second command out of the same directory until this one ends."""
+    file = (work / "lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(f"waiting for another hack/e2e in {work}")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
 def _prepare(runs: list[Run], mirror: Mirror, work: Path) -> Lab:
-    work.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(work / "runs", ignore_errors=True)
     say(f"working in {work}")
     guests = sorted({run.root for run in runs if run.in_guest})

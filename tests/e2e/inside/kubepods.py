@@ -7,6 +7,7 @@ from .observe import CGROUPS
 
 def make_kubepods() -> None:
     """Make `kubepods`, `burstable` and `besteffort` on cgroup v2, for the cgroupfs driver."""
+    _hand_down(CGROUPS)
     for directory in (CGROUPS / "kubepods", CGROUPS / "kubepods/burstable", CGROUPS / "kubepods/besteffort"):
         directory.mkdir(exist_ok=True)
         _hand_down(directory)

@@ -5,8 +5,10 @@ One CPU is reserved, one becomes exclusive: that is all a machine with two CPUs 
 
 from .agent import Agent
 from .containerd import Containerd, version
+from .kubepods import make_kubepods
 from .laws import check_exclusive, check_laws
 from .node import Node
+from .observe import CGROUPS
 from .pods import best_effort, burstable, guaranteed
 from .report import play, tell
 from .scenarios_life import (
@@ -76,6 +78,8 @@ _SIZED = (
 
 if __name__ == "__main__":
     tell("runtime", version=version())
+    if not (CGROUPS / "cpuset").is_dir():
+        make_kubepods()
     runtime = Containerd()
     runtime.start()
     agent = Agent(runtime, {"reservedSystemCPUs": "0"})

@@ -66,7 +66,7 @@ class PackageLists:
             *("-o", f"Dir::Cache={self._directory}/cache"),
             *("-o", "Debug::NoLocking=true"),
         ]
-        _apt([*own, "update"])
+        _update(own)
         _apt([*own, "-o", f"Dir::Cache::archives={into}", "--download-only", "install", *packages])
 
 
@@ -84,7 +84,7 @@ def install_on_this_machine(mirror: Mirror, packages: list[str], suite: str, dir
     own = ["-o", "Dir::Etc::sourcelist=/dev/null", "-o", f"Dir::Etc::sourceparts={parts}"]
     own += ["-o", f"Dir::State::Lists={directory}/lists"]
     try:
-        _apt([*own, "update"])
+        _update(own)
         _apt([*own, "-t", suite, "install", *packages])
     except LabError as error:
         raise CannotRun(f"could not install {', '.join(packages)}: {error}") from error
@@ -100,6 +100,27 @@ def upstream_version(command: list[str]) -> int:
     return int(after.split(".")[0]) if after[:1].isdigit() else 0
 
 
+def _update(options: list[str]) -> None:
+    """Fetch the package lists.
+
+    Raises:
+        CannotRun: no mirror answers, so this machine can build nothing.
+    """
+    try:
+        _apt([*options, "-o", "APT::Update::Error-Mode=any", "update"])
+    except LabError as error:
+        raise CannotRun(f"the package mirror does not answer: {error}") from error
+
+
 def _apt(arguments: list[str]) -> None:
-    quiet = ["-q", "-y", "-o", "APT::Install-Recommends=false", "-o", "Dpkg::Use-Pty=0"]
+    quiet = [
+        "-q",
+        "-y",
+        "-o",
+        "APT::Install-Recommends=false",
+        "-o",
+        "Dpkg::Use-Pty=0",
+        "-o",
+        "Acquire::Retries=3",
+    ]
     run(["apt-get", *quiet, *arguments], env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
