@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from nri_plugin.decision import Decision, EffectiveCheck
 from nri_plugin.errors import AdmissionError
+from nri_plugin.facts import InformedCreate
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
 from nri_plugin.options import CPUManagerPolicy, Node
@@ -33,7 +34,7 @@ from nri_plugin.workload import (
 Handler: TypeAlias = Callable[[Node, State, Any], Decision]
 
 
-def decide(node: Node, state: State, event: nri.NRIEvent) -> Decision:
+def decide(node: Node, state: State, event: nri.NRIEvent | InformedCreate) -> Decision:
     """What follows from `event` on `node` in `state`.
 
     Never raises for anything the event holds: what policy refuses comes back as
@@ -71,13 +72,20 @@ def _remove_pod(node: Node, state: State, event: nri.RemovePodSandbox) -> Decisi
 
 
 def _create(node: Node, state: State, event: nri.CreateContainer) -> Decision:
+    return _informed_create(node, state, InformedCreate(event))
+
+
+def _informed_create(node: Node, state: State, known: InformedCreate) -> Decision:
     """Place the container and tell the runtime, or refuse with the kubelet's reason."""
-    before = state
+    before, event = state, known.event
     pod = state.pods.get(pod_uid(event.pod)) or pod_record(event.pod, run_seen=False)
     state = _previous_instance_ended(state.with_pod(pod), pod.uid, event.container.name)
     unplaced = ""
     try:
-        placed = place(node, state, pod, container_request(pod, event.container))
+        request = replace(
+            container_request(pod, event.container), devices=known.devices, pod_devices=known.pod_devices
+        )
+        placed = place(node, state, pod, request)
         state, allocation, steps = placed.state, placed.allocation, placed.steps
     except AdmissionError as error:
         if pod.namespace not in node.options.never_refuse:
@@ -278,6 +286,7 @@ _HANDLERS: dict[type, Handler] = {
     nri.StopPodSandbox: _stop_pod,
     nri.RemovePodSandbox: _remove_pod,
     nri.CreateContainer: _create,
+    InformedCreate: _informed_create,
     nri.PostCreateContainer: _post_create,
     nri.StartContainer: _start,
     nri.PostStartContainer: _post_start,

@@ -15,13 +15,14 @@ from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, Node, Opti
 from nri_plugin.policy.admission import admit
 from nri_plugin.policy.cpu_assignment import take_packed
 from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes
-from nri_plugin.policy.hints import Provider
+from nri_plugin.policy.device_hints import device_wishes
+from nri_plugin.policy.hints import Hint, Provider, Wish
 from nri_plugin.policy.memory_assignment import allocate_memory
 from nri_plugin.policy.memory_hints import memory_wishes
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState, memory_machine, memory_state
 from nri_plugin.policy.merge import MergedHint
 from nri_plugin.policy.tables import CPUTables, cpu_tables
-from nri_plugin.state import Allocation, MemoryBlock, Phase, PodRecord, State
+from nri_plugin.state import Allocation, MemoryBlock, Phase, PodRecord, QOSClass, State
 from nri_plugin.topology import Topology
 from nri_plugin.workload import ContainerRequest, pod_request
 
@@ -84,7 +85,7 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     state = state.without_allocation(request.key)
     memory = _memory_request(node, request)
     if not count and not memory:
-        return Placement(state, None, ("shared",))
+        return _placed_in_pool(node, state, pod, request)
     reusable = _reusable(state, pod, request.name) if count else NO_CPUS
     state, hint, steps = _admitted(node, state, pod, request, count, reusable)
     cpus = _take_cpus(node, state, count, hint, reusable)
@@ -99,6 +100,20 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     )
     state = _hand_over(state, pod, cpus & reusable).with_allocation(request.key, allocation)
     return Placement(state, allocation, (*steps, "exclusive" if count else "memory"))
+
+
+def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
+    """Nothing to promise; but devices that policy does not let be where they are refuse any container.
+
+    A container that is started again was admitted once, as the kubelet has it.
+    """
+    again = any(
+        record.name == request.name and not record.unplaced for record in state.containers_of(pod.uid)
+    )
+    if not request.devices or again:
+        return Placement(state, None, ("shared",))
+    state, _, steps = _admitted(node, state, pod, request, 0, NO_CPUS)
+    return Placement(state, None, (*steps, "shared"))
 
 
 def _exclusive_count(node: Node, request: ContainerRequest) -> int:
@@ -150,17 +165,38 @@ def _admitted(
     if pod.cpu_milli is None:
         return state, _merged(node, state, request, count, reusable), ("pod-total-unknown",)
     if pod.affinity is not None:
-        hint = MergedHint(pod.affinity or None, pod.affinity_preferred)
-        return state, hint, ("pod-scope-kept",)
-    total = pod_request(pod)
-    hint = _merged(node, state, total, (pod.cpu_milli or 0) // 1000, reusable)
+        return state, _kept_hint(node, pod, pod.affinity, request), ("pod-scope-kept",)
+    total = replace(pod_request(pod), devices=request.pod_devices or request.devices)
+    whole = pod.cpu_milli // 1000 if pod.qos is QOSClass.GUARANTEED else 0
+    hint = _merged(node, state, total, whole, reusable)
     affinity = hint.affinity or NO_NODES
     state = state.with_pod(replace(pod, affinity=affinity, affinity_preferred=hint.preferred))
     return state, hint, ("pod-scope",)
 
 
+def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: ContainerRequest) -> MergedHint:
+    """The pod's hint, if policy lets this container's devices be where they are beside it.
+
+    Raises:
+        TopologyAffinityError: they are elsewhere.
+
+    Differs: the kubelet counts them in when it places the pod. Here they may be known only when their
+        container comes, after others of the pod.
+    """
+    hint = MergedHint(affinity or None, pod.affinity_preferred)
+    devices = device_wishes(node.topology.node_ids, request.devices)
+    if devices:
+        why = f"pod: placed on NUMA nodes {affinity or 'any'} with its first container"
+        kept = (Wish("pod", (Hint(affinity.mask or None, hint.preferred),), why=why),)
+        admit(node.options.topology_manager_policy, node.topology.node_mask, (devices, kept))
+    return hint
+
+
 def _merged(node: Node, state: State, request: ContainerRequest, count: int, reusable: CPUSet) -> MergedHint:
-    providers: list[Provider] = [cpu_wishes(tables_of(node), count, state.available(node), reusable=reusable)]
+    providers: list[Provider] = [
+        device_wishes(node.topology.node_ids, request.devices),
+        cpu_wishes(tables_of(node), count, state.available(node), reusable=reusable),
+    ]
     memory = _memory_request(node, request)
     if memory:
         providers.append(memory_wishes(_memory_state(node, state), memory))

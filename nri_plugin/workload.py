@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri.messages import Container, Pod, Resources
+from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.state import CgroupRef, PodRecord, QOSClass, allocation_key
 
 MIN_SHARES = 2
@@ -32,6 +33,8 @@ class ContainerRequest:
         cpu_milli: CPU request; None when shares are at their end and no limit tells it.
         memory_bytes: memory limit, which is also the request of a Guaranteed container; 0 = none.
         hugepages: (`hugepages-SIZE`, bytes) for each page size with a limit above zero.
+        devices: what it has been given.
+        pod_devices: what all containers of its pod have been given, where somebody knows that.
     """
 
     pod_uid: str
@@ -40,6 +43,8 @@ class ContainerRequest:
     cpu_milli: int | None = 0
     memory_bytes: int = 0
     hugepages: tuple[tuple[str, int], ...] = ()
+    devices: tuple[DeviceResource, ...] = ()
+    pod_devices: tuple[DeviceResource, ...] = ()
 
     @property
     def key(self) -> str:

@@ -1,0 +1,50 @@
+"""What is known of a container beside the runtime's message, as plain values.
+
+The application finds it out before a decision and hands both over as one event, so that deciding
+stays pure: the same event gives the same decision when it is asked again.
+
+Facts come from two places. The host's sysfs tells where the devices of a container are attached. The
+exporter, which alone may ask the kubelet, knows which device of which resource it is.
+
+**The exporter's socket.** `exporter.sock` in the state directory (`exporterSocket` names another) is a
+stream socket. One connection carries one question and one answer, each a JSON object on one line of
+UTF-8 text that ends with a newline, at most `LINE_BYTES` long:
+
+    {"pod": UID, "namespace": "default", "name": "train-0", "container": "worker"}
+    {"devices": [{"resource": "nvidia.com/gpu", "ids": ["GPU-1"], "nodes": [0]}, ...]}
+
+`devices` are the kubelet's devices of that container, as its PodResources API lists them: an entry for
+each set of ids with the same `nodes`, a resource in as many entries as that takes, resources in the
+order of the first. `nodes` left out, empty, or -1: attached to no NUMA node in particular. An entry
+may have `totals`, an object of NUMA node to the number of devices of the resource attached there, given
+to somebody or not: it decides which width is preferred. An answer without `devices` says that the
+exporter does not know the container; an empty list that it has none. `pod_devices`, in the same form, may
+add those of all containers of the pod: under pod scope the first container decides for the others. Keys
+not named here are passed over.
+
+The answer has to come within 100 ms. Where it does not, or is not of this form, or nobody listens, the
+devices are those of the runtime's message.
+"""
+
+from dataclasses import dataclass
+
+from nri_plugin.nri.events import CreateContainer
+from nri_plugin.policy.device_hints import DeviceResource
+
+LINE_BYTES = 1 << 16
+"""A longer question or answer is not listened to: a container has a few dozen devices, of 100 bytes each."""
+
+
+@dataclass(frozen=True, slots=True)
+class InformedCreate:
+    """A `CreateContainer`, and what else is known of the container.
+
+    Attributes:
+        event: what the runtime said.
+        devices: where its devices are, by resource.
+        pod_devices: the same of all containers of the pod, for pod scope; empty when nobody knows them.
+    """
+
+    event: CreateContainer
+    devices: tuple[DeviceResource, ...] = ()
+    pod_devices: tuple[DeviceResource, ...] = ()
