@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.vectors.judges import admission, memory, merging, packed, static, unit_calls
+from tests.vectors.judges import admission, distributed, memory, merging, packed, static, unit_calls
 from tests.vectors.judges.verdict import Document, Judge, not_yet
 
 JUDGES: Mapping[str, Judge] = {
@@ -15,7 +15,7 @@ JUDGES: Mapping[str, Judge] = {
     "topology_manager_misc": merging.judge_misc,
     "cpu_static_sequences": static.judge,
     "admission": admission.judge,
-    "cpu_distributed": not_yet("distribute-cpus-across-numa"),
+    "cpu_distributed": distributed.judge,
     "cpu_start_validation": not_yet("state verify --as-kubelet"),
     "unit_cpu": unit_calls.judge_cpu,
     "unit_memory": unit_calls.judge_memory,

@@ -1,0 +1,55 @@
+"""cpu_distributed: choosing CPUs in equal shares over NUMA nodes."""
+
+from collections.abc import Iterator
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import InsufficientCPUsError
+from nri_plugin.policy.cpu_distribution import take_distributed
+from nri_plugin.policy.tables import CPUTables
+from tests.vectors.judges.packed import tables_of
+from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
+
+
+def judge(document: Document) -> Iterator[Judged]:
+    topologies = document["topologies"]
+    tables = {name: tables_of(recorded) for name, recorded in topologies.items()}
+    for case in document["cases"]:
+        name = case["topology"]
+        yield judge_case(case, tables[name], malformed="inconsistent" in topologies[name])
+
+
+def judge_case(case: Case, tables: CPUTables, *, malformed: bool) -> Judged:
+    available = CPUSet.parse(case["available"])
+    try:
+        ours = take_distributed(
+            tables,
+            available,
+            case["n"],
+            group=case["cpu_group_size"],
+            spread=case["cpu_sorting"] == "spread",
+        )
+    except InsufficientCPUsError as error:
+        sound = case["n"] > len(available)
+        answer: tuple[str | None, str | None] = (None, error.detail)
+    else:
+        sound = ours <= available and len(ours) == max(0, case["n"])
+        answer = (str(ours), None)
+    if not sound:
+        return Judged(case["id"], Verdict.FAILED, f"ours {answer} is not {case['n']} CPUs of {available}")
+    if case.get("never_returns"):
+        return Judged(case["id"], Verdict.REPAIRED, "the reference never returns")
+    if case.get("result_outside_available") or case.get("result_size"):
+        return Judged(case["id"], Verdict.REPAIRED, f"ours {answer[0]} recorded {case['result']}")
+    return _compare(case, answer, malformed=malformed)
+
+
+def _compare(case: Case, answer: tuple[str | None, str | None], *, malformed: bool) -> Judged:
+    suffix = "_without_slice_aliasing" if case.get("alias_sensitive") else ""
+    error = case["error" + suffix]
+    recorded = (None if error else case["result" + suffix], error or None)
+    if malformed and answer != recorded:
+        return Judged(case["id"], Verdict.REPAIRED, "the recorded machine contradicts itself")
+    judged = compare(case["id"], answer, recorded)
+    if suffix and judged.verdict is Verdict.PASSED:
+        return Judged(case["id"], Verdict.REPAIRED, "the reference uses a combination it has not scored")
+    return judged
