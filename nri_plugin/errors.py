@@ -59,6 +59,23 @@ class InsufficientCPUsError(AdmissionError):
         self.available = available
 
 
+class UncoreCacheAlignmentError(AdmissionError):
+    """strictUncoreCache and no uncore cache has as many CPUs available as requested."""
+
+    def __init__(self, requested: int, largest_hole: int, largest_cache: int) -> None:
+        advice = (
+            f"wait until others end, or ask for {largest_hole} or fewer"
+            if requested <= largest_cache
+            else f"ask for {largest_cache} or fewer"
+        )
+        super().__init__(
+            f"strictUncoreCache: {requested} cpus requested, but the uncore cache with most available has "
+            f"{largest_hole} (the largest has {largest_cache} in all); {advice}"
+        )
+        self.requested = requested
+        self.largest_hole = largest_hole
+
+
 class InsufficientMemoryError(AdmissionError):
     """No NUMA nodes hold enough free memory of the requested type."""
 
