@@ -1,0 +1,206 @@
+"""Asking the exporter, played by a socket in this process."""
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.facts import LINE_BYTES
+from nri_plugin.host.pod_resources_client import NoAnswerError, PodResourcesClient
+from nri_plugin.nodemask import NO_NODES, NodeMask
+from nri_plugin.nri.events import CreateContainer
+from nri_plugin.policy.device_hints import Device, DeviceResource
+from tests.agent_fakes import Clock
+from tests.builders import container, pod
+
+EVENT = CreateContainer(pod("u1", namespace="ml"), container(pod("u1"), "worker"))
+PATIENCE_S = 30.0
+"""Only ever waited for by a failing test."""
+
+
+class Exporter:
+    """A stand-in: serves one connection as told, and keeps what it was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder / "exporter.sock")
+        self.asked = b""
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._thread: threading.Thread | None = None
+
+    def serve(self, play: Callable[[socket.socket], None]) -> None:
+        def run() -> None:
+            peer, _ = self._listener.accept()
+            with peer:
+                peer.settimeout(PATIENCE_S)
+                while not self.asked.endswith(b"\n"):
+                    self.asked += peer.recv(4096)
+                play(peer)
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+
+    def answers(self, text: str) -> None:
+        self.serve(lambda peer: peer.sendall(text.encode()))
+
+    def close(self) -> None:
+        self._listener.close()
+        if self._thread is not None:
+            self._thread.join(PATIENCE_S)
+
+
+@pytest.fixture
+def exporter(tmp_path: Path) -> Iterator[Exporter]:
+    made = Exporter(tmp_path)
+    yield made
+    made.close()
+
+
+def ask(exporter: Exporter, limit_s: float = PATIENCE_S):
+    return PodResourcesClient(exporter.path, Clock()).ask(EVENT, limit_s)
+
+
+def answered(exporter: Exporter, answer: object):
+    exporter.answers(json.dumps(answer) + "\n")
+    return ask(exporter)
+
+
+def test_the_question_is_one_line_that_names_pod_and_container(exporter: Exporter) -> None:
+    answered(exporter, {"devices": []})
+    assert exporter.asked.count(b"\n") == 1
+    assert json.loads(exporter.asked) == {"pod": "u1", "namespace": "ml", "name": "u1", "container": "worker"}
+
+
+def test_devices_come_by_resource_in_the_order_of_the_first(exporter: Exporter) -> None:
+    informed = answered(
+        exporter,
+        {
+            "devices": [
+                {"resource": "x/nic", "ids": ["n0"]},
+                {"resource": "x/gpu", "ids": ["g0", "g1"], "nodes": [0], "totals": {"1": 4, "0": 4}},
+                {"resource": "x/gpu", "ids": ["g4"], "nodes": [0, 1]},
+                {"resource": "x/nic", "ids": ["n1"], "nodes": [-1]},
+            ],
+            "of a later version": True,
+        },
+    )
+    assert informed.event is EVENT
+    assert informed.devices == (
+        DeviceResource("x/nic", (Device("n0", NO_NODES), Device("n1", NO_NODES))),
+        DeviceResource(
+            "x/gpu",
+            (Device("g0", NodeMask.of(0)), Device("g1", NodeMask.of(0)), Device("g4", NodeMask.of(0, 1))),
+            ((0, 4), (1, 4)),
+        ),
+    )
+    assert informed.pod_devices == ()
+
+
+def test_devices_of_the_whole_pod_count_once(exporter: Exporter) -> None:
+    gpu = {"resource": "x/gpu", "ids": ["g0"], "nodes": [1]}
+    informed = answered(exporter, {"devices": [], "pod_devices": [gpu, gpu]})
+    assert informed.devices == ()
+    assert informed.pod_devices == (DeviceResource("x/gpu", (Device("g0", NodeMask.of(1)),)),)
+
+
+def test_an_answer_without_devices_says_that_the_container_is_not_known(exporter: Exporter) -> None:
+    assert answered(exporter, {}) is None
+
+
+def test_an_answer_may_come_byte_by_byte(exporter: Exporter) -> None:
+    def play(peer: socket.socket) -> None:
+        for byte in b'{"devices":[]}\n':
+            peer.sendall(bytes([byte]))
+
+    exporter.serve(play)
+    assert ask(exporter) is not None
+
+
+def test_what_follows_the_first_line_is_not_read(exporter: Exporter) -> None:
+    exporter.answers('{"devices":[]}\ngarbage')
+    assert ask(exporter).devices == ()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "null",
+        "[]",
+        "{",
+        '{"devices": 7}',
+        '{"devices": [{"resource": "x"}]}',
+        '{"devices": [{"resource": "", "ids": []}]}',
+        '{"devices": [{"resource": "a b", "ids": []}]}',
+        '{"devices": [{"resource": "x", "ids": ["a\\nb"]}]}',
+        '{"devices": [{"resource": "x", "ids": ["a"], "nodes": [-2]}]}',
+        '{"devices": [{"resource": "x", "ids": ["a"], "nodes": [1024]}]}',
+        '{"devices": [{"resource": "x", "ids": ["a"], "nodes": [1.5]}]}',
+        '{"devices": [{"resource": "x", "ids": ["a"], "totals": {"0": -1}}]}',
+        "[" * 60000,
+    ],
+)
+def test_an_answer_of_another_form_is_refused(exporter: Exporter, answer: str) -> None:
+    exporter.answers(answer + "\n")
+    with pytest.raises(NoAnswerError, match="not an answer") as caught:
+        ask(exporter)
+    assert not caught.value.late
+
+
+def test_bytes_that_are_no_text_are_refused(exporter: Exporter) -> None:
+    exporter.serve(lambda peer: peer.sendall(b'{"devices":[{"resource":"\xff","ids":[]}]}\n'))
+    with pytest.raises(NoAnswerError, match="not an answer"):
+        ask(exporter)
+
+
+def test_a_longer_answer_is_not_listened_to(exporter: Exporter) -> None:
+    def play(peer: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            peer.sendall(b" " * (2 * LINE_BYTES))
+
+    exporter.serve(play)
+    with pytest.raises(NoAnswerError, match=f"up to {LINE_BYTES} bytes"):
+        ask(exporter)
+
+
+def test_a_connection_that_ends_early_is_no_answer(exporter: Exporter) -> None:
+    exporter.answers('{"dev')
+    with pytest.raises(NoAnswerError, match="ended after 5 bytes without a newline"):
+        ask(exporter)
+
+
+def test_an_exporter_that_says_nothing_is_given_up_after_the_limit(exporter: Exporter) -> None:
+    over = threading.Event()
+    exporter.serve(lambda _peer: over.wait(PATIENCE_S) and None)
+    with pytest.raises(NoAnswerError, match="no answer within 10 ms") as caught:
+        ask(exporter, limit_s=0.01)
+    over.set()
+    assert caught.value.late
+
+
+def test_one_that_keeps_on_trickling_is_given_up_all_the_same(exporter: Exporter) -> None:
+    clock, over = Clock(), threading.Event()
+
+    def play(peer: socket.socket) -> None:
+        clock.now += 1.0
+        peer.sendall(b"{")
+        over.wait(PATIENCE_S)
+
+    exporter.serve(play)
+    with pytest.raises(NoAnswerError, match="no answer within 500 ms") as caught:
+        PodResourcesClient(exporter.path, clock).ask(EVENT, 0.5)
+    over.set()
+    assert caught.value.late
+
+
+def test_nobody_there_is_no_answer_and_not_late(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path / ("x" * 200)):
+        with pytest.raises(NoAnswerError) as caught:
+            PodResourcesClient(str(path), Clock()).ask(EVENT, 1.0)
+        assert not caught.value.late
+        assert caught.value.path == str(path)
