@@ -44,6 +44,7 @@ def container(message: pb.Container) -> Container:
         env=tuple(message.env),
         devices=tuple([Device(d.path, d.type, d.major, d.minor) for d in linux.devices]),
         cdi_devices=tuple([device.name for device in message.CDI_devices]),
+        net_devices=tuple(sorted(linux.net_devices)),
         resources=resources(linux.resources) if linux.HasField("resources") else NO_RESOURCES,
         oom_score_adj=linux.oom_score_adj.value if linux.HasField("oom_score_adj") else None,
         cgroups_path=linux.cgroups_path,

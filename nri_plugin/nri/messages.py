@@ -94,7 +94,10 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container as the runtime describes it at that moment."""
+    """A container as the runtime describes it at that moment.
+
+    `net_devices` are names on the host of network interfaces that move into the container, ascending.
+    """
 
     id: str
     pod_id: str = ""
@@ -109,6 +112,7 @@ class Container:
     oom_score_adj: int | None = None
     cgroups_path: str = ""
     pid: int = 0
+    net_devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,8 @@ def encode_container(container: Container) -> pb.Container:
     linux.resources.CopyFrom(encode.resources(container.resources))
     for device in container.devices:
         linux.devices.add(path=device.path, type=device.type, major=device.major, minor=device.minor)
+    for name in container.net_devices:
+        linux.net_devices[name].name = name
     if container.oom_score_adj is not None:
         linux.oom_score_adj.value = container.oom_score_adj
     return message

@@ -48,6 +48,7 @@ devices = st.lists(st.builds(Device, texts, texts, numbers, numbers), max_size=2
 containers = st.builds(
     Container, texts, texts, texts, st.sampled_from(ContainerState), maps, maps, st.lists(texts, max_size=3).map(tuple),
     devices, st.lists(texts, max_size=2).map(tuple), resources, signed, texts, pids,
+    st.lists(texts, max_size=2, unique=True).map(sorted).map(tuple),
 )  # fmt: skip
 one_container_events = st.sampled_from(
     [

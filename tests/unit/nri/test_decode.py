@@ -47,6 +47,7 @@ def test_every_field_of_a_container():
         env=["A=1", "A=2"], pid=7, CDI_devices=[pb.CDIDevice(name="vendor.com/gpu=0")],
     )  # fmt: skip
     message.linux.devices.add(path="/dev/x", type="c", major=195, minor=255)
+    message.linux.net_devices["ens2f1"].name, message.linux.net_devices["ens2f0"].name = "net1", "net0"
     message.linux.oom_score_adj.value = -997
     message.linux.cgroups_path = "/leaf"
     cpu = message.linux.resources.cpu
@@ -56,6 +57,7 @@ def test_every_field_of_a_container():
     assert decode.container(message) == Container(
         id="i", pod_id="p", name="n", state=ContainerState.RUNNING, labels={"l": "1"}, annotations={"a": "2"},
         env=("A=1", "A=2"), devices=(Device("/dev/x", "c", 195, 255),), cdi_devices=("vendor.com/gpu=0",),
+        net_devices=("ens2f0", "ens2f1"),
         resources=Resources(None, -1, 100_000, "0-3", "0,1", None, (("2MB", 1 << 63),), {"memory.min": "1"}),
         oom_score_adj=-997, cgroups_path="/leaf", pid=7,
     )  # fmt: skip
