@@ -23,6 +23,9 @@ DEFAULT_PATH = "/etc/nri-pin/config.yaml"
 HOST_MOUNT = "/host"
 """Where a container of ours sees the host's /sys; see deploy/daemonset.yaml."""
 
+EXPORTER_SOCKET = "exporter.sock"
+"""Its name in the state directory, which both processes mount."""
+
 LINES_TO_ADD = """\
 cpuManagerPolicy: static
 reservedSystemCPUs: "0"
@@ -43,6 +46,8 @@ class Config:
         plugin_index: two digits; the runtime calls plugins in this order.
         sysfs_root: the folder that holds `sys` (and `proc`), `/` or `/host`.
         cgroup_root: the mount point of the cgroup tree.
+        device_hints: whether the places of devices count.
+        exporter_socket: where the exporter is asked for them.
         log_format: `text` or `json`.
         log_level: `debug`, `info`, `warning` or `error`.
         source: where the configuration came from.
@@ -57,6 +62,8 @@ class Config:
     plugin_index: str
     sysfs_root: str
     cgroup_root: str
+    device_hints: bool
+    exporter_socket: str
     log_format: str
     log_level: str
     source: str
@@ -186,6 +193,8 @@ def _config(settings: Settings, where: str) -> Config:
         sysfs_root=settings.sysfs_root or next(_present(HOST_MOUNT, "/sys/devices/system/cpu"), "/"),
         cgroup_root=settings.cgroup_root
         or f"{next(_present(HOST_MOUNT, '/sys/fs/cgroup'), '')}/sys/fs/cgroup",
+        device_hints=settings.device_hints,
+        exporter_socket=settings.exporter_socket or f"{settings.state_dir}/{EXPORTER_SOCKET}",
         log_format=settings.log_format,
         log_level=settings.log_level,
         source=where,

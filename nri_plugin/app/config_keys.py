@@ -34,6 +34,7 @@ class Settings:
         eviction_hard: bytes, or a percentage as written.
         sysfs_root: None to look for a host mount.
         cgroup_root: None to look for a host mount.
+        exporter_socket: None for the one in the state directory.
 
     Differs: the kubelet's default for cpuManagerPolicy is none.
     """
@@ -60,6 +61,9 @@ class Settings:
     never_refuse: frozenset[str] = frozenset()
     repair_mems: bool = False
     uncore_cache_rule: str = "kubelet"
+    device_hints: bool = True
+    nic_locality: str = "sysfs"
+    exporter_socket: str | None = None
     log_format: str = "text"
     log_level: str = "info"
 
@@ -95,6 +99,9 @@ KEYS: Mapping[str, Key] = {
     "neverRefuse": Key("never_refuse", values.namespaces),
     "repairMems": Key("repair_mems", values.not_yet),
     "uncoreCacheRule": Key("uncore_cache_rule", values.one_of("kubelet", later=("kep-4800",))),
+    "deviceHints": Key("device_hints", source.flag),
+    "nicLocality": Key("nic_locality", values.one_of("sysfs")),
+    "exporterSocket": Key("exporter_socket", values.absolute_path),
     "logFormat": Key("log_format", values.one_of("text", "json")),
     "logLevel": Key("log_level", values.one_of("debug", "info", "warning", "error")),
 }

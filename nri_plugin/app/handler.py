@@ -15,6 +15,7 @@ from nri_plugin.app.logs import new_op, say, say_trace
 from nri_plugin.app.validation import new_violations
 from nri_plugin.decision import CpusetWrite, Decision, EffectiveCheck
 from nri_plugin.errors import CheckpointError, HostError, InvariantError, NriPinError
+from nri_plugin.facts import InformedCreate
 from nri_plugin.nri.events import (
     ACKNOWLEDGED,
     CreateContainer,
@@ -36,7 +37,8 @@ from nri_plugin.nri.events import (
 from nri_plugin.options import Node
 from nri_plugin.state import State
 
-Decide = Callable[[Node, State, NRIEvent], Decision]
+Decide = Callable[[Node, State, NRIEvent | InformedCreate], Decision]
+Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
 
 REFUSABLE = (CreateContainer, UpdateContainer)
 """Events that are refused when anything fails; all others are facts, and an error would only break the pod."""
@@ -91,6 +93,7 @@ class Handler:
         log: for one line per decision.
         clock: seconds, monotonic, the one deadlines are in.
         describe: told of every new node; what readers of the checkpoint have to know of it is stored there.
+        inform: adds to an event what else is known; by default nothing.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class Handler:
         log: logging.Logger,
         clock: Callable[[], float],
         describe: Callable[[Node], None] | None = None,
+        inform: Inform | None = None,
     ) -> None:
         self.node = node
         self.state = state
@@ -114,6 +118,7 @@ class Handler:
         self._log = log
         self._clock = clock
         self._describe = describe
+        self._inform = inform or (lambda _node, request: request.event)
 
     def change_node(self, node: Node) -> None:
         """Decide for `node` from the next event on; what was promised stays."""
@@ -129,7 +134,7 @@ class Handler:
         before = self.state
         decision = Decision(before)
         try:
-            decision = self._decide(self.node, before, request.event)
+            decision = self._decide(self.node, before, self._inform(self.node, request))
             answer = self._carry_out(request, decision, op)
         except NriPinError as error:
             answer = self._failed(request.event, error, str(error), op)

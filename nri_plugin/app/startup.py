@@ -14,16 +14,20 @@ from functools import partial
 from pathlib import Path
 
 from nri_plugin.app.checkpoint_writer import CheckpointWriter
-from nri_plugin.app.config import Config
+from nri_plugin.app.config import HOST_MOUNT, Config
 from nri_plugin.app.effects import Effects
 from nri_plugin.app.handler import CheckpointStore, Handler
+from nri_plugin.app.informing import Informant
 from nri_plugin.app.logs import say
 from nri_plugin.engine import decide
 from nri_plugin.errors import CheckpointError, HostError
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.checkpoint import CheckpointFile, Origin
 from nri_plugin.host.checkpoint_rows import NodeFacts
+from nri_plugin.host.devices import DeviceLocator
+from nri_plugin.host.pod_resources_client import PodResourcesClient
 from nri_plugin.host.sysfs import discover
+from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.options import Effect, Node
 from nri_plugin.state import State
 
@@ -65,7 +69,19 @@ def build_handler(config: Config, log: logging.Logger, clock: Callable[[], float
         log=log,
         clock=clock,
         describe=partial(describe, file),
+        inform=build_informant(config, log, clock),
     )
+
+
+def build_informant(config: Config, log: logging.Logger, clock: Callable[[], float]) -> Informant | None:
+    """Who finds the devices of containers; None where devices are not to count."""
+    if not config.device_hints:
+        return None
+    files = KernelFiles(config.sysfs_root)
+    # The host's proc is not mounted beside its sys, but what a driver says there is the same in our own.
+    own = KernelFiles("/") if config.sysfs_root == HOST_MOUNT else files
+    client = PodResourcesClient(config.exporter_socket, clock)
+    return Informant(DeviceLocator(files, own), client, log, clock)
 
 
 def describe(file: CheckpointFile, node: Node) -> None:

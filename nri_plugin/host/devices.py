@@ -34,7 +34,7 @@ NVIDIA_MAJOR = 195
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 _VARIABLE = re.compile(r"(PCIDEVICE_[A-Z0-9_]+)=(.*)\Z", re.DOTALL)
-_INTERFACE = re.compile(r"[^/\s:]{1,15}\Z")  # Source: Linux, dev_valid_name
+_INTERFACE = re.compile(r"[^/\s:\0]{1,15}\Z")  # Source: Linux, dev_valid_name
 _GROUP = re.compile(r"sys/devices/virtual/vfio/([0-9]+)\Z")
 _MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
 _BRIDGE = "0x06"

@@ -218,7 +218,7 @@ def test_interfaces_are_where_their_device_is(root: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../../x", "a b", "x" * 16])
+@pytest.mark.parametrize("name", ["", ".", "..", "../../x", "a b", "a\0b", "x" * 16])
 def test_what_cannot_be_an_interface_is_not_looked_for(root: Path, name: str) -> None:
     assert found(root, net_devices=(name,)) == {}
 

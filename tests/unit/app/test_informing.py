@@ -1,0 +1,183 @@
+"""What is found out of a container before it is placed, and what that costs at most."""
+
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.app.config import load_text
+from nri_plugin.app.informing import EXPORTER_LIMIT_S, LATE_PAUSE_S, Informant
+from nri_plugin.app.startup import build_handler, build_informant
+from nri_plugin.facts import InformedCreate
+from nri_plugin.host.devices import DeviceLocator
+from nri_plugin.host.pod_resources_client import NoAnswerError
+from nri_plugin.host.sysfs_files import KernelFiles
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.nri import events as nri
+from nri_plugin.nri.messages import Container
+from nri_plugin.nri.messages import Device as DeviceNode
+from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.policy.device_hints import Device, DeviceResource
+from tests.agent_fakes import Bench, Clock, recording_log
+from tests.agent_process import config_text, machine_root
+from tests.builders import container, node, pod
+
+STRICT = node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
+GPU = DeviceResource("x/gpu", (Device("g1", NodeMask.of(1)),))
+NIC = DeviceResource("PCIDEVICE_X", (Device("0000:84:00.0", NodeMask.of(0)),))
+EVENT = nri.CreateContainer(pod(), container(pod(), cpu=2))
+
+
+class FakeLocator(DeviceLocator):
+    """Always finds a NIC."""
+
+    def __init__(self) -> None:
+        super().__init__(KernelFiles("/nowhere"))
+        self.asked = 0
+
+    def resources(self, container: Container) -> tuple[DeviceResource, ...]:
+        self.asked += 1
+        return (NIC,)
+
+
+@dataclass
+class FakeClient:
+    """Knows a GPU, or nothing, or fails; keeps how long it was given."""
+
+    path: str = "/exporter.sock"
+    known: bool = True
+    failure: NoAnswerError | None = None
+    limits: list[float] = field(default_factory=list)
+
+    def ask(self, event: nri.CreateContainer, limit_s: float) -> InformedCreate | None:
+        self.limits.append(limit_s)
+        if self.failure is not None:
+            raise self.failure
+        return InformedCreate(event, (GPU,)) if self.known else None
+
+
+class Desk:
+    """An informant on fakes."""
+
+    def __init__(self, **client: object) -> None:
+        self.clock = Clock()
+        self.client = FakeClient(**client)  # type: ignore[arg-type]
+        self.locator = FakeLocator()
+        self.log, self.lines = recording_log()
+        self.informant = Informant(self.locator, self.client, self.log, self.clock)  # type: ignore[arg-type]
+
+    def told(self, event: nri.NRIEvent = EVENT, *, left: float | None = 2.0, on=STRICT):
+        deadline = None if left is None else self.clock.now + left
+        return self.informant(on, nri.Request(1, deadline, event))
+
+
+def test_what_the_exporter_knows_is_all_that_counts() -> None:
+    desk = Desk()
+    assert desk.told() == InformedCreate(EVENT, (GPU,))
+    assert desk.locator.asked == 0
+    assert desk.informant.outcomes == {"answered": 1}
+
+
+@pytest.mark.parametrize(
+    ("client", "outcome"),
+    [
+        ({"known": False}, "unknown"),
+        ({"failure": NoAnswerError("/exporter.sock", "no such file or directory")}, "failed"),
+    ],
+)
+def test_without_an_answer_the_runtimes_message_counts(client: dict[str, object], outcome: str) -> None:
+    desk = Desk(**client)
+    assert desk.told() == InformedCreate(EVENT, (NIC,))
+    assert desk.informant.outcomes == {outcome: 1}
+
+
+def test_a_missing_answer_is_said_at_debug_level_only() -> None:
+    desk = Desk(failure=NoAnswerError("/exporter.sock", "connection refused"))
+    desk.told()
+    assert [(level, fields["err"]) for level, _, fields in desk.lines.lines] == [
+        ("DEBUG", desk.client.failure)
+    ]
+
+
+@pytest.mark.parametrize(("left", "limit"), [(None, EXPORTER_LIMIT_S), (2.0, EXPORTER_LIMIT_S), (0.2, 0.05)])
+def test_the_exporter_has_a_tenth_of_a_second_or_a_quarter_of_what_is_left(left, limit) -> None:
+    desk = Desk()
+    desk.told(left=left)
+    assert desk.client.limits == [pytest.approx(limit)]
+
+
+def test_past_the_deadline_nobody_is_asked() -> None:
+    desk = Desk()
+    assert desk.told(left=-1.0) == InformedCreate(EVENT, (NIC,))
+    assert desk.client.limits == []
+
+
+def test_an_exporter_that_was_late_is_left_alone_for_a_while() -> None:
+    desk = Desk(failure=NoAnswerError("/exporter.sock", "no answer within 100 ms", late=True))
+    desk.told()
+    desk.client.failure = None
+    assert desk.told() == InformedCreate(EVENT, (NIC,))
+    desk.clock.now += LATE_PAUSE_S
+    assert desk.told() == InformedCreate(EVENT, (GPU,))
+    assert desk.informant.outcomes == {"failed": 1, "paused": 1, "answered": 1}
+
+
+def test_one_that_is_not_there_is_asked_again_at_once() -> None:
+    desk = Desk(failure=NoAnswerError("/exporter.sock", "no such file or directory"))
+    desk.told()
+    desk.told()
+    assert len(desk.client.limits) == 2
+
+
+def test_other_events_are_left_as_they_are() -> None:
+    desk = Desk()
+    event = nri.RunPodSandbox(pod())
+    assert desk.told(event) is event
+    assert desk.informant.outcomes == {}
+
+
+def test_without_a_topology_policy_nobody_is_asked() -> None:
+    desk = Desk()
+    assert desk.told(on=node()) is EVENT
+    assert (desk.client.limits, desk.locator.asked) == ([], 0)
+
+
+def test_the_handler_decides_on_what_it_was_told() -> None:
+    bench = Bench(STRICT)
+    bench.handler._inform = Desk().informant
+    assert bench.ask(EVENT).response.resources.cpus == "8-9"
+
+
+def with_gpu_on_node_1(folder: Path) -> Path:
+    host = machine_root(folder)
+    device = host / "sys/devices/pci0000:80/0000:83:00.0"
+    (device / "drm/card1").mkdir(parents=True)
+    (device / "numa_node").write_text("1\n")
+    (host / "sys/dev/char").mkdir(parents=True)
+    (host / "sys/dev/char/226:1").symlink_to(device / "drm/card1")
+    return host
+
+
+@pytest.mark.parametrize(("switch", "cpus"), [("true", "8-9"), ("false", "2-3")])
+def test_device_hints_can_be_switched_off(tmp_path: Path, switch: str, cpus: str) -> None:
+    with_gpu_on_node_1(tmp_path)
+    text = config_text(tmp_path, topologyManagerPolicy="single-numa-node", deviceHints=switch)
+    log, _ = recording_log()
+    handler = build_handler(load_text(text, "test"), log, time.monotonic)
+    what = replace(EVENT.container, devices=(DeviceNode("/dev/dri/card1", "c", 226, 1),))
+    answer = handler.handle(nri.Request(1, None, nri.CreateContainer(EVENT.pod, what)))
+    handler.close()
+    assert answer.response.resources.cpus == cpus
+
+
+def test_the_exporter_is_looked_for_in_the_state_directory_or_where_configured(tmp_path: Path) -> None:
+    machine_root(tmp_path)
+    log, _ = recording_log()
+    for more, path in (
+        ({}, tmp_path / "state/exporter.sock"),
+        ({"exporterSocket": "/e.sock"}, Path("/e.sock")),
+    ):
+        informant = build_informant(load_text(config_text(tmp_path, **more), "test"), log, Clock())
+        assert informant is not None
+        assert informant._client.path == str(path)
