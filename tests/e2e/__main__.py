@@ -24,6 +24,7 @@ CANNOT_RUN = 77
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _NEEDED = {"zstd": "zstd", "xz": "xz-utils", "mke2fs": "e2fsprogs", "dpkg-deb": "dpkg", "tar": "tar"}
 _OLDEST_QEMU = 8
+_LOCK = Path("/run/nri-pin-e2e.lock")
 
 
 def main() -> int:
@@ -33,7 +34,7 @@ def main() -> int:
         runs = _possible([run for run in RUNS if arguments.runs in (run.letter, "all")])
         mirror = _check_machine()
         arguments.work.mkdir(parents=True, exist_ok=True)
-        lock = _lock(arguments.work)
+        lock = _lock()
         lab = _prepare(runs, mirror, arguments.work)
     except CannotRun as error:
         print(f"hack/e2e: CANNOT RUN HERE, NOTHING WAS TESTED: {error}", flush=True)  # noqa: T201
@@ -111,13 +112,13 @@ def _why_not_directly() -> str:
     )
 
 
-def _lock(work: Path) -> io.TextIOWrapper:
-    """Keep a second command out of the same directory until this one ends."""
-    file = (work / "lock").open("w")
+def _lock() -> io.TextIOWrapper:
+    """Keep a second command off this machine's cgroups until this one ends."""
+    file = _LOCK.open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        say(f"waiting for another hack/e2e in {work}")
+        say("waiting for another hack/e2e on this machine")
         fcntl.flock(file, fcntl.LOCK_EX)
     return file
 

@@ -20,14 +20,14 @@ def parse_list(text: str) -> set[int]:
 
 
 def cpu_weight(pid: int) -> int:
-    """Return the weight of the process's cgroup: `cpu.shares` on cgroup v1, `cpu.weight` on v2, in their own units."""
-    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-        number, controllers, path = line.split(":", 2)
-        if "cpu" in controllers.split(","):
-            return int((CGROUPS / "cpu" / path.lstrip("/") / "cpu.shares").read_text())
-        if number == "0" and not (CGROUPS / "cpu").is_dir():
-            return int((CGROUPS / path.lstrip("/") / "cpu.weight").read_text())
-    raise LookupError(f"process {pid} is in no cgroup with a CPU weight")
+    """Weight of the process's cgroup: `cpu.shares` on cgroup v1, `cpu.weight` on v2, in their own units."""
+    return int((_controller_directory(pid, "cpu") / ("cpu.shares" if _is_v1() else "cpu.weight")).read_text())
+
+
+def memory_limit(pid: int) -> int:
+    """Memory limit of the process's cgroup in bytes."""
+    name = "memory.limit_in_bytes" if _is_v1() else "memory.max"
+    return int((_controller_directory(pid, "memory") / name).read_text())
 
 
 def parse_mask(data: bytes) -> set[int]:
@@ -57,20 +57,24 @@ class Observed:
     allowed_mems: set[int]
 
 
-def cpuset_directory(pid: int, mount: Path = CGROUPS) -> Path:
-    """Return the directory that holds the process's cpuset files, on cgroup v1 or v2."""
+def _is_v1() -> bool:
+    return (CGROUPS / "cpuset").is_dir()
+
+
+def _controller_directory(pid: int, controller: str) -> Path:
+    """Return the directory of the process's cgroup in the hierarchy that carries `controller`."""
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         number, controllers, path = line.split(":", 2)
-        if "cpuset" in controllers.split(","):
-            return mount / "cpuset" / path.lstrip("/")
-        if number == "0" and not (mount / "cpuset").is_dir():
-            return mount / path.lstrip("/")
-    raise LookupError(f"process {pid} is in no cgroup with a cpuset")
+        if controller in controllers.split(","):
+            return CGROUPS / controller / path.lstrip("/")
+        if number == "0" and not _is_v1():
+            return CGROUPS / path.lstrip("/")
+    raise LookupError(f"process {pid} is in no cgroup with the {controller} controller")
 
 
 def observe(pid: int) -> Observed:
     """Read everything at once."""
-    directory = cpuset_directory(pid)
+    directory = _controller_directory(pid, "cpuset")
     status = dict(
         line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
     )

@@ -20,6 +20,7 @@ from .scenarios_life import (
     the_last_pods_give_everything_back,
 )
 from .scenarios_manifest import the_daemonset_s_pod_serves_the_node
+from .scenarios_memory import a_new_policy_moves_nobody
 from .scenarios_pool import (
     a_container_is_pinned_from_its_first_instruction,
     a_pod_that_ends_gives_its_cpus_back,
@@ -72,7 +73,6 @@ _STORY = (
     killing_the_agent_changes_nothing,
     a_container_born_while_the_agent_is_away_is_put_right,
     restarting_the_runtime_changes_nothing,
-    the_last_pods_give_everything_back,
 )
 _SIZED = (
     a_pod_that_ends_gives_its_cpus_back,
@@ -94,6 +94,8 @@ if __name__ == "__main__":
     node = Node(runtime, agent)
     agent.start()
     play(node, _STORY, node)
+    play(node, (a_new_policy_moves_nobody,), node, "best-effort", "0-1")
+    play(node, (the_last_pods_give_everything_back,), node)
     play(node, _SIZED, node, 2)
     play(node, (the_agent_had_nothing_to_complain_of,), node)
     agent.stop()

@@ -11,6 +11,7 @@ from .node import Node
 from .observe import CGROUPS
 from .pods import best_effort, burstable, guaranteed
 from .report import play, tell
+from .scenarios_crowd import many_pods_come_and_go_at_once
 from .scenarios_life import (
     a_container_born_while_the_agent_is_away_is_put_right,
     killing_the_agent_changes_nothing,
@@ -21,6 +22,11 @@ from .scenarios_life import (
     the_last_pods_give_everything_back,
 )
 from .scenarios_manifest import the_daemonset_s_pod_serves_the_node
+from .scenarios_memory import (
+    a_damaged_checkpoint_moves_nobody,
+    a_lost_checkpoint_moves_nobody,
+    the_shared_pool_is_never_emptied,
+)
 from .scenarios_pool import (
     a_container_is_pinned_from_its_first_instruction,
     a_crashed_container_finds_its_cpus_again,
@@ -63,6 +69,9 @@ _STORY = (
     killing_the_agent_changes_nothing,
     a_container_born_while_the_agent_is_away_is_put_right,
     restarting_the_runtime_changes_nothing,
+    a_lost_checkpoint_moves_nobody,
+    a_damaged_checkpoint_moves_nobody,
+    the_shared_pool_is_never_emptied,
     the_last_pods_give_everything_back,
 )
 _SIZED = (
@@ -72,6 +81,7 @@ _SIZED = (
     created_before_the_pool_shrank_updated_and_started,
     a_crashed_container_finds_its_cpus_again,
     a_shares_only_update_after_a_shrink_leaves_no_overlap,
+    many_pods_come_and_go_at_once,
     the_runtime_starts_the_plugin_itself,
     the_daemonset_s_pod_serves_the_node,
 )

@@ -7,6 +7,8 @@ from .node import Node, Pod, content_of
 from .observe import cpu_weight, format_list, parse_mask
 from .pods import burstable, guaranteed
 
+_LIMIT_BYTES = 96 << 20
+
 
 def created_before_the_pool_shrank_and_started_after(node: Node, cpus: int) -> None:
     """Create B (shared), create A (exclusive), start B: B has none of A's CPUs, not for its first instruction.

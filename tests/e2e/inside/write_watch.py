@@ -15,14 +15,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class WriteWatch:
-    """Watches every directory below `top` that has a `cpuset.cpus`, as it is when the watch begins."""
+    """Watches every directory at or below `tops` that has a `cpuset.cpus`, as they are when the watch begins."""
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, *tops: Path) -> None:
         self._fd = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "inotify_init1")
         self._directories: dict[int, Path] = {}
-        for file in sorted(top.rglob("cpuset.cpus")):
+        for file in (file for top in tops for file in sorted(top.rglob("cpuset.cpus"))):
             watch = _libc.inotify_add_watch(self._fd, os.fsencode(file.parent), _IN_MODIFY)
             self._directories[watch] = file.parent
 
