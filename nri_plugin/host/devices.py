@@ -1,8 +1,8 @@
 """Where the devices of a container are attached, by what the runtime says of it and what sysfs knows.
 
 Device nodes are followed from their numbers to the PCI device they belong to; `PCIDEVICE_*` variables, which
-SR-IOV device plugins set, and network interfaces name PCI devices themselves. What cannot be found, and what
-the host does not place in a NUMA node, is near everywhere.
+SR-IOV device plugins set, and network interfaces name PCI devices themselves; a CDI name stands for the device
+nodes of its specification. What cannot be found, and what the host does not place in a NUMA node, is near everywhere.
 """
 
 import os
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from nri_plugin.errors import HostError
+from nri_plugin.host.cdi import CDISpecs
 from nri_plugin.host.sysfs_devices import NET_DIR, PCI_DIR
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.nodemask import NodeMask
@@ -23,6 +24,9 @@ MOST_NODES = 128
 
 MOST_ADDRESSES = 256
 """Of one variable: as many virtual functions as a device can have."""
+
+MOST_NAMES = 64
+"""CDI names of one container."""
 
 HOST_ONLY = frozenset({(1, 1), (1, 11)})
 """/dev/mem and /dev/kmsg: no device plugin gives them, a privileged container lists them with all others."""
@@ -60,7 +64,7 @@ class DeviceLocator:
     """Finds the devices of containers.
 
     Args:
-        files: where the host's `sys` is.
+        files: where the host's `sys` is, and its CDI specifications where they can be seen.
         own: where this process's `proc` is; the NVIDIA driver tells there which device has which minor.
     """
 
@@ -68,16 +72,19 @@ class DeviceLocator:
         self._files = files
         self._own = own or files
         self._root = os.path.realpath(files.root)
+        self._cdi = CDISpecs(files)
 
     def resources(self, container: Container) -> tuple[DeviceResource, ...]:
-        """The container's devices; one resource for each variable, then one for each kind of device.
+        """The container's devices: one resource for each variable, each class of CDI names, each kind of others.
 
         Never raises: a file that cannot be read says nothing.
 
         Differs: the kubelet goes by what a device plugin says of each device. A device that reached the
             container in another way, such as a raw block volume, counts here too where it is on a PCI bus.
         """
-        named = {name: tuple(places) for name, places in self._variables(container.env)}
+        named: dict[str, tuple[Place, ...]] = {}
+        for name, places in (*self._variables(container.env), *self._of_names(container)):
+            named[name] = (*named.get(name, ()), *places)
         known = {place.id for places in named.values() for place in places}
         kinds: dict[str, dict[str, Place]] = {}
         for place in (*self._of_nodes(container.devices), *self._of_interfaces(container.net_devices)):
@@ -93,6 +100,13 @@ class DeviceLocator:
             if match and not match[1].endswith("_INFO"):
                 yield match[1], self._of_addresses(match[2].split(",", MOST_ADDRESSES)[:MOST_ADDRESSES])
 
+    def _of_names(self, container: Container) -> Iterator[tuple[str, Iterator[Place]]]:
+        """Classes of CDI names and the devices behind their nodes, by the numbers these have in the container."""
+        by_path = {node.path: node for node in container.devices}
+        for name in container.cdi_devices[:MOST_NAMES]:
+            nodes = [by_path.get(node.path, node) for node in self._cdi.nodes(name)]
+            yield name.partition("=")[0], self._behind(nodes)
+
     def _of_addresses(self, addresses: Iterable[str]) -> Iterator[Place]:
         for address in addresses:
             if _ADDRESS.match(address := address.strip().lower()):
@@ -104,6 +118,9 @@ class DeviceLocator:
         """Devices behind device nodes; a privileged container lists all of the host and has chosen none."""
         if len(nodes) > MOST_NODES or any((n.major, n.minor) in HOST_ONLY and n.type == "c" for n in nodes):
             return
+        yield from self._behind(nodes)
+
+    def _behind(self, nodes: Iterable[DeviceNode]) -> Iterator[Place]:
         for node in nodes:
             if node.type in _KINDS:
                 yield from self._of_numbers(_KINDS[node.type], node.major, node.minor)

@@ -1,5 +1,6 @@
 """Finding a container's devices in a sysfs tree."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,22 @@ def test_a_device_that_a_variable_names_is_not_counted_again_for_its_node(root: 
 )
 def test_other_variables_name_nothing(root: Path, line: str) -> None:
     assert found(root, env=(line,)) == {}
+
+
+def test_cdi_names_are_resources_by_class_whose_devices_are_behind_their_nodes(root: Path) -> None:
+    folder = root / "etc/cdi"
+    folder.mkdir(parents=True)
+    devices = [
+        {"name": name, "containerEdits": {"deviceNodes": [{"path": path}, {"path": "/dev/ctl"}]}}
+        for name, path in (("0", "/dev/x226-0"), ("1", "/dev/x226-1"), ("2", "/dev/gone"))
+    ]
+    (folder / "v.json").write_text(json.dumps({"kind": "v.com/gpu", "devices": devices}))
+    nodes = char((226, 0), (226, 1), (231, 192))
+    names = ("v.com/gpu=1", "v.com/gpu=0", "v.com/gpu=2", "w.com/nic=0")
+    assert found(root, devices=nodes, cdi_devices=names) == {
+        "v.com/gpu": {"0000:83:00.0": "1", "0000:03:00.0": "0"},
+        "pci/15b3:101d": {"0000:84:00.0": "1"},
+    }
 
 
 def test_addresses_are_taken_with_blanks_and_in_capitals(root: Path) -> None:

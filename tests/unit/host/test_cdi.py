@@ -1,0 +1,104 @@
+"""Device nodes of CDI names."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.host.cdi import MOST_BYTES, CDISpecs
+from nri_plugin.host.sysfs_files import KernelFiles
+from nri_plugin.nri.messages import Device
+
+GPU0 = "vendor.com/gpu=0"
+
+
+def spec(path: str = "/dev/gpu0", kind: str = "vendor.com/gpu", **node: object) -> dict[str, object]:
+    edits = {"deviceNodes": [{"path": path, **node}], "env": ["A=1"], "mounts": []}
+    return {
+        "cdiVersion": "0.6.0",
+        "kind": kind,
+        "devices": [{"name": "0", "containerEdits": edits}, {"name": "none", "containerEdits": {}}],
+        "containerEdits": {"deviceNodes": [{"path": "/dev/gpuctl"}]},
+    }
+
+
+def write(root: Path, name: str, text: str, folder: str = "etc/cdi") -> Path:
+    path = root / folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def nodes(root: Path, name: str = GPU0) -> tuple[Device, ...]:
+    return CDISpecs(KernelFiles(str(root))).nodes(name)
+
+
+def test_a_name_stands_for_the_nodes_of_its_device_not_for_what_all_of_them_get(tmp_path: Path) -> None:
+    write(tmp_path, "v.json", json.dumps(spec(type="b", major=195, minor=3)))
+    assert nodes(tmp_path) == (Device("/dev/gpu0", "b", 195, 3),)
+
+
+def test_specifications_may_be_yaml(tmp_path: Path) -> None:
+    text = "kind: vendor.com/gpu\ndevices:\n- name: 0\n"
+    write(
+        tmp_path,
+        "v.yaml",
+        text.replace("0", '"0"') + "  containerEdits: {deviceNodes: [{path: /dev/gpu0}]}\n",
+    )
+    assert nodes(tmp_path) == (Device("/dev/gpu0", "c", 0, 0),)
+
+
+def test_the_folder_of_the_running_system_goes_first(tmp_path: Path) -> None:
+    write(tmp_path, "v.json", json.dumps(spec("/dev/static")))
+    write(tmp_path, "v.json", json.dumps(spec("/dev/running")), folder="var/run/cdi")
+    assert [node.path for node in nodes(tmp_path)] == ["/dev/running"]
+
+
+@pytest.mark.parametrize(
+    "name", ["vendor.com/gpu=1", "vendor.com/gpu=none", "vendor.com/gpu", "other.com/gpu=0", ""]
+)
+def test_other_names_stand_for_nothing(tmp_path: Path, name: str) -> None:
+    write(tmp_path, "v.json", json.dumps(spec()))
+    assert nodes(tmp_path, name) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("v.txt", json.dumps(spec())),
+        ("v.json", ""),
+        ("v.json", '{"kind": 7}'),
+        ("v.json", "[" * 60000),
+        ("v.yaml", "kind: [\n"),
+        ("v.yaml", "kind: 2001-99-99\n"),
+        ("v.json", json.dumps(spec()) + " " * MOST_BYTES),
+    ],
+)
+def test_what_is_no_specification_says_nothing(tmp_path: Path, name: str, text: str) -> None:
+    write(tmp_path, name, text)
+    assert nodes(tmp_path) == ()
+
+
+def test_one_that_is_broken_hides_no_other(tmp_path: Path) -> None:
+    write(tmp_path, "a.json", "{")
+    (tmp_path / "etc/cdi/b.json").symlink_to("nowhere")
+    (tmp_path / "etc/cdi/c.json").mkdir()
+    write(tmp_path, "d.json", json.dumps(spec()))
+    assert nodes(tmp_path) != ()
+
+
+def test_without_folders_nothing_is_known(tmp_path: Path) -> None:
+    assert nodes(tmp_path) == ()
+
+
+def test_a_file_is_parsed_again_only_when_it_has_changed(tmp_path: Path) -> None:
+    path = write(tmp_path, "v.json", json.dumps(spec("/dev/gpu0")))
+    os.utime(path, (1, 1))
+    specs = CDISpecs(KernelFiles(str(tmp_path)))
+    assert [node.path for node in specs.nodes(GPU0)] == ["/dev/gpu0"]
+    path.write_text(json.dumps(spec("/dev/gpu7")))
+    os.utime(path, (1, 1))
+    assert [node.path for node in specs.nodes(GPU0)] == ["/dev/gpu0"]
+    os.utime(path, (2, 2))
+    assert [node.path for node in specs.nodes(GPU0)] == ["/dev/gpu7"]
