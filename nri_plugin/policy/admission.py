@@ -6,7 +6,7 @@ from nri_plugin.errors import TopologyAffinityError
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import TopologyManagerPolicy
 from nri_plugin.policy.hints import Provider
-from nri_plugin.policy.merge import Distance, MergedHint, admits, merge
+from nri_plugin.policy.merge import Distance, MergedHint, TieBreak, admits, merge
 
 
 def admit(
@@ -15,6 +15,7 @@ def admit(
     providers: Sequence[Provider],
     *,
     distance: Distance | None = None,
+    tie_break: TieBreak | None = None,
 ) -> MergedHint:
     """The hint under which a container (or, in pod scope, every container of a pod) is allocated.
 
@@ -24,11 +25,12 @@ def admit(
         providers: wishes for the container's request, or for the pod's totals in pod scope; the
             kubelet's order is devices, CPU, memory.
         distance: see `merge`.
+        tie_break: see `merge`.
 
     Raises:
         TopologyAffinityError: the policy does not admit the merged hint.
     """
-    merged = merge(policy, nodes, providers, distance=distance)
+    merged = merge(policy, nodes, providers, distance=distance, tie_break=tie_break)
     if not admits(policy, merged):
         raise TopologyAffinityError(_refusal(policy, merged, providers))
     return merged
