@@ -50,6 +50,41 @@ class Effect(StrEnum):
     UPDATE = "update"
 
 
+class UncoreCacheRule(StrEnum):
+    """What prefer-align-cpus-by-uncorecache does.
+
+    KUBELET tries the fullest caches first, as the kubelet does; KEP_4800 goes through the caches by
+    number, as the text of KEP-4800 has it, and only where NUMA nodes have several of them.
+    """
+
+    KUBELET = "kubelet"
+    KEP_4800 = "kep-4800"
+
+
+class UncoreCacheFit(StrEnum):
+    """Which of all ways to choose exclusive CPUs is taken."""
+
+    FIRST = "first"
+    BEST = "best"
+
+
+class TopologyTieBreak(StrEnum):
+    """Which of equally good NUMA node masks is taken."""
+
+    PACKED = "packed"
+    SPREAD = "spread"
+    BEST_FIT = "best-fit"
+
+
+class SMTOddCounts(StrEnum):
+    """What becomes of a number of exclusive CPUs that does not fill its last core."""
+
+    KUBELET = "kubelet"
+    REJECT = "reject"
+    ROUND_UP = "round-up"
+    ALLOW = "allow"
+
+
 @dataclass(frozen=True, slots=True)
 class ReservedMemory:
     """Memory of one NUMA node kept for the system; `resource` is `memory` or `hugepages-SIZE`."""
@@ -63,9 +98,22 @@ class ReservedMemory:
 class Options:
     """Validated choices, independent of the machine; defaults as the kubelet's, cpu policy static.
 
+    Differs: the kubelet's default for max_allowable_numa_nodes is 8.
+
     Attributes:
         full_pcpus_only: exclusive CPUs only as whole cores.
+        distribute_cpus_across_numa: exclusive CPUs in equal shares where one NUMA node is too small.
+        distribute_cpus_across_cores: exclusive CPUs one by one, whole cores not preferred.
+        align_by_socket: the sockets of the hinted NUMA nodes count, not the nodes themselves.
+        strict_cpu_reservation: reserved CPUs are not part of the shared pool.
         prefer_align_cpus_by_uncore_cache: pack exclusive CPUs by uncore cache.
+        uncore_cache_rule: how caches are packed.
+        uncore_cache_fit: first as the kubelet orders places, or the best of all choices.
+        strict_uncore_cache: refuse what cannot stay in one uncore cache; with the best fit only.
+        smt_odd_counts: what becomes of a number of CPUs that does not fill its last core.
+        topology_tie_break: which of equally good NUMA node masks is taken.
+        prefer_closest_numa_nodes: of equally many NUMA nodes those closest to each other.
+        max_allowable_numa_nodes: refuse to start on a machine with more; None for no limit.
         reserved_memory: per NUMA node, used by the Static memory policy.
         pool_floor: also write the shared pool to the Burstable and BestEffort slices.
         never_refuse: namespaces whose containers run in the shared pool rather than being refused.
@@ -74,7 +122,18 @@ class Options:
 
     cpu_manager_policy: CPUManagerPolicy = CPUManagerPolicy.STATIC
     full_pcpus_only: bool = False
+    distribute_cpus_across_numa: bool = False
+    distribute_cpus_across_cores: bool = False
+    align_by_socket: bool = False
+    strict_cpu_reservation: bool = False
     prefer_align_cpus_by_uncore_cache: bool = False
+    uncore_cache_rule: UncoreCacheRule = UncoreCacheRule.KUBELET
+    uncore_cache_fit: UncoreCacheFit = UncoreCacheFit.FIRST
+    strict_uncore_cache: bool = False
+    smt_odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
+    topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
+    prefer_closest_numa_nodes: bool = False
+    max_allowable_numa_nodes: int | None = None
     topology_manager_policy: TopologyManagerPolicy = TopologyManagerPolicy.NONE
     topology_manager_scope: TopologyManagerScope = TopologyManagerScope.CONTAINER
     memory_manager_policy: MemoryManagerPolicy = MemoryManagerPolicy.NONE
