@@ -13,14 +13,15 @@ from nri_plugin.errors import AdmissionError, NotYetSupportedError
 from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, Node, Options, TopologyManagerScope
 from nri_plugin.policy.admission import admit
-from nri_plugin.policy.cpu_assignment import take_packed
+from nri_plugin.policy.cpu_choice import take_cpus
 from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes
 from nri_plugin.policy.device_hints import device_wishes
+from nri_plugin.policy.distances import distances_of
 from nri_plugin.policy.hints import Hint, Provider, Wish
 from nri_plugin.policy.memory_assignment import allocate_memory
 from nri_plugin.policy.memory_hints import memory_wishes
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState, memory_machine, memory_state
-from nri_plugin.policy.merge import MergedHint
+from nri_plugin.policy.merge import Distance, MergedHint
 from nri_plugin.policy.tables import CPUTables, cpu_tables
 from nri_plugin.state import Allocation, MemoryBlock, Phase, PodRecord, QOSClass, State
 from nri_plugin.topology import Topology
@@ -53,6 +54,12 @@ def _memory_machine_of(node: Node) -> MemoryMachine:
     return memory_machine(node.topology, node.options.reserved_memory)
 
 
+@lru_cache(maxsize=4)
+def _distance_of(node: Node) -> Distance | None:
+    distances = distances_of(node.topology) if node.options.prefer_closest_numa_nodes else None
+    return distances.total if distances else None
+
+
 def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
     """Which CPUs are reserved when only their number is configured: those the policy takes first.
 
@@ -61,12 +68,7 @@ def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
 
     Source: kubelet v1.36 policy_static.go, NewStaticPolicy.
     """
-    return take_packed(
-        cpu_tables(topology),
-        topology.online,
-        count,
-        prefer_uncore_cache=options.prefer_align_cpus_by_uncore_cache,
-    )
+    return take_cpus(cpu_tables(topology), topology.online, count, options)
 
 
 def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
@@ -195,12 +197,23 @@ def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: Containe
 def _merged(node: Node, state: State, request: ContainerRequest, count: int, reusable: CPUSet) -> MergedHint:
     providers: list[Provider] = [
         device_wishes(node.topology.node_ids, request.devices),
-        cpu_wishes(tables_of(node), count, state.available(node), reusable=reusable),
+        cpu_wishes(
+            tables_of(node),
+            count,
+            state.available(node),
+            reusable=reusable,
+            align_by_socket=node.options.align_by_socket,
+        ),
     ]
     memory = _memory_request(node, request)
     if memory:
         providers.append(memory_wishes(_memory_state(node, state), memory))
-    return admit(node.options.topology_manager_policy, node.topology.node_mask, providers)
+    return admit(
+        node.options.topology_manager_policy,
+        node.topology.node_mask,
+        providers,
+        distance=_distance_of(node),
+    )
 
 
 def _take_cpus(node: Node, state: State, count: int, hint: MergedHint, reusable: CPUSet) -> CPUSet:
@@ -211,8 +224,7 @@ def _take_cpus(node: Node, state: State, count: int, hint: MergedHint, reusable:
         hint.affinity,
         reserved=node.reserved,
         reusable=reusable,
-        full_pcpus_only=node.options.full_pcpus_only,
-        prefer_uncore_cache=node.options.prefer_align_cpus_by_uncore_cache,
+        options=node.options,
     )
 
 

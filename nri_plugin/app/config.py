@@ -10,13 +10,15 @@ from typing import Any
 
 from nri_plugin.app import config_yaml as source
 from nri_plugin.app.config_keys import KEYS, Settings
-from nri_plugin.app.config_rules import reserved_cpu_count, violations
+from nri_plugin.app.config_rules import reserved_cpu_count, topology_choice, violations
 from nri_plugin.app.config_values import unknown
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import ConfigError
 from nri_plugin.options import CPUManagerPolicy, Node, Options
-from nri_plugin.policy.cpu_assignment import take_packed
-from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.placement import reserved_cpus
+from nri_plugin.policy import option_checks
+from nri_plugin.policy.distances import distances_of
+from nri_plugin.policy.option_checks import TopologyChoice, check_nodes, check_sockets
 from nri_plugin.topology import Topology
 
 DEFAULT_PATH = "/etc/nri-pin/config.yaml"
@@ -75,6 +77,7 @@ class Config:
             ConfigError: the configuration names CPUs or NUMA nodes this machine does not have.
         """
         self._check_memory_nodes(topology)
+        self._check_options(topology)
         return Node(topology, self.options, self.reserved(topology))
 
     def reserved(self, topology: Topology) -> CPUSet:
@@ -95,10 +98,7 @@ class Config:
         if self.reserved_cpu_count > len(online):
             detail = f"reserves {self.reserved_cpu_count} CPUs, {len(online)} are online; reserve fewer"
             raise ConfigError(f"{self.source}: kubeReserved", detail)
-        by_cache = self.options.prefer_align_cpus_by_uncore_cache
-        return take_packed(
-            cpu_tables(topology), online, self.reserved_cpu_count, prefer_uncore_cache=by_cache
-        )
+        return reserved_cpus(topology, self.options, self.reserved_cpu_count)
 
     def _check_online(self, online: CPUSet) -> None:
         missing = self.reserved_system_cpus - online
@@ -107,6 +107,19 @@ class Config:
                 f"{self.source}: reservedSystemCPUs",
                 f"CPUs {missing} are not online on this machine, online are {online}; reserve some of these",
             )
+
+    def _check_options(self, topology: Topology) -> None:
+        key = "cpuManagerPolicyOptions"
+        try:
+            if self.options.align_by_socket:
+                check_sockets(len(topology.sockets), sum(1 for node in topology.nodes if node.cpus))
+            key = "topologyManagerPolicyOptions"
+            choice = TopologyChoice(
+                self.options.prefer_closest_numa_nodes, self.options.max_allowable_numa_nodes
+            )
+            check_nodes(choice, len(topology.nodes), distances_known=distances_of(topology) is not None)
+        except ConfigError as error:
+            raise ConfigError(f"{self.source}: {key}", error.detail) from None
 
     def _check_memory_nodes(self, topology: Topology) -> None:
         known = {node.id for node in topology.nodes}
@@ -207,11 +220,19 @@ def _present(mount: str, below: str) -> Iterator[str]:
 
 
 def _options(settings: Settings) -> Options:
-    on = settings.cpu_manager_policy_options
+    on = option_checks.cpu_options_on(settings.cpu_manager_policy_options, settings.feature_gates)
+    topology = topology_choice(settings, source.Place(""))
     return Options(
         cpu_manager_policy=settings.cpu_manager_policy,
-        full_pcpus_only="full-pcpus-only" in on,
-        prefer_align_cpus_by_uncore_cache="prefer-align-cpus-by-uncorecache" in on,
+        full_pcpus_only=option_checks.FULL_PCPUS in on,
+        distribute_cpus_across_numa=option_checks.ACROSS_NUMA in on,
+        distribute_cpus_across_cores=option_checks.ACROSS_CORES in on,
+        align_by_socket=option_checks.BY_SOCKET in on,
+        strict_cpu_reservation=option_checks.STRICT in on,
+        prefer_align_cpus_by_uncore_cache=option_checks.BY_CACHE in on,
+        uncore_cache_rule=settings.uncore_cache_rule,
+        prefer_closest_numa_nodes=topology.prefer_closest,
+        max_allowable_numa_nodes=topology.node_limit,
         topology_manager_policy=settings.topology_manager_policy,
         topology_manager_scope=settings.topology_manager_scope,
         memory_manager_policy=settings.memory_manager_policy,

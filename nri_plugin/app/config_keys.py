@@ -19,6 +19,7 @@ from nri_plugin.options import (
     ReservedMemory,
     TopologyManagerPolicy,
     TopologyManagerScope,
+    UncoreCacheRule,
 )
 
 DEFAULT_EVICTION_BYTES = 100 << 20
@@ -30,7 +31,8 @@ class Settings:
     """The configuration as written, each value right by itself.
 
     Attributes:
-        cpu_manager_policy_options: names of the options that are on.
+        cpu_manager_policy_options: texts by name.
+        topology_manager_policy_options: texts by name.
         eviction_hard: bytes, or a percentage as written.
         sysfs_root: None to look for a host mount.
         cgroup_root: None to look for a host mount.
@@ -40,10 +42,10 @@ class Settings:
     """
 
     cpu_manager_policy: CPUManagerPolicy = CPUManagerPolicy.STATIC
-    cpu_manager_policy_options: frozenset[str] = frozenset()
+    cpu_manager_policy_options: Mapping[str, str] = field(default_factory=dict)
     topology_manager_policy: TopologyManagerPolicy = TopologyManagerPolicy.NONE
     topology_manager_scope: TopologyManagerScope = TopologyManagerScope.CONTAINER
-    topology_manager_policy_options: frozenset[str] = frozenset()
+    topology_manager_policy_options: Mapping[str, str] = field(default_factory=dict)
     memory_manager_policy: MemoryManagerPolicy = MemoryManagerPolicy.NONE
     reserved_memory: tuple[ReservedMemory, ...] = ()
     reserved_system_cpus: CPUSet = field(default=CPUSet())
@@ -60,7 +62,7 @@ class Settings:
     pool_floor: bool = True
     never_refuse: frozenset[str] = frozenset()
     repair_mems: bool = False
-    uncore_cache_rule: str = "kubelet"
+    uncore_cache_rule: UncoreCacheRule = UncoreCacheRule.KUBELET
     device_hints: bool = True
     nic_locality: str = "sysfs"
     exporter_socket: str | None = None
@@ -98,7 +100,7 @@ KEYS: Mapping[str, Key] = {
     "poolFloor": Key("pool_floor", source.flag),
     "neverRefuse": Key("never_refuse", values.namespaces),
     "repairMems": Key("repair_mems", values.not_yet),
-    "uncoreCacheRule": Key("uncore_cache_rule", values.one_of("kubelet", later=("kep-4800",))),
+    "uncoreCacheRule": Key("uncore_cache_rule", values.choice(UncoreCacheRule)),
     "deviceHints": Key("device_hints", source.flag),
     "nicLocality": Key("nic_locality", values.one_of("sysfs")),
     "exporterSocket": Key("exporter_socket", values.absolute_path),

@@ -11,24 +11,10 @@ from nri_plugin.app import config_yaml as source
 from nri_plugin.app.config_values import amount, either, go_bool, unknown, whole_bytes
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.options import ReservedMemory
-
-CPU_OPTIONS = ("full-pcpus-only", "prefer-align-cpus-by-uncorecache")
-CPU_OPTIONS_LATER = (
-    "distribute-cpus-across-numa",
-    "distribute-cpus-across-cores",
-    "align-by-socket",
-    "strict-cpu-reservation",
-)
-TOPOLOGY_OPTIONS_LATER = ("prefer-closest-numa-nodes", "max-allowable-numa-nodes")
+from nri_plugin.policy.option_checks import CPU_OPTIONS, GATES, TOPOLOGY_OPTIONS
 
 # Source: the gates of kubelet 1.36 that touch these managers. True: may be set either way.
-FEATURE_GATES: Mapping[str, bool] = {
-    "CPUManagerPolicyOptions": True,
-    "CPUManagerPolicyAlphaOptions": True,
-    "CPUManagerPolicyBetaOptions": True,
-    "TopologyManagerPolicyOptions": True,
-    "TopologyManagerPolicyAlphaOptions": True,
-    "TopologyManagerPolicyBetaOptions": True,
+FEATURE_GATES: Mapping[str, bool] = dict.fromkeys(GATES, True) | {
     "MemoryManager": True,
     "PodLevelResources": True,
     "PodLevelResourceManagers": False,
@@ -77,25 +63,29 @@ def eviction(value: source.Value) -> str | int:
     return written if _PERCENTAGE.match(written) else whole_bytes(memory)
 
 
-def cpu_options(value: source.Value) -> frozenset[str]:
-    """The CPU manager's options that are on."""
-    return frozenset(_options_on(source.section(value), CPU_OPTIONS, CPU_OPTIONS_LATER))
+def cpu_options(value: source.Value) -> Mapping[str, str]:
+    """The CPU Manager's options as written, each of them a boolean."""
+    found = _options(value, tuple(CPU_OPTIONS))
+    for entry in found.entries.values():
+        go_bool(entry)
+    return _texts(found)
 
 
-def topology_options(value: source.Value) -> frozenset[str]:
-    """The topology manager's options that are on."""
-    return frozenset(_options_on(source.section(value), (), TOPOLOGY_OPTIONS_LATER))
+def topology_options(value: source.Value) -> Mapping[str, str]:
+    """The Topology Manager's options as written; its policy none never looks at their values."""
+    return _texts(_options(value, tuple(TOPOLOGY_OPTIONS)))
 
 
-def _options_on(found: source.Section, known: tuple[str, ...], later: tuple[str, ...]) -> Iterator[str]:
-    for name, entry in found.entries.items():
-        if name not in known + later:
-            raise unknown(found.keys[name], name, known + later)
-        is_on = name == "max-allowable-numa-nodes" or go_bool(entry)
-        if is_on and name in later:
-            raise found.keys[name].error("not yet supported by this version; remove it")
-        if is_on:
-            yield name
+def _options(value: source.Value, known: tuple[str, ...]) -> source.Section:
+    found = source.section(value)
+    for name, place in found.keys.items():
+        if name not in known:
+            raise unknown(place, name, known)
+    return found
+
+
+def _texts(found: source.Section) -> Mapping[str, str]:
+    return {name: source.scalar(entry).text for name, entry in found.entries.items()}
 
 
 def feature_gates(value: source.Value) -> Mapping[str, bool]:

@@ -1,13 +1,15 @@
 """The kubelet's checks that involve more than one key."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from math import ceil
 
 from nri_plugin.app.config_keys import Settings
 from nri_plugin.app.config_yaml import Place
 from nri_plugin.errors import ConfigError
-from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy
+from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
+from nri_plugin.policy import option_checks
 
 PlaceOf = Callable[[str], Place]
 
@@ -15,7 +17,7 @@ PlaceOf = Callable[[str], Place]
 def violations(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
     """What is wrong with values that are each right by themselves."""
     yield from _cpu_rules(settings, place_of)
-    yield from _gate_rules(settings, place_of)
+    yield from _option_rules(settings, place_of)
     yield from _memory_rules(settings, place_of)
 
 
@@ -49,14 +51,40 @@ def _cpu_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
         )
 
 
-def _gate_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
-    """Source: kubelet 1.36, where prefer-align-cpus-by-uncorecache is a beta option."""
-    beta = settings.feature_gates.get("CPUManagerPolicyBetaOptions", True)
-    if not beta and "prefer-align-cpus-by-uncorecache" in settings.cpu_manager_policy_options:
-        yield place_of("cpuManagerPolicyOptions").error(
-            "prefer-align-cpus-by-uncorecache is a beta option and featureGates turns "
-            "CPUManagerPolicyBetaOptions off; turn one of them round"
-        )
+def _option_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    try:
+        with _at(place_of("cpuManagerPolicyOptions")):
+            on = option_checks.cpu_options_on(settings.cpu_manager_policy_options, settings.feature_gates)
+            if option_checks.BY_SOCKET in on:
+                option_checks.check_align_by_socket(settings.topology_manager_policy)
+    except ConfigError as error:
+        yield error
+    try:
+        topology_choice(settings, place_of("topologyManagerPolicyOptions"))
+    except ConfigError as error:
+        yield error
+
+
+def topology_choice(settings: Settings, place: Place) -> option_checks.TopologyChoice:
+    """The Topology Manager's options; under its policy none they have no effect.
+
+    Raises:
+        ConfigError: a value that cannot be read.
+    """
+    if settings.topology_manager_policy is TopologyManagerPolicy.NONE:
+        return option_checks.TopologyChoice()
+    with _at(place):
+        given = settings.topology_manager_policy_options
+        return option_checks.topology_options_on(given, settings.feature_gates)
+
+
+@contextmanager
+def _at(place: Place) -> Iterator[None]:
+    """Say where in the configuration what is refused stands."""
+    try:
+        yield
+    except ConfigError as error:
+        raise place.error(error.detail) from None
 
 
 def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError
+from nri_plugin.options import UncoreCacheRule
 from nri_plugin.policy.tables import CPUTables
 
 
@@ -22,6 +23,7 @@ def take_packed(
     count: int,
     *,
     prefer_uncore_cache: bool = False,
+    cache_rule: UncoreCacheRule = UncoreCacheRule.KUBELET,
     spread: bool = False,
 ) -> CPUSet:
     """`count` CPUs out of `available`; nothing for a count of zero or less.
@@ -32,6 +34,7 @@ def take_packed(
         count: how many are wanted.
         prefer_uncore_cache: keep to one uncore cache where whole caches or one rest fit
             (the option prefer-align-cpus-by-uncorecache).
+        cache_rule: in which order caches are tried, and when one is used.
         spread: leave out the stage of whole cores and take the rest by CPU number inside the
             fullest socket (the sorting that the option distribute-cpus-across-cores selects).
 
@@ -48,7 +51,9 @@ def take_packed(
     if taker.free.bit_count() < count:
         raise InsufficientCPUsError(count, len(available))
     taker.take_whole_nodes_and_sockets()
-    if prefer_uncore_cache:
+    if prefer_uncore_cache and cache_rule is UncoreCacheRule.KEP_4800:
+        taker.take_caches_by_number()
+    elif prefer_uncore_cache:
         taker.take_caches()
     if not spread:
         taker.take_whole_cores()
@@ -144,6 +149,26 @@ class _Taker:
             if not self.need:
                 return
             self.take_part_of_cache(cache)
+
+    def take_caches_by_number(self) -> None:
+        """One pass over the caches, by number; nothing where no NUMA node has CPUs of two of them.
+
+        A cache is taken whole where it is wholly free and not larger than the need; else the need is
+        taken from it where it fits in; else the next one is looked at.
+
+        Source: KEP-4800, the text; the kubelet goes by fullest places instead.
+        """
+        tables = self.tables
+        if all(len(tables.caches_in[node]) < 2 for node in tables.node_sets):
+            return
+        for cache in tables.cores_in_cache:
+            room = cache & self.free
+            if not self.need:
+                return
+            if room == cache and cache.bit_count() <= self.need:
+                self.take(cache)
+            elif room.bit_count() >= self.need:
+                self.take(take_packed(tables, CPUSet(room), self.need).mask)
 
     def take_part_of_cache(self, cache: int) -> None:
         """Take the free CPUs of the lowest cores of `cache`, if they are exactly as many as needed.

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.nodemask import NodeMask
-from nri_plugin.policy.cpu_assignment import take_packed
+from nri_plugin.options import Options
+from nri_plugin.policy.cpu_choice import take_cpus
 from nri_plugin.policy.hints import (
     LISTED_NODES,
     Family,
@@ -23,6 +24,7 @@ from nri_plugin.policy.hints import (
 from nri_plugin.policy.tables import CPUTables
 
 NO_CPUS = CPUSet()
+DEFAULTS = Options()
 
 
 def exclusive_count(cpu_milli: int, *, guaranteed: bool) -> int:
@@ -37,6 +39,7 @@ def cpu_wishes(
     *,
     reusable: CPUSet = NO_CPUS,
     held: CPUSet = NO_CPUS,
+    align_by_socket: bool = False,
 ) -> Provider:
     """Where `count` exclusive CPUs fit.
 
@@ -46,6 +49,9 @@ def cpu_wishes(
         available: CPUs on offer to anybody.
         reusable: CPUs of the pod's init containers, on offer to this container too. Hints cover all of them.
         held: what the container already has: then only that is hinted at, and nothing when the size changed.
+        align_by_socket: masks on as few sockets as can be are preferred too, however many nodes they have.
+
+    Differs: beyond eight NUMA nodes align_by_socket prefers no other masks than the narrowest.
     """
     if count <= 0:
         return None
@@ -54,10 +60,11 @@ def cpu_wishes(
             why = f"cpu: {count} wanted, but the container already holds {len(held)} ({held})"
             return (Wish("cpu", (), why=why),)
         available, reusable = held, CPUSet()
-    return (_wish(tables, count, (available | reusable).mask & tables.online, reusable.mask),)
+    free = (available | reusable).mask & tables.online
+    return (_wish(tables, count, free, reusable.mask, align_by_socket=align_by_socket),)
 
 
-def _wish(tables: CPUTables, count: int, free: int, reusable: int) -> Wish:
+def _wish(tables: CPUTables, count: int, free: int, reusable: int, *, align_by_socket: bool) -> Wish:
     """A mask is a hint when its nodes have enough free CPUs and all reusable ones.
 
     It is preferred when no smaller mask has enough CPUs in all, those in use and reserved included.
@@ -69,8 +76,9 @@ def _wish(tables: CPUTables, count: int, free: int, reusable: int) -> Wish:
     why = _why(count, free_by_node, total_by_node)
     if len(tables.nodes) <= LISTED_NODES:
         sums = sums_by_mask(free_by_node)
+        fewest_sockets = _fewest_sockets(tables, narrowest) if align_by_socket else 0
         hints = tuple(
-            Hint(mask, size == narrowest)
+            Hint(mask, size == narrowest or (fewest_sockets > 0 and _sockets(tables, mask) == fewest_sockets))
             for mask, size in masks_in_order(tuple(free_by_node))
             if sums[mask] >= count and required & ~mask == 0
         )
@@ -79,6 +87,16 @@ def _wish(tables: CPUTables, count: int, free: int, reusable: int) -> Wish:
         return Wish("cpu", (), why=why)
     every = sum(1 << node for node in free_by_node)
     return Wish("cpu", (), Family(every, required, (Need(count, free_by_node),), narrowest), why)
+
+
+def _fewest_sockets(tables: CPUTables, nodes: int) -> int:
+    """How many sockets so many NUMA nodes take at least; 0 where a node is wider than a socket."""
+    return -(-nodes // tables.nodes_per_socket) if tables.nodes_per_socket else 0
+
+
+def _sockets(tables: CPUTables, nodes: int) -> int:
+    cpus = tables.cpus_in(nodes)
+    return sum(1 for socket in tables.sockets if socket & cpus)
 
 
 def _why(count: int, free_by_node: Mapping[int, int], total_by_node: Mapping[int, int]) -> str:
@@ -95,10 +113,11 @@ def allocate_cpus(
     reserved: CPUSet = NO_CPUS,
     reusable: CPUSet = NO_CPUS,
     held: CPUSet = NO_CPUS,
-    full_pcpus_only: bool = False,
-    prefer_uncore_cache: bool = False,
+    options: Options = DEFAULTS,
 ) -> CPUSet:
     """The exclusive CPUs of a container: as many as fit on the nodes of `affinity`, the rest anywhere.
+
+    With align-by-socket the sockets of these nodes take the place of the nodes.
 
     Args:
         tables: the machine.
@@ -108,30 +127,33 @@ def allocate_cpus(
         reserved: CPUs for the system, never in `available`.
         reusable: CPUs of the pod's init containers, on offer too but not preferred.
         held: what the container already has; then that is the answer.
-        full_pcpus_only: refuse what is no whole number of cores.
-        prefer_uncore_cache: see `take_packed`.
+        options: how CPUs are chosen; full_pcpus_only refuses what is no whole number of cores.
 
     Raises:
-        SMTAlignmentError: `full_pcpus_only` and the count does not fill cores or exceeds what is free
+        SMTAlignmentError: full_pcpus_only and the count does not fill cores or exceeds what is free
             beside the cores of reserved CPUs. Checked first, as the kubelet does, even when `held`.
         InsufficientCPUsError: fewer CPUs are on offer than wanted.
     """
     if count <= 0:
         return CPUSet()
-    if full_pcpus_only:
+    if options.full_pcpus_only:
         check_full_pcpus(tables, count, available, reserved)
     if held:
         return held
     on_offer = available | reusable
     aligned = CPUSet()
     if affinity is not None:
-        near = on_offer & CPUSet(tables.cpus_in(affinity.mask))
-        aligned = take_packed(tables, near, min(count, len(near)), prefer_uncore_cache=prefer_uncore_cache)
+        near = on_offer & CPUSet(_near(tables, affinity, options))
+        aligned = take_cpus(tables, near, min(count, len(near)), options)
     rest = count - len(aligned)
     left = on_offer - aligned
     if len(left) < rest:
         raise InsufficientCPUsError(rest, len(left), _found_so_far(count, aligned, affinity))
-    return aligned | take_packed(tables, left, rest, prefer_uncore_cache=prefer_uncore_cache)
+    return aligned | take_cpus(tables, left, rest, options)
+
+
+def _near(tables: CPUTables, affinity: NodeMask, options: Options) -> int:
+    return (tables.sockets_of if options.align_by_socket else tables.cpus_in)(affinity.mask)
 
 
 def _found_so_far(count: int, aligned: CPUSet, affinity: NodeMask | None) -> str:

@@ -33,6 +33,7 @@ class CPUTables:
         cpus_per_core: average rounded down, the kubelet's idea of a whole core.
         cpus_per_socket: average rounded down, the kubelet's idea of a whole socket.
         cpus_per_cache: average rounded down.
+        nodes_per_socket: average rounded down; 0 where there are more sockets than NUMA nodes.
     """
 
     online: int
@@ -49,6 +50,7 @@ class CPUTables:
     cpus_per_core: int
     cpus_per_socket: int
     cpus_per_cache: int
+    nodes_per_socket: int
 
     def siblings_of(self, cpus: int) -> int:
         """All threads of all cores that have a thread in `cpus`."""
@@ -64,6 +66,15 @@ class CPUTables:
         for node, cpus in self.nodes:
             if nodes >> node & 1:
                 mask |= cpus
+        return mask
+
+    def sockets_of(self, nodes: int) -> int:
+        """All CPUs of all sockets that share a CPU with the NUMA nodes in the mask `nodes`."""
+        mask = 0
+        for node, cpus in self.nodes:
+            if nodes >> node & 1:
+                for socket in self.sockets_in[cpus]:
+                    mask |= socket
         return mask
 
     def nodes_of(self, cpus: int) -> int:
@@ -98,6 +109,7 @@ def cpu_tables(topology: Topology) -> CPUTables:
         cpus_per_core=_average(total, len(cores)),
         cpus_per_socket=_average(total, len(sockets)),
         cpus_per_cache=_average(total, len(caches)),
+        nodes_per_socket=_average(len(nodes), len(sockets)),
     )
 
 

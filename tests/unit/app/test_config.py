@@ -13,6 +13,7 @@ from nri_plugin.options import (
     ReservedMemory,
     TopologyManagerPolicy,
     TopologyManagerScope,
+    UncoreCacheRule,
 )
 from nri_plugin.topology import Topology
 
@@ -184,13 +185,6 @@ def test_a_wrong_value_is_refused_with_place_and_expectation(text: str, error: s
 @pytest.mark.parametrize(
     "text",
     [
-        "cpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}",
-        "cpuManagerPolicyOptions: {distribute-cpus-across-cores: 'true'}",
-        "cpuManagerPolicyOptions: {align-by-socket: t}",
-        "cpuManagerPolicyOptions: {strict-cpu-reservation: 'T'}",
-        "topologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'true'}",
-        "topologyManagerPolicyOptions: {max-allowable-numa-nodes: '16'}",
-        "uncoreCacheRule: kep-4800",
         "repairMems: true",
         "featureGates: {PodLevelResourceManagers: true}",
         "memoryManagerPolicy: Static\nevictionHard: {memory.available: 5%}",
@@ -200,8 +194,116 @@ def test_what_a_later_version_brings_is_refused_by_name(text: str) -> None:
     assert "not yet supported" in error_of(f"{text}\n{SMALLEST}")
 
 
-def test_an_option_of_a_later_version_may_be_off() -> None:
-    load_text(f"cpuManagerPolicyOptions: {{strict-cpu-reservation: 'false'}}\n{SMALLEST}", "f")
+ALPHA = "featureGates: {CPUManagerPolicyAlphaOptions: true}\n"
+CLOSEST = "topologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'true'}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "attribute", "value"),
+    [
+        ("cpuManagerPolicyOptions: {distribute-cpus-across-numa: T}", "distribute_cpus_across_numa", True),
+        (
+            ALPHA + "cpuManagerPolicyOptions: {distribute-cpus-across-cores: 1}",
+            "distribute_cpus_across_cores",
+            True,
+        ),
+        (ALPHA + "cpuManagerPolicyOptions: {align-by-socket: t}", "align_by_socket", True),
+        ("cpuManagerPolicyOptions: {strict-cpu-reservation: 'T'}", "strict_cpu_reservation", True),
+        ("cpuManagerPolicyOptions: {strict-cpu-reservation: 'false'}", "strict_cpu_reservation", False),
+        (f"topologyManagerPolicy: restricted\n{CLOSEST}", "prefer_closest_numa_nodes", True),
+        (CLOSEST, "prefer_closest_numa_nodes", False),
+        (
+            "topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {max-allowable-numa-nodes: 16}",
+            "max_allowable_numa_nodes",
+            16,
+        ),
+        ("topologyManagerPolicyOptions: {max-allowable-numa-nodes: few}", "max_allowable_numa_nodes", None),
+        ("uncoreCacheRule: kep-4800", "uncore_cache_rule", UncoreCacheRule.KEP_4800),
+    ],
+)
+def test_options_reach_decisions_and_policy_none_looks_at_none(
+    text: str, attribute: str, value: object
+) -> None:
+    assert getattr(load_text(f"{text}\n{SMALLEST}", "f").options, attribute) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            (
+                "featureGates: {CPUManagerPolicyBetaOptions: false}\n"
+                "cpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}"
+            ),
+            (
+                "f:2:1: cpuManagerPolicyOptions: CPU Manager Policy Beta-level Options not enabled, but option "
+                '"distribute-cpus-across-numa" provided; set featureGates CPUManagerPolicyBetaOptions: true'
+            ),
+        ),
+        (
+            "cpuManagerPolicyOptions: {align-by-socket: 'false'}",
+            'CPU Manager Policy Alpha-level Options not enabled, but option "align-by-socket" provided',
+        ),
+        (
+            "featureGates: {CPUManagerPolicyOptions: false}\ncpuManagerPolicyOptions: {full-pcpus-only: t}",
+            'CPU Manager policy options map[full-pcpus-only:t] require feature gates "CPUManagerPolicyOptions"',
+        ),
+        (
+            "featureGates: {TopologyManagerPolicyOptions: false}\ntopologyManagerPolicy: restricted\n"
+            + CLOSEST,
+            (
+                "f:3:1: topologyManagerPolicyOptions: Topology Manager policy options map[prefer-closest-numa-nodes:"
+                'true] require feature gates "TopologyManagerPolicyOptions" enabled'
+            ),
+        ),
+        (
+            "cpuManagerPolicyOptions: {distribute-cpus-across-numa: t, prefer-align-cpus-by-uncorecache: t}",
+            "static policy options prefer-align-cpus-by-uncorecache and distribute-cpus-across-numa can not be",
+        ),
+        (
+            ALPHA + "cpuManagerPolicyOptions: {align-by-socket: t}\ntopologyManagerPolicy: single-numa-node",
+            "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket",
+        ),
+        (
+            "topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {max-allowable-numa-nodes: 7}",
+            'the minimum value of "max-allowable-numa-nodes" should not be less than 8, found 7',
+        ),
+    ],
+)
+def test_options_the_kubelet_refuses_are_refused_with_its_reason(text: str, error: str) -> None:
+    assert error in error_of(f"{text}\n{SMALLEST}")
+
+
+def machine_of(nodes: int, sockets: int, *, distances: bool) -> Topology:
+    rows = [(node, node, node * sockets // nodes, node, 0) for node in range(nodes)]
+    known = {node: [10 + abs(node - other) for other in range(nodes)] for node in range(nodes)}
+    return Topology.from_rows(rows, distances=known if distances else None)
+
+
+def test_closest_nodes_need_a_machine_that_tells_its_distances() -> None:
+    config = load_text(f"topologyManagerPolicy: restricted\n{CLOSEST}{SMALLEST}", "f")
+    assert config.node(machine_of(2, 1, distances=True)).options.prefer_closest_numa_nodes
+    with pytest.raises(ConfigError, match="f: topologyManagerPolicyOptions: cannot discover NUMA topology"):
+        config.node(machine_of(2, 1, distances=False))
+
+
+def test_a_limit_of_numa_nodes_is_enforced_and_there_is_none_by_default() -> None:
+    text = f"topologyManagerPolicy: restricted\n{SMALLEST}"
+    limit = "topologyManagerPolicyOptions: {max-allowable-numa-nodes: 8}"
+    machine = machine_of(9, 1, distances=False)
+    assert load_text(text, "f").node(machine).topology is machine
+    with pytest.raises(
+        ConfigError, match="unsupported on machines with more than 8 NUMA Nodes: this one has 9"
+    ):
+        load_text(text + limit, "f").node(machine)
+
+
+def test_alignment_by_socket_needs_as_many_numa_nodes_as_sockets() -> None:
+    config = load_text(f"{ALPHA}cpuManagerPolicyOptions: {{align-by-socket: t}}\n{SMALLEST}", "f")
+    two_sockets_on_a_node = Topology.from_rows([(0, 0, 0, 0, 0), (1, 1, 1, 0, 0)])
+    with pytest.raises(ConfigError, match="f: cpuManagerPolicyOptions: Align by socket is not compatible"):
+        config.node(two_sockets_on_a_node)
+    assert config.node(machine_of(2, 1, distances=False)).options.align_by_socket
 
 
 def test_all_errors_are_listed_in_the_order_of_the_file() -> None:
@@ -240,12 +342,6 @@ def test_policy_none_has_no_options_and_reserves_nothing() -> None:
     assert load_text("cpuManagerPolicy: none\nreservedSystemCPUs: 0", "f").reserved(MACHINE) == CPUSet()
     text = "cpuManagerPolicy: none\ncpuManagerPolicyOptions: {full-pcpus-only: 'true'}"
     assert "policy none has no options, found full-pcpus-only" in error_of(text)
-
-
-def test_a_beta_option_needs_its_feature_gate() -> None:
-    text = "cpuManagerPolicyOptions: {prefer-align-cpus-by-uncorecache: 'true'}\n" + SMALLEST
-    load_text(text, "f")
-    assert "is a beta option" in error_of(text + "featureGates: {CPUManagerPolicyBetaOptions: false}")
 
 
 def static_memory(reserved: str, rest: str = "") -> str:

@@ -5,6 +5,7 @@ import pytest
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import Options
 from nri_plugin.policy.cpu_policy import (
     allocate_cpus,
     check_full_pcpus,
@@ -116,8 +117,12 @@ def test_a_shortage_names_what_was_still_wanted_and_what_was_found():
 def test_the_cache_option_reaches_the_choice():
     caches = cpu_tables(machine(1, 1, caches=2, cores=2, threads=2))
     assert allocate_cpus(caches, 2, cpus("1-7"), None) == cpus("2-3")
-    assert allocate_cpus(caches, 2, cpus("1-7"), None, prefer_uncore_cache=True) == cpus("4-5")
-    assert allocate_cpus(caches, 2, cpus("1-7"), NodeMask(1), prefer_uncore_cache=True) == cpus("4-5")
+    assert allocate_cpus(
+        caches, 2, cpus("1-7"), None, options=Options(prefer_align_cpus_by_uncore_cache=True)
+    ) == cpus("4-5")
+    assert allocate_cpus(
+        caches, 2, cpus("1-7"), NodeMask(1), options=Options(prefer_align_cpus_by_uncore_cache=True)
+    ) == cpus("4-5")
 
 
 @pytest.mark.parametrize(
@@ -136,9 +141,9 @@ def test_full_pcpus_only_refuses(count, available, reserved, text):
 def test_full_pcpus_only_counts_cpus_not_cores_and_ignores_what_is_reusable():
     check_full_pcpus(TWO, 2, cpus("0,2"), CPUSet())
     with pytest.raises(SMTAlignmentError, match="only 0 are available"):
-        allocate_cpus(TWO, 2, CPUSet(), None, reusable=cpus("0-1"), full_pcpus_only=True)
+        allocate_cpus(TWO, 2, CPUSet(), None, reusable=cpus("0-1"), options=Options(full_pcpus_only=True))
     with pytest.raises(SMTAlignmentError, match="only 0 are available"):
-        allocate_cpus(TWO, 2, CPUSet(), None, held=cpus("0-1"), full_pcpus_only=True)
+        allocate_cpus(TWO, 2, CPUSet(), None, held=cpus("0-1"), options=Options(full_pcpus_only=True))
 
 
 def test_full_pcpus_only_is_satisfied_without_smt():

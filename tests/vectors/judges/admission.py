@@ -11,7 +11,6 @@ from nri_plugin.policy.hints import Provider
 from nri_plugin.policy.merge import MergedHint
 from nri_plugin.policy.tables import CPUTables
 from tests.vectors.judges.managers import (
-    LATER_OPTIONS,
     Container,
     CPUManager,
     MemoryManager,
@@ -20,8 +19,9 @@ from tests.vectors.judges.managers import (
     shown_blocks,
 )
 from tests.vectors.judges.memory import machine_of
-from tests.vectors.judges.merging import as_pair, provider_of
+from tests.vectors.judges.merging import as_pair, distance_of, provider_of
 from tests.vectors.judges.packed import tables_of
+from tests.vectors.judges.static import compare_refusals, refusal_at_start
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict
 
 ANYWHERE = MergedHint(None, preferred=False)
@@ -34,11 +34,9 @@ def judge(document: Document) -> Iterator[Judged]:
 
 
 def judge_case(case: Case, tables: CPUTables) -> Judged:
-    later = sorted(LATER_OPTIONS & set(case["options"])) + sorted(case["tm_options"])
-    if later:
-        return Judged(case["id"], Verdict.NOT_YET, later[0])
-    if "steps" not in case["expect"]:
-        return Judged(case["id"], Verdict.NOT_YET, "checks of options at start")
+    refused = refusal_at_start(case, tables)
+    if refused or "steps" not in case["expect"]:
+        return compare_refusals(case, refused)
     node = _Node(case, tables)
     for number, (step, expect) in enumerate(zip(case["steps"], case["expect"]["steps"], strict=True)):
         on_offer = node.cpu.available
@@ -62,6 +60,8 @@ class _Node:
         self.policy = TopologyManagerPolicy(case["tm_policy"])
         self.pod_scope = case["tm_scope"] == "pod"
         self.nodes = NodeMask.from_ids(node["id"] for node in case["memory_nodes"])
+        rows = {str(node["id"]): node["distances"] for node in case["memory_nodes"]}
+        self.distance = distance_of({**case, "distances": rows})
         self.cpu = CPUManager.of(case, tables)
         self.memory = MemoryManager(machine_of(case)) if "memory_reserved" in case else None
 
@@ -93,7 +93,7 @@ class _Node:
         return None
 
     def admit(self, wishes: list[Provider]) -> MergedHint:
-        return admit(self.policy, self.nodes, wishes)
+        return admit(self.policy, self.nodes, wishes, distance=self.distance)
 
     def pod_wishes(self, pod: Pod, devices: Provider) -> list[Provider]:
         memory = [self.memory.pod_wishes(pod)] if self.memory else []

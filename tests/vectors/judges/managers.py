@@ -13,7 +13,8 @@ from nri_plugin.errors import (
     SMTAlignmentError,
     TopologyAffinityError,
 )
-from nri_plugin.policy.cpu_assignment import take_packed
+from nri_plugin.options import Options, TopologyManagerPolicy
+from nri_plugin.policy.cpu_choice import take_cpus
 from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes, exclusive_count, reusable_after
 from nri_plugin.policy.hints import Provider
 from nri_plugin.policy.memory_assignment import allocate_memory
@@ -21,17 +22,20 @@ from nri_plugin.policy.memory_hints import memory_wishes
 from nri_plugin.policy.memory_reuse import reuse_after, reuse_without, shrink_reused
 from nri_plugin.policy.memory_state import MemoryMachine, memory_state
 from nri_plugin.policy.merge import MergedHint
+from nri_plugin.policy.option_checks import (
+    GATES,
+    check_align_by_socket,
+    check_reserved_cpus,
+    check_sockets,
+    cpu_options_on,
+)
 from nri_plugin.policy.pod_totals import pod_total
 from nri_plugin.policy.tables import CPUTables
 from nri_plugin.quantity import parse_bytes, parse_cpu_milli
 from nri_plugin.state import MemoryBlock
 
-LATER_OPTIONS = {
-    "align-by-socket",
-    "distribute-cpus-across-cores",
-    "distribute-cpus-across-numa",
-    "strict-cpu-reservation",
-}
+ALL_GATES = dict.fromkeys(GATES, True)
+"""The recordings were made with every option in sight."""
 
 ERROR_CLASSES = (
     (r"SMT Alignment Error", SMTAlignmentError),
@@ -57,6 +61,29 @@ def same_error(ours: AdmissionError | None, recorded: str) -> bool:
     if kinds[0] is SMTAlignmentError or kinds[0] is InsufficientCPUsError:
         return set(re.findall(r"\d+", recorded)) <= set(re.findall(r"\d+", str(ours)))
     return True
+
+
+def options_of(given: Mapping[str, str]) -> Options:
+    """The CPU Manager's options; a ConfigError where it refuses them."""
+    on = cpu_options_on(given, ALL_GATES)
+    names = (name.replace("-", "_").replace("uncorecache", "uncore_cache") for name in on)
+    return Options(**dict.fromkeys(names, True))  # type: ignore[arg-type]
+
+
+def check_start(case: Mapping[str, Any], tables: CPUTables) -> None:
+    """What the CPU Manager looks at when it is made; a ConfigError where it refuses."""
+    if options_of(case["options"]).align_by_socket:
+        check_align_by_socket(TopologyManagerPolicy(case["tm_policy"]))
+        check_sockets(1, tables.nodes_per_socket)  # the counters as the reference was told them
+    listed = frozenset(map(int, CPUSet.parse(case["reserved_cpus"])))
+    check_reserved_cpus(listed, frozenset(map(int, CPUSet(tables.online))), case["num_reserved"])
+
+
+def same_refusal(ours: str, recorded: str) -> bool:
+    """Whether both refuse to start, and ours says what the reference says and then what to do."""
+    words = re.sub(r"^\[\w+\] ", "", recorded)
+    words = re.sub(r"size of \S* did not", "size of .* did not", re.escape(words).replace("\\ ", " "))
+    return bool(ours) == bool(recorded) and re.match(words, ours) is not None
 
 
 @dataclass(frozen=True)
@@ -124,26 +151,25 @@ class CPUManager:
 
     tables: CPUTables
     reserved: CPUSet
-    options: Mapping[str, str]
+    options: Options
     held: dict[tuple[str, str], CPUSet] = field(default_factory=dict)
     reusable: dict[str, CPUSet] = field(default_factory=dict)
 
     @classmethod
     def of(cls, case: Mapping[str, Any], tables: CPUTables) -> "CPUManager":
-        reserved = CPUSet.parse(case["reserved_cpus"]) or take_packed(
-            tables,
-            CPUSet(tables.online),
-            case["num_reserved"],
-            prefer_uncore_cache=_on(case["options"], "prefer-align-cpus-by-uncorecache"),
+        options = options_of(case["options"])
+        reserved = CPUSet.parse(case["reserved_cpus"]) or take_cpus(
+            tables, CPUSet(tables.online), case["num_reserved"], options
         )
-        return cls(tables, reserved, case["options"])
+        return cls(tables, reserved, options)
 
     @property
     def default(self) -> CPUSet:
         taken = 0
         for cpus in self.held.values():
             taken |= cpus.mask
-        return CPUSet(self.tables.online & ~taken)
+        kept = self.reserved.mask if self.options.strict_cpu_reservation else 0
+        return CPUSet(self.tables.online & ~taken & ~kept)
 
     @property
     def available(self) -> CPUSet:
@@ -160,6 +186,7 @@ class CPUManager:
             self.available,
             reusable=self.reusable.get(pod.uid, CPUSet()),
             held=self.held.get((pod.uid, container.name), CPUSet()),
+            align_by_socket=self.options.align_by_socket,
         )
 
     def pod_wishes(self, pod: Pod) -> Provider:
@@ -173,7 +200,14 @@ class CPUManager:
             assigned |= cpus or CPUSet()
         reusable = self.reusable.get(pod.uid, CPUSet()) | assigned
         held = assigned if len(assigned) == total else CPUSet()
-        return cpu_wishes(self.tables, total, self.available, reusable=reusable, held=held)
+        return cpu_wishes(
+            self.tables,
+            total,
+            self.available,
+            reusable=reusable,
+            held=held,
+            align_by_socket=self.options.align_by_socket,
+        )
 
     def allocate(self, pod: Pod, container: Container, merged: MergedHint) -> None:
         key = pod.uid, container.name
@@ -185,8 +219,7 @@ class CPUManager:
             reserved=self.reserved,
             reusable=self.reusable.get(pod.uid, CPUSet()),
             held=self.held.get(key, CPUSet()),
-            full_pcpus_only=_on(self.options, "full-pcpus-only"),
-            prefer_uncore_cache=_on(self.options, "prefer-align-cpus-by-uncorecache"),
+            options=self.options,
         )
         if not cpus:
             return
@@ -279,7 +312,3 @@ def shown_wishes(provider: Provider) -> dict[str, list] | None:
     if provider is None:
         return None
     return {w.resource: [list(hint) for hint in w.hints] for w in provider if w.hints is not None}
-
-
-def _on(options: Mapping[str, str], name: str) -> bool:
-    return options.get(name) in {"1", "t", "T", "TRUE", "true", "True"}

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from nri_plugin import bits
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.policy.distances import Distances
 from nri_plugin.policy.hints import Hint, Provider, Wish
 from nri_plugin.policy.merge import MergedHint, admits, merge
+from nri_plugin.policy.option_checks import topology_manager_refusals, topology_options_on
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
+
+KUBELET_LIMIT = 8
+"""Where a case leaves the limit of NUMA nodes out."""
 
 
 def hints_of(recorded: Sequence[Sequence] | None) -> tuple[Hint, ...] | None:
@@ -18,12 +22,16 @@ def provider_of(recorded: Mapping[str, Sequence[Sequence] | None] | None) -> Pro
     return tuple(Wish(name, hints_of(hints)) for name, hints in (recorded or {}).items())
 
 
+def distances_of(case: Case) -> Distances:
+    """The recorded distances; columns are node ids."""
+    return Distances({int(node): dict(enumerate(row)) for node, row in case["distances"].items()})
+
+
 def distance_of(case: Case) -> Callable[[int], int] | None:
-    """The sum over all ordered pairs of a mask's nodes, where the case prefers the closest nodes."""
-    if case.get("tm_options", {}).get("prefer-closest-numa-nodes") != "true" or not case.get("distances"):
+    """How masks are compared, where the case prefers the closest nodes."""
+    if not topology_options_on(case.get("tm_options", {})).prefer_closest or not case.get("distances"):
         return None
-    rows = {int(node): row for node, row in case["distances"].items()}
-    return lambda mask: sum(rows[one][other] for one in bits.iterate(mask) for other in bits.iterate(mask))
+    return distances_of(case).total
 
 
 def as_pair(merged: MergedHint) -> list:
@@ -42,14 +50,32 @@ def judge(document: Document) -> Iterator[Judged]:
 
 def judge_misc(document: Document) -> Iterator[Judged]:
     for case in document["cases"]:
-        if case["fn"] == "closest":
-            yield _closest(case)
-        else:
-            feature = {"new_manager": "checks of topologyManagerPolicyOptions"}.get(
-                case["fn"], "prefer-closest-numa-nodes"
-            )
-            yield Judged(case["id"], Verdict.NOT_YET, feature)
+        yield MISC[case["fn"]](case)
+
+
+def _average(case: Case) -> Judged:
+    ours = distances_of(case).average(NodeMask(case["mask"]))
+    return compare(case["id"], round(ours, 9), round(case["result"], 9))
 
 
 def _closest(case: Case) -> Judged:
-    return Judged(case["id"], Verdict.NOT_YET, "prefer-closest-numa-nodes")
+    ours = distances_of(case).closest(NodeMask(case["m1"]), NodeMask(case["m2"]))
+    return compare(case["id"], ours.mask, case["result"])
+
+
+def _new_manager(case: Case) -> Judged:
+    refusals = topology_manager_refusals(
+        case["tm_policy"],
+        case["tm_scope"],
+        case["tm_options"],
+        len(case["numa_nodes"]),
+        distances_known=case["distances_known"],
+        limit=KUBELET_LIMIT,
+    )
+    ours, recorded = next(refusals, ""), case["error"] or ""
+    if bool(ours) == bool(recorded) and ours.startswith(recorded):
+        return Judged(case["id"], Verdict.PASSED)
+    return Judged(case["id"], Verdict.FAILED, f"ours {ours!r} recorded {recorded!r}")
+
+
+MISC = {"average_distance": _average, "closest": _closest, "new_manager": _new_manager}

@@ -25,6 +25,9 @@ def tables_of(recorded: dict) -> CPUTables:
         cpus_per_core=average("num_cores"),
         cpus_per_socket=average("num_sockets"),
         cpus_per_cache=average("num_uncore_caches"),
+        nodes_per_socket=recorded["num_numa_nodes"] // recorded["num_sockets"]
+        if recorded["num_sockets"]
+        else 0,
     )
 
 

@@ -4,13 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import AdmissionError
+from nri_plugin.errors import AdmissionError, ConfigError
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import TopologyManagerPolicy
 from nri_plugin.policy.admission import admit
 from nri_plugin.policy.merge import MergedHint, merge
 from nri_plugin.policy.tables import CPUTables
-from tests.vectors.judges.managers import LATER_OPTIONS, CPUManager, Pod, same_error, shown_wishes
+from tests.vectors.judges.managers import (
+    CPUManager,
+    Pod,
+    check_start,
+    same_error,
+    same_refusal,
+    shown_wishes,
+)
 from tests.vectors.judges.merging import as_pair
 from tests.vectors.judges.packed import tables_of
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict
@@ -24,12 +31,10 @@ def judge(document: Document) -> Iterator[Judged]:
 
 
 def judge_case(case: Case, tables: CPUTables, *, malformed: bool = False) -> Judged:
-    later = sorted(LATER_OPTIONS & set(case["options"]))
     expect = case["expect"]
-    if later:
-        return Judged(case["id"], Verdict.NOT_YET, later[0])
-    if "steps" not in expect:
-        return Judged(case["id"], Verdict.NOT_YET, "checks of options and reserved CPUs at start")
+    refused = refusal_at_start(case, tables)
+    if refused or "steps" not in expect:
+        return compare_refusals(case, refused)
     manager = CPUManager.of(case, tables)
     if str(manager.reserved) != expect["reserved"]:
         return Judged(
@@ -49,6 +54,22 @@ def judge_case(case: Case, tables: CPUTables, *, malformed: bool = False) -> Jud
     if expect["restart_error"]:
         return Judged(case["id"], Verdict.REPAIRED, "the reference refuses its own state")
     return Judged(case["id"], Verdict.PASSED)
+
+
+def refusal_at_start(case: Case, tables: CPUTables) -> str:
+    """Why the CPU Manager is not made; empty when it is."""
+    try:
+        check_start(case, tables)
+    except ConfigError as error:
+        return error.detail
+    return ""
+
+
+def compare_refusals(case: Case, refused: str) -> Judged:
+    recorded = case["expect"].get("new_error") or ""
+    if same_refusal(refused, recorded):
+        return Judged(case["id"], Verdict.PASSED)
+    return Judged(case["id"], Verdict.FAILED, f"at start ours {refused!r} recorded {recorded!r}")
 
 
 def _is_unsound(manager: CPUManager, step: Case, expected: Case, on_offer: CPUSet) -> bool:

@@ -9,12 +9,12 @@ from nri_plugin.nodemask import NodeMask
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState
 from nri_plugin.policy.merge import MergedHint
 from nri_plugin.state import MemoryBlock
-from tests.vectors.judges import packed
+from tests.vectors.judges import distributed, packed
 from tests.vectors.judges.managers import (
-    LATER_OPTIONS,
     CPUManager,
     MemoryManager,
     Pod,
+    options_of,
     same_error,
     shown_blocks,
     shown_wishes,
@@ -28,12 +28,9 @@ CLASHING = "a core id stands for"
 
 def judge_cpu(document: Document) -> Iterator[Judged]:
     for case in document["cases"]:
-        later = [case["fn"]] if case["fn"] in {"distributed", "allocate_pod"} else []
-        later += [gate for gate in case.get("gates") or () if gate == POD_LEVEL]
-        later += sorted(LATER_OPTIONS & set(case.get("options") or ()))
         recorded = document["topologies"][case["topology"]]
-        if later:
-            yield Judged(case["id"], Verdict.NOT_YET, later[-1])
+        if POD_LEVEL in (case.get("gates") or ()):
+            yield Judged(case["id"], Verdict.NOT_A_CASE, POD_LEVEL)
         elif any(reason.startswith(CLASHING) for reason in recorded.get("inconsistent", ())):
             yield Judged(case["id"], Verdict.REPAIRED, "the recorded machine contradicts itself")
         else:
@@ -44,7 +41,9 @@ def judge_cpu_case(case: Case, recorded: Mapping[str, Any]) -> Judged:
     tables = packed.tables_of(recorded)
     if case["fn"] == "packed":
         return packed.judge_case(case, tables, malformed=False)
-    manager = CPUManager(tables, CPUSet.parse(case["reserved"]), case["options"])
+    if case["fn"] == "distributed":
+        return distributed.judge_case(case, tables, malformed=False)
+    manager = CPUManager(tables, CPUSet.parse(case["reserved"]), options_of(case["options"] or {}))
     manager.held = _sets(case["state_before"])
     taken = CPUSet(tables.online) - CPUSet.parse(case["state_before"]["default"])
     hidden = taken - _union(manager.held)
@@ -100,10 +99,10 @@ def _union(held: Mapping[Any, CPUSet]) -> CPUSet:
 
 def judge_memory(document: Document) -> Iterator[Judged]:
     for case in document["cases"]:
-        later = [case["fn"]] if case["fn"] in {"start", "allocate_pod"} else []
-        later += [gate for gate in case.get("gates") or () if gate == POD_LEVEL]
-        if later:
-            yield Judged(case["id"], Verdict.NOT_YET, later[-1])
+        if POD_LEVEL in (case.get("gates") or ()):
+            yield Judged(case["id"], Verdict.NOT_A_CASE, POD_LEVEL)
+        elif case["fn"] == "start":
+            yield Judged(case["id"], Verdict.NOT_YET, "start")
         else:
             yield judge_memory_case(case)
 

@@ -1,0 +1,33 @@
+"""Which way of choosing CPUs the options select: the one place where the ways meet."""
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.options import Options, UncoreCacheFit
+from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
+from nri_plugin.policy.cpu_assignment import take_packed
+from nri_plugin.policy.cpu_distribution import take_distributed
+from nri_plugin.policy.tables import CPUTables
+
+
+def take_cpus(tables: CPUTables, available: CPUSet, count: int, options: Options) -> CPUSet:
+    """`count` CPUs out of `available`, as the options want them chosen.
+
+    Raises:
+        InsufficientCPUsError: fewer CPUs are available than asked for.
+        UncoreCacheAlignmentError: strict_uncore_cache, and they do not fit in one uncore cache.
+
+    Source: kubelet v1.36 policy_static.go, takeByTopology.
+    """
+    if options.uncore_cache_fit is UncoreCacheFit.BEST:
+        take = take_in_one_cache if options.strict_uncore_cache else take_best_fit
+        return take(tables, available, count)
+    if options.distribute_cpus_across_numa:
+        group = tables.cpus_per_core if options.full_pcpus_only else 1
+        return take_distributed(tables, available, count, group=max(1, group))
+    return take_packed(
+        tables,
+        available,
+        count,
+        prefer_uncore_cache=options.prefer_align_cpus_by_uncore_cache,
+        cache_rule=options.uncore_cache_rule,
+        spread=options.distribute_cpus_across_cores,
+    )
