@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.app import informing
 from nri_plugin.app.config import load_text
 from nri_plugin.app.informing import EXPORTER_LIMIT_S, LATE_PAUSE_S, Informant
 from nri_plugin.app.startup import build_handler, build_informant
@@ -22,6 +23,7 @@ from nri_plugin.policy.device_hints import Device, DeviceResource
 from tests.agent_fakes import Bench, Clock, recording_log
 from tests.agent_process import config_text, machine_root
 from tests.builders import container, node, pod
+from tests.exporter import PATIENCE_S, Exporter
 
 STRICT = node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
 GPU = DeviceResource("x/gpu", (Device("g1", NodeMask.of(1)),))
@@ -169,6 +171,21 @@ def test_device_hints_can_be_switched_off(tmp_path: Path, switch: str, cpus: str
     answer = handler.handle(nri.Request(1, None, nri.CreateContainer(EVENT.pod, what)))
     handler.close()
     assert answer.response.resources.cpus == cpus
+
+
+def test_an_exporter_in_the_state_directory_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informing, "EXPORTER_LIMIT_S", PATIENCE_S)
+    with_gpu_on_node_1(tmp_path)
+    (tmp_path / "state").mkdir()
+    exporter = Exporter(tmp_path / "state")
+    exporter.answers('{"devices": [{"resource": "x/gpu", "ids": ["g"], "nodes": [1]}]}\n')
+    log, _ = recording_log()
+    text = config_text(tmp_path, topologyManagerPolicy="single-numa-node")
+    handler = build_handler(load_text(text, "test"), log, time.monotonic)
+    answer = handler.handle(nri.Request(1, None, EVENT))
+    handler.close()
+    exporter.close()
+    assert answer.response.resources.cpus == "8-9"
 
 
 def test_the_exporter_is_looked_for_in_the_state_directory_or_where_configured(tmp_path: Path) -> None:

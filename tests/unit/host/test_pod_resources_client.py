@@ -4,7 +4,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,42 +16,9 @@ from nri_plugin.nri.events import CreateContainer
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from tests.agent_fakes import Clock
 from tests.builders import container, pod
+from tests.exporter import PATIENCE_S, Exporter
 
 EVENT = CreateContainer(pod("u1", namespace="ml"), container(pod("u1"), "worker"))
-PATIENCE_S = 30.0
-"""Only ever waited for by a failing test."""
-
-
-class Exporter:
-    """A stand-in: serves one connection as told, and keeps what it was asked."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = str(folder / "exporter.sock")
-        self.asked = b""
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.path)
-        self._listener.listen()
-        self._thread: threading.Thread | None = None
-
-    def serve(self, play: Callable[[socket.socket], None]) -> None:
-        def run() -> None:
-            peer, _ = self._listener.accept()
-            with peer:
-                peer.settimeout(PATIENCE_S)
-                while not self.asked.endswith(b"\n"):
-                    self.asked += peer.recv(4096)
-                play(peer)
-
-        self._thread = threading.Thread(target=run)
-        self._thread.start()
-
-    def answers(self, text: str) -> None:
-        self.serve(lambda peer: peer.sendall(text.encode()))
-
-    def close(self) -> None:
-        self._listener.close()
-        if self._thread is not None:
-            self._thread.join(PATIENCE_S)
 
 
 @pytest.fixture

@@ -1,0 +1,50 @@
+"""Anything as the exporter's answer. Allowed: NoAnswerError."""
+
+import contextlib
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_plugin.host.pod_resources_client import NoAnswerError, PodResourcesClient
+from nri_plugin.nri.events import CreateContainer
+from nri_plugin.policy.device_hints import device_wishes
+from tests.builders import container, pod
+
+EVENT = CreateContainer(pod(), container(pod()))
+CLIENT = PodResourcesClient("/nowhere", lambda: 0.0)
+
+words = st.sampled_from(
+    ["devices", "pod_devices", "resource", "ids", "nodes", "totals", "x/gpu", "0", "-1", ""]
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 1100) | st.floats() | words | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=4),
+    max_leaves=12,
+)
+entries = st.fixed_dictionaries(
+    {"resource": words, "ids": st.lists(words, max_size=3)},
+    optional={
+        "nodes": st.lists(st.integers(-2, 1100), max_size=3),
+        "totals": st.dictionaries(words, st.integers(-1, 4)),
+    },
+)
+answers = st.fixed_dictionaries({"devices": st.lists(entries, max_size=3)}, optional={"pod_devices": values})
+
+
+def read(line):
+    with contextlib.suppress(NoAnswerError):
+        known = CLIENT._read(EVENT, line)
+        if known is not None:
+            assert known.event is EVENT
+            device_wishes(range(4), (*known.devices, *known.pod_devices))
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes(line):
+    read(line)
+
+
+@given(values | answers)
+def test_any_json(value):
+    read(json.dumps(value).encode())
