@@ -4,7 +4,7 @@ from pathlib import Path
 
 from .laws import check_exclusive, check_laws
 from .node import Node, Pod, content_of
-from .observe import cpu_weight, format_list, parse_mask
+from .observe import cpu_weight, format_list, memory_limit, parse_mask
 from .pods import burstable, guaranteed
 
 _LIMIT_BYTES = 96 << 20
@@ -79,10 +79,10 @@ def a_shares_only_update_after_a_shrink_leaves_no_overlap(node: Node, cpus: int)
     before = cpu_weight(node.pid(shared.id))
     node.update(shared, cpu_shares=2048)
     node.expect("the runtime applied the shares", cpu_weight(node.pid(shared.id)) > before, f"still {before}")
-    seen = node.observe(shared.id)
-    node.equal(
-        "the updated container has none of the exclusive CPUs", format_list(seen.allowed_cpus & own), ""
-    )
+    both = node.observe(shared.id).allowed_cpus & own
+    node.equal("the updated container has none of the exclusive CPUs", format_list(both), "")
+    node.update(shared, memory_limit_in_bytes=_LIMIT_BYTES)
+    node.equal("the runtime applied a memory limit", memory_limit(node.pid(shared.id)), _LIMIT_BYTES)
     check_laws(node)
     node.update(exclusive, cpu_shares=1024 * cpus)
     node.equal(
