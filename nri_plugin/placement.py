@@ -22,7 +22,9 @@ from nri_plugin.policy.memory_assignment import allocate_memory
 from nri_plugin.policy.memory_hints import memory_wishes
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState, memory_machine, memory_state
 from nri_plugin.policy.merge import Distance, MergedHint
+from nri_plugin.policy.smt_counts import whole_core_count
 from nri_plugin.policy.tables import CPUTables, cpu_tables
+from nri_plugin.policy.tie_break import tie_break
 from nri_plugin.state import Allocation, MemoryBlock, Phase, PodRecord, QOSClass, State
 from nri_plugin.topology import Topology
 from nri_plugin.workload import ContainerRequest, pod_request
@@ -101,6 +103,8 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         preferred=hint.preferred,
     )
     state = _hand_over(state, pod, cpus & reusable).with_allocation(request.key, allocation)
+    if not hint.exact:
+        steps = (*steps, "inexact-hint")
     return Placement(state, allocation, (*steps, "exclusive" if count else "memory"))
 
 
@@ -126,7 +130,8 @@ def _exclusive_count(node: Node, request: ContainerRequest) -> int:
             f"container {request.name} asks for 256 CPUs or more without a CPU limit; "
             "the runtime cannot tell how many, so it gets no exclusive CPUs: set a CPU limit"
         )
-    return request.exclusive_cpus
+    threads = tables_of(node).cpus_per_core
+    return whole_core_count(node.options.smt_odd_counts, request.exclusive_cpus, threads)
 
 
 def _memory_request(node: Node, request: ContainerRequest) -> Mapping[str, int]:
@@ -213,6 +218,9 @@ def _merged(node: Node, state: State, request: ContainerRequest, count: int, reu
         node.topology.node_mask,
         providers,
         distance=_distance_of(node),
+        tie_break=tie_break(
+            node.options.topology_tie_break, tables_of(node), state.available(node) | reusable, count
+        ),
     )
 
 

@@ -17,8 +17,11 @@ from nri_plugin.options import (
     CPUManagerPolicy,
     MemoryManagerPolicy,
     ReservedMemory,
+    SMTOddCounts,
     TopologyManagerPolicy,
     TopologyManagerScope,
+    TopologyTieBreak,
+    UncoreCacheFit,
     UncoreCacheRule,
 )
 
@@ -63,6 +66,10 @@ class Settings:
     never_refuse: frozenset[str] = frozenset()
     repair_mems: bool = False
     uncore_cache_rule: UncoreCacheRule = UncoreCacheRule.KUBELET
+    uncore_cache_fit: UncoreCacheFit = UncoreCacheFit.FIRST
+    strict_uncore_cache: bool = False
+    smt_odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
+    topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
     device_hints: bool = True
     nic_locality: str = "sysfs"
     exporter_socket: str | None = None
@@ -101,6 +108,10 @@ KEYS: Mapping[str, Key] = {
     "neverRefuse": Key("never_refuse", values.namespaces),
     "repairMems": Key("repair_mems", values.not_yet),
     "uncoreCacheRule": Key("uncore_cache_rule", values.choice(UncoreCacheRule)),
+    "uncoreCacheFit": Key("uncore_cache_fit", values.choice(UncoreCacheFit)),
+    "strictUncoreCache": Key("strict_uncore_cache", source.flag),
+    "smtOddCounts": Key("smt_odd_counts", values.choice(SMTOddCounts)),
+    "topologyTieBreak": Key("topology_tie_break", values.choice(TopologyTieBreak)),
     "deviceHints": Key("device_hints", source.flag),
     "nicLocality": Key("nic_locality", values.one_of("sysfs")),
     "exporterSocket": Key("exporter_socket", values.absolute_path),

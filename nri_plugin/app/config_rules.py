@@ -8,7 +8,7 @@ from math import ceil
 from nri_plugin.app.config_keys import Settings
 from nri_plugin.app.config_yaml import Place
 from nri_plugin.errors import ConfigError
-from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
+from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy, UncoreCacheFit
 from nri_plugin.policy import option_checks
 
 PlaceOf = Callable[[str], Place]
@@ -18,6 +18,7 @@ def violations(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
     """What is wrong with values that are each right by themselves."""
     yield from _cpu_rules(settings, place_of)
     yield from _option_rules(settings, place_of)
+    yield from _fit_rules(settings, place_of)
     yield from _memory_rules(settings, place_of)
 
 
@@ -63,6 +64,22 @@ def _option_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError
         topology_choice(settings, place_of("topologyManagerPolicyOptions"))
     except ConfigError as error:
         yield error
+
+
+def _fit_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    """What goes with the best fit: it replaces the kubelet's ways to choose CPUs, and strict builds on it."""
+    is_best = settings.uncore_cache_fit is UncoreCacheFit.BEST
+    if settings.strict_uncore_cache and not is_best:
+        yield place_of("strictUncoreCache").error("goes only with uncoreCacheFit: best; set that too")
+    try:
+        on = option_checks.cpu_options_on(settings.cpu_manager_policy_options, settings.feature_gates)
+    except ConfigError:
+        return  # said already
+    others = on & {option_checks.ACROSS_NUMA, option_checks.ACROSS_CORES}
+    if is_best and others:
+        yield place_of("uncoreCacheFit").error(
+            f"best packs CPUs and {min(others)} spreads them; turn one of them off"
+        )
 
 
 def topology_choice(settings: Settings, place: Place) -> option_checks.TopologyChoice:

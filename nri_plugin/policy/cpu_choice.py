@@ -2,7 +2,7 @@
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.options import Options, UncoreCacheFit
-from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
+from nri_plugin.policy.best_fit import take_best_fit
 from nri_plugin.policy.cpu_assignment import take_packed
 from nri_plugin.policy.cpu_distribution import take_distributed
 from nri_plugin.policy.tables import CPUTables
@@ -13,13 +13,11 @@ def take_cpus(tables: CPUTables, available: CPUSet, count: int, options: Options
 
     Raises:
         InsufficientCPUsError: fewer CPUs are available than asked for.
-        UncoreCacheAlignmentError: strict_uncore_cache, and they do not fit in one uncore cache.
 
     Source: kubelet v1.36 policy_static.go, takeByTopology.
     """
     if options.uncore_cache_fit is UncoreCacheFit.BEST:
-        take = take_in_one_cache if options.strict_uncore_cache else take_best_fit
-        return take(tables, available, count)
+        return take_best_fit(tables, available, count)
     if options.distribute_cpus_across_numa:
         group = tables.cpus_per_core if options.full_pcpus_only else 1
         return take_distributed(tables, available, count, group=max(1, group))

@@ -9,6 +9,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import Options
+from nri_plugin.policy.best_fit import take_in_one_cache
 from nri_plugin.policy.cpu_choice import take_cpus
 from nri_plugin.policy.hints import (
     LISTED_NODES,
@@ -21,6 +22,7 @@ from nri_plugin.policy.hints import (
     smallest_size,
     sums_by_mask,
 )
+from nri_plugin.policy.smt_counts import checks_multiple
 from nri_plugin.policy.tables import CPUTables
 
 NO_CPUS = CPUSet()
@@ -133,14 +135,20 @@ def allocate_cpus(
         SMTAlignmentError: full_pcpus_only and the count does not fill cores or exceeds what is free
             beside the cores of reserved CPUs. Checked first, as the kubelet does, even when `held`.
         InsufficientCPUsError: fewer CPUs are on offer than wanted.
+        UncoreCacheAlignmentError: strict_uncore_cache, and no cache there has as many.
     """
     if count <= 0:
         return CPUSet()
     if options.full_pcpus_only:
-        check_full_pcpus(tables, count, available, reserved)
+        check_full_pcpus(
+            tables, count, available, reserved, allow_odd=not checks_multiple(options.smt_odd_counts)
+        )
     if held:
         return held
     on_offer = available | reusable
+    if options.strict_uncore_cache:
+        near = on_offer if affinity is None else on_offer & CPUSet(_near(tables, affinity, options))
+        return take_in_one_cache(tables, near if len(near) >= count else on_offer, count)
     aligned = CPUSet()
     if affinity is not None:
         near = on_offer & CPUSet(_near(tables, affinity, options))
@@ -160,7 +168,9 @@ def _found_so_far(count: int, aligned: CPUSet, affinity: NodeMask | None) -> str
     return f"{count} wanted in all, {len(aligned)} found on NUMA nodes {affinity}" if aligned else ""
 
 
-def check_full_pcpus(tables: CPUTables, count: int, available: CPUSet, reserved: CPUSet) -> None:
+def check_full_pcpus(
+    tables: CPUTables, count: int, available: CPUSet, reserved: CPUSet, *, allow_odd: bool = False
+) -> None:
     """Refuse what full-pcpus-only does not allow.
 
     Raises:
@@ -169,7 +179,7 @@ def check_full_pcpus(tables: CPUTables, count: int, available: CPUSet, reserved:
             do not count, nor whether the cores are whole: both as the kubelet has it.
     """
     threads = tables.cpus_per_core
-    if threads > 1 and count % threads:
+    if threads > 1 and count % threads and not allow_odd:
         raise SMTAlignmentError(
             f"requested {count} cpus is not a multiple of the {threads} cpus per core; "
             f"ask for {count - count % threads} or {count - count % threads + threads}"

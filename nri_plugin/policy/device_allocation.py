@@ -94,7 +94,7 @@ def _narrowest(
     count_by_node = _counts(nodes, everyone)
     anywhere = sum(not nodes[number] for number in everyone)
     order = sorted(count_by_node, key=lambda node: (-count_by_node[node], node))
-    for width in range(len(order) + 1):
+    for width in range(len(order)):
         if anywhere + sum(count_by_node[node] for node in order[:width]) < size:
             continue
         found = [
@@ -104,8 +104,6 @@ def _narrowest(
         ]
         if found:
             return dict.fromkeys(found)
-        if search.spent:
-            break
     return (tuple(sorted(everyone)),)
 
 
