@@ -80,10 +80,10 @@ def _within_affinity(
     optional = [number for number in range(len(nodes)) if number not in forced]
     if affinity is None:
         return forced, tuple(optional)
-    near = [number for number in optional if not nodes[number] or nodes[number] & affinity.mask]
+    near = frozenset(n for n in optional if not nodes[n] or nodes[n] & affinity.mask)
     if len(forced) + len(near) >= size:
-        return forced, tuple(near)
-    return forced | frozenset(near), tuple(number for number in optional if number not in set(near))
+        return forced, tuple(sorted(near))
+    return forced | near, tuple(number for number in optional if number not in near)
 
 
 def _narrowest(

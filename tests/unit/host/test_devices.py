@@ -251,6 +251,15 @@ def test_a_device_without_numbers_of_its_own_is_of_an_unknown_kind(root: Path) -
     assert found(root, devices=char((226, 0))) == {"pci/unknown:unknown": {"0000:03:00.0": "0"}}
 
 
+def test_what_cannot_be_read_says_nothing(root: Path) -> None:
+    (root / GPU0 / "vendor").unlink()
+    (root / GPU0 / "vendor").mkdir()
+    group = root / "sys/kernel/iommu_groups/12/devices"
+    group.rename(root / "elsewhere")
+    group.symlink_to("devices")
+    assert found(root, devices=char((226, 0), (511, 0))) == {"pci/unknown:2330": {"0000:03:00.0": "0"}}
+
+
 def test_a_host_without_sysfs_has_no_devices(tmp_path: Path) -> None:
     has = {
         "devices": char((226, 0), (195, 0)),
