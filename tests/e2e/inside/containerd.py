@@ -87,6 +87,13 @@ class Containerd:
             self._process.wait(30)
             self._process = None
 
+    def request_limit(self) -> str:
+        """Time a plugin has for a request, as the runtime itself prints its configuration."""
+        command = ["containerd", "-c", str(_CONFIG), "config", "dump"]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found = re.search(r"plugin_request_timeout = ['\"](\w+)['\"]", printed)
+        return found[1] if found else "not told"
+
     def log_lines(self, *words: str) -> list[str]:
         """Return the lines of its log that hold every one of `words`."""
         return [line for line in self.log.read_text().splitlines() if all(word in line for word in words)]

@@ -18,6 +18,7 @@ from .scenarios_life import (
     the_agent_had_nothing_to_complain_of,
     the_agent_needs_no_capability,
     the_last_pods_give_everything_back,
+    the_runtime_has_its_default_limit,
 )
 from .scenarios_manifest import the_daemonset_s_pod_serves_the_node
 from .scenarios_memory import a_new_policy_moves_nobody
@@ -36,10 +37,9 @@ _CONFIG = {
     "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
 }
 _NODE_CPUS = 4
+# sixteen emulated CPUs share one real one: idle Go threads would spin on it
+_FEW_THREADS = {"GOMAXPROCS": "2"}
 # a plugin started by the runtime has 5 s to register, which an emulated Python may need; a request has its usual 2 s
-_FEW_THREADS = {
-    "GOMAXPROCS": "2"
-}  # sixteen emulated CPUs share one real one: idle Go threads would spin on it
 _EMULATED = {"plugin_registration_timeout": "60s"}
 
 
@@ -66,6 +66,7 @@ def a_pod_that_no_numa_node_can_hold_is_refused(node: Node) -> None:
 
 
 _STORY = (
+    the_runtime_has_its_default_limit,
     exclusive_containers_on_four_numa_nodes,
     the_agent_needs_no_capability,
     a_pod_that_no_numa_node_can_hold_is_refused,

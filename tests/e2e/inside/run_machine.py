@@ -20,6 +20,7 @@ from .scenarios_life import (
     the_agent_had_nothing_to_complain_of,
     the_agent_needs_no_capability,
     the_last_pods_give_everything_back,
+    the_runtime_has_its_default_limit,
 )
 from .scenarios_manifest import the_daemonset_s_pod_serves_the_node
 from .scenarios_memory import (
@@ -62,6 +63,7 @@ def a_pod_that_cannot_fit_is_refused_with_the_numbers(node: Node) -> None:
 
 
 _STORY = (
+    the_runtime_has_its_default_limit,
     one_exclusive_and_several_shared_containers_equal_the_checkpoint,
     the_agent_needs_no_capability,
     a_pod_that_cannot_fit_is_refused_with_the_numbers,

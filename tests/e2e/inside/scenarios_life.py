@@ -10,6 +10,11 @@ from .promises import promises
 from .write_watch import WriteWatch
 
 
+def the_runtime_has_its_default_limit(node: Node) -> None:
+    """Whatever else is shown here is shown with two seconds for a request."""
+    node.equal("a plugin has two seconds for a request", node.runtime.request_limit(), "2s")
+
+
 def restarting_the_agent_changes_nothing(node: Node) -> None:
     """A stop and a start: not one write to a cpuset file, and the same checkpoint."""
     _unchanged_by(node, node.agent.stop)
