@@ -170,8 +170,17 @@ class State:
         return CPUSet(mask)
 
     def shared_pool(self, node: Node) -> CPUSet:
-        """CPUs that everything without exclusive CPUs runs on: online minus exclusive."""
-        return node.topology.online - self.exclusive
+        """CPUs that everything without exclusive CPUs runs on: online minus exclusive.
+
+        With strict-cpu-reservation also minus reserved, as long as that leaves any.
+
+        Differs: under strict-cpu-reservation the kubelet's pool may become empty, and what should run
+            there then runs everywhere. Here it runs on the reserved CPUs instead.
+        """
+        pool = node.topology.online - self.exclusive
+        if node.options.strict_cpu_reservation:
+            return pool - node.reserved or pool
+        return pool
 
     def available(self, node: Node) -> CPUSet:
         """CPUs that can still become exclusive: allocatable minus exclusive."""

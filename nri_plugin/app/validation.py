@@ -29,8 +29,11 @@ def new_violations(node: Node, before: State, event: NRIEvent, decision: Decisio
 
 
 def _is_plain(node: Node, decision: Decision, mask: int) -> bool:
-    """Whether anybody may run there: on some CPU, all online, none exclusive."""
-    return bool(mask) and not mask & (~node.topology.online.mask | decision.state.exclusive.mask)
+    """Whether anybody may run there: on some CPU, all online, none exclusive or strictly reserved."""
+    barred = ~node.topology.online.mask | decision.state.exclusive.mask
+    if node.options.strict_cpu_reservation:
+        barred |= node.reserved.mask
+    return bool(mask) and not mask & barred
 
 
 def _of_state(node: Node, before: State, after: State) -> list[str]:
@@ -67,3 +70,6 @@ def _of_cpus(node: Node, state: State, key: str, name: str, cpus: CPUSet) -> Ite
     foreign = cpus & (state.exclusive - (allocation.cpus if allocation else CPUSet()))
     if foreign:
         yield f"{name} would run on CPUs that are exclusive to others: {foreign}"
+    kept = cpus & node.reserved
+    if kept and kept != cpus and node.options.strict_cpu_reservation:
+        yield f"{name} would run on CPUs that are strictly reserved: {kept}"

@@ -82,6 +82,7 @@ class NodeRow(Row, frozen=True):
     reserved: str
     numa_nodes: dict[int, str]
     memory_nodes: str
+    strict_cpu_reservation: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,14 @@ class NodeFacts:
         reserved: CPUs for the system.
         numa_nodes: each NUMA node with its CPUs, ascending.
         memory_nodes: NUMA nodes on which memory can be placed.
+        strict_cpu_reservation: whether the reserved CPUs are not in the shared pool.
     """
 
     online: CPUSet
     reserved: CPUSet
     numa_nodes: tuple[tuple[NUMANodeID, CPUSet], ...]
     memory_nodes: NodeMask
+    strict_cpu_reservation: bool = False
 
     @classmethod
     def of(cls, node: Node) -> "NodeFacts":
@@ -109,6 +112,7 @@ class NodeFacts:
             reserved=node.reserved,
             numa_nodes=tuple((numa.id, numa.cpus) for numa in topology.nodes),
             memory_nodes=topology.nodes_with_memory,
+            strict_cpu_reservation=node.options.strict_cpu_reservation,
         )
 
     def as_node(self) -> Node:
@@ -118,7 +122,8 @@ class NodeFacts:
             for number, cpus in self.numa_nodes
         )
         topology = Topology(online=self.online, cores=(), sockets=(), nodes=nodes, caches=())
-        return Node(topology=topology, options=Options(), reserved=self.reserved)
+        options = Options(strict_cpu_reservation=self.strict_cpu_reservation)
+        return Node(topology=topology, options=options, reserved=self.reserved)
 
 
 @lru_cache(maxsize=4096)
@@ -147,6 +152,7 @@ def facts_row(facts: NodeFacts) -> NodeRow:
         reserved=_text(facts.reserved.mask),
         numa_nodes={int(number): _text(cpus.mask) for number, cpus in facts.numa_nodes},
         memory_nodes=_text(facts.memory_nodes.mask),
+        strict_cpu_reservation=facts.strict_cpu_reservation,
     )
 
 
@@ -163,6 +169,7 @@ def facts_from(row: NodeRow) -> NodeFacts:
             (NUMANodeID(number), _cpus(cpus)) for number, cpus in sorted(row.numa_nodes.items())
         ),
         memory_nodes=_nodes(row.memory_nodes),
+        strict_cpu_reservation=row.strict_cpu_reservation,
     )
 
 

@@ -54,3 +54,18 @@ def test_changes_return_new_states() -> None:
     changed = empty.with_container(record()).with_allocation("p/c", Allocation(cpus("2")))
     assert empty == State()
     assert changed.without_container("id-c").without_allocation("p/c") == empty
+
+
+def test_strictly_reserved_cpus_are_no_part_of_the_shared_pool() -> None:
+    strict = node(strict_cpu_reservation=True)
+    state = State(allocations={"a/c": Allocation(cpus("2-3"))})
+    assert state.shared_pool(strict) == cpus("4-15")
+    assert state.available(strict) == cpus("4-15")
+    assert state.violations(strict) == []
+
+
+def test_strictly_reserved_cpus_are_the_shared_pool_when_nothing_else_is_left() -> None:
+    strict = node(strict_cpu_reservation=True)
+    full = State(allocations={"a/c": Allocation(cpus("2-15"))}, containers={"id-b": record("b")})
+    assert full.shared_pool(strict) == cpus("0-1")
+    assert full.violations(strict) == []

@@ -61,3 +61,13 @@ def test_a_state_that_breaks_an_invariant_is_told_and_an_old_flaw_is_not():
     worse = flawed.with_allocation("p/c", Allocation(cpus=cpus("1")))
     assert new_violations(NODE, flawed, EVENT, Decision(flawed)) == []
     assert new_violations(NODE, flawed, EVENT, Decision(worse)) == ["reserved CPU 1 is exclusive to p/c"]
+
+
+def test_a_slice_may_not_mix_strictly_reserved_cpus_with_others():
+    strict = node(strict_cpu_reservation=True)
+    sound = Decision(PROMISED, writes=(CpusetWrite(SLICE, cpus("4-15")), CpusetWrite(SLICE, cpus("0-1"))))
+    assert new_violations(strict, PROMISED, EVENT, sound) == []
+    mixed = Decision(PROMISED, writes=(CpusetWrite(SLICE, cpus("0,4-15")),))
+    assert new_violations(strict, PROMISED, EVENT, mixed) == [
+        "cgroup /kubepods/burstable would run on CPUs that are strictly reserved: 0"
+    ]
