@@ -112,6 +112,7 @@ class Options:
         strict_uncore_cache: refuse what cannot stay in one uncore cache; with the best fit only.
         smt_odd_counts: what becomes of a number of CPUs that does not fill its last core.
         topology_tie_break: which of equally good NUMA node masks is taken.
+        device_proportional_cpus: CPUs by NUMA node in proportion to the container's devices there.
         prefer_closest_numa_nodes: of equally many NUMA nodes those closest to each other.
         max_allowable_numa_nodes: refuse to start on a machine with more; None for no limit.
         reserved_memory: per NUMA node, used by the Static memory policy.
@@ -132,6 +133,7 @@ class Options:
     strict_uncore_cache: bool = False
     smt_odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
     topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
+    device_proportional_cpus: bool = False
     prefer_closest_numa_nodes: bool = False
     max_allowable_numa_nodes: int | None = None
     topology_manager_policy: TopologyManagerPolicy = TopologyManagerPolicy.NONE

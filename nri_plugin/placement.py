@@ -16,6 +16,7 @@ from nri_plugin.policy.admission import admit
 from nri_plugin.policy.cpu_choice import take_cpus
 from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes
 from nri_plugin.policy.device_hints import device_wishes
+from nri_plugin.policy.device_proportion import devices_by_node
 from nri_plugin.policy.distances import distances_of
 from nri_plugin.policy.hints import Hint, Provider, Wish
 from nri_plugin.policy.memory_assignment import allocate_memory
@@ -92,7 +93,7 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         return _placed_in_pool(node, state, pod, request)
     reusable = _reusable(state, pod, request.name) if count else NO_CPUS
     state, hint, steps = _admitted(node, state, pod, request, count, reusable)
-    cpus = _take_cpus(node, state, count, hint, reusable)
+    cpus = _take_cpus(node, state, request, count, hint, reusable)
     blocks, mems = _take_memory(node, state, memory, hint)
     allocation = Allocation(
         cpus=cpus,
@@ -224,7 +225,10 @@ def _merged(node: Node, state: State, request: ContainerRequest, count: int, reu
     )
 
 
-def _take_cpus(node: Node, state: State, count: int, hint: MergedHint, reusable: CPUSet) -> CPUSet:
+def _take_cpus(
+    node: Node, state: State, request: ContainerRequest, count: int, hint: MergedHint, reusable: CPUSet
+) -> CPUSet:
+    proportional = node.options.device_proportional_cpus
     return allocate_cpus(
         tables_of(node),
         count,
@@ -233,6 +237,7 @@ def _take_cpus(node: Node, state: State, count: int, hint: MergedHint, reusable:
         reserved=node.reserved,
         reusable=reusable,
         options=node.options,
+        weight_by_node=devices_by_node(request.devices) if proportional else None,
     )
 
 

@@ -235,6 +235,7 @@ def _options(settings: Settings) -> Options:
         strict_uncore_cache=settings.strict_uncore_cache,
         smt_odd_counts=settings.smt_odd_counts,
         topology_tie_break=settings.topology_tie_break,
+        device_proportional_cpus=settings.device_proportional_cpus,
         prefer_closest_numa_nodes=topology.prefer_closest,
         max_allowable_numa_nodes=topology.node_limit,
         topology_manager_policy=settings.topology_manager_policy,

@@ -71,6 +71,7 @@ class Settings:
     smt_odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
     topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
     device_hints: bool = True
+    device_proportional_cpus: bool = False
     nic_locality: str = "sysfs"
     exporter_socket: str | None = None
     log_format: str = "text"
@@ -113,6 +114,7 @@ KEYS: Mapping[str, Key] = {
     "smtOddCounts": Key("smt_odd_counts", values.choice(SMTOddCounts)),
     "topologyTieBreak": Key("topology_tie_break", values.choice(TopologyTieBreak)),
     "deviceHints": Key("device_hints", source.flag),
+    "deviceProportionalCPUs": Key("device_proportional_cpus", source.flag),
     "nicLocality": Key("nic_locality", values.one_of("sysfs")),
     "exporterSocket": Key("exporter_socket", values.absolute_path),
     "logFormat": Key("log_format", values.one_of("text", "json")),

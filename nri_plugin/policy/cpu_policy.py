@@ -11,6 +11,7 @@ from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import Options
 from nri_plugin.policy.best_fit import take_in_one_cache
 from nri_plugin.policy.cpu_choice import take_cpus
+from nri_plugin.policy.device_proportion import proportional_shares
 from nri_plugin.policy.hints import (
     LISTED_NODES,
     Family,
@@ -116,6 +117,7 @@ def allocate_cpus(
     reusable: CPUSet = NO_CPUS,
     held: CPUSet = NO_CPUS,
     options: Options = DEFAULTS,
+    weight_by_node: Mapping[int, int] | None = None,
 ) -> CPUSet:
     """The exclusive CPUs of a container: as many as fit on the nodes of `affinity`, the rest anywhere.
 
@@ -130,6 +132,7 @@ def allocate_cpus(
         reusable: CPUs of the pod's init containers, on offer too but not preferred.
         held: what the container already has; then that is the answer.
         options: how CPUs are chosen; full_pcpus_only refuses what is no whole number of cores.
+        weight_by_node: NUMA nodes of `affinity` get CPUs in this proportion first, when they are several.
 
     Raises:
         SMTAlignmentError: full_pcpus_only and the count does not fill cores or exceeds what is free
@@ -152,7 +155,8 @@ def allocate_cpus(
     aligned = CPUSet()
     if affinity is not None:
         near = on_offer & CPUSet(_near(tables, affinity, options))
-        aligned = take_cpus(tables, near, min(count, len(near)), options)
+        aligned = _in_proportion(tables, count, near, affinity, weight_by_node or {}, options)
+        aligned |= take_cpus(tables, near - aligned, min(count, len(near)) - len(aligned), options)
     rest = count - len(aligned)
     left = on_offer - aligned
     if len(left) < rest:
@@ -162,6 +166,25 @@ def allocate_cpus(
 
 def _near(tables: CPUTables, affinity: NodeMask, options: Options) -> int:
     return (tables.sockets_of if options.align_by_socket else tables.cpus_in)(affinity.mask)
+
+
+def _in_proportion(
+    tables: CPUTables,
+    count: int,
+    near: CPUSet,
+    affinity: NodeMask,
+    weight_by_node: Mapping[int, int],
+    options: Options,
+) -> CPUSet:
+    weights = {node: weight for node, weight in weight_by_node.items() if affinity.mask >> node & 1}
+    if len(weights) < 2:
+        return CPUSet()
+    on_node = {node: near & CPUSet(tables.cpus_in(1 << node)) for node in weights}
+    room = {node: len(cpus) for node, cpus in on_node.items()}
+    cpus = CPUSet()
+    for node, share in proportional_shares(count, weights, room, unit=max(1, tables.cpus_per_core)).items():
+        cpus |= take_cpus(tables, on_node[node], share, options)
+    return cpus
 
 
 def _found_so_far(count: int, aligned: CPUSet, affinity: NodeMask | None) -> str:

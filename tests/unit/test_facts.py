@@ -175,3 +175,10 @@ def test_under_pod_scope_a_later_container_goes_where_the_pod_is_when_nothing_is
 def test_under_pod_scope_the_cpus_of_a_burstable_pod_are_no_wish() -> None:
     whole = replace(pod("p1", "Burstable", cpu=12), name="whole")
     assert create(in_pod_scope(), whole, container(whole, cpu=12), on_nodes(1)).refusal is None
+
+
+@pytest.mark.parametrize(("proportional", "expected"), [(False, "8-15"), (True, "2-5,8-11")])
+def test_cpus_in_proportion_to_the_devices_nodes_are_an_option(proportional: bool, expected: str) -> None:
+    policy = TopologyManagerPolicy.BEST_EFFORT
+    on = node(topology_manager_policy=policy, device_proportional_cpus=proportional)
+    assert cpus_of(create(on, pod(), container(pod(), cpu=8), on_nodes(0, 1))) == expected
