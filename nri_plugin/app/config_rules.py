@@ -113,12 +113,12 @@ def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError
             f"memory.available {settings.eviction_hard} with memoryManagerPolicy Static is not yet supported; "
             "write the amount, such as 100Mi"
         )
-    elif not any(row.resource == "memory" for row in settings.reserved_memory):
-        yield place.error(
-            "Static needs memory kept for the system on at least one NUMA node; add reservedMemory"
-        )
-    else:
+        return
+    try:
+        option_checks.check_reserved_memory(settings.reserved_memory)
         yield from _memory_sums(settings, settings.eviction_hard, place)
+    except ConfigError as error:
+        yield place.error(error.detail)
 
 
 def _memory_sums(settings: Settings, eviction_bytes: int, place: Place) -> Iterator[ConfigError]:

@@ -7,11 +7,11 @@ Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/policy_options.go, policy_static
     topologymanager/policy_options.go, topology_manager.go, scope.go.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nri_plugin.errors import ConfigError
-from nri_plugin.options import TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.options import ReservedMemory, TopologyManagerPolicy, TopologyManagerScope
 
 FULL_PCPUS = "full-pcpus-only"
 ACROSS_NUMA = "distribute-cpus-across-numa"
@@ -229,6 +229,20 @@ def check_reserved_cpus(listed: frozenset[int], online: frozenset[int], count: i
             "",
             f"unable to reserve the required amount of CPUs (size of {have} did not equal {count}); "
             "reserve fewer, or list as many as are wanted",
+        )
+
+
+def check_reserved_memory(reserved: Iterable[ReservedMemory]) -> None:
+    """Refuse a static Memory Manager without any memory kept for the system.
+
+    Raises:
+        ConfigError: nothing of ordinary memory is reserved; huge pages do not count.
+    """
+    if not any(row.size_bytes for row in reserved if row.resource == "memory"):
+        raise ConfigError(
+            "",
+            "you should specify the system reserved memory: Static needs memory kept for the system on at least "
+            "one NUMA node; add reservedMemory",
         )
 
 

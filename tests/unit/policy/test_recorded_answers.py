@@ -12,7 +12,18 @@ from tests.vectors.judges.verdict import Verdict
 OURS = Path(__file__).resolve().parents[2] / "vectors"
 ALL = os.environ.get("NRI_PIN_VECTORS")
 
-AT_LEAST = {"cpu_packed": 900, "merge": 500, "memory_hints": 70, "cpu_static_sequences": 40, "admission": 30}
+AT_LEAST = {
+    "admission": 95,
+    "cpu_distributed": 550,
+    "cpu_packed": 900,
+    "cpu_start_validation": 150,
+    "cpu_static_sequences": 100,
+    "memory_hints": 70,
+    "merge": 500,
+    "topology_manager_misc": 70,
+    "unit_cpu": 100,
+    "unit_memory": 40,
+}
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import AdmissionError, TopologyAffinityError
+from nri_plugin.errors import AdmissionError, ConfigError, TopologyAffinityError
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import ReservedMemory, TopologyManagerPolicy
 from nri_plugin.policy.admission import admit
 from nri_plugin.policy.memory_state import MemoryMachine, memory_machine
 from nri_plugin.policy.merge import MergedHint, merge
+from nri_plugin.policy.option_checks import check_reserved_memory
 from nri_plugin.topology import NUMANode, Topology
 from tests.vectors.judges.managers import MemoryManager, Pod, same_error, shown_blocks, shown_wishes
 from tests.vectors.judges.merging import as_pair
+from tests.vectors.judges.static import compare_refusals
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict
 
 
@@ -27,12 +29,23 @@ def machine_of(case: Case) -> MemoryMachine:
         )
         for node in case["memory_nodes"]
     )
-    reserved = [
+    return memory_machine(Topology(CPUSet(), (), (), nodes, ()), reserved_memory(case))
+
+
+def reserved_memory(case: Case) -> list[ReservedMemory]:
+    return [
         ReservedMemory(NUMANodeID(int(node)), name, size)
         for node, by_name in case["memory_reserved"].items()
         for name, size in by_name.items()
     ]
-    return memory_machine(Topology(CPUSet(), (), (), nodes, ()), reserved)
+
+
+def _refusal_at_start(case: Case) -> str:
+    try:
+        check_reserved_memory(reserved_memory(case))
+    except ConfigError as error:
+        return error.detail
+    return ""
 
 
 def judge(document: Document) -> Iterator[Judged]:
@@ -42,8 +55,9 @@ def judge(document: Document) -> Iterator[Judged]:
 
 def judge_case(case: Case) -> Judged:
     expect = case["expect"]
-    if "steps" not in expect:
-        return Judged(case["id"], Verdict.NOT_YET, "checks of reservedMemory at start")
+    refused = _refusal_at_start(case)
+    if refused or "steps" not in expect:
+        return compare_refusals(case, refused)
     wrong = replay(case, reuse_outlives=False)
     if wrong and not replay(case, reuse_outlives=True):
         return Judged(case["id"], Verdict.REPAIRED, "reusable memory goes with its init container")

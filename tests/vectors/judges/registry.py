@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.vectors.judges import admission, distributed, memory, merging, packed, static, unit_calls
+from tests.vectors.judges import admission, distributed, memory, merging, packed, starting, static, unit_calls
 from tests.vectors.judges.verdict import Document, Judge, not_yet
 
 JUDGES: Mapping[str, Judge] = {
@@ -16,7 +16,7 @@ JUDGES: Mapping[str, Judge] = {
     "cpu_static_sequences": static.judge,
     "admission": admission.judge,
     "cpu_distributed": distributed.judge,
-    "cpu_start_validation": not_yet("state verify --as-kubelet"),
+    "cpu_start_validation": starting.judge_cpu,
     "unit_cpu": unit_calls.judge_cpu,
     "unit_memory": unit_calls.judge_memory,
     "checkpoints/index": not_yet("kubelet state files"),

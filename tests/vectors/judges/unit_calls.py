@@ -9,7 +9,7 @@ from nri_plugin.nodemask import NodeMask
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState
 from nri_plugin.policy.merge import MergedHint
 from nri_plugin.state import MemoryBlock
-from tests.vectors.judges import distributed, packed
+from tests.vectors.judges import distributed, packed, starting
 from tests.vectors.judges.managers import (
     CPUManager,
     MemoryManager,
@@ -102,7 +102,7 @@ def judge_memory(document: Document) -> Iterator[Judged]:
         if POD_LEVEL in (case.get("gates") or ()):
             yield Judged(case["id"], Verdict.NOT_A_CASE, POD_LEVEL)
         elif case["fn"] == "start":
-            yield Judged(case["id"], Verdict.NOT_YET, "start")
+            yield starting.judge_memory_start(case)
         else:
             yield judge_memory_case(case)
 
