@@ -94,7 +94,7 @@ def run_external(arguments: Arguments) -> int:
     Raises:
         NriPinError: the agent cannot start.
     """
-    config = arguments.apply(load(arguments.config))
+    config = arguments.load()
     identity = checked_identity(config)
     holder = lock_state_dir(config.state_dir)
     log = set_up(config.log_level, config.log_format, Path(config.state_dir))
@@ -107,7 +107,7 @@ def run_external(arguments: Arguments) -> int:
         handler=handler,
         log=log,
     )
-    reload = Reload(lambda: arguments.apply(load(arguments.config)), link, log)
+    reload = Reload(arguments.load, link, log)
     return run(loop, link, reload, log, holder)
 
 

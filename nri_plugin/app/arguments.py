@@ -1,9 +1,10 @@
 """The words after `nri-pin run`, read by hand: an argument library would cost every start more than this file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from nri_plugin.app.config import DEFAULT_PATH, Config
+from nri_plugin.app.config import DEFAULT_PATH, Config, load
+from nri_plugin.app.config_flags import FLAGS
 from nri_plugin.app.logs import FORMATS, LEVELS
 from nri_plugin.errors import ConfigError
 
@@ -24,6 +25,10 @@ Options:
   --plugin-index NN      Two digits; the runtime calls plugins in this order.
   --log-level LEVEL      {", ".join(LEVELS)}.
   --log-format FORMAT    {" or ".join(FORMATS)}.
+  --cpu-manager-policy POLICY, --cpu-manager-policy-options NAME=VALUE,...
+  --topology-manager-policy POLICY, --topology-manager-policy-options NAME=VALUE,...
+  --topology-manager-scope SCOPE
+                         As for the kubelet; options replace those of the file altogether.
   -h, --help             Show this text and leave.
 
 Signals: SIGHUP reads the configuration again, SIGTERM stops the agent and changes nothing.
@@ -45,6 +50,8 @@ OPTIONS: Mapping[str, str] = {
     "--log-level": "log_level",
     "--log-format": "log_format",
 }
+"""By name: the attribute of `Config` that it replaces."""
+
 CHOICES: Mapping[str, tuple[str, ...]] = {"--log-level": LEVELS, "--log-format": FORMATS}
 
 
@@ -56,11 +63,21 @@ class Arguments:
         config: path of the configuration file.
         overrides: attributes of `Config` to replace.
         wants_help: print the help and leave.
+        flags: the kubelet's flags, by name.
     """
 
     config: str
     overrides: Mapping[str, str]
     wants_help: bool = False
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+    def load(self) -> Config:
+        """The configuration in the file, with everything the command line says.
+
+        Raises:
+            ConfigError: anything in either is wrong.
+        """
+        return self.apply(load(self.config, self.flags))
 
     def apply(self, config: Config) -> Config:
         """`config` with the overrides in it."""
@@ -76,17 +93,21 @@ def parse(words: Sequence[str]) -> Arguments:
         ConfigError: an unknown option, a missing or a wrong value; names the option.
     """
     values: dict[str, str] = {}
+    flags: dict[str, str] = {}
     rest = list(words)
     while rest:
         name, equals, value = rest.pop(0).partition("=")
         if name in ("-h", "--help"):
             return Arguments(DEFAULT_PATH, {}, wants_help=True)
-        if name not in OPTIONS:
+        if name not in OPTIONS and name not in FLAGS:
             raise ConfigError(name, "no such option of nri-pin run; see nri-pin run --help")
         if not equals:
             value = rest.pop(0) if rest else ""
-        values[OPTIONS[name]] = _checked(name, value)
-    return Arguments(values.pop("config", DEFAULT_PATH), values)
+        if name in FLAGS:
+            flags[name] = _checked(name, value)
+        else:
+            values[OPTIONS[name]] = _checked(name, value)
+    return Arguments(values.pop("config", DEFAULT_PATH), values, flags=flags)
 
 
 def _checked(name: str, value: str) -> str:

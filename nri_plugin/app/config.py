@@ -4,11 +4,12 @@ A configuration is taken whole or not at all: every wrong value is listed with i
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nri_plugin.app import config_yaml as source
+from nri_plugin.app.config_flags import values_of
 from nri_plugin.app.config_keys import KEYS, Settings
 from nri_plugin.app.config_rules import reserved_cpu_count, topology_choice, violations
 from nri_plugin.app.config_values import unknown
@@ -130,8 +131,11 @@ class Config:
             raise ConfigError(f"{self.source}: reservedMemory", detail)
 
 
-def load(path: str = DEFAULT_PATH) -> Config:
-    """The configuration in a file.
+NO_FLAGS: Mapping[str, str] = {}
+
+
+def load(path: str = DEFAULT_PATH, flags: Mapping[str, str] = NO_FLAGS) -> Config:
+    """The configuration in a file, with what command-line flags say instead.
 
     Raises:
         ConfigError: no such file (the text says what to write into it), unreadable, or anything in it is wrong.
@@ -145,11 +149,11 @@ def load(path: str = DEFAULT_PATH) -> Config:
         raise ConfigError(path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(path, f"not UTF-8 text at byte {error.start}") from None
-    return load_text(text, path)
+    return load_text(text, path, flags)
 
 
-def load_text(text: str, where: str) -> Config:
-    """The configuration in a text; `where` names its origin in errors.
+def load_text(text: str, where: str, flags: Mapping[str, str] = NO_FLAGS) -> Config:
+    """The configuration in a text; `where` names its origin in errors; `flags` win over it.
 
     Raises:
         ConfigError: anything in it is wrong; the first line is the first error, others follow line by line.
@@ -157,6 +161,7 @@ def load_text(text: str, where: str) -> Config:
     tree = source.parse(text, where)
     if not tree.entries:
         raise nothing_configured(where)
+    tree = _with_flags(tree, flags)
     chosen, errors = _read(tree)
     if errors:
         raise _joined(errors)
@@ -165,6 +170,12 @@ def load_text(text: str, where: str) -> Config:
     if errors:
         raise _joined(errors)
     return _config(settings, where)
+
+
+def _with_flags(tree: source.Section, flags: Mapping[str, str]) -> source.Section:
+    values = values_of(flags)
+    places = {key: value.place for key, value in values.items()}
+    return source.Section(tree.place, {**tree.entries, **values}, {**tree.keys, **places})
 
 
 def nothing_configured(where: str) -> ConfigError:
