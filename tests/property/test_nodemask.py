@@ -76,3 +76,43 @@ def test_equal_sets_have_equal_hashes(left: frozenset[int], right: frozenset[int
 def test_no_negative_mask_becomes_a_set(mask: int) -> None:
     with pytest.raises(ValueError, match="cannot be negative"):
         NodeMask(mask)
+
+
+FEW = st.frozensets(st.integers(0, 70), max_size=12)
+
+
+@given(FEW, FEW, FEW)
+def test_every_operation_of_kep_693_is_that_of_frozensets(
+    left: frozenset[int], right: frozenset[int], third: frozenset[int]
+) -> None:
+    """KEP-693, BitMask: Add, Remove, And, Or, Clear, Fill, IsEqual, IsEmpty, Count, GetBits."""
+    one, other, last = (NodeMask.from_ids(ids) for ids in (left, right, third))
+    assert set(one.add(*right)) == left | right
+    assert set(one.remove(*right)) == left - right
+    assert set(one.intersection(other, last)) == left & right & third
+    assert set(one.union(other, last)) == left | right | third
+    assert one.intersection() == one.union() == one
+    assert set(one.clear()) == set()
+    assert set(one.fill(len(left))) == set(range(len(left)))
+    assert one.is_equal(other) is (left == right)
+    assert one.is_empty() is (not left)
+    assert one.count() == len(left)
+    assert one.get_bits() == sorted(left)
+
+
+@given(FEW, FEW, st.integers(0, 80))
+def test_questions_of_kep_693_are_answered_as_by_frozensets(
+    left: frozenset[int], right: frozenset[int], number: int
+) -> None:
+    """KEP-693, BitMask: IsSet, AnySet, IsNarrowerThan, IsLessThan, IsGreaterThan, String."""
+    one, other = NodeMask.from_ids(left), NodeMask.from_ids(right)
+    higher = max(left ^ right, default=None)
+    assert one.is_set(number) is (number in left)
+    assert one.any_set(*right) is bool(left & right)
+    assert one.is_less_than(other) is (higher is not None and higher in right)
+    assert one.is_greater_than(other) is (higher is not None and higher in left)
+    lower_of_equals = len(left) == len(right) and higher in right
+    assert one.is_narrower_than(other) is (len(left) < len(right) or lower_of_equals)
+    digits = one.to_binary()
+    assert {place for place, digit in enumerate(reversed(digits)) if digit == "1"} == left
+    assert len(digits) == max(2, max(left, default=0) + 1)
