@@ -34,7 +34,8 @@ class MergedHint:
     Attributes:
         affinity: NUMA nodes, None for "anywhere".
         preferred: whether it is as narrow as the requests allow on an empty machine, for all alike.
-        exact: False when a search of a large machine ran out of steps, so that a better hint may exist.
+        exact: False when a better hint may exist: on a machine too large for lists a search ran out of
+            steps, or distances would have to decide between sets of several nodes.
     """
 
     affinity: NodeMask | None
@@ -67,6 +68,7 @@ def merge(
         nodes: all NUMA nodes of the machine.
         providers: the wishes of each provider.
         distance: among masks of one size the closer wins before the lower (prefer-closest-numa-nodes).
+            Families of wider masks than one node do not heed it yet; the hint then is not exact.
         tie_break: among masks equal in that the smaller rank wins before the lower mask. On machines
             whose wishes are families it decides between single nodes only.
     """
@@ -76,13 +78,16 @@ def merge(
     order = _Order(distance, tie_break)
     if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
         return _merge_single(nodes.mask, wishes, _Order(None, tie_break))
+    is_blind = distance is not None and any(wish.family for wish in wishes)
     budget = Budget()
     preferred = _best_preferred(nodes.mask, wishes, order, budget)
     if preferred is not None:
-        return MergedHint(NodeMask(preferred), preferred=True, exact=budget.left >= 0)
+        exact = budget.left >= 0 and not (is_blind and preferred & preferred - 1)
+        return MergedHint(NodeMask(preferred), preferred=True, exact=exact)
     rest = Budget()
     other = _best_other(nodes.mask, wishes, order, rest)
-    return MergedHint(NodeMask(other), preferred=False, exact=min(budget.left, rest.left) >= 0)
+    exact = min(budget.left, rest.left) >= 0 and not is_blind
+    return MergedHint(NodeMask(other), preferred=False, exact=exact)
 
 
 @dataclass(frozen=True, slots=True)

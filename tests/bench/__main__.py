@@ -1,44 +1,110 @@
 """Measure and print; see `hack/bench --help`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from tests.bench import decisions, wire
+from tests.bench import against_go, decisions, packing, scale, search, wire
 from tests.bench.figures import Figure, as_json, machine, table
 
 PARTS = {"decisions": decisions.figures, "wire": wire.figures}
+STUDIES = ("packing", "search")
 
 
 def main() -> int:
-    """Run the chosen parts, print a table, write JSON where asked."""
+    """Run the chosen parts, print a table, write JSON and a plot where asked."""
+    chosen = _arguments()
+    if not chosen.part and chosen.plot is not None:
+        _scale(chosen.plot, min(chosen.rounds, 200))
+        return 0
+    parts = chosen.part or list(PARTS)
+    measured = [part for part in parts if part in PARTS]
+    if measured:
+        _figures(measured, chosen.rounds, chosen.json)
+    if "search" in parts:
+        _say(sys.stdout, search.table(list(search.rows())) + "\n")
+    if "packing" in parts:
+        _packing(chosen.plot, quick=chosen.quick)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="hack/bench", description="Measure nri-pin on this machine.")
-    parser.add_argument("part", nargs="*", choices=[*PARTS, []], help="what to measure (default: everything)")
+    parser.add_argument(
+        "part",
+        nargs="*",
+        choices=[*PARTS, *STUDIES, []],
+        help="what to measure (default: decisions and wire); packing is a study of churn, first fit against "
+        "best fit; search is the merge on up to 64 NUMA nodes",
+    )
     parser.add_argument(
         "--rounds", type=int, default=1000, metavar="N", help="samples of each decision and call"
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="also write the figures as JSON, - for standard output"
     )
-    chosen = parser.parse_args()
-    figures = list(_measured(chosen.part or list(PARTS), chosen.rounds))
-    if chosen.json is not None and str(chosen.json) != "-":
-        chosen.json.write_text(as_json(figures) + "\n", "utf-8")
-    _say(
-        sys.stdout,
-        as_json(figures) + "\n" if str(chosen.json) == "-" else f"{machine()}\n\n{table(figures)}\n",
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="alone: time of a decision against NUMA nodes and CPUs, as SVG; with packing: the study as SVG",
     )
-    return 0
+    parser.add_argument("--quick", action="store_true", help="packing with a fifth of the seeds")
+    return parser.parse_args()
+
+
+def _figures(parts: list[str], rounds: int, json: Path | None) -> None:
+    figures = list(_measured(parts, rounds))
+    if json is not None and str(json) != "-":
+        json.write_text(as_json(figures) + "\n", "utf-8")
+    if str(json) == "-":
+        _say(sys.stdout, as_json(figures) + "\n")
+        return
+    _say(sys.stdout, f"{machine()}\n\n{table(figures)}\n")
+    recordings = os.environ.get("NRI_PIN_VECTORS")
+    if "decisions" not in parts:
+        return
+    if recordings:
+        _say(sys.stdout, "\n" + against_go.table(list(against_go.against(Path(recordings)))) + "\n")
+    else:
+        _say(
+            sys.stdout, "\nset NRI_PIN_VECTORS=DIR to the recordings to compare with the kubelet's own code\n"
+        )
 
 
 def _measured(parts: list[str], rounds: int) -> Iterator[Figure]:
     for part in parts:
-        for figure in PARTS[part](rounds):
-            _say(sys.stderr, f"\r\033[K{figure.what}")
-            yield figure
+        yield from _noted(PARTS[part](rounds))
+
+
+def _noted(figures: Iterator[Figure]) -> Iterator[Figure]:
+    for figure in figures:
+        _say(sys.stderr, f"\r\033[K{figure.what}")
+        yield figure
     _say(sys.stderr, "\r\033[K")
+
+
+def _scale(file: Path, rounds: int) -> None:
+    figures = list(_noted(scale.figures(rounds)))
+    scale.plot(figures, file)
+    _say(sys.stdout, f"{machine()}\n\n{table(figures)}\n\n{scale.ratios(figures)}\n\n")
+    _say(sys.stdout, f"{search.table(list(search.rows()))}\n\nplot: {file}\n")
+
+
+def _packing(file: Path | None, *, quick: bool) -> None:
+    seeds = packing.QUICK_SEEDS if quick else packing.SEEDS
+    cells = []
+    for cell in packing.cells(seeds):
+        _say(sys.stderr, f"\r\033[K{cell.policy} {cell.machine} {cell.utilisation} %")
+        cells.append(cell)
+    _say(sys.stderr, "\r\033[K")
+    _say(sys.stdout, f"{seeds} seeds per cell, {packing.COUNTED} containers each\n{packing.table(cells)}\n")
+    if file is not None:
+        packing.plot(cells, file)
+        _say(sys.stdout, f"\nplot: {file}\n")
 
 
 def _say(where: TextIO, text: str) -> None:

@@ -16,6 +16,8 @@ from tests.bench.figures import Figure, microseconds
 SIZES = (64, 256, 512)
 NUMA_NODES = (2, 4, 8)
 SHARED = 100
+LARGEST = 255
+"""CPUs that shares alone can ask for."""
 
 
 def figures(rounds: int) -> Iterator[Figure]:
@@ -27,9 +29,17 @@ def figures(rounds: int) -> Iterator[Figure]:
 
 
 def _one(cpus: int, nodes: int, cache: bool, rounds: int) -> Figure:
-    node = _node(cpus, nodes, cache)
+    rule = "uncore" if cache else "packed"
+    what = f"decision, {cpus} CPUs, {nodes} NUMA nodes, {rule}"
+    return timed(what, _node(cpus, nodes, cache), rounds)
+
+
+def timed(what: str, node: Node, rounds: int) -> Figure:
+    """CreateContainer on a busy node, for requests of five sizes in turn."""
+    cpus = len(node.topology.online)
     state = _busy(node)
-    wanted = [_pair(number, cpu) for number, cpu in enumerate((7, cpus * 3 // 8 + 1, 2, 1, cpus // 4))]
+    sizes = (7, cpus * 3 // 8 + 1, 2, 1, cpus // 4) if cpus >= 64 else (1, 2, 3, 1, 2)
+    wanted = [_pair(number, min(cpu, LARGEST)) for number, cpu in enumerate(sizes)]
     for of, container in wanted:  # what is worked out once per machine is not a decision's time
         decide(node, state, nri.CreateContainer(of, container))
     took = []
@@ -39,8 +49,7 @@ def _one(cpus: int, nodes: int, cache: bool, rounds: int) -> Figure:
         began = time.perf_counter_ns()
         decide(node, state, nri.CreateContainer(of, container))
         took.append(time.perf_counter_ns() - began)
-    rule = "uncore" if cache else "packed"
-    return microseconds(f"decision, {cpus} CPUs, {nodes} NUMA nodes, {rule}", took)
+    return microseconds(what, took)
 
 
 def _node(cpus: int, nodes: int, cache: bool) -> Node:
