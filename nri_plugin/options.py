@@ -3,10 +3,14 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.topology import Topology
+
+if TYPE_CHECKING:
+    from nri_plugin.hint_providers import HintProvider
 
 
 class CPUManagerPolicy(StrEnum):
@@ -153,11 +157,13 @@ class Node:
         topology: the machine.
         options: what the operator chose.
         reserved: CPUs for the system: never exclusive, part of the shared pool.
+        hint_providers: asked about every container after our own; see `hint_providers.py`.
     """
 
     topology: Topology
     options: Options
     reserved: CPUSet
+    hint_providers: tuple["HintProvider", ...] = ()
 
     @cached_property
     def allocatable(self) -> CPUSet:

@@ -10,21 +10,20 @@ from functools import lru_cache
 
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.errors import AdmissionError, NotYetSupportedError
+from nri_plugin.hint_providers import Question, ask, memory_request, memory_state_of, tables_of
 from nri_plugin.nodemask import NO_NODES, NodeMask
-from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, Node, Options, TopologyManagerScope
+from nri_plugin.options import CPUManagerPolicy, Node, Options, TopologyManagerScope
 from nri_plugin.policy.admission import admit
 from nri_plugin.policy.cpu_choice import take_cpus
-from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes
+from nri_plugin.policy.cpu_policy import allocate_cpus
 from nri_plugin.policy.device_hints import device_wishes
 from nri_plugin.policy.device_proportion import devices_by_node
 from nri_plugin.policy.distances import distances_of
-from nri_plugin.policy.hints import Hint, Provider, Wish
+from nri_plugin.policy.hints import Hint, Wish
 from nri_plugin.policy.memory_assignment import allocate_memory
-from nri_plugin.policy.memory_hints import memory_wishes
-from nri_plugin.policy.memory_state import MemoryMachine, MemoryState, memory_machine, memory_state
 from nri_plugin.policy.merge import Distance, MergedHint
 from nri_plugin.policy.smt_counts import whole_core_count
-from nri_plugin.policy.tables import CPUTables, cpu_tables
+from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.policy.tie_break import tie_break
 from nri_plugin.state import Allocation, MemoryBlock, Phase, PodRecord, QOSClass, State
 from nri_plugin.topology import Topology
@@ -44,17 +43,6 @@ class Placement:
     state: State
     allocation: Allocation | None
     steps: tuple[str, ...]
-
-
-@lru_cache(maxsize=4)
-def tables_of(node: Node) -> CPUTables:
-    """Precomputed masks of the node's machine."""
-    return cpu_tables(node.topology)
-
-
-@lru_cache(maxsize=4)
-def _memory_machine_of(node: Node) -> MemoryMachine:
-    return memory_machine(node.topology, node.options.reserved_memory)
 
 
 @lru_cache(maxsize=4)
@@ -88,7 +76,7 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     if held is not None and held.cpu_milli == request.cpu_milli and len(held.cpus) == count:
         return Placement(state, held, ("kept",))
     state = state.without_allocation(request.key)
-    memory = _memory_request(node, request)
+    memory = memory_request(node, request)
     if not count and not memory:
         return _placed_in_pool(node, state, pod, request)
     reusable = _reusable(state, pod, request.name) if count else NO_CPUS
@@ -110,14 +98,14 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
 
 
 def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
-    """Nothing to promise; but devices that policy does not let be where they are refuse any container.
+    """Nothing to promise; but devices, and whoever else has a say, can refuse any container.
 
     A container that is started again was admitted once, as the kubelet has it.
     """
     again = any(
         record.name == request.name and not record.unplaced for record in state.containers_of(pod.uid)
     )
-    if not request.devices or again:
+    if again or not (request.devices or node.hint_providers):
         return Placement(state, None, ("shared",))
     state, _, steps = _admitted(node, state, pod, request, 0, NO_CPUS)
     return Placement(state, None, (*steps, "shared"))
@@ -133,12 +121,6 @@ def _exclusive_count(node: Node, request: ContainerRequest) -> int:
         )
     threads = tables_of(node).cpus_per_core
     return whole_core_count(node.options.smt_odd_counts, request.exclusive_cpus, threads)
-
-
-def _memory_request(node: Node, request: ContainerRequest) -> Mapping[str, int]:
-    if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
-        return {}
-    return request.memory_by_resource
 
 
 def _reusable(state: State, pod: PodRecord, name: str) -> CPUSet:
@@ -168,15 +150,16 @@ def _admitted(
     node: Node, state: State, pod: PodRecord, request: ContainerRequest, count: int, reusable: CPUSet
 ) -> tuple[State, MergedHint, tuple[str, ...]]:
     """The merged hint for the container, or for its whole pod (worked out once, then kept)."""
+    question = Question(node, state, pod, request, count, reusable)
     if node.options.topology_manager_scope is TopologyManagerScope.CONTAINER:
-        return state, _merged(node, state, request, count, reusable), ("container-scope",)
+        return state, _merged(question), ("container-scope",)
     if pod.cpu_milli is None:
-        return state, _merged(node, state, request, count, reusable), ("pod-total-unknown",)
+        return state, _merged(question), ("pod-total-unknown",)
     if pod.affinity is not None:
         return state, _kept_hint(node, pod, pod.affinity, request), ("pod-scope-kept",)
     total = replace(pod_request(pod), devices=request.pod_devices or request.devices)
     whole = pod.cpu_milli // 1000 if pod.qos is QOSClass.GUARANTEED else 0
-    hint = _merged(node, state, total, whole, reusable)
+    hint = _merged(replace(question, request=total, exclusive_cpus=whole))
     affinity = hint.affinity or NO_NODES
     state = state.with_pod(replace(pod, affinity=affinity, affinity_preferred=hint.preferred))
     return state, hint, ("pod-scope",)
@@ -200,28 +183,15 @@ def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: Containe
     return hint
 
 
-def _merged(node: Node, state: State, request: ContainerRequest, count: int, reusable: CPUSet) -> MergedHint:
-    providers: list[Provider] = [
-        device_wishes(node.topology.node_ids, request.devices),
-        cpu_wishes(
-            tables_of(node),
-            count,
-            state.available(node),
-            reusable=reusable,
-            align_by_socket=node.options.align_by_socket,
-        ),
-    ]
-    memory = _memory_request(node, request)
-    if memory:
-        providers.append(memory_wishes(_memory_state(node, state), memory))
+def _merged(question: Question) -> MergedHint:
+    node, options = question.node, question.node.options
+    on_offer = question.state.available(node) | question.reusable
     return admit(
-        node.options.topology_manager_policy,
+        options.topology_manager_policy,
         node.topology.node_mask,
-        providers,
+        ask(question),
         distance=_distance_of(node),
-        tie_break=tie_break(
-            node.options.topology_tie_break, tables_of(node), state.available(node) | reusable, count
-        ),
+        tie_break=tie_break(options.topology_tie_break, tables_of(node), on_offer, question.exclusive_cpus),
     )
 
 
@@ -246,13 +216,8 @@ def _take_memory(
 ) -> tuple[tuple[MemoryBlock, ...], NodeMask]:
     if not memory:
         return (), NO_NODES
-    grant = allocate_memory(_memory_state(node, state), memory, hint)
+    grant = allocate_memory(memory_state_of(node, state), memory, hint)
     return grant.blocks, grant.nodes
-
-
-def _memory_state(node: Node, state: State) -> MemoryState:
-    blocks = (allocation.memory for allocation in state.allocations.values() if allocation.memory)
-    return memory_state(_memory_machine_of(node), blocks)
 
 
 def refuse_resize(held: Allocation, cpu_milli: int) -> None:
@@ -280,7 +245,7 @@ def adopted(
         count = _exclusive_count(node, request)
     except AdmissionError:
         return None
-    memory = _memory_request(node, request) if mems <= node.topology.nodes_with_memory else {}
+    memory = memory_request(node, request) if mems <= node.topology.nodes_with_memory else {}
     if count and (len(cpus) != count or not cpus <= state.available(node)):
         return None
     blocks = tuple(MemoryBlock(mems, resource, size) for resource, size in memory.items() if mems)

@@ -19,6 +19,7 @@ from nri_plugin.app.effects import Effects
 from nri_plugin.app.handler import CheckpointStore, Handler
 from nri_plugin.app.informing import Informant
 from nri_plugin.app.logs import say
+from nri_plugin.app.outside_providers import load_hint_providers
 from nri_plugin.engine import decide
 from nri_plugin.errors import CheckpointError, HostError
 from nri_plugin.host.cgroup import Cgroups
@@ -93,10 +94,11 @@ def build_node(config: Config, cgroups: Cgroups | None) -> Node:
     """The node decisions are made for.
 
     Raises:
-        ConfigError: the configuration names CPUs or NUMA nodes this machine does not have.
+        ConfigError: the configuration names CPUs or NUMA nodes this machine does not have, or a hint provider
+            from outside cannot be loaded.
         HostError: the machine cannot be read.
     """
-    node = config.node(discover(config.sysfs_root))
+    node = replace(config.node(discover(config.sysfs_root)), hint_providers=load_hint_providers())
     if cgroups is None:
         return replace(node, options=replace(node.options, effect=Effect.UPDATE))
     # On v1 a slice cannot be narrower than the pod cgroups below it, which the kubelet made as wide as the machine.

@@ -1,0 +1,110 @@
+"""A hint provider of another package, from its entry point to a refusal."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.app.outside_providers import load_hint_providers
+from nri_plugin.engine import decide
+from nri_plugin.errors import ConfigError
+from nri_plugin.nri.events import CreateContainer
+from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.state import State
+from tests.builders import container, cpus, node, nodes, pod
+
+LICENCES = """\
+from nri_plugin.policy.hints import Hint, Wish
+
+def licences(question):
+    if question.pod.namespace != "licensed":
+        return None
+    return (Wish("our.site/licence", (Hint(0b10, True),), why="licence: the dongle is on NUMA node 1"),)
+
+def broken(question):
+    raise KeyError("no table")
+
+def careless(question):
+    return ["NUMA node 1"]
+
+nothing = 3
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Install a package whose entry points are given by name."""
+
+    def install(**points: str) -> None:
+        info = tmp_path / "our_site-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: our-site\nVersion: 1\n")
+        lines = [f"{name} = {value}" for name, value in points.items()]
+        (info / "entry_points.txt").write_text("\n".join(["[nri_pin.hint_providers]", *lines, ""]))
+        (tmp_path / "our_site_placement.py").write_text(LICENCES)
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield install
+    sys.modules.pop("our_site_placement", None)
+
+
+def create(providers, *, policy=TopologyManagerPolicy.SINGLE_NUMA_NODE, cpu=2.0, namespace="licensed"):
+    on = node(topology_manager_policy=policy)
+    on = type(on)(on.topology, on.options, on.reserved, providers)
+    of = pod(namespace=namespace)
+    return decide(on, State(), CreateContainer(of, container(of, cpu=cpu)))
+
+
+def test_without_other_packages_there_are_none():
+    assert load_hint_providers() == ()
+
+
+def test_its_wish_is_merged_with_ours_and_the_merged_hint_is_kept(install):
+    install(licences="our_site_placement:licences")
+    decision = create(load_hint_providers())
+    (allocation,) = decision.state.allocations.values()
+    assert (allocation.cpus, allocation.affinity, allocation.preferred) == (cpus("8-9"), nodes(1), True)
+    assert create(load_hint_providers(), namespace="other").state.exclusive == cpus("2-3")
+
+
+def test_it_has_a_say_about_shared_containers_too(install):
+    install(licences="our_site_placement:licences", more="our_site_placement:licences")
+    assert create(load_hint_providers(), cpu=0.5).refusal is None
+
+
+def test_what_contradicts_it_is_refused_with_its_reason(install):
+    install(licences="our_site_placement:licences")
+    (licences,) = load_hint_providers()
+
+    def contrary(question):
+        (wish,) = licences(question)
+        return (type(wish)("our.site/other", (type(wish.hints[0])(0b1, preferred=True),), why="other: on 0"),)
+
+    refusal = create((licences, contrary), cpu=0.5).refusal
+    assert refusal is not None
+    assert refusal.reason == "TopologyAffinityError"
+    assert "licence: the dongle is on NUMA node 1; other: on 0" in str(refusal)
+
+
+def test_one_that_fails_refuses_the_container_and_never_ends_the_agent(install):
+    install(broken="our_site_placement:broken")
+    assert "hint provider broken failed: KeyError: 'no table'" in str(create(load_hint_providers()).refusal)
+
+
+def test_one_that_answers_with_something_else_refuses_the_container(install):
+    install(careless="our_site_placement:careless")
+    assert "hint provider careless answered with list" in str(create(load_hint_providers()).refusal)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("our_site_placement:missing", "entry point bad of nri_pin.hint_providers: .* cannot be loaded"),
+        ("our_site_nowhere:missing", "cannot be loaded: No module named 'our_site_nowhere'"),
+        ("our_site_placement:nothing", "is no function"),
+    ],
+)
+def test_one_that_cannot_be_asked_stops_the_start(install, value, error):
+    install(bad=value)
+    with pytest.raises(ConfigError, match=error):
+        load_hint_providers()
