@@ -1,0 +1,92 @@
+"""The best fit: a sentence a case. The law of all cases is in tests/property."""
+
+import pytest
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import InsufficientCPUsError, UncoreCacheAlignmentError
+from nri_plugin.policy import best_fit
+from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
+from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.topology import Topology
+from tests.unit.policy.shapes import machine
+
+cpus = CPUSet.parse
+ONE_NODE = cpu_tables(machine(caches=4, cores=4, threads=2))
+"""32 CPUs; caches 0-7, 8-15, 16-23, 24-31."""
+FOUR_NODES = cpu_tables(machine(sockets=2, nodes=2, caches=2, cores=2, threads=2))
+"""32 CPUs; nodes 0-7, 8-15, 16-23, 24-31 with two caches of two cores each."""
+NODE_IS_CACHE = cpu_tables(machine(sockets=2, nodes=4, caches=1, cores=2, threads=2))
+"""32 CPUs; eight nodes of one cache with two cores."""
+ACROSS = cpu_tables(
+    Topology.from_rows((cpu, cpu // 2 * 2, 0, cpu // 4, (0, 0, 1, 1, 1, 1, 2, 2)[cpu]) for cpu in range(8))
+)
+"""Two nodes 0-3 and 4-7; caches 0-1, 2-5 over both nodes, 6-7; SMT 2."""
+
+
+@pytest.mark.parametrize(
+    ("tables", "available", "count", "expected", "rule"),
+    [
+        (ONE_NODE, "0-31", 0, "", "nothing wanted"),
+        (ONE_NODE, "0-31", -1, "", "less than nothing wanted"),
+        (ONE_NODE, "0-31", 4, "0-3", "the lowest cores of the lowest of equal caches"),
+        (ONE_NODE, "0-7,8-13,16-19,24-31", 4, "16-19", "the tightest hole"),
+        (ONE_NODE, "0-7,8-13,16-19,24-31", 6, "8-13", "the tightest that holds it"),
+        (ONE_NODE, "0-7,8-13,16-17,24-31", 8, "0-7", "one cache before two tight ones"),
+        (ONE_NODE, "0-5,8-13,16-19,24-31", 10, "0-5,16-19", "two caches, the largest holes are left"),
+        (ONE_NODE, "0,2,4,6,8-15", 4, "8-11", "whole cores before a tighter hole of halves"),
+        (ONE_NODE, "0-2,8-15", 3, "0-2", "an odd number ends in a core that is in use already"),
+        (ONE_NODE, "0-3,8-15", 3, "0-2", "else one is opened, the lowest"),
+        (ONE_NODE, "1,4-7,8-15", 5, "1,4-7", "whole cores, then the half"),
+        (FOUR_NODES, "0-3,8-15", 6, "8-13", "one node before two"),
+        (FOUR_NODES, "0-2,4-6,8-15", 4, "8-11", "fewest caches before the tightest node"),
+        (FOUR_NODES, "0-7,8-11", 4, "8-11", "of equal caches that on the tighter node"),
+        (FOUR_NODES, "0-7,8-15,16-23,24-31", 12, "0-11", "the lowest of equal nodes"),
+        (
+            FOUR_NODES,
+            "0-7,8-15,16-21",
+            10,
+            "0-7,20-21",
+            "on two nodes three caches, the smallest hole among them",
+        ),
+        (NODE_IS_CACHE, "0-3,4-7,8-10,12-13,16-31", 6, "0-3,12-13", "nodes that are caches: no core split"),
+        (ACROSS, "0-7", 4, "0-3", "a node, though a cache over two nodes would hold it"),
+    ],
+)
+def test_the_best_fit(tables, available, count, expected, rule):
+    assert str(take_best_fit(tables, cpus(available), count)) == expected, rule
+
+
+def test_too_few_cpus_are_refused_with_the_numbers():
+    with pytest.raises(InsufficientCPUsError, match="requested=3, available=2"):
+        take_best_fit(ONE_NODE, cpus("0-1"), 3)
+
+
+def test_cpus_that_the_machine_does_not_have_do_not_count():
+    with pytest.raises(InsufficientCPUsError):
+        take_best_fit(ONE_NODE, cpus("31-40"), 2)
+
+
+def test_past_the_limit_of_node_sets_the_tightest_nodes_are_taken(monkeypatch):
+    available = cpus("0-7,8-15,16-21,24-29")
+    exact = take_best_fit(FOUR_NODES, available, 12)
+    monkeypatch.setattr(best_fit, "NODE_SETS", 1)
+    tightest = take_best_fit(FOUR_NODES, available, 12)
+    assert (str(exact), str(tightest)) == ("0-7,16-19", "16-21,24-29")
+
+
+def test_strict_refuses_what_no_cache_holds_and_names_the_largest_hole():
+    with pytest.raises(UncoreCacheAlignmentError, match=r"7 cpus requested.* has 6 .*8 in all.*ask for 6"):
+        take_in_one_cache(ONE_NODE, cpus("0-5,8-12,16-20"), 7)
+
+
+def test_strict_refuses_what_is_larger_than_any_cache_for_good():
+    with pytest.raises(UncoreCacheAlignmentError, match="ask for 8 or fewer"):
+        take_in_one_cache(ONE_NODE, cpus("0-31"), 9)
+
+
+def test_strict_takes_the_best_fit_where_it_is_one_cache():
+    assert take_in_one_cache(ONE_NODE, cpus("0-7,8-13"), 5) == cpus("8-12")
+
+
+def test_strict_goes_to_a_cache_over_two_nodes_when_only_that_holds_it():
+    assert take_in_one_cache(ACROSS, cpus("0-6"), 4) == cpus("2-5")

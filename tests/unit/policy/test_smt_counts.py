@@ -1,0 +1,39 @@
+"""Numbers of CPUs that do not fill their last core."""
+
+import pytest
+
+from nri_plugin.errors import SMTAlignmentError
+from nri_plugin.options import SMTOddCounts
+from nri_plugin.policy.smt_counts import checks_multiple, whole_core_count
+
+KUBELET, REJECT, ROUND_UP, ALLOW = SMTOddCounts
+
+
+@pytest.mark.parametrize(
+    ("rule", "count", "threads", "expected"),
+    [
+        (KUBELET, 3, 2, 3),
+        (ALLOW, 3, 2, 3),
+        (ROUND_UP, 3, 2, 4),
+        (ROUND_UP, 4, 2, 4),
+        (ROUND_UP, 1, 4, 4),
+        (ROUND_UP, 0, 2, 0),
+        (REJECT, 4, 2, 4),
+        (REJECT, 0, 2, 0),
+        (REJECT, 3, 1, 3),
+    ],
+)
+def test_the_number_given(rule, count, threads, expected):
+    assert whole_core_count(rule, count, threads) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "threads", "advice"), [(3, 2, "ask for 2 or 4"), (1, 2, "ask for 2"), (5, 4, "ask for 4 or 8")]
+)
+def test_reject_refuses_odd_numbers_and_names_the_next_ones(count, threads, advice):
+    with pytest.raises(SMTAlignmentError, match=f"{count} cpus .*smtOddCounts is reject; {advice}"):
+        whole_core_count(REJECT, count, threads)
+
+
+def test_only_allow_overrules_full_pcpus_only():
+    assert [rule for rule in SMTOddCounts if not checks_multiple(rule)] == [ALLOW]

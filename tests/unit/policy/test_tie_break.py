@@ -1,0 +1,69 @@
+"""Which of equally good NUMA node masks is taken."""
+
+import pytest
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import TopologyManagerPolicy, TopologyTieBreak
+from nri_plugin.policy.cpu_policy import cpu_wishes
+from nri_plugin.policy.hints import Hint, Wish
+from nri_plugin.policy.merge import merge
+from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.policy.tie_break import tie_break
+from tests.unit.policy.shapes import machine
+
+PACKED, SPREAD, BEST_FIT = TopologyTieBreak
+POLICIES = (TopologyManagerPolicy.BEST_EFFORT, TopologyManagerPolicy.SINGLE_NUMA_NODE)
+FOUR = cpu_tables(machine(nodes=4, caches=2, cores=4, threads=1))
+"""32 CPUs; nodes 0-7, 8-15, 16-23, 24-31 with two caches of 4."""
+SIXTEEN = cpu_tables(machine(nodes=16, caches=1, cores=4, threads=1))
+
+
+def chosen(rule, available, count, policy=POLICIES[0], tables=FOUR):
+    free = CPUSet.parse(available)
+    nodes = NodeMask(tables.nodes_of(tables.online))
+    wishes = cpu_wishes(tables, count, free)
+    return str(merge(policy, nodes, [wishes], tie_break=tie_break(rule, tables, free, count)).affinity)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("rule", "available", "count", "expected", "why"),
+    [
+        (PACKED, "0-3,8-15,16-18,24-31", 3, "0", "the lowest"),
+        (SPREAD, "0-3,8-15,16-18,24-31", 3, "1", "the emptiest, the lowest of equal ones"),
+        (BEST_FIT, "0-3,8-15,16-18,24-31", 3, "2", "the tightest"),
+        (BEST_FIT, "0-3,8-15,16-18,24-31", 4, "0", "the tightest that holds it"),
+        (BEST_FIT, "0-1,4-5,8-15,16-21", 4, "2", "one cache before a tighter node"),
+    ],
+)
+def test_one_of_several_single_nodes(policy, rule, available, count, expected, why):
+    assert chosen(rule, available, count, policy) == expected, why
+
+
+def test_sets_of_nodes_are_chosen_like_single_ones():
+    available = "0-7,8-14,16-23,24-29"
+    assert [chosen(rule, available, 12) for rule in TopologyTieBreak] == ["0-1", "0,2", "0,3"]
+
+
+def test_distance_decides_before_the_rule():
+    wish = (Wish("r", (Hint(1, True), Hint(2, True), Hint(4, True))),)
+    hint = merge(
+        POLICIES[0],
+        NodeMask(0b111),
+        [wish],
+        distance=lambda mask: 20 if mask == 4 else 10,
+        tie_break=lambda mask: -mask,
+    )
+    assert hint.affinity == NodeMask(2)
+
+
+def test_beyond_eight_nodes_single_nodes_are_told_apart_too():
+    available = "0-3,20-21,40-42"
+    assert [chosen(rule, available, 2, tables=SIXTEEN) for rule in TopologyTieBreak] == ["0", "0", "5"]
+
+
+def test_a_mask_with_too_few_cpus_comes_behind_all_others():
+    rank = tie_break(BEST_FIT, FOUR, CPUSet.parse("0-2,8-15"), 4)
+    assert rank is not None
+    assert rank(0b0001) > rank(0b0010)
