@@ -238,14 +238,15 @@ class _Search:
         most = nlargest(missing, (self.most[number] for number in optional))
         inside = (sum(self.most[number] for number in chosen) + sum(most)) // 2
         totals = nsmallest(missing, (self.weights.totals[number] for number in optional))
-        cut = sum(self.weights.totals[number] for number in chosen) + sum(totals) - 2 * inside
+        every = sum(self.weights.totals[number] for number in chosen) + sum(totals)
         first = tuple(sorted((*chosen, *nsmallest(missing, optional))))
-        return (-inside, cut, first) >= self.rank
+        return (-inside, every, first) >= self.rank
 
     def _keep(self, chosen: Sequence[int], inside: int) -> None:
-        cut = sum(self.weights.totals[number] for number in chosen) - 2 * inside
+        # Of sets with equal links inside, those that cut the least have the lowest sum of all links.
+        every = sum(self.weights.totals[number] for number in chosen)
         numbers = tuple(sorted(chosen))
-        rank = (-inside, cut, numbers)
+        rank = (-inside, every, numbers)
         if self.rank is None or rank < self.rank:
             self.rank, self.best = rank, numbers
 

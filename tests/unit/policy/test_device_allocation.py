@@ -91,6 +91,15 @@ def test_among_many_devices_the_search_ends_on_the_fewest_nodes_with_whole_pairs
     assert {str(int(name) ^ 1) for name in given} == set(given)
 
 
+def test_among_many_devices_those_that_hang_together_are_found() -> None:
+    many = tuple(map(str, range(60)))
+    together = tuple(map(str, range(5, 60, 6)))
+    links = {(a, b): (int(a) * 31 + int(b) * 17) % 4 for a in many for b in many if int(a) < int(b)}
+    links |= {(a, b): 12 for a in together for b in together if int(a) < int(b)}
+    assert preferred_devices(many, [], len(together), {}, links) == together
+    assert preferred_devices(many, ["11"], len(together), {}, links) == together
+
+
 def test_when_the_steps_run_out_the_best_set_so_far_is_given() -> None:
     many = tuple(map(str, range(40)))
     links = {(a, b): (int(a) * 7919 + int(b) * 104729) % 101 for a in many for b in many if a < b}

@@ -85,6 +85,10 @@ def test_beyond_eight_nodes_the_same_sets_are_hinted_at_without_a_list(given) ->
         assert (mask in wish.family) == near_all
 
 
+def test_up_to_eight_nodes_hints_are_listed() -> None:
+    assert len(hints(gpus([7]), nodes=range(8))) == 128
+
+
 def test_beyond_eight_nodes_the_merge_finds_the_devices_nodes() -> None:
     wishes = device_wishes(range(64), [gpus([3], [40])])
     merged = merge(TopologyManagerPolicy.RESTRICTED, NodeMask.from_ids(range(64)), [wishes])
@@ -96,4 +100,5 @@ def test_the_numbers_name_resource_ids_and_nodes() -> None:
         "example.com/gpu: given gpu0 gpu1 on NUMA node 0, gpu2 on NUMA node 1, gpu3 between NUMA nodes 0,2, "
         "gpu4 anywhere"
     )
+    assert only_wish(gpus(*[[0]] * 8)).why.endswith("gpu6 gpu7 on NUMA node 0")
     assert only_wish(gpus(*[[0]] * 10)).why.endswith("gpu6 gpu7 on NUMA node 0, and 2 more")

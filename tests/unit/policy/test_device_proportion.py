@@ -32,6 +32,10 @@ def test_shares(count, weights, room, unit, shares) -> None:
     assert proportional_shares(count, weights, room, unit=unit) == shares
 
 
+def test_shares_grow_by_single_cpus_unless_told() -> None:
+    assert proportional_shares(2, {0: 1, 1: 1}, PLENTY) == {0: 1, 1: 1}
+
+
 def test_devices_of_all_resources_count_where_they_are_on_one_node() -> None:
     places = [NodeMask.of(1), NodeMask.of(0), NodeMask.of(1), NodeMask.of(0, 1), NO_NODES]
     gpus = DeviceResource("gpu", tuple(Device(str(n), nodes) for n, nodes in enumerate(places)))
