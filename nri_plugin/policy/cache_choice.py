@@ -83,11 +83,10 @@ def _tightest(ordered: Sequence[Cache], number: int, need: int) -> list[Cache]:
     chosen: list[Cache] = []
     for place, cache in enumerate(ordered, 1):
         upto = place + number - len(chosen)
-        if upto > len(ordered) or sums[upto] - sums[place] < need:
+        is_enough_behind = upto <= len(ordered) and sums[upto] - sums[place] >= need
+        if len(chosen) < number and not is_enough_behind:
             chosen.append(cache)
             need -= cache.free
-        if len(chosen) == number:
-            break
     return chosen
 
 

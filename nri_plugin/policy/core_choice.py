@@ -81,9 +81,7 @@ def _pieces(parts: Iterable[tuple[int, int]], need: int) -> int:
     for free, number in sorted(parts, reverse=True):
         taken = min(number, -(-need // free))
         pieces += taken
-        need -= taken * free
-        if need <= 0:
-            break
+        need = max(0, need - taken * free)
     return pieces
 
 

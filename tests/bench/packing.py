@@ -185,7 +185,8 @@ def table(found: Sequence[Cell]) -> str:
     """Every cell, and all machines together at each utilisation."""
     lines = [
         "per cent of containers that span more uncore caches than they need: mean and 95 % interval;",
-        "and, last, more NUMA nodes than they need (first fit > best fit)",
+        "and, last, more NUMA nodes than they need (first fit > best fit); the best fit puts NUMA nodes first,",
+        "which without the Topology Manager can cost a cache where first fit goes to a second node for it",
     ]
     for policy in POLICIES:
         lines += [

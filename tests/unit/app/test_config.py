@@ -11,8 +11,11 @@ from nri_plugin.options import (
     CPUManagerPolicy,
     MemoryManagerPolicy,
     ReservedMemory,
+    SMTOddCounts,
     TopologyManagerPolicy,
     TopologyManagerScope,
+    TopologyTieBreak,
+    UncoreCacheFit,
     UncoreCacheRule,
 )
 from nri_plugin.topology import Topology
@@ -409,3 +412,33 @@ def test_roots_are_found_under_the_host_mount_when_it_is_there(
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     loaded = load_text(SMALLEST, "f")
     assert (loaded.sysfs_root, loaded.cgroup_root) == (str(tmp_path), f"{tmp_path}/sys/fs/cgroup")
+
+
+def test_the_choices_beyond_the_kubelets_are_off_until_named() -> None:
+    options = load_text(SMALLEST, "f").options
+    off = (options.uncore_cache_fit, options.topology_tie_break, options.smt_odd_counts)
+    assert off == (UncoreCacheFit.FIRST, TopologyTieBreak.PACKED, SMTOddCounts.KUBELET)
+    assert not options.strict_uncore_cache
+
+
+def test_the_choices_beyond_the_kubelets_find_their_places() -> None:
+    text = (
+        "uncoreCacheFit: best\nstrictUncoreCache: true\ntopologyTieBreak: best-fit\nsmtOddCounts: round-up\n"
+    )
+    options = load_text(SMALLEST + text, "f").options
+    on = (options.uncore_cache_fit, options.topology_tie_break, options.smt_odd_counts)
+    assert on == (UncoreCacheFit.BEST, TopologyTieBreak.BEST_FIT, SMTOddCounts.ROUND_UP)
+    assert options.strict_uncore_cache
+
+
+def test_a_strict_cache_without_the_best_fit_is_refused() -> None:
+    assert error_of(SMALLEST + "strictUncoreCache: true\n").endswith(
+        "strictUncoreCache: goes only with uncoreCacheFit: best; set that too"
+    )
+
+
+def test_the_best_fit_beside_an_option_that_spreads_is_refused() -> None:
+    text = 'uncoreCacheFit: best\ncpuManagerPolicyOptions: {distribute-cpus-across-numa: "true"}\n'
+    assert error_of(SMALLEST + text).endswith(
+        "uncoreCacheFit: best packs CPUs and distribute-cpus-across-numa spreads them; turn one of them off"
+    )

@@ -4,7 +4,8 @@ import pytest
 
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import TopologyManagerPolicy
-from nri_plugin.policy.hints import Hint, Wish
+from nri_plugin.policy import family_search
+from nri_plugin.policy.hints import Family, Hint, Need, Wish
 from nri_plugin.policy.merge import MergedHint, admits, merge
 
 NONE, BEST, RESTRICTED, SINGLE = (
@@ -81,3 +82,22 @@ def test_among_masks_of_one_size_the_closer_wins():
 )
 def test_strict_policies_admit_only_preferred_hints(policy, preferred, admitted):
     assert admits(policy, MergedHint(None, preferred)) is admitted
+
+
+def family(amount, nodes=16, free=10, size=2):
+    by_node = dict.fromkeys(range(nodes), free)
+    return Wish("r", (), Family((1 << nodes) - 1, 0, (Need(amount, by_node),), size))
+
+
+def test_a_hint_is_exact_until_a_search_runs_out_of_steps(monkeypatch):
+    wish = (family(20),)
+    assert merge(BEST, NodeMask(0xFFFF), [wish]).exact
+    monkeypatch.setattr(family_search.Budget, "__init__", lambda self: setattr(self, "left", 0))
+    assert not merge(BEST, NodeMask(0xFFFF), [wish]).exact
+
+
+def test_distances_between_sets_of_nodes_of_a_large_machine_are_not_heeded_and_that_is_said():
+    far = {"distance": lambda mask: mask}
+    assert not merge(BEST, NodeMask(0xFFFF), [(family(20),)], **far).exact
+    assert merge(BEST, NodeMask(0xFFFF), [(family(10, size=1),)], **far).exact
+    assert not merge(BEST, NodeMask(0xFFFF), [(family(10, size=1),), wish((3, True))], **far).exact
