@@ -1,0 +1,76 @@
+"""Equal shares over NUMA nodes: a sentence a case."""
+
+import pytest
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import InsufficientCPUsError
+from nri_plugin.policy.cpu_assignment import take_packed
+from nri_plugin.policy.cpu_distribution import take_distributed
+from nri_plugin.policy.tables import cpu_tables
+from tests.unit.policy.shapes import machine
+
+FOUR = cpu_tables(machine(4, 1, cores=4, threads=1))
+"""Four sockets of one NUMA node of four CPUs: 0-3, 4-7, 8-11, 12-15."""
+SMT = cpu_tables(machine(2, 1, cores=2, threads=2))
+"""Two NUMA nodes of two cores: 0-3, 4-7."""
+SOCKET = cpu_tables(machine(1, 2, cores=4, threads=1))
+"""One socket of two NUMA nodes: 0-3, 4-7."""
+
+
+def shares(tables, available, count, **options):
+    """How many CPUs of each NUMA node are taken."""
+    taken = take_distributed(tables, CPUSet.parse(available), count, **options)
+    assert taken <= CPUSet.parse(available)
+    return [(node & taken.mask).bit_count() for node in tables.node_sets]
+
+
+@pytest.mark.parametrize(
+    ("tables", "available", "count", "expected", "rule"),
+    [
+        (FOUR, "0-15", 4, [4, 0, 0, 0], "one node that holds it all is enough"),
+        (FOUR, "0-15", 6, [3, 3, 0, 0], "else equal shares on the fewest nodes"),
+        (FOUR, "1-15", 6, [0, 3, 3, 0], "of the combinations the one that leaves the rest most even"),
+        (FOUR, "0-15", 7, [4, 3, 0, 0], "what does not divide goes to the first"),
+        (FOUR, "0-15", 14, [4, 4, 3, 3], "or to several, one each"),
+        (FOUR, "0,4,8,12", 2, [1, 1, 0, 0], "nodes too full alone are combined"),
+        (FOUR, "0-3,4", 5, [4, 1, 0, 0], "where nothing is even the request is packed"),
+        (FOUR, "0-5", 0, [0, 0, 0, 0], "nothing asked for, nothing given"),
+        (SOCKET, "0-7", 6, [3, 3], "nodes of one socket share as well"),
+    ],
+)
+def test_shares(tables, available, count, expected, rule):
+    assert shares(tables, available, count) == expected, rule
+
+
+def test_shares_are_whole_groups():
+    assert shares(SMT, "0-7", 6, group=2) == [4, 2]
+    assert shares(SMT, "0-7", 6) == [3, 3]
+
+
+def test_a_count_that_is_no_number_of_groups_is_packed():
+    offered = CPUSet.parse("0-7")
+    assert take_distributed(SMT, offered, 5, group=2) == take_packed(SMT, offered, 5)
+
+
+def test_a_remainder_that_fits_nowhere_in_whole_groups_ends_in_the_packed_answer():
+    offered = CPUSet.parse("0-2,4-6")
+    assert take_distributed(SMT, offered, 6, group=2) == offered
+
+
+def test_the_order_of_cpus_inside_a_share_follows_the_sorting():
+    offered = CPUSet.parse("1-3,5-7")
+    assert str(take_distributed(SMT, offered, 4)) == "2-3,6-7"
+    assert str(take_distributed(SMT, offered, 4, spread=True)) == "1-2,5-6"
+
+
+def test_a_shortage_is_refused_with_both_numbers():
+    with pytest.raises(InsufficientCPUsError, match="requested=7, available=6"):
+        take_distributed(SMT, CPUSet.parse("0-5"), 7)
+
+
+def test_beyond_eight_nodes_the_roomiest_share():
+    many = cpu_tables(machine(12, 1, cores=4, threads=1))
+    taken = take_distributed(many, CPUSet.parse("2-47"), 8)
+    assert taken == CPUSet.parse("4-11")
+    assert sorted(shares(many, "1-47", 46)) == [3, 3, *[4] * 10]
+    assert len(take_distributed(many, CPUSet.parse("0-47"), 47)) == 47
