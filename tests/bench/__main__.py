@@ -90,7 +90,8 @@ def _noted(figures: Iterator[Figure]) -> Iterator[Figure]:
 def _scale(file: Path, rounds: int) -> None:
     figures = list(_noted(scale.figures(rounds)))
     scale.plot(figures, file)
-    _say(sys.stdout, f"{machine()}\n\n{table(figures)}\n\n{scale.ratios(figures)}\n\n")
+    ratios = "\n".join(scale.ratios(rounds))
+    _say(sys.stdout, f"{machine()}\n\n{table(figures)}\n\n{ratios}\n\n")
     _say(sys.stdout, f"{search.table(list(search.rows()))}\n\nplot: {file}\n")
 
 

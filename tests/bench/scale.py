@@ -1,11 +1,20 @@
 """How the time of a whole decision grows with NUMA nodes and CPUs, and what prefer-closest costs."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.options import Node, Options, TopologyManagerPolicy, UncoreCacheFit
+from nri_plugin.policy.cpu_policy import cpu_wishes
+from nri_plugin.policy.distances import distances_of
+from nri_plugin.policy.hints import Provider
+from nri_plugin.policy.memory_hints import memory_wishes
+from nri_plugin.policy.memory_state import memory_machine, memory_state
+from nri_plugin.policy.merge import Distance, merge
+from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.simulator.machine import build_topology, parse
 from tests.bench.decisions import timed
 from tests.bench.figures import Figure
@@ -50,17 +59,28 @@ def node(cpus: int, nodes: int, options: Options) -> Node:
     return Node(build_topology(parse(text, "bench")), best_effort, CPUSet.of(0, 1))
 
 
-def ratios(measured: list[Figure]) -> str:
-    """What prefer-closest costs, machine by machine."""
-    by_name = {figure.what: figure.p50 for figure in measured}
-    plain, closest = "kubelet's order", "kubelet's order, closest nodes"
-    lines = ["prefer-closest-numa-nodes: time of a decision with it, as a multiple of the time without"]
+def ratios(rounds: int) -> Iterator[str]:
+    """The merge alone, of CPU and memory wishes on a third full machine, with distances and without."""
+    yield "merge of 2 providers with prefer-closest-numa-nodes, p50 us and as a multiple of the merge without"
     for nodes in NODES:
-        ratio = (
-            by_name[name(CPUS_BESIDE_NODES, nodes, closest)] / by_name[name(CPUS_BESIDE_NODES, nodes, plain)]
-        )
-        lines.append(f"  {CPUS_BESIDE_NODES} CPUs, {nodes:2} NUMA nodes  {ratio:5.2f}")
-    return "\n".join(lines)
+        on = node(CPUS_BESIDE_NODES, nodes, Options())
+        tables = cpu_tables(on.topology)
+        count = CPUS_BESIDE_NODES * 3 // 8 + 1
+        cpus = cpu_wishes(tables, count, CPUSet.from_ids(cpu for cpu in on.allocatable if cpu % 3))
+        memory = memory_wishes(memory_state(memory_machine(on.topology)), {"memory": 100 << 30})
+        distances = distances_of(on.topology)
+        with_it = _merge_us([cpus, memory], on, distances.total if distances else None, rounds)
+        ratio = with_it / _merge_us([cpus, memory], on, None, rounds)
+        yield f"  {CPUS_BESIDE_NODES} CPUs, {nodes:2} NUMA nodes  {with_it:8.1f}  {ratio:5.2f}"
+
+
+def _merge_us(providers: list[Provider], on: Node, distance: Distance | None, rounds: int) -> float:
+    took = []
+    for _ in range(rounds):
+        began = time.perf_counter_ns()
+        merge(TopologyManagerPolicy.BEST_EFFORT, on.topology.node_mask, providers, distance=distance)
+        took.append(time.perf_counter_ns() - began)
+    return median(took) / 1e3
 
 
 def plot(measured: list[Figure], file: Path) -> None:
