@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from nri_plugin.cpuset import NO_CPUS, CPUSet
-from nri_plugin.errors import AdmissionError, NotYetSupportedError
+from nri_plugin.errors import AdmissionError, InsufficientCPUsError, NotYetSupportedError
 from nri_plugin.hint_providers import Question, ask, memory_request, memory_state_of, tables_of
 from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.options import CPUManagerPolicy, Node, Options, TopologyManagerScope
@@ -82,6 +82,7 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     reusable = _reusable(state, pod, request.name) if count else NO_CPUS
     state, hint, steps = _admitted(node, state, pod, request, count, reusable)
     cpus = _take_cpus(node, state, request, count, hint, reusable)
+    _leave_a_pool(node, state, cpus)
     blocks, mems = _take_memory(node, state, memory, hint)
     allocation = Allocation(
         cpus=cpus,
@@ -209,6 +210,20 @@ def _take_cpus(
         options=node.options,
         weight_by_node=devices_by_node(request.devices) if proportional else None,
     )
+
+
+def _leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:
+    """Refuse to hand out the last CPUs of the shared pool.
+
+    Reserved CPUs keep it from coming to this, unless they were chosen anew while containers hold some.
+
+    Raises:
+        InsufficientCPUsError: nothing would be left.
+    """
+    pool = node.topology.online - state.exclusive
+    if cpus and pool <= cpus:
+        hint = f"these are the last CPUs of the shared pool, and reserved CPUs {node.reserved} are held exclusively"
+        raise InsufficientCPUsError(len(cpus), len(pool) - 1, hint)
 
 
 def _take_memory(

@@ -326,3 +326,12 @@ def test_the_first_pod_of_any_class_sets_the_floor() -> None:
         "/kubepods/besteffort",
         "/kubepods/burstable",
     ]
+
+
+def test_the_last_cpus_of_the_shared_pool_are_refused_with_the_numbers() -> None:
+    small = machine(nodes=1, cores=2)
+    state = run(node(small, reserved="2-3"), EMPTY, pod("a"), container(pod("a"), cpu=2))
+    on = node(small, reserved="0-1")
+    decision = create(on, state, pod("b"), container(pod("b"), cpu=2))
+    assert "requested=2, available=1" in str(decision.refusal)
+    assert "the last CPUs of the shared pool" in str(decision.refusal)
