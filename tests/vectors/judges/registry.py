@@ -5,7 +5,17 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.vectors.judges import admission, distributed, memory, merging, packed, starting, static, unit_calls
+from tests.vectors.judges import (
+    admission,
+    distributed,
+    memory,
+    merging,
+    packed,
+    starting,
+    state_files,
+    static,
+    unit_calls,
+)
 from tests.vectors.judges.verdict import Document, Judge, not_yet
 
 JUDGES: Mapping[str, Judge] = {
@@ -19,7 +29,7 @@ JUDGES: Mapping[str, Judge] = {
     "cpu_start_validation": starting.judge_cpu,
     "unit_cpu": unit_calls.judge_cpu,
     "unit_memory": unit_calls.judge_memory,
-    "checkpoints/index": not_yet("kubelet state files"),
+    "checkpoints/index": state_files.judge,
 } | {
     f"nrt/{stem}": not_yet("NodeResourceTopology and scheduling")
     for stem in (
@@ -62,8 +72,8 @@ def vector_files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def load(path: Path) -> Document:
-    """The document, its cases under `cases` whatever the file calls them."""
+    """The document, its cases under `cases` whatever the file calls them, and the folder it is in."""
     data = path.read_bytes()
     document: Document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     cases = next((document[name] for name in CASE_LISTS if name in document), [])
-    return {**document, "cases": cases}
+    return {**document, "cases": cases, "folder": path.parent}
