@@ -21,6 +21,7 @@ from nri_plugin.options import (
     TopologyManagerScope,
 )
 from nri_plugin.state import CgroupRef, Phase, State
+from nri_plugin.topology import Topology
 from tests.builders import GIB, container, cpu_resources, cpus, machine, node, pod
 
 EMPTY = State()
@@ -335,3 +336,22 @@ def test_the_last_cpus_of_the_shared_pool_are_refused_with_the_numbers() -> None
     decision = create(on, state, pod("b"), container(pod("b"), cpu=2))
     assert "requested=2, available=1" in str(decision.refusal)
     assert "the last CPUs of the shared pool" in str(decision.refusal)
+
+
+def test_closer_numa_nodes_are_chosen_when_told_to() -> None:
+    rows = [(cpu, cpu, 0, cpu // 2, 0) for cpu in range(8)]
+    near = {0: [10, 30, 30, 30], 1: [30, 10, 30, 30], 2: [30, 30, 10, 11], 3: [30, 30, 11, 10]}
+    topology = Topology.from_rows(rows, distances=near)
+    policy = TopologyManagerPolicy.RESTRICTED
+    far = node(topology, reserved="", topology_manager_policy=policy)
+    close = node(topology, reserved="", topology_manager_policy=policy, prefer_closest_numa_nodes=True)
+    assert granted(create(far, EMPTY, pod(), container(pod(), cpu=3))).cpus == "0-2"
+    assert granted(create(close, EMPTY, pod(), container(pod(), cpu=3))).cpus == "4-6"
+
+
+def test_shared_containers_stay_off_strictly_reserved_cpus() -> None:
+    strict = node(strict_cpu_reservation=True)
+    assert granted(create(strict, EMPTY, pod(), container(pod(), cpu=0.5))).cpus == "2-15"
+    state = run(strict, EMPTY, pod(), container(pod(), cpu=14))
+    late = create(strict, state, pod("p2"), container(pod("p2"), cpu=0.5))
+    assert granted(late).cpus == "0-1"
