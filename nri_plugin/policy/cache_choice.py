@@ -84,7 +84,7 @@ def _tightest(ordered: Sequence[Cache], number: int, need: int) -> list[Cache]:
     for place, cache in enumerate(ordered, 1):
         upto = place + number - len(chosen)
         is_enough_behind = upto <= len(ordered) and sums[upto] - sums[place] >= need
-        if len(chosen) < number and not is_enough_behind:
+        if not is_enough_behind:
             chosen.append(cache)
             need -= cache.free
     return chosen

@@ -99,7 +99,7 @@ def take_cores(cores: Sequence[int], free: int, chosen: Plan) -> int:
 
 def _take_parts(left: Sequence[int], cores: Sequence[int], chosen: Plan) -> int:
     """The rest of a plan: the freest part-free cores, of which the last is the tightest that will do."""
-    usable = [part for part, core in zip(left, cores, strict=True) if part and (chosen.opens or part != core)]
+    usable = [part for part, core in zip(left, cores, strict=True) if chosen.opens or part != core]
     usable.sort(key=int.bit_count)
     rest, taken = chosen.rest, 0
     while rest:

@@ -88,5 +88,14 @@ def test_strict_takes_the_best_fit_where_it_is_one_cache():
     assert take_in_one_cache(ONE_NODE, cpus("0-7,8-13"), 5) == cpus("8-12")
 
 
+def test_strict_splits_no_core_for_a_tighter_hole():
+    assert take_in_one_cache(ONE_NODE, cpus("0,2,4,6,8-15"), 4) == cpus("8-11")
+
+
+def test_nodes_that_share_a_cache_are_not_alike():
+    rows = [(cpu, cpu, 0, cpu // 2, cpu // 2 % 2) for cpu in range(8)]  # nodes 0, 2 and nodes 1, 3
+    assert take_best_fit(cpu_tables(Topology.from_rows(rows)), cpus("0-7"), 4) == cpus("0-1,4-5")
+
+
 def test_strict_goes_to_a_cache_over_two_nodes_when_only_that_holds_it():
     assert take_in_one_cache(ACROSS, cpus("0-6"), 4) == cpus("2-5")

@@ -34,6 +34,13 @@ def test_whole_cores_go_before_a_tight_set_of_halves():
     assert chosen([*halves, cache(2, 3), cache(3, 3)], 10) == ([2, 3], 0)
 
 
+def test_among_those_that_split_as_few_the_smallest_sizes_win_before_the_lowest_numbers():
+    halves = [cache(0, 0, 5), cache(1, 0, 5)]
+    wholes = [cache(2, 4), cache(3, 5), cache(4, 3), cache(5, 3), cache(6, 3)]
+    assert chosen([*halves, *wholes], 10) == ([3], 0)
+    assert chosen([*halves, cache(2, 4), cache(4, 3), cache(5, 3), cache(6, 3)], 10) == ([4, 5], 0)
+
+
 def test_past_the_budget_the_choice_by_size_is_kept():
     halves = [cache(0, 0, 5), cache(1, 0, 5)]
     assert chosen([*halves, cache(2, 3), cache(3, 3)], 10, steps=0) == ([0, 1], 10)
