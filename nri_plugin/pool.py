@@ -8,7 +8,7 @@ from nri_plugin.decision import CpusetWrite
 from nri_plugin.nri.messages import ContainerUpdate, Resources
 from nri_plugin.options import CPUManagerPolicy, Effect, Node
 from nri_plugin.state import ContainerRecord, Phase, PodRecord, State
-from nri_plugin.workload import qos_slices
+from nri_plugin.workload import qos_slices, slice_pattern
 
 
 def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, ...]:
@@ -22,16 +22,17 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
     if not _writes_cgroups(node) or before.allocations is after.allocations:
         return ()
     pool_before, pool_after = before.shared_pool(node), after.shared_pool(node)
+    own_before, own_after = _exclusive_by_key(before), _exclusive_by_key(after)
     shrinking: list[CpusetWrite] = []
     growing: list[CpusetWrite] = []
     for record in after.containers.values():
         if record.phase is not Phase.RUNNING or not record.cgroup.path:
             continue
-        new = _desired(after, pool_after, record)
-        old = _desired(before, pool_before, record)
-        if new != old:
+        key = record.key
+        new, old = own_after.get(key, pool_after), own_before.get(key, pool_before)
+        if new.mask != old.mask:
             write = CpusetWrite(record.cgroup, new, record.id, compare=False)
-            (shrinking if new <= old else growing).append(write)
+            (growing if new.mask & ~old.mask else shrinking).append(write)
     if pool_before != pool_after:
         growing.extend(floor_writes(node, after, after.pods.values()))
     return (*shrinking, *growing)
@@ -42,8 +43,9 @@ def all_writes(node: Node, state: State) -> tuple[CpusetWrite, ...]:
     if not _writes_cgroups(node):
         return ()
     pool = state.shared_pool(node)
+    own = _exclusive_by_key(state)
     writes = [
-        CpusetWrite(record.cgroup, _desired(state, pool, record), record.id)
+        CpusetWrite(record.cgroup, own.get(record.key, pool), record.id)
         for record in state.containers.values()
         if record.phase is Phase.RUNNING and record.cgroup.path
     ]
@@ -66,29 +68,37 @@ def floor_writes(node: Node, state: State, pods: Iterable[PodRecord]) -> tuple[C
     if not node.options.pool_floor or not _writes_cgroups(node):
         return ()
     pool = state.shared_pool(node)
-    slices = {ref for pod in pods for ref in qos_slices(pod)}
-    return tuple(CpusetWrite(ref, pool) for ref in sorted(slices, key=lambda ref: ref.parent))
+    slices = {slice_pattern(pod.cgroup_parent) for pod in pods}
+    return tuple(CpusetWrite(ref, pool) for pattern in sorted(slices) for ref in qos_slices(pattern))
 
 
-def pending_updates(node: Node, state: State, *, except_id: str) -> tuple[State, tuple[ContainerUpdate, ...]]:
-    """`update` entries for containers that only the runtime can put right, or whose CPUs it does not know.
+def pending_updates(
+    node: Node, state: State, *, except_id: str = "", late: bool = False
+) -> tuple[State, tuple[ContainerUpdate, ...]]:
+    """`update` entries for containers that only the runtime can put right: their cgroup cannot be reached.
 
-    The first are those whose cgroup cannot be reached. The second have exclusive CPUs that were written
-    to their cgroup when they already ran: were both the checkpoint and that knowledge lost, nobody could
-    tell any more which CPUs they were promised.
+    Args:
+        node: the node.
+        state: what is promised.
+        except_id: the container the reply is about.
+        late: also for exclusive CPUs that were written to the cgroup of a container that already ran.
+            Were both the checkpoint and the runtime's record lost, nobody could tell any more which
+            CPUs it was promised.
 
-    Returns the state in which the runtime has stored them.
+    Returns:
+        The state in which the runtime has stored them, and the entries.
     """
     if node.options.cpu_manager_policy is CPUManagerPolicy.NONE:
         return state, ()
-    pool = state.shared_pool(node)
+    pool, own = state.shared_pool(node), _exclusive_by_key(state)
+    everywhere = node.options.effect is Effect.UPDATE
     updates, stored = [], {}
     for record in state.containers.values():
-        desired = _desired(state, pool, record)
-        reachable = node.options.effect is Effect.CGROUP and record.cgroup.path
-        if (reachable and desired is pool) or record.stored_cpus == desired:
+        if record.cgroup.path and not everywhere and not (late and record.key in own):
             continue
-        if record.id != except_id and record.phase in (Phase.CREATED, Phase.RUNNING):
+        desired = own.get(record.key, pool)
+        unsettled = record.stored_cpus != desired and record.phase in (Phase.CREATED, Phase.RUNNING)
+        if unsettled and record.id != except_id:
             updates.append(ContainerUpdate(record.id, Resources(cpus=str(desired)), ignore_failure=True))
             stored[record.id] = replace(record, stored_cpus=desired)
     return (state.with_containers(stored) if stored else state), tuple(updates)
@@ -98,7 +108,6 @@ def _writes_cgroups(node: Node) -> bool:
     return node.options.effect is Effect.CGROUP and node.options.cpu_manager_policy is CPUManagerPolicy.STATIC
 
 
-def _desired(state: State, pool: CPUSet, record: ContainerRecord) -> CPUSet:
-    """As `State.desired_cpus`, for many containers of one state whose `pool` is known."""
-    allocation = state.allocations.get(record.key)
-    return allocation.cpus if allocation is not None and allocation.cpus else pool
+def _exclusive_by_key(state: State) -> dict[str, CPUSet]:
+    """Exclusive CPUs by allocation key; whoever is not in it runs in the shared pool."""
+    return {key: allocation.cpus for key, allocation in state.allocations.items() if allocation.cpus}

@@ -35,7 +35,7 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
     unseen = [(records[c.id], c) for c in listed.values() if c.id not in state.containers]
     after, adopted_steps = _adopt_all(node, after, unseen)
-    after, updates = pending_updates(node, after, except_id="")
+    after, updates = pending_updates(node, after, late=True)
     return Decision(
         after,
         SynchronizeResponse(updates),

@@ -4,6 +4,7 @@ The runtime sends neither QoS class nor requests; both follow from what it does 
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
@@ -165,18 +166,24 @@ def stored_mems(resources: Resources) -> NodeMask:
         return NodeMask()
 
 
-def qos_slices(pod: PodRecord) -> tuple[CgroupRef, ...]:
-    """The cgroups of the node's Burstable and BestEffort pods, told from where any pod's cgroup is.
+@lru_cache(maxsize=4096)
+def slice_pattern(cgroup_parent: str) -> str:
+    """Where the node keeps its Burstable and BestEffort pods, told from where any pod's cgroup is.
 
-    `/kubepods/burstable/podUID` and `/kubepods/podUID` both give `/kubepods/burstable` and
-    `/kubepods/besteffort`; `kubepods-podUID.slice` gives `kubepods-burstable.slice` and
-    `kubepods-besteffort.slice`. Nothing outside the kubelet's tree.
+    A pattern for `qos_slices`: `/kubepods/burstable/podUID` and `/kubepods/podUID` both give `/kubepods/{}`,
+    `kubepods-podUID.slice` gives `kubepods-{}.slice`; empty outside the kubelet's tree. All pods of a
+    node have the same, so it is kept.
     """
-    head, found, _ = pod.cgroup_parent.rpartition("/")[2].partition(_KUBEPODS)
-    if found and pod.cgroup_parent.endswith(_SLICE):
-        return tuple(CgroupRef(f"{head}{_KUBEPODS}-{word}{_SLICE}") for word in _CLASSES)
-    head, found, _ = pod.cgroup_parent.partition(f"/{_KUBEPODS}/")
-    return tuple(CgroupRef(f"{head}/{_KUBEPODS}/{word}") for word in _CLASSES) if found else ()
+    head, found, _ = cgroup_parent.rpartition("/")[2].partition(_KUBEPODS)
+    if found and cgroup_parent.endswith(_SLICE):
+        return f"{head}{_KUBEPODS}-{{}}{_SLICE}"
+    head, found, _ = cgroup_parent.partition(f"/{_KUBEPODS}/")
+    return f"{head}/{_KUBEPODS}/{{}}" if found else ""
+
+
+def qos_slices(pattern: str) -> tuple[CgroupRef, ...]:
+    """The cgroups of the Burstable and of the BestEffort pods; none for the empty pattern."""
+    return tuple(CgroupRef(pattern.replace("{}", word)) for word in _CLASSES) if pattern else ()
 
 
 def _hugepages(resources: Resources) -> tuple[tuple[str, int], ...]:

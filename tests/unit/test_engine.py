@@ -85,7 +85,7 @@ def test_running_shared_containers_are_squeezed_before_the_answer() -> None:
     own = CgroupRef(shared.cgroup_parent, f"{shared.cgroup_parent}/s-c-0")
     assert decision.writes[0] == CpusetWrite(own, cpus("0-1,4-15"), "s-c-0", compare=False)
     assert decision.writes[1:] == tuple(
-        CpusetWrite(CgroupRef(f"/kubepods/{word}"), cpus("0-1,4-15")) for word in ("besteffort", "burstable")
+        CpusetWrite(CgroupRef(f"/kubepods/{word}"), cpus("0-1,4-15")) for word in ("burstable", "besteffort")
     )
 
 
@@ -324,8 +324,8 @@ def test_a_container_whose_cgroup_is_not_told_is_changed_by_an_update_and_never_
 def test_the_first_pod_of_any_class_sets_the_floor() -> None:
     decision = decide(node(), EMPTY, nri.RunPodSandbox(pod()))
     assert [write.target.parent for write in decision.writes] == [
-        "/kubepods/besteffort",
         "/kubepods/burstable",
+        "/kubepods/besteffort",
     ]
 
 

@@ -12,6 +12,7 @@ from nri_plugin.workload import (
     pod_record,
     qos_of,
     qos_slices,
+    slice_pattern,
     stored_cpus,
 )
 from tests.builders import cpus
@@ -81,15 +82,13 @@ def test_qos_is_read_off_the_cgroup_parent(parent: str, qos: QOSClass) -> None:
     ],
 )
 def test_the_slices_of_the_qos_classes_are_found_from_any_pod(parent: str, expected: str) -> None:
-    record = pod_record(Pod("sb", uid=UID, cgroup_parent=parent), run_seen=True)
-    assert qos_slices(record) == tuple(
-        CgroupRef(expected.format(word)) for word in ("burstable", "besteffort")
-    )
+    refs = qos_slices(slice_pattern(parent))
+    assert refs == tuple(CgroupRef(expected.format(word)) for word in ("burstable", "besteffort"))
 
 
 @pytest.mark.parametrize("parent", ["", "/system.slice/foo", "/", "machine.slice", "/kubepods"])
 def test_outside_the_kubelets_tree_there_are_no_slices(parent: str) -> None:
-    assert qos_slices(pod_record(Pod("sb", uid=UID, cgroup_parent=parent), run_seen=True)) == ()
+    assert qos_slices(slice_pattern(parent)) == ()
 
 
 @pytest.mark.parametrize(
