@@ -20,7 +20,7 @@ from nri_plugin.app.handler import Handler
 from nri_plugin.app.logs import LOGGER_NAME, say, set_up
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
-from nri_plugin.app.startup import build_handler, build_node, lock_state_dir, open_cgroups
+from nri_plugin.app.startup import build_handler, build_node, lock_state_dir, open_cgroups, warn_of_surprises
 from nri_plugin.app.transport import adopt, connect
 from nri_plugin.errors import ConfigError, LocalProtocolError, NriPinError
 from nri_plugin.host.checkpoint import DEFAULT_DIR
@@ -193,10 +193,13 @@ class Reload:
             self._log,
             logging.INFO,
             "configuration reloaded",
-            policy=node.options.topology_manager_policy,
+            cpu_policy=node.options.cpu_manager_policy,
+            topology_policy=node.options.topology_manager_policy,
+            memory_policy=node.options.memory_manager_policy,
             reserved=node.reserved,
             note="paths, plugin name and log format change with the next start",
         )
+        warn_of_surprises(node, self._log)
 
 
 def run(loop: Loop, link: RuntimeLink, reload: Reload, log: logging.Logger, holder: object) -> int:
@@ -283,4 +286,6 @@ def complain(error: NriPinError) -> None:
     if log.handlers:
         say(log, logging.ERROR, "cannot start", err=error)
     elif sys.stderr is not None:
-        sys.stderr.write("".join(f"nri-pin: {line}\n" for line in str(error).splitlines()))
+        first, *others = str(error).splitlines()
+        start = "  " if first.endswith(":") else "nri-pin: "  # after a colon come lines to be copied
+        sys.stderr.write("".join([f"nri-pin: {first}\n", *(f"{start}{line}\n" for line in others)]))

@@ -29,11 +29,30 @@ from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.pod_resources_client import PodResourcesClient
 from nri_plugin.host.sysfs import discover
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.options import Effect, Node
+from nri_plugin.options import CPUManagerPolicy, Effect, Node
 from nri_plugin.state import State
 
 LOCK_FILE = "lock"
 LOCK_PAUSE_S = 0.05
+
+
+def warn_of_surprises(node: Node, log: logging.Logger) -> None:
+    """Say what is allowed and yet seldom meant."""
+    threads = {len(cpus) for _, cpus in node.topology.cores}
+    if node.options.full_pcpus_only and len(threads) > 1:
+        say(
+            log,
+            logging.WARNING,
+            "full-pcpus-only does not keep cores whole on this machine, as in the kubelet",
+            threads_per_core=f"{min(threads)} to {max(threads)}",
+        )
+    if node.options.cpu_manager_policy is CPUManagerPolicy.STATIC and not node.allocatable:
+        say(
+            log,
+            logging.WARNING,
+            "no CPU is left for exclusive use: every Guaranteed container with whole CPUs will be refused",
+            reserved=node.reserved,
+        )
 
 
 def build_handler(config: Config, log: logging.Logger, clock: Callable[[], float]) -> Handler:
@@ -56,11 +75,14 @@ def build_handler(config: Config, log: logging.Logger, clock: Callable[[], float
         cpus=node.topology.online,
         reserved=node.reserved,
         numa_nodes=len(node.topology.nodes),
-        policy=node.options.topology_manager_policy,
+        cpu_policy=node.options.cpu_manager_policy,
+        topology_policy=node.options.topology_manager_policy,
+        memory_policy=node.options.memory_manager_policy,
         effect=node.options.effect,
         allocations=len(state.allocations),
         state_dir=config.state_dir,
     )
+    warn_of_surprises(node, log)
     return Handler(
         node,
         state,

@@ -207,7 +207,7 @@ def test_without_a_configuration_the_lines_to_add_are_printed_and_nothing_is_tou
     site.config.unlink()
     process = site.start()
     assert process.wait() == 2
-    assert 'nri-pin: reservedSystemCPUs: "0"\n' in process.heard
+    assert '  reservedSystemCPUs: "0"\n' in process.heard
     assert not (site.folder / "state").exists()
 
 

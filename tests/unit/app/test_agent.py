@@ -33,11 +33,11 @@ def test_a_missing_configuration_ends_with_2_and_the_lines_to_add(
 ):
     assert agent.main(["--config", str(tmp_path / "none.yaml")]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert all(line.startswith("nri-pin: ") for line in lines)
+    assert [line.startswith("nri-pin: ") for line in lines] == [True, False, False, False]
     assert lines[-3:] == [
-        "nri-pin: cpuManagerPolicy: static",
-        'nri-pin: reservedSystemCPUs: "0"',
-        "nri-pin: topologyManagerPolicy: best-effort",
+        "  cpuManagerPolicy: static",
+        '  reservedSystemCPUs: "0"',
+        "  topologyManagerPolicy: best-effort",
     ]
 
 

@@ -15,12 +15,14 @@ from nri_plugin.app.startup import (
     lock_state_dir,
     open_cgroups,
     open_store,
+    warn_of_surprises,
 )
 from nri_plugin.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.host.checkpoint import CheckpointFile
 from nri_plugin.nri import events as nri
 from nri_plugin.options import Effect
 from nri_plugin.state import Allocation, State
+from nri_plugin.topology import Topology
 from tests.agent_fakes import Bench, recording_log
 from tests.agent_process import config_text, machine_root
 from tests.builders import container, cpus, node, pod
@@ -48,6 +50,15 @@ def test_a_handler_knows_machine_reserved_cpus_and_what_was_promised(folder: Pat
     assert lines.texts("WARNING") == []
     assert lines.fields("ready")["allocations"] == 1
     handler.close()
+
+
+def test_what_is_seldom_meant_is_said():
+    log, lines = recording_log()
+    uneven = Topology.from_rows([(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (2, 2, 0, 0, 0)])
+    warn_of_surprises(node(uneven, reserved="0-2", full_pcpus_only=True), log)
+    cores, none_left = lines.texts("WARNING")
+    assert cores.startswith("full-pcpus-only does not keep cores whole on this machine")
+    assert none_left.startswith("no CPU is left for exclusive use")
 
 
 def test_without_a_cgroup_tree_the_runtime_is_asked_and_it_is_said(folder: Path):
