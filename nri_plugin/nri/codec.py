@@ -5,13 +5,14 @@ An event means the same whether it has its own method (NRI 0.12 on) or comes ins
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.nri import decode, encode, events
 from nri_plugin.nri._pb import nri_pb2 as pb
+from nri_plugin.nri.decode import PLACEMENT, Reading
 from nri_plugin.nri.messages import Container, ContainerUpdate, Pod
 
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
@@ -35,11 +36,17 @@ class UnknownEvent:
     number: int
 
 
-Decoded = events.NRIEvent | SynchronizePart | UnknownEvent
+Decoded: TypeAlias = events.NRIEvent | SynchronizePart | UnknownEvent
+Reader: TypeAlias = Callable[[bytes, Reading], Decoded]
 
 
-def decode_request(method: str, payload: bytes) -> Decoded | None:
+def decode_request(method: str, payload: bytes, reading: Reading = PLACEMENT) -> Decoded | None:
     """Reads a request of the Plugin service; None = no such method.
+
+    Args:
+        method: name of the method.
+        payload: its argument.
+        reading: how much of pods and containers to read.
 
     Raises:
         RemoteProtocolError: the payload is no such message.
@@ -48,7 +55,7 @@ def decode_request(method: str, payload: bytes) -> Decoded | None:
     if reader is None:
         return None
     try:
-        return reader(payload)
+        return reader(payload, reading)
     except DecodeError as err:
         raise RemoteProtocolError(
             f"{method} request of {len(payload)} bytes cannot be decoded: {err}"
@@ -109,7 +116,7 @@ def decode_update_containers_response(payload: bytes) -> tuple[str, ...]:
 # --------------------------------------------------------------------- requests
 
 
-def _configure(payload: bytes) -> events.Configure:
+def _configure(payload: bytes, _: Reading) -> events.Configure:
     message = pb.ConfigureRequest.FromString(payload)
     return events.Configure(
         config=message.config,
@@ -121,63 +128,62 @@ def _configure(payload: bytes) -> events.Configure:
     )
 
 
-def _synchronize(payload: bytes) -> SynchronizePart:
+def _synchronize(payload: bytes, reading: Reading) -> SynchronizePart:
     message = pb.SynchronizeRequest.FromString(payload)
-    pods = tuple([decode.pod(pod) for pod in message.pods])
-    containers = tuple([decode.container(container) for container in message.containers])
+    pods = tuple([reading.pod(pod) for pod in message.pods])
+    containers = tuple([reading.container(container) for container in message.containers])
     return SynchronizePart(events.Synchronize(pods, containers), message.more)
 
 
-def _shutdown(payload: bytes) -> events.Shutdown:
+def _shutdown(payload: bytes, _: Reading) -> events.Shutdown:
     pb.Empty.FromString(payload)
     return events.Shutdown()
 
 
-def _update_container(payload: bytes) -> events.UpdateContainer:
+def _update_container(payload: bytes, reading: Reading) -> events.UpdateContainer:
     message = pb.UpdateContainerRequest.FromString(payload)
-    resources = decode.resources(message.linux_resources)
-    return events.UpdateContainer(decode.pod(message.pod), decode.container(message.container), resources)
+    resources = reading.resources(message.linux_resources)
+    return events.UpdateContainer(reading.pod(message.pod), reading.container(message.container), resources)
 
 
-def _update_pod_sandbox(payload: bytes) -> events.UpdatePodSandbox:
+def _update_pod_sandbox(payload: bytes, reading: Reading) -> events.UpdatePodSandbox:
     message = pb.UpdatePodSandboxRequest.FromString(payload)
     overhead = message.overhead_linux_resources if message.HasField("overhead_linux_resources") else None
     resources = message.linux_resources if message.HasField("linux_resources") else None
     return events.UpdatePodSandbox(
-        decode.pod(message.pod),
-        None if overhead is None else decode.resources(overhead),
-        None if resources is None else decode.resources(resources),
+        reading.pod(message.pod),
+        None if overhead is None else reading.resources(overhead),
+        None if resources is None else reading.resources(resources),
     )
 
 
-def _validate(payload: bytes) -> events.ValidateContainerAdjustment:
+def _validate(payload: bytes, reading: Reading) -> events.ValidateContainerAdjustment:
     message = pb.ValidateContainerAdjustmentRequest.FromString(payload)
-    adjusted = message.adjust.linux
     return events.ValidateContainerAdjustment(
-        pod=decode.pod(message.pod),
-        container=decode.container(message.container),
-        resources=decode.resources(adjusted.resources) if adjusted.HasField("resources") else None,
+        pod=reading.pod(message.pod),
+        container=reading.container(message.container),
+        adjustment=decode.adjustment(message.adjust),
         updates=tuple(decode.update(update) for update in message.update),
         owners=decode.field_owners(message.owners),
         plugins=tuple(f"{plugin.index}-{plugin.name}" for plugin in message.plugins),
     )
 
 
-def _of_pod(make: Callable[[Pod], events.NRIEvent]) -> Callable[[bytes], Decoded]:
+def _of_pod(make: Callable[[Pod], events.NRIEvent]) -> Reader:
     """Returns a reader of the messages that carry a pod in field 1; they are all alike on the wire."""
 
-    def read(payload: bytes) -> Decoded:
-        return make(decode.pod(pb.RunPodSandboxRequest.FromString(payload).pod))
+    def read(payload: bytes, reading: Reading) -> Decoded:
+        return make(reading.pod(pb.RunPodSandboxRequest.FromString(payload).pod))
 
     return read
 
 
-def _of_container(make: Callable[[Pod, Container], events.NRIEvent]) -> Callable[[bytes], Decoded]:
+def _of_container(make: Callable[[Pod, Container], events.NRIEvent]) -> Reader:
     """Returns a reader of the messages that carry a pod in field 1 and a container in field 2."""
 
-    def read(payload: bytes) -> Decoded:
+    def read(payload: bytes, reading: Reading) -> Decoded:
         message = pb.CreateContainerRequest.FromString(payload)
-        return make(decode.pod(message.pod), decode.container(message.container))
+        return make(reading.pod(message.pod), reading.container(message.container))
 
     return read
 
@@ -197,16 +203,16 @@ STATE_CHANGE_OF_CONTAINER: Final[dict[int, Callable[[Pod, Container], events.NRI
 }
 
 
-def _state_change(payload: bytes) -> Decoded:
+def _state_change(payload: bytes, reading: Reading) -> Decoded:
     message = pb.StateChangeEvent.FromString(payload)
     if of_pod := STATE_CHANGE_OF_POD.get(message.event):
-        return of_pod(decode.pod(message.pod))
+        return of_pod(reading.pod(message.pod))
     if of_container := STATE_CHANGE_OF_CONTAINER.get(message.event):
-        return of_container(decode.pod(message.pod), decode.container(message.container))
+        return of_container(reading.pod(message.pod), reading.container(message.container))
     return UnknownEvent(message.event)
 
 
-_READERS: Final[dict[str, Callable[[bytes], Decoded]]] = {
+_READERS: Final[dict[str, Reader]] = {
     "Configure": _configure,
     "Synchronize": _synchronize,
     "Shutdown": _shutdown,
@@ -232,15 +238,9 @@ _READERS: Final[dict[str, Callable[[bytes], Decoded]]] = {
 
 
 def _created(event: events.CreateContainer, response: events.CreateContainerResponse) -> Message:
-    message = pb.CreateContainerResponse(
-        update=encode.updates(response.updates, created_id=event.container.id)
-    )
-    if response.annotations or response.env:
-        message.adjust.annotations.update(response.annotations)
-        message.adjust.env.extend(encode.key_values(response.env.items()))
-    if response.resources is not None:
-        message.adjust.linux.resources.CopyFrom(encode.resources(response.resources))
-    return message
+    updates = encode.updates(response.updates, created_id=event.container.id)
+    adjust = encode.adjustment_fields(response.whole())
+    return pb.CreateContainerResponse(adjust=adjust or None, update=updates)
 
 
 def _configured(_: events.Configure, response: events.ConfigureResponse) -> Message:

@@ -1,11 +1,13 @@
 """Plain values to protobuf messages: only what is set is written, and what would break a peer is refused."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
 from nri_plugin.errors import LocalProtocolError
+from nri_plugin.nri import tables
 from nri_plugin.nri._pb import nri_pb2 as pb
+from nri_plugin.nri.adjustment import Adjustment, check
 from nri_plugin.nri.messages import ContainerUpdate, Resources
 
 _UNSET = Resources()
@@ -14,26 +16,22 @@ _RESOURCE_FIELDS = tuple(field.name for field in fields(Resources))
 
 def resources(values: Resources) -> pb.LinuxResources:
     """Writes what is set of `values`; sub-messages in which nothing is set stay absent."""
-    message = pb.LinuxResources(unified=values.unified)
-    _cpu(message.cpu, values)
-    if values.memory_limit_bytes is not None:
-        message.memory.limit.value = values.memory_limit_bytes
-    for page_size, limit in values.hugepage_limits:
-        message.hugepage_limits.add(page_size=page_size, limit=limit)
-    return message
+    return pb.LinuxResources(**tables.RESOURCES.write(values))
 
 
-def _cpu(cpu: pb.LinuxCPU, values: Resources) -> None:
-    if values.cpu_shares is not None:
-        cpu.shares.value = values.cpu_shares
-    if values.cpu_quota_us is not None:
-        cpu.quota.value = values.cpu_quota_us
-    if values.cpu_period_us is not None:
-        cpu.period.value = values.cpu_period_us
-    if values.cpus:
-        cpu.cpus = values.cpus
-    if values.mems:
-        cpu.mems = values.mems
+def adjustment(values: Adjustment) -> pb.ContainerAdjustment:
+    """Writes what is set of an adjustment, several plugins' together: it is not checked."""
+    return pb.ContainerAdjustment(**tables.ADJUSTMENT.write(values))
+
+
+def adjustment_fields(values: Adjustment) -> dict[str, Any]:
+    """Returns what is set of one plugin's adjustment, as the message's constructor takes it.
+
+    Raises:
+        LocalProtocolError: as `adjustment.check`.
+    """
+    check(values)
+    return tables.ADJUSTMENT.write(values)
 
 
 def updates(values: Iterable[ContainerUpdate], created_id: str = "") -> list[pb.ContainerUpdate]:
@@ -89,8 +87,3 @@ def _update(value: ContainerUpdate) -> pb.ContainerUpdate:
     message.linux.resources.CopyFrom(resources(value.resources))
     message.linux.resources.memory.SetInParent()
     return message
-
-
-def key_values(pairs: Iterable[tuple[str, str]]) -> Sequence[pb.KeyValue]:
-    """Writes environment entries."""
-    return [pb.KeyValue(key=key, value=value) for key, value in pairs]

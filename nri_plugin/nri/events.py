@@ -5,10 +5,12 @@ The same event means the same whether it came as its own rpc (NRI 0.12 and later
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
-from nri_plugin.nri.messages import Container, ContainerUpdate, EventMask, Pod, Resources
+from nri_plugin.errors import LocalProtocolError
+from nri_plugin.nri.adjustment import NOTHING, Adjustment
+from nri_plugin.nri.messages import Container, ContainerUpdate, EventMask, FieldOwners, Pod, Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +145,18 @@ class ValidateContainerAdjustment:
     """All plugins' changes to a container, for a yes or no (NRI >= 0.10).
 
     Attributes:
-        owners: container id -> field number -> the plugin that set it (`NN-name`).
+        container: as it was before any plugin changed it.
+        adjustment: what all plugins together change about it.
+        updates: what they change about others.
+        owners: container id -> which plugin set what.
         plugins: `NN-name` of every plugin consulted.
     """
 
     pod: Pod
     container: Container
-    resources: Resources | None = None
+    adjustment: Adjustment = NOTHING
     updates: tuple[ContainerUpdate, ...] = ()
-    owners: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    owners: Mapping[str, FieldOwners] = field(default_factory=dict)
     plugins: tuple[str, ...] = ()
 
 
@@ -233,12 +238,40 @@ class SynchronizeResponse:
 
 @dataclass(frozen=True, slots=True)
 class CreateContainerResponse:
-    """What the new container gets (`resources`: only what is set changes anything) and updates of others."""
+    """What the new container gets (`resources`: only what is set changes anything) and updates of others.
+
+    The first three are short for the fields of `adjustment` of the same names, which holds everything else;
+    what a runtime answered is read into the short ones where there is one.
+    """
 
     resources: Resources | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     updates: tuple[ContainerUpdate, ...] = ()
+    adjustment: Adjustment | None = None
+
+    def whole(self) -> Adjustment:
+        """Returns the adjustment with the short fields in it.
+
+        Raises:
+            LocalProtocolError: a short field and the adjustment both set something.
+        """
+        short = self._short()
+        if self.adjustment is None:
+            return Adjustment(**short) if short else NOTHING
+        for name in short:
+            if getattr(self.adjustment, name) != getattr(NOTHING, name):
+                msg = f"{name} is set in the response and in its adjustment; set it in one of them"
+                raise LocalProtocolError(msg)
+        return replace(self.adjustment, **short)
+
+    def _short(self) -> dict[str, Any]:
+        short: dict[str, Any] = {} if self.resources is None else {"resources": self.resources}
+        if self.annotations:
+            short["annotations"] = self.annotations
+        if self.env:
+            short["env"] = self.env
+        return short
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Final
 
 from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.nri import codec
+from nri_plugin.nri.decode import DETAILS, PLACEMENT
 from nri_plugin.nri.events import (
     Configure,
     ConfigureResponse,
@@ -29,6 +30,7 @@ from nri_plugin.nri.events import (
 from nri_plugin.nri.lifecycle import NEXT_STAGE, Stage, Step
 from nri_plugin.nri.messages import Container, ContainerUpdate, EventMask, Pod
 from nri_plugin.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxReader, mux_frames
+from nri_plugin.nri.releases import unheeded
 from nri_plugin.nri.versions import OUR_NRI_VERSION, legal_mask
 from nri_plugin.nri.watchdog import Watchdog
 from nri_plugin.ttrpc.connection import (
@@ -70,6 +72,8 @@ class PluginSession:
         prelaunched: the runtime started us and handed the connection over.
         registration_timeout: seconds from registering to Configure, and from there to Synchronize. Runtimes
             serve one new connection after the other, so it is long.
+        details: read all of pods and containers (`Pod.details`, `Container.details`, device rules), not only
+            what placement needs.
 
     Raises:
         LocalProtocolError: the runtime would refuse the name or the index, or `wanted` is empty.
@@ -83,6 +87,7 @@ class PluginSession:
         *,
         prelaunched: bool = False,
         registration_timeout: float = 30.0,
+        details: bool = False,
     ) -> None:
         _check_identity(plugin_name, plugin_index)
         if not wanted:
@@ -91,6 +96,7 @@ class PluginSession:
         self.plugin_index = plugin_index
         self.runtime: Configure | None = None
         self._wanted = wanted
+        self._reading = DETAILS if details else PLACEMENT
         self._stage = Stage.CONNECTED
         self._mux = MuxReader()
         self._server = ServerConnection(MAX_MESSAGE_BYTES)
@@ -148,8 +154,9 @@ class PluginSession:
         """Answers a request.
 
         Returns:
-            "" when the answer was queued; else one sentence saying why not: the call is no longer known, or
-            the answer is too long and an error was queued in its place.
+            "" when the answer was queued and this runtime heeds all of it; else one sentence: the call is no
+            longer known, the answer is too long and an error was queued in its place, or the answer was
+            queued but this runtime's release drops part of it (`releases.unheeded` asks that beforehand).
 
         Raises:
             LocalProtocolError: this event cannot be answered so. Nothing was queued; the call still waits.
@@ -160,7 +167,9 @@ class PluginSession:
         payload = codec.encode_response(waiting.event, self._subscribed(waiting.event, response))
         replaced = self._server.reply(call, payload)
         self._answered(call, now, Step.ANSWERED if replaced is None else Step.REFUSED)
-        return "" if replaced is None else replaced.message
+        if replaced is not None:
+            return replaced.message
+        return unheeded(self.runtime or Configure(), waiting.event, response)
 
     def refuse(self, call: int, code: int, message: str, now: float) -> str:
         """Answers a request with an error; creating a container fails with `message`.
@@ -280,7 +289,7 @@ class PluginSession:
         if call.service != codec.PLUGIN_SERVICE:
             self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"service {call.service}"))
             return
-        decoded = codec.decode_request(call.method, call.payload)
+        decoded = codec.decode_request(call.method, call.payload, self._reading)
         if decoded is None:
             self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"method {call.method}"))
         elif isinstance(decoded, codec.UnknownEvent):

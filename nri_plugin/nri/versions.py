@@ -29,7 +29,7 @@ def legal_mask(configure: Configure) -> EventMask:
         return MASK_SINCE_0_10
     if is_before_0_7(configure):
         return MASK_BEFORE_0_10
-    version = _minor_version(configure.runtime_version)
+    version = minor_version(configure.runtime_version)
     if configure.runtime_name == "containerd" and version >= (2, 2):
         return MASK_SINCE_0_10
     if configure.runtime_name == "cri-o" and version >= (1, 33):
@@ -43,7 +43,7 @@ def is_before_0_7(configure: Configure) -> bool:
     return not told
 
 
-def _minor_version(text: str) -> tuple[int, int]:
+def minor_version(text: str) -> tuple[int, int]:
     """Returns (major, minor); a pre-release of X.Y.0 counts as below X.Y, nothing readable as (0, 0)."""
     found = _VERSION.search(text)
     if found is None:

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nri_plugin.errors import HostError, NriPinError
-from nri_plugin.nri.events import NRIEvent, NRIResponse
+from nri_plugin.nri.events import (
+    CreateContainer,
+    CreateContainerResponse,
+    NRIEvent,
+    NRIResponse,
+    ValidateContainerAdjustment,
+    ValidateContainerAdjustmentResponse,
+)
 from nri_plugin.nri.messages import ContainerUpdate
 from nri_plugin.simulator.runtime import RefusedError, Runtime, Truth
 from nri_plugin.simulator.runtime_events import (
@@ -90,9 +97,17 @@ class PluginLink:
     def ask(self, event: NRIEvent) -> NRIResponse | None:
         """The answer; None when it is not asked about such events or was lost.
 
+        A plugin that validates is asked about the outcome of a CreateContainer before that is returned.
+
         Raises:
-            RefusedError: it answered with an error.
+            RefusedError: it answered with an error, or rejects the outcome.
         """
+        answered = self._call(event)
+        if isinstance(event, CreateContainer):
+            self._validate(event, answered)
+        return None if answered is None else answered.response
+
+    def _call(self, event: NRIEvent) -> Answered | None:
         began = time.monotonic()
         call = self.session.call(event, began)
         if call is None:
@@ -103,7 +118,32 @@ class PluginLink:
         answered = self._answers.pop(call)
         if answered.error:
             raise RefusedError(answered.error)
-        return answered.response
+        return answered
+
+    def _validate(self, event: CreateContainer, answered: Answered | None) -> None:
+        """Have the outcome validated; whatever is no yes fails the creation."""
+        given = CreateContainerResponse()
+        if answered is not None and isinstance(answered.response, CreateContainerResponse):
+            given = answered.response
+        verdict = self._call(
+            ValidateContainerAdjustment(
+                event.pod,
+                event.container,
+                given.whole(),
+                given.updates,
+                {} if answered is None else answered.owners,
+                (self.session.plugin,),
+            )
+        )
+        if verdict is None:
+            return
+        if verdict.is_fail_open:
+            raise RefusedError(f"validator {self.session.plugin} was lost: {self.session.lost}")
+        if isinstance(verdict.response, ValidateContainerAdjustmentResponse) and verdict.response.reject:
+            reason = verdict.response.reason
+            raise RefusedError(
+                f"validator {self.session.plugin} rejected container adjustment, reason: {reason}"
+            )
 
     def take_wishes(self) -> list[UpdateRequested]:
         """Updates the plugin asked for by itself; they wait, as in the real ones, until no request runs."""

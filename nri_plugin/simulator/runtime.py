@@ -13,6 +13,7 @@ from typing import Protocol
 from nri_plugin.errors import NriPinError
 from nri_plugin.nri import events
 from nri_plugin.nri.messages import Container, ContainerState, ContainerUpdate, Pod, Resources
+from nri_plugin.simulator.adjusting import adjusted, heeded, merged
 from nri_plugin.simulator.behaviour import Behaviour
 from nri_plugin.simulator.cgroup_mirror import Absorbed, CgroupMirror
 from nri_plugin.simulator.cgroup_names import Driver, pod_names
@@ -26,7 +27,7 @@ from nri_plugin.simulator.pods import (
     stable_id,
     stable_uid,
 )
-from nri_plugin.simulator.runtime_store import CgroupKeeper, Placement, Record, Sandbox, merged
+from nri_plugin.simulator.runtime_store import CgroupKeeper, Placement, Record, Sandbox
 from nri_plugin.state import QOSClass
 
 
@@ -185,7 +186,7 @@ class Runtime:
         own = [update for update in updates if update.container_id == record.message.id]
         self.apply(tuple(update for update in updates if update.container_id != record.message.id))
         for update in own:
-            resources = merged(resources, update.resources)
+            resources = merged(resources, self._heeded(update, is_own=True))
         self._apply(record, resources)
         self._tell(events.PostUpdateContainer(pod, record.message))
 
@@ -222,7 +223,7 @@ class Runtime:
             if record is None:
                 continue
             try:
-                self._apply(record, update.resources)
+                self._apply(record, self._heeded(update, is_own=False))
             except CgroupWriteError as error:
                 self._failed.append(error)
                 if not update.ignore_failure:
@@ -327,12 +328,10 @@ class Runtime:
         if not isinstance(answer, events.CreateContainerResponse):
             return message
         self.apply(answer.updates)
-        return replace(
-            message,
-            resources=merged(message.resources, answer.resources or Resources()),
-            annotations={**message.annotations, **answer.annotations},
-            env=(*message.env, *(f"{name}={value}" for name, value in answer.env.items())),
-        )
+        return adjusted(message, answer.whole())
+
+    def _heeded(self, update: ContainerUpdate, *, is_own: bool) -> Resources:
+        return heeded(update.resources, self.behaviour.profile.runtime_name, is_own=is_own)
 
     def _apply(self, record: Record, change: Resources) -> None:
         """Store a change and write everything that is stored, as the real ones do."""

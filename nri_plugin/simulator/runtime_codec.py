@@ -1,14 +1,16 @@
 """The runtime's side of the messages: requests written, answers read."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from nri_plugin.errors import RemoteProtocolError
-from nri_plugin.nri import decode, encode, events
+from nri_plugin.nri import decode, encode, events, tables
 from nri_plugin.nri._pb import nri_pb2 as pb
-from nri_plugin.nri.messages import Container, ContainerUpdate, EventMask, Pod
+from nri_plugin.nri.adjustment import NOTHING
+from nri_plugin.nri.messages import EMPTY, Container, ContainerUpdate, EventMask, FieldOwners, Pod
 
 _M = TypeVar("_M", bound=Message)
 
@@ -79,6 +81,8 @@ def encode_pod(pod: Pod) -> pb.PodSandbox:
         runtime_handler=pod.runtime_handler,
         pid=pod.pid,
     )
+    if pod.details is not None:
+        message.MergeFrom(pb.PodSandbox(**tables.POD_DETAILS.write(pod.details)))
     linux = message.linux
     linux.cgroup_parent, linux.cgroups_path = pod.cgroup_parent, pod.cgroups_path
     if pod.resources is not None:
@@ -104,12 +108,13 @@ def encode_container(container: Container) -> pb.Container:
     linux = message.linux
     linux.cgroups_path = container.cgroups_path
     linux.resources.CopyFrom(encode.resources(container.resources))
-    for device in container.devices:
-        linux.devices.add(path=device.path, type=device.type, major=device.major, minor=device.minor)
+    linux.devices.extend(pb.LinuxDevice(**tables.DEVICE.write(device)) for device in container.devices)
     for name in container.net_devices:
         linux.net_devices[name].name = name
     if container.oom_score_adj is not None:
         linux.oom_score_adj.value = container.oom_score_adj
+    if container.details is not None:
+        message.MergeFrom(pb.Container(**tables.CONTAINER_DETAILS.write(container.details)))
     return message
 
 
@@ -162,13 +167,21 @@ def _validate(event: events.ValidateContainerAdjustment) -> Message:
         container=encode_container(event.container),
         update=encode.updates(event.updates),
     )
-    if event.resources is not None:
-        message.adjust.linux.resources.CopyFrom(encode.resources(event.resources))
-    for container_id, fields in event.owners.items():
-        message.owners.owners[container_id].simple.update(fields)
+    if event.adjustment != NOTHING:
+        message.adjust.CopyFrom(encode.adjustment(event.adjustment))
+    for container_id, owners in event.owners.items():
+        message.owners.owners[container_id].CopyFrom(_owners(owners))
     for plugin in event.plugins:
         index, _, name = plugin.partition("-")
         message.plugins.add(name=name, index=index)
+    return message
+
+
+def _owners(owners: FieldOwners) -> pb.FieldOwners:
+    message = pb.FieldOwners()
+    message.simple.update({int(what): plugin for what, plugin in owners.simple.items()})
+    for what, plugins in owners.compound.items():
+        message.compound[int(what)].owners.update(plugins)
     return message
 
 
@@ -232,13 +245,14 @@ def decode_answer(event: events.NRIEvent, payload: bytes) -> events.NRIResponse:
 
 def _created(payload: bytes) -> events.CreateContainerResponse:
     message = _parse(pb.CreateContainerResponse(), payload)
-    adjust = message.adjust
-    has_resources = adjust.linux.HasField("resources")
+    adjustment = decode.adjustment(message.adjust)
+    rest = replace(adjustment, resources=None, annotations=EMPTY, env=EMPTY)
     return events.CreateContainerResponse(
-        resources=decode.resources(adjust.linux.resources) if has_resources else None,
-        annotations=dict(adjust.annotations),
-        env={entry.key: entry.value for entry in adjust.env},
+        resources=adjustment.resources,
+        annotations=adjustment.annotations,
+        env=adjustment.env,
         updates=_updates(message.update),
+        adjustment=None if rest == NOTHING else rest,
     )
 
 

@@ -1,10 +1,11 @@
 """What a runtime's session reports to whoever drives it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nri_plugin.nri.events import NRIEvent, NRIResponse
-from nri_plugin.nri.messages import ContainerUpdate, EventMask
+from nri_plugin.nri.messages import ContainerUpdate, EventMask, FieldOwners
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Answered:
     """A call ended. With `error` the CRI request fails and `response` is None.
 
     `is_fail_open` marks a call that was lost with the plugin: the request goes on as if it had not been asked.
+    `owners` is container id -> what the plugin set, as validators are told.
     """
 
     call: int
@@ -51,6 +53,7 @@ class Answered:
     response: NRIResponse | None
     error: str = ""
     is_fail_open: bool = False
+    owners: Mapping[str, FieldOwners] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

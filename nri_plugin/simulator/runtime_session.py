@@ -18,6 +18,7 @@ from nri_plugin.nri.codec import PLUGIN_SERVICE, RUNTIME_SERVICE
 from nri_plugin.nri.messages import Container, ContainerUpdate, EventMask, Pod
 from nri_plugin.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, mux_frames
 from nri_plugin.simulator import runtime_codec
+from nri_plugin.simulator.adjusting import known
 from nri_plugin.simulator.go_reader import GoTrunkReader
 from nri_plugin.simulator.ownership import Ownership
 from nri_plugin.simulator.runtime_events import (
@@ -305,17 +306,24 @@ class RuntimeSession:
             response = runtime_codec.decode_answer(event, payload)
         except RemoteProtocolError as err:
             return Answered(call, event, None, error=str(err))
-        if error := self._conflict(event, response):
+        if isinstance(response, events.CreateContainerResponse):
+            response = known(response, self.profile.release)
+        claims = Ownership(self.profile.release < (0, 7))
+        if error := self._conflict(event, response, claims):
             return Answered(call, event, None, error=error)
-        return Answered(call, event, response)
+        return Answered(call, event, response, owners=claims.owners())
 
-    def _conflict(self, event: events.NRIEvent, response: events.NRIResponse) -> str:
+    def _conflict(self, event: events.NRIEvent, response: events.NRIResponse, claims: Ownership) -> str:
         updates: tuple[ContainerUpdate, ...] = getattr(response, "updates", ())
         if isinstance(event, events.CreateContainer):
             created = event.container.id
             if any(update.container_id == created for update in updates):
                 return f"plugin {self.plugin} asked update of {created} during creation"
-        return Ownership(self.profile.release < (0, 7)).accept(self.plugin, updates)[1]
+            if isinstance(response, events.CreateContainerResponse):
+                conflict = claims.adjust(self.plugin, created, response.whole())
+                if conflict:
+                    return conflict
+        return claims.accept(self.plugin, updates)[1]
 
     # -------------------------------------------------------------- send, watch
 

@@ -89,20 +89,6 @@ class Placement:
     own_mems: NodeMask
 
 
-def merged(base: Resources, change: Resources) -> Resources:
-    """`base` with what `change` sets; absent, zero and empty leave alone."""
-    return Resources(
-        cpu_shares=change.cpu_shares or base.cpu_shares,
-        cpu_quota_us=change.cpu_quota_us or base.cpu_quota_us,
-        cpu_period_us=change.cpu_period_us or base.cpu_period_us,
-        cpus=change.cpus or base.cpus,
-        mems=change.mems or base.mems,
-        memory_limit_bytes=change.memory_limit_bytes or base.memory_limit_bytes,
-        hugepage_limits=change.hugepage_limits or base.hugepage_limits,
-        unified={**base.unified, **change.unified},
-    )
-
-
 class CgroupKeeper:
     """Makes, fills and removes cgroups the way kubelet and runc do."""
 

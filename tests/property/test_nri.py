@@ -21,6 +21,8 @@ from nri_plugin.ttrpc.frame import Frame
 
 texts = st.text(max_size=8)
 maps = st.dictionaries(texts, texts, max_size=3)
+keys = texts.filter(lambda key: key not in {"", "-"})
+named = st.dictionaries(keys, texts, max_size=3)
 unsigned = st.none() | st.integers(0, (1 << 64) - 1)
 signed = st.none() | st.integers(-(1 << 63), (1 << 63) - 1)
 numbers = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -29,6 +31,14 @@ resources = st.builds(
     st.lists(st.tuples(texts, st.integers(0, (1 << 64) - 1)), max_size=2).map(tuple), maps,
 )  # fmt: skip
 pids = st.integers(0, (1 << 32) - 1)
+
+
+def has_keys_of_its_own(values: Resources) -> bool:
+    """Whether an adjustment may hold these: no page size without name, none removed, none twice."""
+    sizes = [size for size, _ in values.hugepage_limits]
+    return len(set(sizes)) == len(sizes) and not any(size == "" or size.startswith("-") for size in sizes)
+
+
 pods = st.builds(
     Pod,
     texts,
@@ -77,7 +87,12 @@ def test_synchronize_survives_the_wire(listed_pods, listed_containers, more):
     assert part == codec.SynchronizePart(events.Synchronize(listed_pods, listed_containers), more)
 
 
-@given(st.none() | resources, maps, maps, st.lists(st.tuples(resources, st.booleans()), max_size=3))
+@given(
+    st.none() | resources.filter(has_keys_of_its_own),
+    named,
+    named,
+    st.lists(st.tuples(resources, st.booleans()), max_size=3),
+)
 def test_answers_survive_the_wire(adjusted, annotations, env, changes):
     event = events.CreateContainer(Pod("p"), Container("new"))
     updates = tuple(

@@ -15,6 +15,7 @@ import pytest
 from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.nri import codec, events
 from nri_plugin.nri._pb import nri_pb2 as pb
+from nri_plugin.nri.adjustment import Adjustment
 from nri_plugin.nri.codec import PLUGIN_SERVICE
 from nri_plugin.nri.events import (
     ConfigureResponse,
@@ -30,7 +31,7 @@ from nri_plugin.nri.events import (
     UpdateContainerResponse,
 )
 from nri_plugin.nri.lifecycle import Stage
-from nri_plugin.nri.messages import Container, ContainerUpdate, EventMask, Pod, Resources
+from nri_plugin.nri.messages import Container, ContainerUpdate, EventMask, Field, FieldOwners, Pod, Resources
 from nri_plugin.nri.mux import HEADER as MUX_HEADER
 from nri_plugin.nri.mux import PLUGIN_CONNECTION
 from nri_plugin.nri.session import PluginSession
@@ -182,7 +183,12 @@ SINCE_0_10 = [
     events.UpdatePodSandbox(POD, Resources(cpu_shares=2), Resources(memory_limit_bytes=0)),
     events.PostUpdatePodSandbox(POD),
     events.ValidateContainerAdjustment(
-        POD, CONTAINER, Resources(cpus="1"), (), {"c1": {21: "10-nri-pin"}}, ("10-nri-pin",)
+        POD,
+        CONTAINER,
+        Adjustment(resources=Resources(cpus="1")),
+        (),
+        {"c1": FieldOwners({Field.CPUSetCPUs: "10-nri-pin"}, {Field.Env: {"A": "10-nri-pin"}})},
+        ("10-nri-pin",),
     ),
 ]
 

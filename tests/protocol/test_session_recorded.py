@@ -81,7 +81,7 @@ def test_the_created_container_is_read_in_full(release):
     assert (pod.uid, pod.pid, pod.cgroup_parent) == ("u", 77, "/kubepods.slice/kubepods-podu.slice")
     assert pod.resources == Resources(cpu_shares=2048, cpu_quota_us=0, memory_limit_bytes=0)
     assert container.resources == Resources(
-        2048, -1, 100_000, "", "", 1 << 30, (("2MB", 0),), {"memory.oom.group": "1"}
+        2048, -1, 100_000, "", "", 1 << 30, (("2MB", 0),), {"memory.oom.group": "1"}, memory_swap_bytes=0
     )
     assert container.devices == (Device("/dev/nvidia0", "c", 195, 0),)
     assert container.oom_score_adj == -997

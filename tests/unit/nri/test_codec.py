@@ -5,7 +5,8 @@ import pytest
 from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.nri import codec, events
 from nri_plugin.nri._pb import nri_pb2 as pb
-from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
+from nri_plugin.nri.adjustment import Adjustment
+from nri_plugin.nri.messages import Container, ContainerUpdate, Field, FieldOwners, Pod, Resources
 
 POD, CONTAINER = Pod("p"), Container("c")
 BOTH = pb.CreateContainerRequest(
@@ -107,9 +108,9 @@ def test_validation_request():
         events.ValidateContainerAdjustment(
             POD,
             CONTAINER,
-            Resources(cpus="3"),
+            Adjustment(resources=Resources(cpus="3")),
             (ContainerUpdate("d", Resources(cpus="4")),),
-            {"c": {21: "10-a"}},
+            {"c": FieldOwners({Field.CPUSetCPUs: "10-a"})},
             ("10-a",),
         )
     )

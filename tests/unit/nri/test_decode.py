@@ -2,7 +2,16 @@
 
 from nri_plugin.nri import decode
 from nri_plugin.nri._pb import nri_pb2 as pb
-from nri_plugin.nri.messages import Container, ContainerState, ContainerUpdate, Device, Pod, Resources
+from nri_plugin.nri.messages import (
+    Container,
+    ContainerState,
+    ContainerUpdate,
+    Device,
+    Field,
+    FieldOwners,
+    Pod,
+    Resources,
+)
 
 
 def test_an_empty_message_is_all_defaults():
@@ -92,9 +101,16 @@ def test_an_update():
     assert decode.update(message) == ContainerUpdate("c", Resources(cpus="1"), ignore_failure=True)
 
 
-def test_owners_of_compound_fields_are_all_named():
+def test_owners_of_fields_and_of_their_entries():
     message = pb.OwningPlugins()
     fields = message.owners["c1"]
     fields.simple[pb.CPUSetCPUs] = "10-a"
+    fields.simple[99] = "30-c"
     fields.compound[pb.Annotations].owners.update({"k1": "20-b", "k2": "10-a"})
-    assert decode.field_owners(message) == {"c1": {pb.CPUSetCPUs: "10-a", pb.Annotations: "10-a,20-b"}}
+    (owners,) = decode.field_owners(message).values()
+    assert owners == FieldOwners(
+        {Field.CPUSetCPUs: "10-a", 99: "30-c"}, {Field.Annotations: {"k1": "20-b", "k2": "10-a"}}
+    )
+    assert owners.owner(Field.CPUSetCPUs) == "10-a"
+    assert owners.owner(Field.Annotations, "k1") == "20-b"
+    assert owners.owner(Field.Env, "k1") == owners.owner(Field.Env) == ""

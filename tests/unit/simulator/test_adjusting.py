@@ -1,7 +1,7 @@
 import pytest
 
 from nri_plugin.nri.messages import Resources
-from nri_plugin.simulator.runtime_store import merged
+from nri_plugin.simulator.adjusting import merged
 
 
 @pytest.mark.parametrize(
