@@ -5,6 +5,7 @@ import pytest
 from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.nri import session as session_module
 from nri_plugin.nri._pb import nri_pb2 as pb
+from nri_plugin.nri.adjustment import Adjustment
 from nri_plugin.nri.codec import PLUGIN_SERVICE, RUNTIME_SERVICE
 from nri_plugin.nri.events import (
     Configure,
@@ -21,7 +22,14 @@ from nri_plugin.nri.events import (
     UpdatesDone,
 )
 from nri_plugin.nri.lifecycle import Stage
-from nri_plugin.nri.messages import ContainerUpdate, EventMask, Resources
+from nri_plugin.nri.messages import (
+    ContainerDetails,
+    ContainerUpdate,
+    DeviceRule,
+    EventMask,
+    PodDetails,
+    Resources,
+)
 from nri_plugin.nri.mux import HEADER
 from nri_plugin.nri.session import PluginSession
 from nri_plugin.ttrpc.connection import Call, Reply
@@ -323,6 +331,35 @@ def test_an_answer_that_is_too_long_becomes_an_error(peer):
     assert "over the limit of 4194304" in why
     assert codes(peer.hear()) == [Code.RESOURCE_EXHAUSTED]
     assert peer.session.overdue(0.0) is None
+
+
+def test_what_this_runtime_drops_is_told_and_the_answer_is_sent(peer):
+    (request,) = peer.say("CreateContainer", CREATE)
+    response = CreateContainerResponse(adjustment=Adjustment(args=("sh",)))
+    why = peer.session.respond(request.call, response, 0.0)
+    assert why.startswith("the answer was sent, but containerd does not heed args, known since NRI 0.10.0")
+    (reply,) = peer.hear()
+    assert pb.CreateContainerResponse.FromString(reply.payload).adjust.args == ["sh"]
+
+
+def test_an_adjustment_nobody_could_apply_leaves_the_call_waiting(peer):
+    (request,) = peer.say("CreateContainer", CREATE)
+    with pytest.raises(LocalProtocolError, match="names nothing"):
+        peer.session.respond(request.call, CreateContainerResponse(env={"": "x"}), 0.0)
+    assert peer.session.respond(request.call, EmptyResponse(), 0.0) == ""
+
+
+@pytest.mark.parametrize("details", [False, True])
+def test_details_are_read_when_asked_for(details):
+    peer = RawPeer(plugin(details=details)).bring_up()
+    request = pb.CreateContainerRequest(container=pb.Container(id="c", args=["sh"]))
+    request.container.linux.resources.devices.add(allow=True)
+    request.pod.ips.append("::1")
+    (asked,) = peer.say("CreateContainer", request.SerializeToString())
+    pod, container = asked.event.pod, asked.event.container
+    assert pod.details == (PodDetails(("::1",)) if details else None)
+    assert container.details == (ContainerDetails(("sh",)) if details else None)
+    assert container.resources.device_rules == ((DeviceRule(allow=True),) if details else ())
 
 
 def test_shutdown_is_an_event(peer):
