@@ -240,8 +240,9 @@ class SynchronizeResponse:
 class CreateContainerResponse:
     """What the new container gets (`resources`: only what is set changes anything) and updates of others.
 
-    The first three are short for the fields of `adjustment` of the same names, which holds everything else;
-    what a runtime answered is read into the short ones where there is one.
+    The first three are short for the fields of `adjustment` of the same names, which holds everything else.
+
+    Differs: the protocol defines evictions too; no runtime heeds them, so there are none here.
     """
 
     resources: Resources | None = None

@@ -3,10 +3,10 @@
 import pytest
 
 from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
-from nri_plugin.nri import codec, events
+from nri_plugin.nri import codec, events, spec
 from nri_plugin.nri._pb import nri_pb2 as pb
 from nri_plugin.nri.adjustment import Adjustment
-from nri_plugin.nri.messages import Container, ContainerUpdate, Field, FieldOwners, Pod, Resources
+from nri_plugin.nri.messages import Container, ContainerUpdate, Device, Field, FieldOwners, Pod, Resources
 
 POD, CONTAINER = Pod("p"), Container("c")
 BOTH = pb.CreateContainerRequest(
@@ -218,3 +218,44 @@ def test_failed_updates_are_named():
     assert codec.decode_update_containers_response(payload) == ("c9",)
     with pytest.raises(RemoteProtocolError):
         codec.decode_update_containers_response(b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("message", "fields"),
+    [
+        (pb.CreateContainerResponse, {"adjust", "update", "evict"}),
+        (pb.UpdateContainerResponse, {"update", "evict"}),
+        (pb.StopContainerResponse, {"update"}),
+        (pb.SynchronizeResponse, {"update", "more"}),
+        (pb.ConfigureResponse, {"events"}),
+        (pb.ValidateContainerAdjustmentResponse, {"reject", "reason"}),
+        (pb.UpdateContainersRequest, {"update", "evict"}),
+        (pb.ContainerUpdate, {"container_id", "linux", "ignore_failure"}),
+        (pb.LinuxContainerUpdate, {"resources"}),
+        (
+            pb.ValidateContainerAdjustmentRequest,
+            {"pod", "container", "adjust", "update", "owners", "plugins"},
+        ),
+        (pb.UpdatePodSandboxRequest, {"pod", "overhead_linux_resources", "linux_resources"}),
+        (pb.UpdateContainerRequest, {"pod", "container", "linux_resources"}),
+    ],
+    ids=lambda value: getattr(getattr(value, "DESCRIPTOR", None), "name", ""),
+)
+def test_nothing_but_evictions_which_no_runtime_heeds_is_left_out(message, fields):
+    assert set(message.DESCRIPTOR.fields_by_name) == fields
+
+
+@pytest.mark.parametrize(
+    "adjustment",
+    [
+        Adjustment(oom_score_adj=1 << 70),
+        Adjustment(io_priority=spec.IOPriority(1 << 40)),
+        Adjustment(sysctl={"\udcff": "1"}),
+        Adjustment(devices=(Device("/dev/x", uid=-1),)),
+        Adjustment(rlimits=(spec.Rlimit("RLIMIT_CORE", hard=-1),)),
+        Adjustment(scheduler=spec.Scheduler(flags=(1 << 40,))),
+    ],
+)
+def test_a_part_that_does_not_fit_its_field_is_refused(adjustment):
+    with pytest.raises(LocalProtocolError, match="answer to CreateContainer cannot be encoded"):
+        created(events.CreateContainerResponse(adjustment=adjustment))
