@@ -48,6 +48,7 @@ class Decision:
         state: the state from now on.
         response: the answer when not refused.
         refusal: why the event is refused; only ever for CreateContainer and UpdateContainer.
+        overruled: why it would have been, where a namespace is never refused.
         writes: shrinking before growing.
         checks: to be read back once the answer is out.
         steps: why, in short codes, in the order they happened.
@@ -56,6 +57,7 @@ class Decision:
     state: State
     response: NRIResponse = ACKNOWLEDGED
     refusal: AdmissionError | None = None
+    overruled: AdmissionError | None = None
     writes: tuple[CpusetWrite, ...] = ()
     checks: tuple[EffectiveCheck, ...] = ()
     steps: tuple[str, ...] = ()

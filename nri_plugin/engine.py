@@ -80,7 +80,7 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
     before, event = state, known.event
     pod = state.pods.get(pod_uid(event.pod)) or pod_record(event.pod, run_seen=False)
     state = _previous_instance_ended(state.with_pod(pod), pod.uid, event.container.name)
-    unplaced = ""
+    overruled = None
     try:
         request = replace(
             container_request(pod, event.container), devices=known.devices, pod_devices=known.pod_devices
@@ -90,8 +90,8 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
     except AdmissionError as error:
         if pod.namespace not in node.options.never_refuse:
             return Decision(before, refusal=error, steps=("refused", error.reason))
-        unplaced, allocation, steps = str(error), None, ("never-refuse", error.reason)
-    record = _record(pod, event.container, Phase.CREATING, unplaced)
+        overruled, allocation, steps = error, None, ("never-refuse", error.reason)
+    record = _record(pod, event.container, Phase.CREATING, str(overruled or ""))
     state = state.with_container(record)
     resources = _granted(node, state, record, allocation)
     record = replace(record, stored_cpus=stored_cpus(resources), stored_mems=stored_mems(resources))
@@ -99,6 +99,7 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
     return Decision(
         state,
         nri.CreateContainerResponse(resources=_if_any(resources), updates=updates),
+        overruled=overruled,
         writes=pool_writes(node, before, state),
         steps=steps,
     )
