@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from nri_plugin.app.effects import Effects
 from nri_plugin.app.handler import Answer, Handler
+from nri_plugin.app.outcome import Observer
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.engine import decide
 from nri_plugin.errors import CheckpointError, HostError
@@ -112,7 +113,11 @@ class Bench:
     """A handler on fakes, with the real engine unless another `decide` is given."""
 
     def __init__(
-        self, node: Node, state: State | None = None, decide: Callable[..., object] = decide
+        self,
+        node: Node,
+        state: State | None = None,
+        decide: Callable[..., object] = decide,
+        observe: Observer | None = None,
     ) -> None:
         self.journal: list[str] = []
         self.cgroups = FakeCgroups(self.journal)
@@ -127,6 +132,7 @@ class Bench:
             checkpoint=self.checkpoint,
             log=self.log,
             clock=self.clock,
+            observe=observe,
         )
         self._calls = 0
 

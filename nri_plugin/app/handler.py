@@ -12,6 +12,7 @@ from typing import Protocol
 
 from nri_plugin.app.effects import Effects, WriteError
 from nri_plugin.app.logs import new_op, say, say_trace
+from nri_plugin.app.outcome import Observer, Outcome
 from nri_plugin.app.validation import new_violations
 from nri_plugin.decision import CpusetWrite, Decision, EffectiveCheck
 from nri_plugin.errors import CheckpointError, HostError, InvariantError, NriPinError
@@ -81,6 +82,15 @@ class Answer:
     checks: tuple[EffectiveCheck, ...] = ()
 
 
+@dataclass(slots=True)
+class _Flow:
+    """How far one event has come."""
+
+    decision: Decision
+    decide_s: float = 0.0
+    failed: bool = False
+
+
 class Handler:
     """Answers events; owns the state.
 
@@ -94,6 +104,7 @@ class Handler:
         clock: seconds, monotonic, the one deadlines are in.
         describe: told of every new node; what readers of the checkpoint have to know of it is stored there.
         inform: adds to an event what else is known; by default nothing.
+        observe: told of every outcome, once its answer is ready.
     """
 
     def __init__(
@@ -108,6 +119,7 @@ class Handler:
         clock: Callable[[], float],
         describe: Callable[[Node], None] | None = None,
         inform: Inform | None = None,
+        observe: Observer | None = None,
     ) -> None:
         self.node = node
         self.state = state
@@ -119,6 +131,7 @@ class Handler:
         self._clock = clock
         self._describe = describe
         self._inform = inform or (lambda _node, request: request.event)
+        self._observe = observe
 
     def change_node(self, node: Node) -> None:
         """Decide for `node` from the next event on; what was promised stays."""
@@ -129,24 +142,48 @@ class Handler:
 
     def handle(self, request: Request) -> Answer:
         """Decide and carry out one event; never raises."""
-        began = self._clock()
-        op = new_op()
-        before = self.state
-        decision = Decision(before)
-        try:
-            decision = self._decide(self.node, before, self._inform(self.node, request))
-            answer = self._carry_out(request, decision, op)
-        except NriPinError as error:
-            answer = self._failed(request.event, error, str(error), op)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong in a decision, the node goes on
-            say_trace(self._log, "internal error", op=op, event=name_of(request.event))
-            answer = self._failed(
-                request.event, error, f"internal error: {type(error).__name__}: {error}", op
+        began, op, before = self._clock(), new_op(), self.state
+        flow = _Flow(Decision(before))
+        answer = self._answered(request, flow, op)
+        took_s = self._clock() - began
+        self._tell(request.event, before, flow.decision, answer, op=op, took_us=round(took_s * 1e6))
+        if self._observe is not None:
+            self._report(
+                Outcome(
+                    node=self.node,
+                    event=request.event,
+                    before=before,
+                    decision=flow.decision,
+                    refusal=answer.refusal,
+                    failed=flow.failed,
+                    decide_s=flow.decide_s,
+                    total_s=took_s,
+                ),
+                self._observe,
             )
-        self._tell(
-            request.event, before, decision, answer, op=op, took_us=round((self._clock() - began) * 1e6)
-        )
         return answer
+
+    def _answered(self, request: Request, flow: "_Flow", op: str) -> Answer:
+        try:
+            known, asked = self._inform(self.node, request), self._clock()
+            flow.decision = self._decide(self.node, self.state, known)
+            flow.decide_s = self._clock() - asked
+            return self._carry_out(request, flow.decision, op)
+        except NriPinError as error:
+            flow.failed = True
+            return self._failed(request.event, error, str(error), op)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong in a decision, the node goes on
+            flow.failed = True
+            say_trace(self._log, "internal error", op=op, event=name_of(request.event))
+            why = f"internal error: {type(error).__name__}: {error}"
+            return self._failed(request.event, error, why, op)
+
+    def _report(self, outcome: Outcome, observe: Observer) -> None:
+        """Tell who counts; what goes wrong there costs nothing but a line."""
+        try:
+            observe(outcome)
+        except Exception:  # noqa: BLE001 - a mistake in a counter is no reason to leave a container waiting
+            say_trace(self._log, "outcome not counted", event=name_of(outcome.event))
 
     def read_back(self, checks: Iterable[EffectiveCheck]) -> None:
         """Compare what the kernel made of our writes; to be called once the answer is out."""

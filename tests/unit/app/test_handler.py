@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.app.handler import condensed
+from nri_plugin.app.outcome import Outcome
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import CpusetWrite, Decision
 from nri_plugin.errors import HostError
@@ -349,3 +350,30 @@ def test_a_new_node_is_described_in_the_checkpoint_at_the_next_event(bench: Benc
 def test_repeated_steps_are_counted_and_a_long_story_is_cut():
     assert condensed(["kept=0", *["adopted"] * 3000, "unplaced"]) == "kept=0 adopted*3000 unplaced"
     assert len(condensed(["a", "b"] * 1000)) < 510
+
+
+def test_whoever_counts_is_told_what_came_of_every_event():
+    told: list[Outcome] = []
+    bench = Bench(node(pool_floor=False), observe=told.append)
+    before = bench.handler.state
+    bench.ask(create_exclusive(bench))
+    bench.ask(create_exclusive(bench, count=64, number=1))
+    bench.checkpoint.failures = 1
+    bench.ask(create_exclusive(bench, number=2))
+    assert [(bool(outcome.refusal), outcome.failed) for outcome in told] == [
+        (False, False),
+        (True, False),
+        (True, True),
+    ]
+    assert told[0].before is before
+    assert told[0].decision.state is told[1].before
+    assert told[1].decision.refusal is not None
+
+
+def test_a_mistake_in_counting_costs_no_answer():
+    def observe(outcome: Outcome) -> None:
+        raise ValueError(outcome.refusal)
+
+    bench = Bench(node(pool_floor=False), observe=observe)
+    assert bench.ask(create_exclusive(bench)).refusal == ""
+    assert bench.lines.texts("ERROR") == ["outcome not counted"]
