@@ -87,6 +87,12 @@ class RuntimeLink:
         self._connection: Connection | None = None
         self._is_absence_told = False
 
+    @property
+    def is_synchronized(self) -> bool:
+        """Whether the runtime has told what exists and been answered; safe to ask from any thread."""
+        connection = self._connection
+        return connection is not None and connection.synchronized_at is not None
+
     # --------------------------------------------------------------- connection
 
     def connect(self) -> None:
