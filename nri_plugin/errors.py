@@ -114,6 +114,10 @@ class ConfigError(NriPinError):
         self.detail = detail
 
 
+class KubeObjectError(NriPinError):
+    """An object of the Kubernetes API is not what its schema says; it is left out of account."""
+
+
 class InvariantError(NriPinError):
     """A decision would break an invariant; it is not carried out."""
 

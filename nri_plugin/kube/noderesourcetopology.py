@@ -1,0 +1,302 @@
+"""The NodeResourceTopology object: what a node tells the cluster about its NUMA nodes.
+
+Every amount is a whole number of thousandths of its unit (CPUs, bytes, devices); finer ones are rounded up, as
+the API server's `MilliValue` does. Order is kept: an apply replaces lists whole, so equal content must be equal
+text. What is published is plain decimal, which every reader understands.
+
+Source: k8stopologyawareschedwg/noderesourcetopology-api, v1alpha1 and v1alpha2.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from nri_plugin.errors import KubeObjectError
+from nri_plugin.quantity import parse_quantity
+
+GROUP = "topology.node.k8s.io"
+V1ALPHA1, V1ALPHA2 = "v1alpha1", "v1alpha2"
+KIND = "NodeResourceTopology"
+PLURAL = "noderesourcetopologies"
+CRD_NAME = f"{PLURAL}.{GROUP}"
+
+ZONE_TYPE_NODE = "Node"
+"""The only zone type that schedulers look at."""
+
+ATTRIBUTE_POLICY = "topologyManagerPolicy"
+ATTRIBUTE_SCOPE = "topologyManagerScope"
+ATTRIBUTE_MAX_NUMA_NODES = "topologyManagerMaxNUMANodes"
+ATTRIBUTE_FINGERPRINT = "nodeTopologyPodsFingerprint"
+ATTRIBUTE_FINGERPRINT_METHOD = "nodeTopologyPodsFingerprintMethod"
+ATTRIBUTE_PLACEMENT_METADATA = "topology.node.k8s.io/numaplacement-metadata"
+ATTRIBUTE_PLACEMENT_VECTOR = "topology.node.k8s.io/numaplacement-vector"
+ANNOTATION_FINGERPRINT = "topology.node.k8s.io/fingerprint"
+
+ATTRIBUTE_POLICY_OPTIONS = "nri-pin/topologyManagerPolicyOptions"
+"""Ours: the options that are on, such as `prefer-closest-numa-nodes=true`, separated by commas."""
+
+ATTRIBUTE_ACCOUNTED_PODS = "nri-pin/accounted-pods"
+"""Ours: `short_uid` of each pod that `available` has been reduced by, ascending, separated by commas."""
+
+METHOD_ALL = "all"
+METHOD_EXCLUSIVE = "with-exclusive-resources"
+
+Pair = tuple[str, str]
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneResource:
+    """One resource of a zone, in thousandths.
+
+    Attributes:
+        name: the Kubernetes resource name.
+        capacity_milli: all there is.
+        allocatable_milli: that without what the system keeps.
+        available_milli: that without what running pods hold.
+    """
+
+    name: str
+    capacity_milli: int
+    allocatable_milli: int
+    available_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """One zone.
+
+    Attributes:
+        name: `node-N` for NUMA node N.
+        type: `Node` for a NUMA node.
+        resources: in the object's order.
+        costs: distance by zone name, in the object's order; 10 is the zone itself.
+        attributes: names and values.
+        parent: the zone it is in, None where it says nothing.
+    """
+
+    name: str
+    type: str = ZONE_TYPE_NODE
+    resources: tuple[ZoneResource, ...] = ()
+    costs: tuple[tuple[str, int], ...] = ()
+    attributes: tuple[Pair, ...] = ()
+    parent: str | None = None
+
+    @property
+    def numa_id(self) -> int | None:
+        """The NUMA node's id; None for a zone that is no NUMA node."""
+        return numa_id_of(self.name) if self.type == ZONE_TYPE_NODE else None
+
+
+@dataclass(frozen=True)
+class NodeResourceTopology:
+    """One node's object.
+
+    Attributes:
+        name: the Kubernetes node's name.
+        zones: in the object's order.
+        attributes: names and values of the node; of two with one name the first counts on read.
+        topology_policies: the legacy field; consumers read its first entry only.
+        annotations: of the object.
+    """
+
+    name: str
+    zones: tuple[Zone, ...] = ()
+    attributes: tuple[Pair, ...] = ()
+    topology_policies: tuple[str, ...] = ()
+    annotations: tuple[Pair, ...] = ()
+
+    def attribute(self, name: str) -> str | None:
+        """The value of the node's attribute, None when there is none."""
+        return next((value for key, value in self.attributes if key == name), None)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Which pods `available` accounts for; empty when the exporter does not tell."""
+        return self.attribute(ATTRIBUTE_FINGERPRINT) or dict(self.annotations).get(ANNOTATION_FINGERPRINT, "")
+
+    @cached_property
+    def fingerprint_method(self) -> str:
+        """`all` or `with-exclusive-resources`; an annotation alone always means all."""
+        if self.attribute(ATTRIBUTE_FINGERPRINT) is None:
+            return METHOD_ALL
+        return self.attribute(ATTRIBUTE_FINGERPRINT_METHOD) or METHOD_ALL
+
+    @cached_property
+    def resource_names(self) -> frozenset[str]:
+        """Every resource that any zone lists."""
+        return frozenset(resource.name for zone in self.zones for resource in zone.resources)
+
+
+def short_uid(pod_uid: str) -> str:
+    """What `ATTRIBUTE_ACCOUNTED_PODS` names a pod by: 250 pods stay below 3 KiB."""
+    return pod_uid.replace("-", "")[:10]
+
+
+def zone_name(numa_id: int) -> str:
+    """The zone name of a NUMA node."""
+    return f"node-{numa_id}"
+
+
+def numa_id_of(name: str) -> int | None:
+    """The NUMA node that a zone name stands for, None for other names.
+
+    Differs: the scheduler plugin knows no ids above 63; here any is one.
+    """
+    prefix, _, digits = name.partition("-")
+    return int(digits) if prefix == "node" and digits.isdecimal() and digits.isascii() else None
+
+
+def from_object(obj: Object) -> NodeResourceTopology:
+    """The value of an object of either version, as decoded from JSON.
+
+    Raises:
+        KubeObjectError: the object is not what its schema says.
+    """
+    metadata = _mapping(obj.get("metadata"), "metadata")
+    name = _text(metadata.get("name", ""), "metadata.name")
+    try:
+        return NodeResourceTopology(
+            name=name,
+            zones=tuple(map(_zone, _list(obj.get("zones"), "zones"))),
+            attributes=_pairs(obj.get("attributes"), "attributes"),
+            topology_policies=tuple(
+                _text(one, "topologyPolicies")
+                for one in _list(obj.get("topologyPolicies"), "topologyPolicies")
+            ),
+            annotations=tuple(_mapping(metadata.get("annotations"), "metadata.annotations").items()),
+        )
+    except KubeObjectError as error:
+        raise KubeObjectError(f"{KIND} {name or '(without name)'}: {error}") from None
+
+
+def to_object(topology: NodeResourceTopology, version: str = V1ALPHA2) -> dict[str, Any]:
+    """The object to publish; equal values give equal objects.
+
+    Invariant: `from_object(to_object(x)) == x` in v1alpha2. v1alpha1 has no attributes.
+    """
+    metadata: dict[str, Any] = {"name": topology.name}
+    if topology.annotations:
+        metadata["annotations"] = dict(topology.annotations)
+    obj: dict[str, Any] = {"apiVersion": f"{GROUP}/{version}", "kind": KIND, "metadata": metadata}
+    if topology.topology_policies or version == V1ALPHA1:
+        obj["topologyPolicies"] = list(topology.topology_policies)
+    if topology.attributes and version != V1ALPHA1:
+        obj["attributes"] = _named(topology.attributes)
+    obj["zones"] = [_zone_object(zone) for zone in topology.zones]
+    return obj
+
+
+def format_amount(milli: int) -> str:
+    """A quantity: plain digits, with an `m` only where it is no whole number."""
+    return f"{milli}m" if milli % 1000 else str(milli // 1000)
+
+
+def parse_amount(value: object) -> int:
+    """Thousandths of a quantity as objects hold it: text or an integer.
+
+    Raises:
+        KubeObjectError: neither.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value * 1000
+    if not isinstance(value, str):
+        raise KubeObjectError(f"{value!r} is not a quantity; write text such as '1500m' or '2Gi'")
+    return _parse_text(value)
+
+
+@lru_cache(maxsize=1 << 16)
+def _parse_text(text: str) -> int:
+    if text.isdecimal() and text.isascii() and len(text) <= 30:
+        return int(text) * 1000
+    try:
+        amount = parse_quantity(text) * 1000
+    except ValueError as error:
+        raise KubeObjectError(str(error)) from None
+    return -(-amount.numerator // amount.denominator)
+
+
+def _zone(obj: object) -> Zone:
+    fields = _mapping(obj, "zone")
+    name = _text(fields.get("name"), "zone name")
+    parent = fields.get("parent")
+    return Zone(
+        name=name,
+        type=_text(fields.get("type"), f"type of zone {name}"),
+        resources=tuple(map(_resource, _list(fields.get("resources"), f"resources of zone {name}"))),
+        costs=tuple(map(_cost, _list(fields.get("costs"), f"costs of zone {name}"))),
+        attributes=_pairs(fields.get("attributes"), f"attributes of zone {name}"),
+        parent=_text(parent, f"parent of zone {name}") if parent else None,
+    )
+
+
+def _resource(obj: object) -> ZoneResource:
+    fields = _mapping(obj, "resource")
+    available = parse_amount(fields.get("available", 0))
+    return ZoneResource(
+        name=_text(fields.get("name"), "resource name"),
+        capacity_milli=parse_amount(fields.get("capacity", 0)),
+        allocatable_milli=parse_amount(fields.get("allocatable", 0)),
+        available_milli=available,
+    )
+
+
+def _cost(obj: object) -> tuple[str, int]:
+    fields = _mapping(obj, "cost")
+    value = fields.get("value")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise KubeObjectError(f"cost value {value!r} is not a whole number")
+    return _text(fields.get("name"), "cost name"), value
+
+
+def _zone_object(zone: Zone) -> dict[str, Any]:
+    obj: dict[str, Any] = {"name": zone.name, "type": zone.type}
+    if zone.parent is not None:
+        obj["parent"] = zone.parent
+    if zone.costs:
+        obj["costs"] = [{"name": name, "value": value} for name, value in zone.costs]
+    if zone.attributes:
+        obj["attributes"] = _named(zone.attributes)
+    if zone.resources:
+        obj["resources"] = [
+            {
+                "name": resource.name,
+                "capacity": format_amount(resource.capacity_milli),
+                "allocatable": format_amount(resource.allocatable_milli),
+                "available": format_amount(resource.available_milli),
+            }
+            for resource in zone.resources
+        ]
+    return obj
+
+
+def _named(pairs: Sequence[Pair]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in pairs]
+
+
+def _pairs(obj: object, what: str) -> tuple[Pair, ...]:
+    rows = [_mapping(row, what) for row in _list(obj, what)]
+    return tuple((_text(row.get("name"), what), _text(row.get("value"), what)) for row in rows)
+
+
+def _mapping(obj: object, what: str) -> Object:
+    if obj is None:
+        return {}
+    if not isinstance(obj, Mapping):
+        raise KubeObjectError(f"{what} is {type(obj).__name__}, not a mapping")
+    return obj
+
+
+def _list(obj: object, what: str) -> Sequence[object]:
+    if obj is None:
+        return ()
+    if not isinstance(obj, (list, tuple)):
+        raise KubeObjectError(f"{what} is {type(obj).__name__}, not a list")
+    return obj
+
+
+def _text(obj: object, what: str) -> str:
+    if not isinstance(obj, str):
+        raise KubeObjectError(f"{what} is {type(obj).__name__}, not text")
+    return obj
