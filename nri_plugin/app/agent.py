@@ -99,14 +99,13 @@ def run_external(arguments: Arguments) -> int:
     holder = lock_state_dir(config.state_dir)
     log = set_up(config.log_level, config.log_format, Path(config.state_dir))
     loop = Loop()
-    handler = build_handler(config, log, loop.clock)
     link = RuntimeLink(
         loop,
         open_socket=partial(connect, config.nri_socket),
         new_session=identity.session,
-        handler=handler,
         log=log,
     )
+    link.handler = watched_handler(config, log, loop, link)
     reload = Reload(arguments.load, link, log)
     return run(loop, link, reload, log, holder)
 
@@ -129,6 +128,7 @@ def run_prelaunched(arguments: Arguments, environment: Mapping[str, str]) -> int
         can_reconnect=False,
         log=log,
     )
+    start.link = link
     return run(loop, link, Reload(start.load, link, log), log, start)
 
 
@@ -141,6 +141,7 @@ class PrelaunchedStart:
         self._loop = loop
         self._text = ""
         self.lock: int | None = None
+        self.link: RuntimeLink
 
     def load(self) -> Config:
         """The runtime's text, or the default file when it sent none.
@@ -160,7 +161,7 @@ class PrelaunchedStart:
         config = self.load()
         self.lock = lock_state_dir(config.state_dir, FORMER_INSTANCE_S)
         set_up(config.log_level, config.log_format, Path(config.state_dir))
-        return build_handler(config, self._log, self._loop.clock)
+        return watched_handler(config, self._log, self._loop, self.link)
 
 
 class Reload:
@@ -200,6 +201,25 @@ class Reload:
             note="paths, plugin name and log format change with the next start",
         )
         warn_of_surprises(node, self._log)
+
+
+def watched_handler(config: Config, log: logging.Logger, loop: Loop, link: RuntimeLink) -> Handler:
+    """A handler and, where an address is configured, the page of what it does.
+
+    Without an address what that needs is not even loaded.
+
+    Raises:
+        NriPinError: the agent cannot run with this configuration.
+    """
+    if config.metrics_bind_address is None:
+        return build_handler(config, log, loop.clock)
+    from nri_plugin.app.monitoring import Monitoring
+
+    monitoring = Monitoring()
+    handler = build_handler(config, log, loop.clock, monitoring)
+    server = monitoring.serve(config.metrics_bind_address, handler, link, loop)
+    say(log, logging.INFO, "serving metrics", port=server.port)
+    return handler
 
 
 def run(loop: Loop, link: RuntimeLink, reload: Reload, log: logging.Logger, holder: object) -> int:

@@ -51,6 +51,7 @@ class Config:
         cgroup_root: the mount point of the cgroup tree.
         device_hints: whether the places of devices count.
         exporter_socket: where the exporter is asked for them.
+        metrics_bind_address: (host, port) of the page of metrics; None for none.
         log_format: `text` or `json`.
         log_level: `debug`, `info`, `warning` or `error`.
         source: where the configuration came from.
@@ -67,6 +68,7 @@ class Config:
     cgroup_root: str
     device_hints: bool
     exporter_socket: str
+    metrics_bind_address: tuple[str, int] | None
     log_format: str
     log_level: str
     source: str
@@ -219,6 +221,7 @@ def _config(settings: Settings, where: str) -> Config:
         or f"{next(_present(HOST_MOUNT, '/sys/fs/cgroup'), '')}/sys/fs/cgroup",
         device_hints=settings.device_hints,
         exporter_socket=settings.exporter_socket or f"{settings.state_dir}/{EXPORTER_SOCKET}",
+        metrics_bind_address=settings.metrics_bind_address,
         log_format=settings.log_format,
         log_level=settings.log_level,
         source=where,

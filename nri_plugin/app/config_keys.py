@@ -40,6 +40,7 @@ class Settings:
         sysfs_root: None to look for a host mount.
         cgroup_root: None to look for a host mount.
         exporter_socket: None for the one in the state directory.
+        metrics_bind_address: (host, port), None for no metrics; named as in KubeProxyConfiguration.
 
     Differs: the kubelet's default for cpuManagerPolicy is none.
     """
@@ -74,6 +75,7 @@ class Settings:
     device_proportional_cpus: bool = False
     nic_locality: str = "sysfs"
     exporter_socket: str | None = None
+    metrics_bind_address: tuple[str, int] | None = None
     log_format: str = "text"
     log_level: str = "info"
 
@@ -117,6 +119,7 @@ KEYS: Mapping[str, Key] = {
     "deviceProportionalCPUs": Key("device_proportional_cpus", source.flag),
     "nicLocality": Key("nic_locality", values.one_of("sysfs")),
     "exporterSocket": Key("exporter_socket", values.absolute_path),
+    "metricsBindAddress": Key("metrics_bind_address", values.bind_address),
     "logFormat": Key("log_format", values.one_of("text", "json")),
     "logLevel": Key("log_level", values.one_of("debug", "info", "warning", "error")),
 }

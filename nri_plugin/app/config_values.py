@@ -19,6 +19,7 @@ _FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 _NAMESPACE = re.compile(
     r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z"
 )  # Source: RFC 1123 label, as Kubernetes has it
+LARGEST_PORT = 65535
 _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}\Z")
 
 
@@ -104,6 +105,18 @@ def absolute_path(value: source.Value) -> str:
     if not found.startswith("/") or "\0" in found:
         raise value.place.error(f"expected an absolute path, found {found or 'nothing'}")
     return found
+
+
+def bind_address(value: source.Value) -> tuple[str, int] | None:
+    """`HOST:PORT`, `:PORT` for every address, `[::1]:PORT`; the empty text is none. Names are not looked up here."""
+    found = source.text(value)
+    if not found:
+        return None
+    host, colon, port = found.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not port.isdecimal() or int(port) > LARGEST_PORT or (":" in bare) != (bare != host):
+        raise value.place.error(f"expected an address such as 127.0.0.1:9465 or :9465, found {found}")
+    return bare, int(port)
 
 
 def plugin_name(value: source.Value) -> str:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from nri_plugin.app.checkpoint_writer import CheckpointWriter
 from nri_plugin.app.config import HOST_MOUNT, Config
@@ -19,6 +20,7 @@ from nri_plugin.app.effects import Effects
 from nri_plugin.app.handler import CheckpointStore, Handler
 from nri_plugin.app.informing import Informant
 from nri_plugin.app.logs import say
+from nri_plugin.app.outcome import Outcome
 from nri_plugin.app.outside_providers import load_hint_providers
 from nri_plugin.engine import decide
 from nri_plugin.errors import CheckpointError, HostError
@@ -55,7 +57,19 @@ def warn_of_surprises(node: Node, log: logging.Logger) -> None:
         )
 
 
-def build_handler(config: Config, log: logging.Logger, clock: Callable[[], float]) -> Handler:
+class Watcher(Protocol):
+    """Who counts what the handler does; see `nri_plugin.app.monitoring`."""
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Be told of an outcome."""
+
+    def timed(self, store: CheckpointStore) -> CheckpointStore:
+        """`store`, its saves measured."""
+
+
+def build_handler(
+    config: Config, log: logging.Logger, clock: Callable[[], float], watcher: Watcher | None = None
+) -> Handler:
     """Everything a handler needs, for this configuration on this machine.
 
     Raises:
@@ -83,16 +97,18 @@ def build_handler(config: Config, log: logging.Logger, clock: Callable[[], float
         state_dir=config.state_dir,
     )
     warn_of_surprises(node, log)
+    store = open_store(file, state)
     return Handler(
         node,
         state,
         decide=decide,
         effects=Effects(cgroups),
-        checkpoint=open_store(file, state),
+        checkpoint=watcher.timed(store) if watcher else store,
         log=log,
         clock=clock,
         describe=partial(describe, file),
         inform=build_informant(config, log, clock),
+        observe=watcher,
     )
 
 

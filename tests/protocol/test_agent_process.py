@@ -119,6 +119,34 @@ def test_run_registers_places_and_ends_on_sigterm_with_nothing_undone(site: Site
     assert any("stopping" in line for line in process.heard)
 
 
+def test_metrics_tell_what_was_placed_and_refused(site: Site):
+    site.config.write_text(config_text(site.folder, metricsBindAddress="127.0.0.1:0"))
+    process = site.start()
+    peer = site.accept()
+    peer.synchronize()
+    peer.ask(CREATE)
+    too_much = pod("too-much", cpu=500)
+    peer.ask(nri.CreateContainer(too_much, container(too_much, cpu=500)))
+    port = process.wait_for_line("serving metrics").rpartition("port=")[2]
+    with socket.create_connection(("127.0.0.1", int(port)), timeout=30) as client:
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        text = b"".join(iter(lambda: client.recv(1 << 16), b"")).decode()
+    assert text.startswith("HTTP/1.1 200 OK\r\n")
+    assert 'nri_pin_events_total{event="CreateContainer",result="answered"} 1.0\n' in text
+    assert 'nri_pin_refusals_total{reason="UnexpectedAdmissionError"} 1.0\n' in text
+    assert "kubelet_cpu_manager_exclusive_cpu_allocation_count 2.0\n" in text
+    assert "nri_pin_connected 1.0\n" in text
+
+
+def test_an_address_for_metrics_that_is_taken_ends_the_start_with_a_reason(site: Site):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        site.config.write_text(config_text(site.folder, metricsBindAddress=f"127.0.0.1:{port}"))
+        process = site.start()
+        assert process.wait() == 2
+    assert any(f"cannot listen on 127.0.0.1:{port}" in line for line in process.heard)
+
+
 def test_a_restarted_agent_remembers_and_gives_nobody_the_same_cpus(site: Site):
     first = site.start()
     peer = site.accept()

@@ -66,6 +66,7 @@ poolFloor: false
 neverRefuse: [kube-system, a]
 repairMems: false
 uncoreCacheRule: kubelet
+metricsBindAddress: 127.0.0.1:9465
 logFormat: json
 logLevel: debug
 """,
@@ -84,7 +85,19 @@ logLevel: debug
     assert (loaded.state_dir, loaded.nri_socket) == ("/var/lib/nri-pin", "/run/other.sock")
     assert (loaded.plugin_name, loaded.plugin_index) == ("pin", "05")
     assert (loaded.sysfs_root, loaded.cgroup_root) == ("/somewhere", "/somewhere/cgroup")
+    assert loaded.metrics_bind_address == ("127.0.0.1", 9465)
     assert (loaded.log_format, loaded.log_level, loaded.source) == ("json", "debug", "f")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("", None), (":0", ("", 0)), ("[::1]:80", ("::1", 80)), ("metrics.local:80", ("metrics.local", 80))],
+)
+def test_metrics_are_served_where_an_address_says(text: str, address: tuple[str, int] | None) -> None:
+    assert (
+        load_text(f"reservedSystemCPUs: '0'\nmetricsBindAddress: '{text}'", "f").metrics_bind_address
+        == address
+    )
 
 
 # ---- no configuration
@@ -178,6 +191,13 @@ def test_a_folder_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None
         ("poolFloor: 'true'", "f:1:12: poolFloor: expected true or false, found true"),
         ("neverRefuse: kube-system", "f:1:14: neverRefuse: expected a list"),
         ("neverRefuse: [Kube]", "f:1:15: neverRefuse[0]: Kube is no name of a namespace"),
+        *(
+            (
+                f"metricsBindAddress: '{text}'",
+                f"expected an address such as 127.0.0.1:9465 or :9465, found {text}",
+            )
+            for text in ("9465", "localhost", "a:b", ":65536", "::1:80", "[a]:80")
+        ),
         ("logLevel: loud", "f:1:11: logLevel: expected debug, info, warning or error, found loud"),
     ],
 )

@@ -1,0 +1,227 @@
+"""Counters of the agent, under the kubelet's names where the kubelet has one.
+
+Children are bound once: the runtime's thread only adds. What can be read off the state is no counter, see
+`metrics_state`.
+
+Source: names, labels and help of kubelet v1.36 pkg/kubelet/metrics/metrics.go; the `kubelet_` prefix is kept so that
+dashboards and alerts only change the job.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from nri_plugin.app.admissions import Admission, Alignment, admission_of
+from nri_plugin.app.outcome import Outcome
+from nri_plugin.nri import events as nri
+
+EVENTS = (
+    "Synchronize",
+    "RunPodSandbox",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+    "CreateContainer",
+    "PostCreateContainer",
+    "StartContainer",
+    "PostStartContainer",
+    "UpdateContainer",
+    "StopContainer",
+    "RemoveContainer",
+    "other",
+)
+"""The label `event`: a closed set, whatever a runtime sends."""
+
+RESULTS = ("answered", "refused", "failed")
+REASONS = ("TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError")
+SECONDS = tuple(0.00005 * 2**step for step in range(16))
+"""50 us to 1.6 s, a little less than the runtimes' default limit of 2 s."""
+
+MILLISECONDS = tuple(0.05 * 2**step for step in range(15))
+"""Source: kubelet, ExponentialBuckets(.05, 2, 15)."""
+
+ALIGNED = "kubelet_container_aligned_compute_resources_count"
+NOT_ALIGNED = "kubelet_container_aligned_compute_resources_failure_count"
+
+
+class Metrics:
+    """All counters, in a registry of their own.
+
+    Attributes:
+        registry: what is exposed.
+    """
+
+    def __init__(self) -> None:
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._aligned = AlignmentCounts()
+        self.registry.register(self._aligned)
+        add = self.registry
+        self._admissions = Counter(
+            "kubelet_topology_manager_admission_requests_total",
+            "The number of admission requests where resources have to be aligned.",
+            registry=add,
+        )
+        self._admission_errors = Counter(
+            "kubelet_topology_manager_admission_errors_total",
+            "The number of admission request failures where resources could not be aligned.",
+            registry=add,
+        )
+        self._admission_ms = Histogram(
+            "kubelet_topology_manager_admission_duration_ms",
+            "Duration in milliseconds to serve an admission request.",
+            buckets=MILLISECONDS,
+            registry=add,
+        )
+        self._cpu_pinnings = Counter(
+            "kubelet_cpu_manager_pinning_requests_total",
+            "The number of cpu core allocations which required pinning.",
+            registry=add,
+        )
+        self._cpu_pinning_errors = Counter(
+            "kubelet_cpu_manager_pinning_errors_total",
+            "The number of cpu core allocations which required pinning failed.",
+            registry=add,
+        )
+        self._memory_pinnings = Counter(
+            "kubelet_memory_manager_pinning_requests_total",
+            "The number of memory pages allocations which required pinning.",
+            registry=add,
+        )
+        self._memory_pinning_errors = Counter(
+            "kubelet_memory_manager_pinning_errors_total",
+            "The number of memory pages allocations which required pinning that failed.",
+            registry=add,
+        )
+        self._decision_s = self._by_event(
+            "nri_pin_decision_duration_seconds", "Deciding one event, without I/O."
+        )
+        self._hook_s = self._by_event(
+            "nri_pin_hook_duration_seconds",
+            "One event until its answer is ready: what the runtime waits for.",
+        )
+        events = Counter(
+            "nri_pin_events_total", "Events of the runtime, by result.", ("event", "result"), registry=add
+        )
+        self._events = {pair: events.labels(*pair) for pair in product(EVENTS, RESULTS)}
+        refusals = Counter(
+            "nri_pin_refusals_total",
+            "Containers refused, or with neverRefuse run unplaced, by reason.",
+            ("reason",),
+            registry=add,
+        )
+        self._refusals = {reason: refusals.labels(reason) for reason in REASONS}
+        self._inexact = Counter(
+            "nri_pin_inexact_decisions_total",
+            "Placements for which the search ended before it was sure that there is no better one.",
+            registry=add,
+        )
+        repairs = Counter(
+            "nri_pin_drift_repairs_total",
+            "Cpusets that somebody else changed or was about to change, put right, by how that was noticed.",
+            ("noticed_by",),
+            registry=add,
+        )
+        self._repaired_at_update = repairs.labels("update")
+        self._checkpoint_s = Histogram(
+            "nri_pin_checkpoint_duration_seconds",
+            "Saving the state, or failing to.",
+            buckets=SECONDS,
+            registry=add,
+        )
+
+    def _by_event(self, name: str, text: str) -> Mapping[str, Histogram]:
+        histogram = Histogram(name, text, ("event",), buckets=SECONDS, registry=self.registry)
+        return {event: histogram.labels(event) for event in EVENTS}
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Count one outcome."""
+        name = type(outcome.event).__name__
+        event = name if name in self._hook_s else "other"
+        self._decision_s[event].observe(outcome.decide_s)
+        self._hook_s[event].observe(outcome.total_s)
+        self._events[event, result_of(outcome)].inc()
+        if isinstance(outcome.event, nri.UpdateContainer) and "reasserted" in outcome.decision.steps:
+            self._repaired_at_update.inc()
+        admission = admission_of(outcome)
+        if admission is not None:
+            self._count_admission(outcome, admission)
+
+    def checkpoint_took(self, seconds: float) -> None:
+        """Count one save."""
+        self._checkpoint_s.observe(seconds)
+
+    def _count_admission(self, outcome: Outcome, admission: Admission) -> None:
+        self._admissions.inc()
+        self._admission_ms.observe(outcome.decide_s * 1e3)
+        error = admission.refused_by
+        if outcome.refusal or error:
+            self._admission_errors.inc()
+            self._refusals[error.reason if error else "UnexpectedAdmissionError"].inc()
+        if admission.asked_for_cpus:
+            self._cpu_pinnings.inc()
+            self._cpu_pinning_errors.inc(admission.cpus_failed)
+        if admission.asked_for_memory:
+            self._memory_pinnings.inc()
+            self._memory_pinning_errors.inc(admission.memory_failed)
+        if "inexact-hint" in outcome.decision.steps:
+            self._inexact.inc()
+        self._aligned.add(admission.aligned)
+
+
+def result_of(outcome: Outcome) -> str:
+    """The label `result`: failed when something other than policy said no."""
+    if outcome.failed:
+        return "failed"
+    return "refused" if outcome.refusal else "answered"
+
+
+class AlignmentCounts(Collector):
+    """The two counters whose names end in `_count`; the library would add `_total` to them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = {Alignment(*labels, ok=ok): 0 for labels in LABELS for ok in (True, False)}
+        # The kubelet knows no failure to stay in one uncore cache: it is a preference.
+        del self._counts[Alignment("container", "uncore_cache", ok=False)]
+
+    def add(self, rises: Iterable[Alignment]) -> None:
+        """Count each of `rises`."""
+        for rise in rises:
+            with self._lock:
+                self._counts[rise] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Both counters, with a series for each pair of labels there can be."""
+        with self._lock:
+            counts = dict(self._counts)
+        for name, ok, text in (
+            (ALIGNED, True, "Cumulative number of aligned compute resources allocated to containers"),
+            (NOT_ALIGNED, False, "Cumulative number of failures to allocate aligned compute resources"),
+        ):
+            metric = Metric(name, f"{text}, by alignment type.", "unknown")
+            for rise, count in counts.items():
+                if rise.ok is ok:
+                    metric.add_sample(name, {"scope": rise.scope, "boundary": rise.boundary}, count)
+            yield metric
+
+
+LABELS = (
+    ("container", "numa_node"),
+    ("pod", "numa_node"),
+    ("container", "physical_cpu"),
+    ("container", "uncore_cache"),
+)
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """All metrics in Prometheus' text format, the types of the two `_count` counters put right."""
+    text = prometheus_client.generate_latest(registry)
+    for name in (ALIGNED, NOT_ALIGNED):
+        text = text.replace(f"# TYPE {name} untyped".encode(), f"# TYPE {name} counter".encode())
+    return text

@@ -1,0 +1,81 @@
+"""What the agent counts and shows over HTTP; loaded only where `metricsBindAddress` asks for it."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from nri_plugin.app.handler import CheckpointStore, Handler
+from nri_plugin.app.loop import Loop
+from nri_plugin.app.metrics import Metrics, exposition
+from nri_plugin.app.metrics_state import StateGauges
+from nri_plugin.app.outcome import Outcome
+from nri_plugin.app.runtime_link import RuntimeLink
+from nri_plugin.app.status_server import PROMETHEUS_TEXT, Page, StatusServer, verdict
+from nri_plugin.state import State
+
+ALIVE_WITHIN_S = 5.0
+"""The loop that answers the runtime comes round in microseconds; a checkpoint on a slow disk holds it for a second."""
+
+
+class Monitoring:
+    """Counters from the first event on, a server once there is somebody to answer for.
+
+    Attributes:
+        registry: what is counted and shown.
+    """
+
+    def __init__(self) -> None:
+        self._metrics = Metrics()
+        self.registry = self._metrics.registry
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Count one outcome."""
+        self._metrics(outcome)
+
+    def timed(self, store: CheckpointStore) -> CheckpointStore:
+        """`store`, the time of its saves measured."""
+        return _TimedStore(store, self._metrics.checkpoint_took)
+
+    def serve(
+        self, address: tuple[str, int], handler: Handler, link: RuntimeLink, loop: Loop
+    ) -> StatusServer:
+        """Show all this at `address`.
+
+        Raises:
+            ConfigError: it cannot be listened on.
+        """
+        gauges = StateGauges(lambda: (handler.node, handler.state), lambda: link.is_synchronized)
+        self.registry.register(gauges)
+        pages = {
+            "/metrics": lambda: Page(exposition(self.registry), content_type=PROMETHEUS_TEXT),
+            "/healthz": verdict("alive", lambda: comes_round(loop), "the event loop does not come round"),
+            "/readyz": verdict(
+                "ready", lambda: link.is_synchronized, "not connected to the container runtime"
+            ),
+        }
+        return StatusServer(address, pages)
+
+
+class _TimedStore:
+    def __init__(self, store: CheckpointStore, took: Callable[[float], None]) -> None:
+        self._store = store
+        self._took = took
+
+    def save(self, state: State, timeout_s: float) -> None:
+        """Keep `state`; see `CheckpointStore`."""
+        began = time.monotonic()
+        try:
+            self._store.save(state, timeout_s)
+        finally:
+            self._took(time.monotonic() - began)
+
+    def close(self, timeout_s: float) -> bool:
+        """Finish what is queued."""
+        return self._store.close(timeout_s)
+
+
+def comes_round(loop: Loop) -> bool:
+    """Whether the loop runs what it is given, soon."""
+    seen = threading.Event()
+    loop.post(seen.set)
+    return seen.wait(ALIVE_WITHIN_S)

@@ -1,0 +1,62 @@
+import http.client
+from threading import Thread
+from types import SimpleNamespace
+
+import pytest
+
+from nri_plugin.app import monitoring
+from nri_plugin.app.loop import Loop
+from nri_plugin.app.monitoring import Monitoring, comes_round
+from nri_plugin.errors import CheckpointError
+from nri_plugin.state import State
+from tests.agent_fakes import Bench, FakeCheckpoint
+from tests.builders import node
+
+
+def test_saves_are_timed_also_when_they_fail():
+    watch = Monitoring()
+    store = watch.timed(FakeCheckpoint([], failures=1))
+    with pytest.raises(CheckpointError):
+        store.save(State(), 1)
+    store.save(State(), 1)
+    assert watch.registry.get_sample_value("nri_pin_checkpoint_duration_seconds_count") == 2
+    assert store.close(1)
+
+
+def test_the_pages_tell_of_the_handler_and_the_runtime():
+    loop, link, watch = Loop(), SimpleNamespace(is_synchronized=False), Monitoring()
+    handler = Bench(node()).handler
+    server = watch.serve(("127.0.0.1", 0), handler, link, loop)  # type: ignore[arg-type]
+    turning = Thread(target=loop.run)
+    turning.start()
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+
+    def ask(path: str) -> tuple[int, str]:
+        client.request("GET", path)
+        answer = client.getresponse()
+        return answer.status, answer.read().decode()
+
+    try:
+        assert ask("/healthz") == (200, "alive ok\n")
+        assert ask("/readyz") == (503, "not connected to the container runtime\n")
+        assert "nri_pin_connected 0.0\n" in ask("/metrics")[1]
+        link.is_synchronized = True
+        assert ask("/readyz") == (200, "ready ok\n")
+        status, text = ask("/metrics")
+        assert status == 200
+        assert "nri_pin_connected 1.0\n" in text
+        assert "kubelet_cpu_manager_shared_pool_size_millicores 14000.0\n" in text
+    finally:
+        client.close()
+        server.close()
+        loop.post(lambda: loop.stop(0))
+        turning.join()
+        loop.close()
+
+
+def test_a_loop_that_does_not_come_round_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(monitoring, "ALIVE_WITHIN_S", 0.01)
+    loop = Loop()
+    assert not comes_round(loop)
+    loop.run_once()
+    loop.close()
