@@ -25,7 +25,8 @@ def wanted(requirements: list[str]) -> set[str]:
 
 
 def test_there_is_a_lock_for_running_testing_and_building() -> None:
-    assert set(LOCKS) == {"requirements.lock", "requirements-dev.lock", "requirements-build.lock"}
+    kinds = ("", "-cluster", "-dev", "-build")
+    assert set(LOCKS) == {f"requirements{kind}.lock" for kind in kinds}
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -43,12 +44,13 @@ def test_every_package_is_pinned_with_hashes(lock: str) -> None:
 
 def test_the_locks_hold_what_the_project_asks_for() -> None:
     assert wanted(PROJECT["dependencies"]) <= set(versions("requirements.lock"))
+    assert wanted(PROJECT["optional-dependencies"]["cluster"]) <= set(versions("requirements-cluster.lock"))
     assert wanted(PROJECT["optional-dependencies"]["dev"]) <= set(versions("requirements-dev.lock"))
 
 
 def test_tests_run_with_the_versions_that_are_shipped() -> None:
     shipped, tested = versions("requirements.lock"), versions("requirements-dev.lock")
-    assert shipped.items() <= tested.items()
+    assert shipped.items() <= versions("requirements-cluster.lock").items() <= tested.items()
 
 
 def test_what_has_no_wheel_finds_its_build_tool_pinned() -> None:
