@@ -11,10 +11,13 @@ from typing import Any
 from nri_plugin.app import config_yaml as source
 from nri_plugin.app.config_flags import values_of
 from nri_plugin.app.config_keys import KEYS, Settings
+from nri_plugin.app.config_kubelet import memory_node_place
 from nri_plugin.app.config_rules import reserved_cpu_count, topology_choice, violations
 from nri_plugin.app.config_values import unknown
+from nri_plugin.app.config_yaml import Place, Section
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import ConfigError
+from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import CPUManagerPolicy, Node, Options
 from nri_plugin.placement import reserved_cpus
 from nri_plugin.policy import option_checks
@@ -55,6 +58,7 @@ class Config:
         log_format: `text` or `json`.
         log_level: `debug`, `info`, `warning` or `error`.
         source: where the configuration came from.
+        written: the configuration as it stands there, for the places of what does not fit a machine.
     """
 
     options: Options
@@ -72,6 +76,7 @@ class Config:
     log_format: str
     log_level: str
     source: str
+    written: Section
 
     def node(self, topology: Topology) -> Node:
         """The node decisions are made for.
@@ -96,20 +101,27 @@ class Config:
             return CPUSet()
         online = topology.online
         if self.reserved_system_cpus:
-            self._check_online(online)
+            self._check_online(topology)
             return self.reserved_system_cpus
         if self.reserved_cpu_count > len(online):
             detail = f"reserves {self.reserved_cpu_count} CPUs, {len(online)} are online; reserve fewer"
-            raise ConfigError(f"{self.source}: kubeReserved", detail)
+            raise self._place("kubeReserved", "systemReserved").error(detail)
         return reserved_cpus(topology, self.options, self.reserved_cpu_count)
 
-    def _check_online(self, online: CPUSet) -> None:
-        missing = self.reserved_system_cpus - online
-        if missing:
-            raise ConfigError(
-                f"{self.source}: reservedSystemCPUs",
-                f"CPUs {missing} are not online on this machine, online are {online}; reserve some of these",
-            )
+    def _place(self, *keys: str) -> Place:
+        """Where the value of the first of these keys stands that is there."""
+        entries = self.written.entries
+        return next((entries[key].place for key in keys if key in entries), Place(self.source))
+
+    def _check_online(self, topology: Topology) -> None:
+        missing = self.reserved_system_cpus - topology.online
+        if not missing:
+            return
+        absent = missing - topology.offline
+        wrong = "do not exist" if absent else "are offline"
+        raise self._place("reservedSystemCPUs").error(
+            f"CPUs {absent or missing} {wrong} on this machine, online are {topology.online}; reserve some of these"
+        )
 
     def _check_options(self, topology: Topology) -> None:
         key = "cpuManagerPolicyOptions"
@@ -122,15 +134,16 @@ class Config:
             )
             check_nodes(choice, len(topology.nodes), distances_known=distances_of(topology) is not None)
         except ConfigError as error:
-            raise ConfigError(f"{self.source}: {key}", error.detail) from None
+            raise self._place(key).error(error.detail) from None
 
     def _check_memory_nodes(self, topology: Topology) -> None:
-        known = {node.id for node in topology.nodes}
-        missing = sorted({row.node for row in self.options.reserved_memory} - known)
-        if missing:
-            have = ", ".join(map(str, sorted(known)))
-            detail = f"NUMA nodes {', '.join(map(str, missing))} do not exist on this machine, it has {have}"
-            raise ConfigError(f"{self.source}: reservedMemory", detail)
+        known = NodeMask.from_ids(topology.node_ids)
+        missing = next((row.node for row in self.options.reserved_memory if row.node not in known), None)
+        if missing is not None:
+            place = memory_node_place(self.written, missing) or self._place("reservedMemory")
+            raise place.error(
+                f"NUMA node {missing} does not exist on this machine, it has NUMA nodes {known}"
+            )
 
 
 NO_FLAGS: Mapping[str, str] = {}
@@ -168,16 +181,16 @@ def load_text(text: str, where: str, flags: Mapping[str, str] = NO_FLAGS) -> Con
     if errors:
         raise _joined(errors)
     settings = Settings(**chosen)
-    errors = list(violations(settings, lambda key: tree.keys.get(key, source.Place(where, path=key))))
+    errors = list(violations(settings, lambda key: tree.keys.get(key, Place(where, path=key))))
     if errors:
         raise _joined(errors)
-    return _config(settings, where)
+    return _config(settings, tree)
 
 
-def _with_flags(tree: source.Section, flags: Mapping[str, str]) -> source.Section:
+def _with_flags(tree: Section, flags: Mapping[str, str]) -> Section:
     values = values_of(flags)
     places = {key: value.place for key, value in values.items()}
-    return source.Section(tree.place, {**tree.entries, **values}, {**tree.keys, **places})
+    return Section(tree.place, {**tree.entries, **values}, {**tree.keys, **places})
 
 
 def nothing_configured(where: str) -> ConfigError:
@@ -188,7 +201,7 @@ def nothing_configured(where: str) -> ConfigError:
     )
 
 
-def _read(tree: source.Section) -> tuple[dict[str, Any], list[ConfigError]]:
+def _read(tree: Section) -> tuple[dict[str, Any], list[ConfigError]]:
     chosen: dict[str, Any] = {}
     errors = []
     for name, value in tree.entries.items():
@@ -207,7 +220,7 @@ def _joined(errors: list[ConfigError]) -> ConfigError:
     return ConfigError(first.where, "\n".join([first.detail, *map(str, others)]))
 
 
-def _config(settings: Settings, where: str) -> Config:
+def _config(settings: Settings, tree: Section) -> Config:
     return Config(
         options=_options(settings),
         reserved_system_cpus=settings.reserved_system_cpus,
@@ -224,7 +237,8 @@ def _config(settings: Settings, where: str) -> Config:
         metrics_bind_address=settings.metrics_bind_address,
         log_format=settings.log_format,
         log_level=settings.log_level,
-        source=where,
+        source=tree.place.file,
+        written=tree,
     )
 
 
@@ -235,7 +249,7 @@ def _present(mount: str, below: str) -> Iterator[str]:
 
 def _options(settings: Settings) -> Options:
     on = option_checks.cpu_options_on(settings.cpu_manager_policy_options, settings.feature_gates)
-    topology = topology_choice(settings, source.Place(""))
+    topology = topology_choice(settings, Place(""))
     return Options(
         cpu_manager_policy=settings.cpu_manager_policy,
         full_pcpus_only=option_checks.FULL_PCPUS in on,

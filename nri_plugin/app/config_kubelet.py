@@ -130,3 +130,10 @@ def _memory_rows(item: source.Section) -> Iterator[tuple[ReservedMemory, source.
         if size_bytes == 0:
             raise entry.place.error("zero is nothing to reserve; remove the line")
         yield ReservedMemory(node, resource, size_bytes), place
+
+
+def memory_node_place(tree: source.Section, node: NUMANodeID) -> source.Place | None:
+    """Where reservedMemory of a configuration that has been read names the node."""
+    rows = (source.section(item) for item in source.items(tree.entries["reservedMemory"]))
+    numbers = (row.entries["numaNode"] for row in rows)
+    return next((value.place for value in numbers if source.number(value) == node), None)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -306,7 +307,9 @@ def machine_of(nodes: int, sockets: int, *, distances: bool) -> Topology:
 def test_closest_nodes_need_a_machine_that_tells_its_distances() -> None:
     config = load_text(f"topologyManagerPolicy: restricted\n{CLOSEST}{SMALLEST}", "f")
     assert config.node(machine_of(2, 1, distances=True)).options.prefer_closest_numa_nodes
-    with pytest.raises(ConfigError, match="f: topologyManagerPolicyOptions: cannot discover NUMA topology"):
+    with pytest.raises(
+        ConfigError, match=r"f:2:31: topologyManagerPolicyOptions: cannot discover NUMA topology"
+    ):
         config.node(machine_of(2, 1, distances=False))
 
 
@@ -324,7 +327,9 @@ def test_a_limit_of_numa_nodes_is_enforced_and_there_is_none_by_default() -> Non
 def test_alignment_by_socket_needs_as_many_numa_nodes_as_sockets() -> None:
     config = load_text(f"{ALPHA}cpuManagerPolicyOptions: {{align-by-socket: t}}\n{SMALLEST}", "f")
     two_sockets_on_a_node = Topology.from_rows([(0, 0, 0, 0, 0), (1, 1, 1, 0, 0)])
-    with pytest.raises(ConfigError, match="f: cpuManagerPolicyOptions: Align by socket is not compatible"):
+    with pytest.raises(
+        ConfigError, match=r"f:2:26: cpuManagerPolicyOptions: Align by socket is not compatible"
+    ):
         config.node(two_sockets_on_a_node)
     assert config.node(machine_of(2, 1, distances=False)).options.align_by_socket
 
@@ -401,18 +406,29 @@ def test_a_count_of_reserved_cpus_is_taken_as_for_a_container() -> None:
     assert load_text("kubeReserved: {cpu: 2}", "f").reserved(MACHINE) == CPUSet.of(0, 4)
 
 
-def test_reserved_cpus_that_are_not_online_are_refused() -> None:
+def test_reserved_cpus_that_the_machine_lacks_are_refused_where_they_stand() -> None:
     with pytest.raises(
-        ConfigError, match=r"f: reservedSystemCPUs: CPUs 8-9 are not online on this machine, online are 0-7"
+        ConfigError,
+        match=r"^f:2:21: reservedSystemCPUs: CPUs 8-9 do not exist on this machine, online are 0-7; reserve ",
     ):
-        load_text("reservedSystemCPUs: 7-9", "f").node(MACHINE)
-    with pytest.raises(ConfigError, match="reserves 9 CPUs, 8 are online"):
+        load_text('poolFloor: true\nreservedSystemCPUs: "7-9"', "f").node(MACHINE)
+    with pytest.raises(ConfigError, match=r"^f:1:15: kubeReserved: reserves 9 CPUs, 8 are online"):
         load_text("kubeReserved: {cpu: 9}", "f").node(MACHINE)
 
 
-def test_reserved_memory_on_a_numa_node_that_does_not_exist_is_refused() -> None:
-    loaded = load_text(f"{SMALLEST}reservedMemory:\n- {{numaNode: 7, limits: {{memory: 1Gi}}}}\n", "f")
-    with pytest.raises(ConfigError, match="NUMA nodes 7 do not exist on this machine, it has 0, 1"):
+def test_reserved_cpus_that_are_offline_are_called_offline() -> None:
+    machine = replace(MACHINE, online=MACHINE.online - CPUSet.of(7), offline=CPUSet.of(7))
+    with pytest.raises(ConfigError, match=r"^f:1:21: reservedSystemCPUs: CPUs 7 are offline on this machine"):
+        load_text("reservedSystemCPUs: 6-7", "f").node(machine)
+
+
+def test_reserved_memory_on_a_numa_node_that_does_not_exist_is_refused_where_it_is_named() -> None:
+    rows = "- {numaNode: 1, limits: {memory: 1Gi}}\n- {numaNode: 7, limits: {memory: 1Gi}}\n"
+    loaded = load_text(f"{SMALLEST}reservedMemory:\n{rows}", "f")
+    with pytest.raises(
+        ConfigError,
+        match=r"^f:4:14: reservedMemory\[1\].numaNode: NUMA node 7 does not exist on this machine, it has NUMA nodes 0-1",
+    ):
         loaded.node(MACHINE)
 
 

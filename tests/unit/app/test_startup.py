@@ -93,7 +93,7 @@ def test_an_unreadable_machine_is_named(folder: Path):
 
 
 def test_a_configuration_that_does_not_fit_the_machine_is_refused(folder: Path):
-    with pytest.raises(ConfigError, match="99 are not online"):
+    with pytest.raises(ConfigError, match="99 do not exist"):
         build_node(config(folder, reservedSystemCPUs='"99"'), None)
 
 
