@@ -12,8 +12,9 @@ from nri_plugin.app import config_yaml as source
 from nri_plugin.app.config_flags import values_of
 from nri_plugin.app.config_keys import KEYS, Settings
 from nri_plugin.app.config_kubelet import memory_node_place
+from nri_plugin.app.config_pasted import KIND, OTHER_KEYS, own_part
 from nri_plugin.app.config_rules import reserved_cpu_count, topology_choice, violations
-from nri_plugin.app.config_values import unknown
+from nri_plugin.app.config_values import KNOWN_ARE, unknown
 from nri_plugin.app.config_yaml import Place, Section
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import ConfigError
@@ -59,6 +60,7 @@ class Config:
         log_level: `debug`, `info`, `warning` or `error`.
         source: where the configuration came from.
         written: the configuration as it stands there, for the places of what does not fit a machine.
+        passed_over: keys of a KubeletConfiguration that do not concern placement.
     """
 
     options: Options
@@ -77,6 +79,7 @@ class Config:
     log_level: str
     source: str
     written: Section
+    passed_over: tuple[str, ...]
 
     def node(self, topology: Topology) -> Node:
         """The node decisions are made for.
@@ -176,7 +179,8 @@ def load_text(text: str, where: str, flags: Mapping[str, str] = NO_FLAGS) -> Con
     tree = source.parse(text, where)
     if not tree.entries:
         raise nothing_configured(where)
-    tree = _with_flags(tree, flags)
+    own, passed_over = own_part(tree)
+    tree = _with_flags(own, flags)
     chosen, errors = _read(tree)
     if errors:
         raise _joined(errors)
@@ -184,7 +188,7 @@ def load_text(text: str, where: str, flags: Mapping[str, str] = NO_FLAGS) -> Con
     errors = list(violations(settings, lambda key: tree.keys.get(key, Place(where, path=key))))
     if errors:
         raise _joined(errors)
-    return _config(settings, tree)
+    return _config(settings, tree, passed_over)
 
 
 def _with_flags(tree: Section, flags: Mapping[str, str]) -> Section:
@@ -203,16 +207,33 @@ def nothing_configured(where: str) -> ConfigError:
 
 def _read(tree: Section) -> tuple[dict[str, Any], list[ConfigError]]:
     chosen: dict[str, Any] = {}
-    errors = []
+    errors: list[ConfigError] = []
+    is_list_told = False
     for name, value in tree.entries.items():
         try:
             key = KEYS.get(name)
             if key is None:
-                raise unknown(tree.keys[name], name, tuple(KEYS))
+                error = _unknown(tree.keys[name], name, is_list_told=is_list_told)
+                is_list_told |= KNOWN_ARE in error.detail
+                raise error
             chosen[key.attribute] = key.read(value)
         except ConfigError as error:
             errors.append(error)
     return chosen, errors
+
+
+def _unknown(place: Place, name: str, *, is_list_told: bool) -> ConfigError:
+    if name in OTHER_KEYS:
+        return place.error(
+            f"belongs to the kubelet and does not concern placement; remove it, or add kind: {KIND} "
+            "so that such keys are passed over"
+        )
+    error = unknown(place, name, tuple(KEYS))
+    return (
+        place.error("unknown key; see the list above")
+        if is_list_told and KNOWN_ARE in error.detail
+        else error
+    )
 
 
 def _joined(errors: list[ConfigError]) -> ConfigError:
@@ -220,7 +241,7 @@ def _joined(errors: list[ConfigError]) -> ConfigError:
     return ConfigError(first.where, "\n".join([first.detail, *map(str, others)]))
 
 
-def _config(settings: Settings, tree: Section) -> Config:
+def _config(settings: Settings, tree: Section, passed_over: tuple[str, ...]) -> Config:
     return Config(
         options=_options(settings),
         reserved_system_cpus=settings.reserved_system_cpus,
@@ -239,6 +260,7 @@ def _config(settings: Settings, tree: Section) -> Config:
         log_level=settings.log_level,
         source=tree.place.file,
         written=tree,
+        passed_over=passed_over,
     )
 
 

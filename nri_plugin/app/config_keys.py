@@ -36,7 +36,8 @@ class Settings:
     Attributes:
         cpu_manager_policy_options: texts by name.
         topology_manager_policy_options: texts by name.
-        eviction_hard: bytes, or a percentage as written.
+        eviction_hard: bytes, or a percentage as written; None where a list of signals leaves it out.
+        merge_default_eviction_settings: whether what such a list leaves out has its default and not none.
         sysfs_root: None to look for a host mount.
         cgroup_root: None to look for a host mount.
         exporter_socket: None for the one in the state directory.
@@ -55,7 +56,8 @@ class Settings:
     reserved_system_cpus: CPUSet = field(default=CPUSet())
     kube_reserved: Mapping[str, Fraction] = field(default_factory=dict)
     system_reserved: Mapping[str, Fraction] = field(default_factory=dict)
-    eviction_hard: str | int = DEFAULT_EVICTION_BYTES
+    eviction_hard: str | int | None = DEFAULT_EVICTION_BYTES
+    merge_default_eviction_settings: bool = False
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
     state_dir: str = "/run/nri-pin"
     nri_socket: str = "/var/run/nri/nri.sock"
@@ -100,6 +102,7 @@ KEYS: Mapping[str, Key] = {
     "kubeReserved": Key("kube_reserved", kubelet.reserved),
     "systemReserved": Key("system_reserved", kubelet.reserved),
     "evictionHard": Key("eviction_hard", kubelet.eviction),
+    "mergeDefaultEvictionSettings": Key("merge_default_eviction_settings", source.flag),
     "featureGates": Key("feature_gates", kubelet.feature_gates),
     "stateDir": Key("state_dir", values.absolute_path),
     "nriSocket": Key("nri_socket", values.absolute_path),

@@ -47,8 +47,8 @@ def reserved(value: source.Value) -> Mapping[str, Fraction]:
     return {name: amount(entry) for name, entry in found.entries.items()}
 
 
-def eviction(value: source.Value) -> str | int:
-    """The hard threshold of free memory: bytes, or the percentage as written; 0 when it is not among the signals.
+def eviction(value: source.Value) -> str | int | None:
+    """The hard threshold of free memory: bytes, or the percentage as written; None when it is not among the signals.
 
     Source: kubelet; a list of thresholds replaces the default ones altogether.
     """
@@ -58,7 +58,7 @@ def eviction(value: source.Value) -> str | int:
             raise unknown(place, name, EVICTION_SIGNALS)
     memory = found.entries.get("memory.available")
     if memory is None:
-        return 0
+        return None
     written = source.text_or_number(memory)
     return written if _PERCENTAGE.match(written) else whole_bytes(memory)
 

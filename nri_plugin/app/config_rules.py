@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from math import ceil
 
-from nri_plugin.app.config_keys import Settings
+from nri_plugin.app.config_keys import DEFAULT_EVICTION_BYTES, Settings
 from nri_plugin.app.config_yaml import Place
 from nri_plugin.errors import ConfigError
 from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy, UncoreCacheFit
@@ -116,12 +116,19 @@ def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError
         return
     try:
         option_checks.check_reserved_memory(settings.reserved_memory)
-        yield from _memory_sums(settings, settings.eviction_hard, place)
+        yield from _memory_sums(settings, eviction_bytes(settings), place)
     except ConfigError as error:
         yield place.error(error.detail)
 
 
-def _memory_sums(settings: Settings, eviction_bytes: int, place: Place) -> Iterator[ConfigError]:
+def eviction_bytes(settings: Settings) -> int:
+    """Memory that eviction keeps free; 0 where its list of signals leaves memory out, or it is a percentage."""
+    if settings.eviction_hard is None:
+        return DEFAULT_EVICTION_BYTES if settings.merge_default_eviction_settings else 0
+    return settings.eviction_hard if isinstance(settings.eviction_hard, int) else 0
+
+
+def _memory_sums(settings: Settings, evicted_bytes: int, place: Place) -> Iterator[ConfigError]:
     """The NUMA nodes' shares must add up to what the node as a whole keeps back, resource by resource.
 
     Otherwise the scheduler, which sees the total, and the placement, which sees the shares, would disagree about
@@ -129,7 +136,7 @@ def _memory_sums(settings: Settings, eviction_bytes: int, place: Place) -> Itera
     """
     for resource in sorted({row.resource for row in settings.reserved_memory}):
         by_node = sum(row.size_bytes for row in settings.reserved_memory if row.resource == resource)
-        as_a_whole = _total(settings, resource) + (eviction_bytes if resource == "memory" else 0)
+        as_a_whole = _total(settings, resource) + (evicted_bytes if resource == "memory" else 0)
         if by_node != as_a_whole:
             yield place.error(
                 f"{resource} adds up to {by_node} bytes over the NUMA nodes, but kubeReserved + systemReserved + "

@@ -23,6 +23,10 @@ LARGEST_PORT = 65535
 _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}\Z")
 
 
+KNOWN_ARE = "known are"
+"""Begins the list of all names, which is long enough to be told once."""
+
+
 def either(*words: str) -> str:
     """The words as a reader is offered them: a, b or c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
@@ -31,7 +35,7 @@ def either(*words: str) -> str:
 def unknown(place: source.Place, name: str, known: tuple[str, ...]) -> ConfigError:
     """The error for a name that is not in `known`, with the closest one that is."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]}?" if close else f"known are {either(*known)}"
+    hint = f"did you mean {close[0]}?" if close else f"{KNOWN_ARE} {either(*known)}"
     return place.error(f"unknown key; {hint}")
 
 

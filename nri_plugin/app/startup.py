@@ -78,6 +78,13 @@ def build_handler(
         CheckpointError: the state directory cannot be used.
     """
     warn_of_slow_protobuf(log)
+    if config.passed_over:
+        say(
+            log,
+            logging.INFO,
+            "keys of the KubeletConfiguration that do not concern placement are passed over",
+            keys=",".join(config.passed_over),
+        )
     cgroups = open_cgroups(config.cgroup_root, log)
     node = build_node(config, cgroups)
     file = CheckpointFile(config.state_dir, node)

@@ -166,3 +166,14 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path):
     with pytest.raises(CheckpointError, match="choose another state directory"):
         lock_state_dir(str(tmp_path))
     assert not (tmp_path / "target").exists()
+
+
+def test_what_a_pasted_kubelet_configuration_says_beside_placement_is_listed_in_one_line(
+    folder: Path,
+) -> None:
+    log, lines = recording_log()
+    pasted = config(folder, kind="KubeletConfiguration", maxPods="9", failSwapOn="true")
+    build_handler(pasted, log, time.monotonic).close()
+    told = "keys of the KubeletConfiguration that do not concern placement are passed over"
+    assert lines.fields(told)["keys"] == "cgroupRoot,maxPods,failSwapOn"
+    assert lines.texts("INFO").count(told) == 1
