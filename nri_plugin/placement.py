@@ -18,10 +18,10 @@ from nri_plugin.policy.cpu_choice import take_cpus
 from nri_plugin.policy.cpu_policy import allocate_cpus
 from nri_plugin.policy.device_hints import device_wishes
 from nri_plugin.policy.device_proportion import devices_by_node
-from nri_plugin.policy.distances import distances_of
+from nri_plugin.policy.distances import Distances, distances_of
 from nri_plugin.policy.hints import Hint, Wish
 from nri_plugin.policy.memory_assignment import allocate_memory
-from nri_plugin.policy.merge import Distance, MergedHint
+from nri_plugin.policy.merge import MergedHint
 from nri_plugin.policy.smt_counts import whole_core_count
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.policy.tie_break import tie_break
@@ -46,9 +46,8 @@ class Placement:
 
 
 @lru_cache(maxsize=4)
-def _distance_of(node: Node) -> Distance | None:
-    distances = distances_of(node.topology) if node.options.prefer_closest_numa_nodes else None
-    return distances.total if distances else None
+def _distances_of(node: Node) -> Distances | None:
+    return distances_of(node.topology) if node.options.prefer_closest_numa_nodes else None
 
 
 def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
@@ -191,7 +190,7 @@ def _merged(question: Question) -> MergedHint:
         options.topology_manager_policy,
         node.topology.node_mask,
         ask(question),
-        distance=_distance_of(node),
+        distances=_distances_of(node),
         tie_break=tie_break(options.topology_tie_break, tables_of(node), on_offer, question.exclusive_cpus),
     )
 

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from nri_plugin.errors import TopologyAffinityError
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.policy.distances import Distances
 from nri_plugin.policy.hints import Provider
-from nri_plugin.policy.merge import Distance, MergedHint, TieBreak, admits, merge
+from nri_plugin.policy.merge import MergedHint, admits, merge
+from nri_plugin.policy.tie_break import TieBreak
 
 
 def admit(
@@ -14,7 +16,7 @@ def admit(
     nodes: NodeMask,
     providers: Sequence[Provider],
     *,
-    distance: Distance | None = None,
+    distances: Distances | None = None,
     tie_break: TieBreak | None = None,
 ) -> MergedHint:
     """The hint under which a container (or, in pod scope, every container of a pod) is allocated.
@@ -24,13 +26,13 @@ def admit(
         nodes: all NUMA nodes of the machine.
         providers: wishes for the container's request, or for the pod's totals in pod scope; the
             kubelet's order is devices, CPU, memory.
-        distance: see `merge`.
+        distances: see `merge`.
         tie_break: see `merge`.
 
     Raises:
         TopologyAffinityError: the policy does not admit the merged hint.
     """
-    merged = merge(policy, nodes, providers, distance=distance, tie_break=tie_break)
+    merged = merge(policy, nodes, providers, distances=distances, tie_break=tie_break)
     if not admits(policy, merged):
         raise TopologyAffinityError(_refusal(policy, merged, providers))
     return merged

@@ -5,13 +5,15 @@ Source: KEP-3545; kubelet v1.36 pkg/kubelet/cm/topologymanager/numa_info.go.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from nri_plugin import bits
 from nri_plugin.nodemask import NodeMask
+from nri_plugin.policy.clusters import Layout, layout
 from nri_plugin.topology import Topology
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Distances:
     """Distances between NUMA nodes.
 
@@ -22,6 +24,11 @@ class Distances:
     """
 
     rows: Mapping[int, Mapping[int, int]]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The nodes in clusters."""
+        return layout(self.rows)
 
     def total(self, nodes: int) -> int:
         """Sum over all ordered pairs of the mask's nodes, a node with itself included."""

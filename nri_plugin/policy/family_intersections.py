@@ -6,40 +6,49 @@ the other nodes are dealt out: each to one family that can do without it.
 Masks are tried in the order of preference; the first that works is the answer.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
-from math import prod
+from itertools import islice
 
 from nri_plugin import bits
-from nri_plugin.policy.family_search import Budget, BudgetSpentError, lowest_member
+from nri_plugin.policy.budget import Budget, BudgetSpentError
+from nri_plugin.policy.closest import Region, closest
+from nri_plugin.policy.family_search import lowest_member, roomiest
 from nri_plugin.policy.hints import Family, Need, Wish
+from nri_plugin.policy.leaving import Limit, can_leave, limits_of, ways_to_leave
+from nri_plugin.policy.order import Order, band
 
 
 def best_intersection(
-    all_nodes: int, wishes: Sequence[Wish], target: int, budget: Budget | None = None
+    all_nodes: int, wishes: Sequence[Wish], target: int, order: Order, budget: Budget
 ) -> int:
     """The best intersection of one mask of each wish; 0 when all are empty.
 
     Best is: of size `target`, else narrower and then the widest, else wider and then the narrowest;
-    the lowest mask of that size. Past the budget: the widest set of nodes that some pick of the
-    listed masks leaves to all families in common.
+    by `order` among those of that size. Past the budget: the best found so far.
     """
-    budget = budget or Budget()
     picks = [_Pick(within, families, budget) for within, families in _picks(all_nodes, wishes)]
+    found = 0
     try:
         for size in _sizes(target, all_nodes.bit_count()):
-            found = [mask for mask in (pick.lowest(size) for pick in picks) if mask]
+            for pick in picks:
+                found = min(filter(None, (found, pick.best(size, order))), key=order.of, default=0)
             if found:
-                return min(found)
+                return found
     except BudgetSpentError:
-        pass
-    return max((pick.common for pick in picks), key=int.bit_count, default=0)
+        return found or _quickly(picks, target, order)
+    return 0
+
+
+def _quickly(picks: Sequence["_Pick"], target: int, order: Order) -> int:
+    """The best of a few sets that are possible: of each pick what all can use, and what does for one alone."""
+    sets = [mask for pick in picks for mask in pick.some(target)]
+    return min(sets, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)), default=0)
 
 
 def _sizes(target: int, largest: int) -> list[int]:
-    return [*range(min(target, largest), 0, -1), *range(target + 1, largest + 1)]
+    return sorted(range(1, largest + 1), key=lambda size: band(size, target))
 
 
 def _picks(all_nodes: int, wishes: Sequence[Wish]) -> list[tuple[int, tuple[Family, ...]]]:
@@ -64,7 +73,7 @@ class _Pick:
     families: tuple[Family, ...]
     budget: Budget
 
-    @property
+    @cached_property
     def common(self) -> int:
         """Nodes of `within` that all families can use."""
         mask = self.within
@@ -72,114 +81,54 @@ class _Pick:
             mask &= family.nodes
         return mask
 
-    def lowest(self, size: int) -> int:
-        """The lowest intersection of `size` nodes, 0 if there is none."""
+    def best(self, size: int, order: Order) -> int:
+        """The best intersection of `size` nodes, 0 if there is none."""
+        if self.common.bit_count() < size or not self._has_any:
+            return 0
         if not self.families:
             return self.within if self.within.bit_count() == size else 0
-        if any(family.nodes not in family for family in self.families):
-            return 0
-        return lowest_member(self._outline, size, self.budget, self._works) or 0
+        limits = limits_of(self.common, size, self.families)
 
-    @cached_property
-    def _outline(self) -> Family:
-        """A family that holds all intersections, and more: what is left out costs a family something.
+        def holds(mask: int) -> bool:
+            return self._works(mask, limits)
 
-        What all families together can spare bounds what all nodes outside the mask cost, each at
-        the family for which it is cheapest. Put the other way round, a mask must hold the rest.
+        lowest = lowest_member(self._outline(limits), size, self.budget, holds)
+        if lowest is None or order.is_by_mask:
+            return lowest or 0
+        return closest(Region(self.common, size, self.families, holds), order, lowest, self.budget)
+
+    def some(self, target: int) -> Iterator[int]:
+        """Intersections found without a search: `common`, and sets that do for one family alone.
+
+        The other families may have all nodes then.
         """
-        common, outline = self.common, [_Outline.of(family) for family in self.families]
-        forced = common
+        if not self.common or not self._has_any:
+            return
+        yield self.common
         for family in self.families:
-            forced &= family.required
-        scale = prod(one.scale for one in outline)
-        cost = {
-            node: min(
-                one.cost.get(node, 0) * (scale // one.scale)
-                for one in outline
-                if not one.family.required >> node & 1
-            )
-            for node in bits.iterate(common & ~forced)
-        }
-        spare = sum(one.spare * (scale // one.scale) for one in outline)
-        return Family(common, forced, (Need(sum(cost.values()) - spare, cost),), 0)
+            inside = replace(family, nodes=self.common)
+            found = (roomiest(inside, size) for size in _sizes(target, self.common.bit_count()))
+            yield from islice((mask for mask in found if mask in inside), 1)
 
-    def _works(self, mask: int) -> bool:
-        contested = list(bits.iterate(self.common & ~mask))
-        spare = [_Spare.of(family) for family in self.families]
-        if sum(one.most(contested) for one in spare) < len(contested):
-            return False
-        return self._deal(contested, spare)
+    @property
+    def _has_any(self) -> bool:
+        """Whether each family has a member."""
+        return all(family.nodes in family for family in self.families)
 
-    def _deal(self, contested: Sequence[int], spare: Sequence["_Spare"]) -> bool:
-        """Whether each contested node can be left out of some member."""
-        self.budget.step()
-        if not contested:
+    def _outline(self, limits: Sequence[Limit]) -> Family:
+        """A family that holds all intersections, and more.
+
+        What all families together can spare bounds what all nodes outside the mask take, each at the
+        family for which it takes least. Put the other way round, a mask must hold the rest.
+        """
+        takes = {node: ways_to_leave(node, self.families, limits) for node in bits.iterate(self.common)}
+        forced = bits.from_ids(node for node, ways in takes.items() if not ways)
+        if not limits:
+            return Family(self.common, forced, (), 0)
+        least = {node: min(use[-1] for use in ways) for node, ways in takes.items() if ways}
+        return Family(self.common, forced, (Need(sum(least.values()) - limits[-1].spare, least),), 0)
+
+    def _works(self, mask: int, limits: Sequence[Limit]) -> bool:
+        if any(mask in family for family in self.families):
             return True
-        for number, one in enumerate(spare):
-            less = one.without(contested[-1])
-            if less and self._deal(contested[:-1], [*spare[:number], less, *spare[number + 1 :]]):
-                return True
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class _Outline:
-    """A family's needs as one: each weighted alike, so that meeting one in full is worth `scale`.
-
-    What a node has beyond a need does not count.
-
-    Attributes:
-        family: whose.
-        scale: of the amounts.
-        cost: by node, what leaving it out takes away.
-        spare: what the largest member can lose.
-    """
-
-    family: Family
-    scale: int
-    cost: Mapping[int, int]
-    spare: int
-
-    @classmethod
-    def of(cls, family: Family) -> "_Outline":
-        asked = [need for need in family.needs if need.amount > 0]
-        scale = prod(need.amount for need in asked)
-        cost = {
-            node: sum(min(need.by_node.get(node, 0), need.amount) * (scale // need.amount) for need in asked)
-            for node in bits.iterate(family.nodes)
-        }
-        return cls(family, scale, cost, sum(cost.values()) - scale * len(asked))
-
-
-@dataclass(frozen=True, slots=True)
-class _Spare:
-    """What a family's largest member can still lose: per need an amount, and a number of nodes."""
-
-    family: Family
-    amounts: tuple[int, ...]
-    nodes: int
-
-    @classmethod
-    def of(cls, family: Family) -> "_Spare":
-        amounts = tuple(
-            sum(need.by_node.get(node, 0) for node in bits.iterate(family.nodes)) - need.amount
-            for need in family.needs
-        )
-        return cls(family, amounts, family.nodes.bit_count() - family.at_least)
-
-    def without(self, node: int) -> "_Spare | None":
-        """What is left when `node` goes; None when it cannot."""
-        if self.family.required >> node & 1 or not self.nodes:
-            return None
-        needs = zip(self.amounts, self.family.needs, strict=True)
-        left = tuple(amount - need.by_node.get(node, 0) for amount, need in needs)
-        return _Spare(self.family, left, self.nodes - 1) if min(left, default=0) >= 0 else None
-
-    def most(self, nodes: Iterable[int]) -> int:
-        """An upper bound of how many of `nodes` can go."""
-        open_nodes = [node for node in nodes if not self.family.required >> node & 1]
-        bounds = [self.nodes, len(open_nodes)]
-        for amount, need in zip(self.amounts, self.family.needs, strict=True):
-            smallest = sorted(need.by_node.get(node, 0) for node in open_nodes)
-            bounds.append(sum(total <= amount for total in accumulate(smallest)))
-        return min(bounds)
+        return can_leave(bits.iterate(self.common & ~mask), self.families, limits, self.budget)

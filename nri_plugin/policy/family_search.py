@@ -14,47 +14,8 @@ from itertools import accumulate
 from math import prod
 
 from nri_plugin import bits
+from nri_plugin.policy.budget import Budget, BudgetSpentError
 from nri_plugin.policy.hints import Family, Need
-
-STEP_BUDGET = 4_000
-"""Steps of one search; about 10 ms on the machine of the first bench."""
-
-
-class BudgetSpentError(Exception):
-    """The step budget of a search ran out; caught by the searches, never seen outside."""
-
-
-class Budget:
-    """Counts the steps of one search."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, steps: int = STEP_BUDGET) -> None:
-        self.left = steps
-
-    def step(self) -> None:
-        """Count one step.
-
-        Raises:
-            BudgetSpentError: there are none left.
-        """
-        self.left -= 1
-        if self.left < 0:
-            raise BudgetSpentError
-
-
-def lowest_preferred(families: Sequence[Family], budget: Budget | None = None) -> int | None:
-    """The lowest mask that is a preferred member of every family; None if there is none.
-
-    Past the budget the answer is None too: the outcome is then at worst called not preferred.
-    """
-    size = families[0].preferred_size
-    if any(family.preferred_size != size or size < family.at_least for family in families):
-        return None
-    try:
-        return lowest_member(_conjunction(families), size, budget or Budget())
-    except BudgetSpentError:
-        return None
 
 
 def narrowest_size(family: Family, budget: Budget | None = None) -> int:
@@ -78,17 +39,6 @@ def _size_for(need: Need, family: Family) -> int:
     return next((size for size, total in totals if total >= need.amount), len(have) + 1)
 
 
-def _conjunction(families: Sequence[Family]) -> Family:
-    """The masks that are in every family, `at_least` aside."""
-    nodes, required = families[0].nodes, 0
-    needs: list[Need] = []
-    for family in families:
-        nodes &= family.nodes
-        required |= family.required
-        needs += [need for need in family.needs if need not in needs]
-    return Family(nodes, required, tuple(needs), families[0].preferred_size)
-
-
 def lowest_member(
     family: Family, size: int, budget: Budget, accept: Callable[[int], bool] | None = None
 ) -> int | None:
@@ -106,7 +56,7 @@ def lowest_member(
     left = tuple(
         need.amount - sum(need.by_node.get(node, 0) for node in bits.iterate(fixed)) for need in needs
     )
-    search = _Search(nodes, amounts, budget, accept)
+    search = _Search(nodes, amounts, len(needs), budget, accept)
     return search.lowest(len(nodes), size - fixed.bit_count(), left, fixed)
 
 
@@ -128,6 +78,15 @@ def _with_sum(needs: Sequence[Need]) -> Sequence[Need]:
     return (*needs, Need(product * len(asked), by_node))
 
 
+def roomiest(family: Family, size: int) -> int:
+    """The `size` nodes that have most, each need weighted alike; often a member of the family, not always."""
+    needs = _with_sum(family.needs)[-1:]
+    rest = list(bits.iterate(family.nodes & ~family.required))
+    rest.sort(key=lambda node: sum(-need.by_node.get(node, 0) for need in needs))
+    more = max(0, size - family.required.bit_count())
+    return family.required | bits.from_ids(rest[:more])
+
+
 class _Search:
     """Lowest mask of a given size that meets all needs, over nodes in ascending order."""
 
@@ -135,6 +94,7 @@ class _Search:
         self,
         nodes: Sequence[int],
         amounts: Sequence[tuple[int, ...]],
+        needs: int,
         budget: Budget,
         accept: Callable[[int], bool] | None,
     ) -> None:
@@ -142,7 +102,7 @@ class _Search:
         self.amounts = amounts
         self.budget = budget
         self.accept = accept
-        self.best = _best_sums(amounts)
+        self.best = _best_sums(amounts, needs)
 
     def lowest(self, upto: int, size: int, left: tuple[int, ...], mask: int) -> int | None:
         """`mask` with the lowest `size` of the first `upto` nodes that meet what is `left`."""
@@ -161,12 +121,11 @@ class _Search:
         """Whether `size` of the first `upto` nodes could meet what is left, each need on its own."""
         if not 0 <= size <= upto:
             return False
-        return all(best[size] >= need for best, need in zip(self.best[upto], left, strict=False))
+        return all(best[size] >= need for best, need in zip(self.best[upto], left, strict=True))
 
 
-def _best_sums(amounts: Sequence[tuple[int, ...]]) -> list[list[list[int]]]:
+def _best_sums(amounts: Sequence[tuple[int, ...]], needs: int) -> list[list[list[int]]]:
     """By number of first nodes, by need: the largest total that 0, 1, 2... of those nodes have."""
-    needs = len(amounts[0]) if amounts else 0
     descending: list[list[int]] = [[] for _ in range(needs)]
     table = [[[0]] * needs]
     for of_node in amounts:

@@ -42,6 +42,10 @@ class Need:
     amount: int
     by_node: Mapping[int, int]
 
+    def capped(self, node: int) -> int:
+        """What the node has for it, as far as it counts: never more than is asked for."""
+        return min(self.by_node.get(node, 0), self.amount)
+
     def is_met_by(self, nodes: int) -> bool:
         """Whether the nodes in the mask have enough together."""
         return sum(self.by_node.get(node, 0) for node in bits.iterate(nodes)) >= self.amount
@@ -59,6 +63,8 @@ class Family:
         needs: met by the nodes of each member.
         preferred_size: members of this size are preferred hints.
         at_least: smallest number of nodes of a member.
+        sockets: masks of the nodes that touch each socket, where sockets count.
+        fewest_sockets: members that touch so many sockets are preferred too; 0 where sockets do not count.
     """
 
     nodes: int
@@ -66,6 +72,8 @@ class Family:
     needs: tuple[Need, ...]
     preferred_size: int
     at_least: int = 1
+    sockets: tuple[int, ...] = ()
+    fewest_sockets: int = 0
 
     def __contains__(self, mask: int) -> bool:
         return (
@@ -74,6 +82,13 @@ class Family:
             and mask.bit_count() >= self.at_least
             and all(need.is_met_by(mask) for need in self.needs)
         )
+
+    def prefers(self, mask: int) -> bool:
+        """Whether `mask` is a preferred member."""
+        return (
+            mask.bit_count() == self.preferred_size
+            or 0 < self.fewest_sockets == sum(1 for nodes in self.sockets if nodes & mask)
+        ) and mask in self
 
 
 @dataclass(frozen=True)
@@ -120,8 +135,7 @@ class Wish:
         """Whether exactly `mask` is one of its preferred hints."""
         if mask in self.preferred:
             return True
-        family = self.family
-        return family is not None and mask.bit_count() == family.preferred_size and mask in family
+        return self.family is not None and self.family.prefers(mask)
 
     def prefers(self, mask: int) -> bool:
         """Whether placing the resource on exactly `mask`, or anywhere, is preferred."""

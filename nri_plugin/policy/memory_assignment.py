@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from nri_plugin import bits
 from nri_plugin.errors import AdmissionError, InsufficientMemoryError
 from nri_plugin.nodemask import NodeMask
-from nri_plugin.policy.family_search import Budget, BudgetSpentError, lowest_member
+from nri_plugin.policy.budget import Budget, BudgetSpentError
+from nri_plugin.policy.family_search import lowest_member
 from nri_plugin.policy.hints import Family, Hint
 from nri_plugin.policy.memory_hints import is_barred, memory_hints
 from nri_plugin.policy.memory_reuse import NO_REUSE, Reuse

@@ -9,22 +9,21 @@ wish's set of masks alone: no combination is ever enumerated.
 Source: kubelet v1.36 pkg/kubelet/cm/topologymanager/policy.go and policy_*.go.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nri_plugin import bits
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.policy.budget import STEP_BUDGET, Budget
+from nri_plugin.policy.distances import Distances
 from nri_plugin.policy.family_intersections import best_intersection
-from nri_plugin.policy.family_search import Budget, lowest_preferred, narrowest_size
+from nri_plugin.policy.family_search import narrowest_size
 from nri_plugin.policy.hints import Family, Provider, Wish
 from nri_plugin.policy.intersections import possible_intersections
-
-Distance = Callable[[int], int]
-"""Sum of distances over all ordered pairs of a mask's nodes; compared between masks of one size only."""
-
-TieBreak = Callable[[int], int]
-"""Rank of a mask, smaller is better; compared between masks of one size and distance only."""
+from nri_plugin.policy.order import Order, band
+from nri_plugin.policy.preferred import best_agreed
+from nri_plugin.policy.tie_break import TieBreak
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,56 +52,46 @@ def merge(
     nodes: NodeMask,
     providers: Sequence[Provider],
     *,
-    distance: Distance | None = None,
+    distances: Distances | None = None,
     tie_break: TieBreak | None = None,
 ) -> MergedHint:
     """The hint that the policy makes of all wishes.
 
-    Exact for any wishes on machines of up to `hints.LISTED_NODES` nodes, and for listed hints and
-    single-node outcomes on any machine. With families on larger machines it is exact within the
-    step budget of the searches; past it, not preferred, on all nodes that every wish can use, and
-    the hint says that it is not exact.
+    Exact for any wishes on machines of up to `hints.LISTED_NODES` nodes. With families on larger ones it
+    is exact within the step budget of the searches; past it, the best hint found so far, and it says so.
 
     Args:
         policy: the topology policy.
         nodes: all NUMA nodes of the machine.
         providers: the wishes of each provider.
-        distance: among masks of one size the closer wins before the lower (prefer-closest-numa-nodes).
-            Families of wider masks than one node do not heed it yet; the hint then is not exact.
-        tie_break: among masks equal in that the smaller rank wins before the lower mask. On machines
-            whose wishes are families it decides between single nodes only.
+        distances: among masks of one size the closer wins before the lower (prefer-closest-numa-nodes).
+        tie_break: among masks equal in that the smaller rank wins before the lower mask.
     """
     if policy is TopologyManagerPolicy.NONE:
         return MergedHint(None, preferred=False)
     wishes = [wish for provider in providers for wish in provider or ()]
-    order = _Order(distance, tie_break)
     if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
-        return _merge_single(nodes.mask, wishes, _Order(None, tie_break))
-    is_blind = distance is not None and any(wish.family for wish in wishes)
-    budget = Budget()
+        return _merge_single(nodes.mask, wishes, Order(None, tie_break))
+    order, budget = Order(distances, tie_break), Budget(STEP_BUDGET // 2)
     preferred = _best_preferred(nodes.mask, wishes, order, budget)
     if preferred is not None:
-        exact = budget.left >= 0 and not (is_blind and preferred & preferred - 1)
-        return MergedHint(NodeMask(preferred), preferred=True, exact=exact)
-    rest = Budget()
+        return MergedHint(
+            NodeMask(preferred), preferred=True, exact=_is_exact(wishes, preferred, order, budget)
+        )
+    rest = Budget(STEP_BUDGET - STEP_BUDGET // 2)
     other = _best_other(nodes.mask, wishes, order, rest)
-    exact = min(budget.left, rest.left) >= 0 and not is_blind
+    exact = _is_exact(wishes, other, order, rest) and not budget.is_spent
     return MergedHint(NodeMask(other), preferred=False, exact=exact)
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """What decides between masks of one size."""
-
-    distance: Distance | None
-    tie_break: TieBreak | None
-
-    def of(self, mask: int) -> tuple[int, int, int]:
-        far = self.distance(mask) if self.distance else 0
-        return far, self.tie_break(mask) if self.tie_break else 0, mask
+def _is_exact(wishes: Sequence[Wish], mask: int, order: Order, budget: Budget) -> bool:
+    """Whether no search was cut short, and the tie break could be followed where it counted."""
+    rule = order.tie_break
+    is_followed = rule is None or not mask & mask - 1 or not any(wish.family for wish in wishes)
+    return not budget.is_spent and (is_followed or rule is None or rule.is_additive)
 
 
-def _merge_single(all_nodes: int, wishes: Sequence[Wish], order: _Order) -> MergedHint:
+def _merge_single(all_nodes: int, wishes: Sequence[Wish], order: Order) -> MergedHint:
     """Only preferred hints of one node, or of none in particular, count; all nodes means "anywhere"."""
     agreed = [mask for mask in _agreed_nodes(all_nodes, wishes) if any(wish.names(mask) for wish in wishes)]
     if agreed:
@@ -117,7 +106,7 @@ def _agreed_nodes(all_nodes: int, wishes: Sequence[Wish]) -> list[int]:
     return [mask for mask in masks if all(wish.prefers(mask) for wish in wishes)]
 
 
-def _best_preferred(all_nodes: int, wishes: Sequence[Wish], order: _Order, budget: Budget) -> int | None:
+def _best_preferred(all_nodes: int, wishes: Sequence[Wish], order: Order, budget: Budget) -> int | None:
     """The narrowest, then best by `order`, of the masks that every wish prefers; None if there is none."""
     listed = {mask for wish in wishes for mask in wish.preferred}
     agreed = {mask & all_nodes for mask in listed if all(wish.prefers(mask) for wish in wishes)}
@@ -125,22 +114,24 @@ def _best_preferred(all_nodes: int, wishes: Sequence[Wish], order: _Order, budge
         agreed.add(all_nodes)
     families = [wish.family for wish in wishes if wish.family and True not in wish.anywhere]
     if families and all(True in wish.anywhere or wish.family for wish in wishes):
-        agreed |= _agreed_in_families(all_nodes, wishes, families, budget)
+        agreed |= _agreed_in_families(all_nodes, wishes, families, order, budget)
     agreed.discard(0)
     return min(agreed, key=lambda mask: (mask.bit_count(), order.of(mask)), default=None)
 
 
 def _agreed_in_families(
-    all_nodes: int, wishes: Sequence[Wish], families: Sequence[Family], budget: Budget
+    all_nodes: int, wishes: Sequence[Wish], families: Sequence[Family], order: Order, budget: Budget
 ) -> set[int]:
-    """Preferred members of all families: every one of a single node, else the lowest."""
-    if all(family.preferred_size == 1 for family in families):
-        return set(_agreed_nodes(all_nodes, wishes))
-    found = lowest_preferred(families, budget)
+    """Preferred members of all families: every one of a single node, else the best."""
+    if all(family.preferred_size == 1 or family.fewest_sockets for family in families):
+        single = set(_agreed_nodes(all_nodes, wishes))
+        if single:
+            return single
+    found = best_agreed(families, order, budget)
     return set() if found is None else {found & all_nodes}
 
 
-def _best_other(all_nodes: int, wishes: Sequence[Wish], order: _Order, budget: Budget) -> int:
+def _best_other(all_nodes: int, wishes: Sequence[Wish], order: Order, budget: Budget) -> int:
     """The best intersection when none is preferred; all nodes when all intersections are empty.
 
     Widths are judged against the widest of the narrowest masks: that width first, then narrower
@@ -148,9 +139,9 @@ def _best_other(all_nodes: int, wishes: Sequence[Wish], order: _Order, budget: B
     """
     target = max((_narrowest(wish, budget) for wish in wishes), default=0)
     if any(wish.family for wish in wishes):
-        return best_intersection(all_nodes, wishes, target, budget) or all_nodes
+        return best_intersection(all_nodes, wishes, target, order, budget) or all_nodes
     masks = possible_intersections(all_nodes, wishes)
-    return min(masks, key=lambda mask: (_band(mask.bit_count(), target), order.of(mask)), default=all_nodes)
+    return min(masks, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)), default=all_nodes)
 
 
 def _narrowest(wish: Wish, budget: Budget) -> int:
@@ -158,9 +149,3 @@ def _narrowest(wish: Wish, budget: Budget) -> int:
     if wish.family is not None:
         sizes.append(narrowest_size(wish.family, budget))
     return min(sizes, default=0)
-
-
-def _band(size: int, target: int) -> tuple[int, int]:
-    if size == target:
-        return 0, size
-    return (1, -size) if size < target else (2, size)

@@ -1,7 +1,7 @@
 """Which of equally good NUMA node masks a container goes to.
 
 A merge compares masks by being preferred, by size and, where asked for, by distance; what is
-equal in all that is a tie. The rules here put a number on such masks, smaller is better; what is
+equal in all that is a tie. The rules here put a rank on such masks, smaller is better; what is
 still equal then goes to the lowest mask.
 
     packed      the lowest mask: the kubelet's rule
@@ -12,27 +12,97 @@ still equal then goes to the lowest mask.
 Differs: the kubelet knows only `packed`.
 """
 
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.options import TopologyTieBreak
-from nri_plugin.policy.merge import TieBreak
 from nri_plugin.policy.tables import CPUTables
+
+
+class Share(NamedTuple):
+    """What one node adds when it joins a mask.
+
+    Attributes:
+        rank: to the mask's rank.
+        gain: to what the rule's `goal` asks for.
+    """
+
+    rank: int
+    gain: int
+
+
+@dataclass(frozen=True)
+class TieBreak:
+    """A rule for `count` CPUs out of `available`.
+
+    The rank of a mask is the smallest sum of ranks of one share of each of its nodes whose gains reach
+    the goal; where none do, of each node's first share, and `short`.
+
+    Attributes:
+        rule: which, other than packed.
+        tables: the machine.
+        available: mask of the CPUs on offer.
+        count: CPUs wanted.
+    """
+
+    rule: TopologyTieBreak
+    tables: CPUTables
+    available: int
+    count: int
+
+    @property
+    def goal(self) -> int:
+        """What the gains of a mask's shares must reach; 0 where only ranks count."""
+        return self.count if self.rule is TopologyTieBreak.BEST_FIT else 0
+
+    @property
+    def short(self) -> int:
+        """What a mask with too few CPUs ranks behind all others."""
+        return (len(self.tables.cores_in_cache) + 1) * self._weight
+
+    @property
+    def span(self) -> int:
+        """No two ranks are further apart."""
+        return 2 * self.short
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether shares tell the rank: not where a cache with available CPUs spans nodes."""
+        return self.rule is not TopologyTieBreak.BEST_FIT or not any(
+            (cache & nodes & self.available) not in {0, cache & self.available}
+            for cache in self.tables.cores_in_cache
+            for nodes in self.tables.node_sets
+        )
+
+    def rank(self, nodes: int) -> int:
+        """Where the mask `nodes` stands among equals."""
+        cpus = self.tables.cpus_in(nodes) & self.available
+        if self.rule is TopologyTieBreak.SPREAD:
+            return -cpus.bit_count()
+        held = enumerate(accumulate(self._held_by_caches(cpus), initial=0))
+        caches = next((number * self._weight for number, enough in held if enough >= self.count), self.short)
+        return caches + cpus.bit_count()
+
+    def shares(self, node: int) -> list[Share]:
+        """The node by itself, then with its fullest uncore cache, with its two fullest, and so on."""
+        cpus = self.tables.cpus_in(1 << node) & self.available
+        if self.rule is TopologyTieBreak.SPREAD:
+            return [Share(-cpus.bit_count(), 0)]
+        gains = accumulate(filter(None, self._held_by_caches(cpus)), initial=0)
+        return [Share(number * self._weight + cpus.bit_count(), gain) for number, gain in enumerate(gains)]
+
+    @cached_property
+    def _weight(self) -> int:
+        return self.tables.online.bit_count() + 1
+
+    def _held_by_caches(self, cpus: int) -> list[int]:
+        """How many of `cpus` each uncore cache has, the largest first."""
+        return sorted(((cache & cpus).bit_count() for cache in self.tables.cores_in_cache), reverse=True)
 
 
 def tie_break(rule: TopologyTieBreak, tables: CPUTables, available: CPUSet, count: int) -> TieBreak | None:
     """The rule for `count` CPUs out of `available`; None where the lowest mask wins."""
-    if rule is TopologyTieBreak.SPREAD:
-        return lambda nodes: -(tables.cpus_in(nodes) & available.mask).bit_count()
-    if rule is TopologyTieBreak.BEST_FIT:
-        return lambda nodes: _fit(tables, tables.cpus_in(nodes) & available.mask, count)
-    return None
-
-
-def _fit(tables: CPUTables, cpus: int, count: int) -> int:
-    """Uncore caches needed first, CPUs available second; a mask with too few comes behind all others."""
-    free = sorted(((cache & cpus).bit_count() for cache in tables.cores_in_cache), reverse=True)
-    total = tables.online.bit_count() + 1
-    short = len(free) + 1
-    needs = next((number for number, held in enumerate(accumulate(free), 1) if held >= count), short)
-    return needs * total + cpus.bit_count()
+    return None if rule is TopologyTieBreak.PACKED else TieBreak(rule, tables, available.mask, count)

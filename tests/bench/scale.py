@@ -9,11 +9,11 @@ from statistics import median
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.options import Node, Options, TopologyManagerPolicy, UncoreCacheFit
 from nri_plugin.policy.cpu_policy import cpu_wishes
-from nri_plugin.policy.distances import distances_of
+from nri_plugin.policy.distances import Distances, distances_of
 from nri_plugin.policy.hints import Provider
 from nri_plugin.policy.memory_hints import memory_wishes
 from nri_plugin.policy.memory_state import memory_machine, memory_state
-from nri_plugin.policy.merge import Distance, merge
+from nri_plugin.policy.merge import merge
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.simulator.machine import build_topology, parse
 from tests.bench.decisions import timed
@@ -69,16 +69,16 @@ def ratios(rounds: int) -> Iterator[str]:
         cpus = cpu_wishes(tables, count, CPUSet.from_ids(cpu for cpu in on.allocatable if cpu % 3))
         memory = memory_wishes(memory_state(memory_machine(on.topology)), {"memory": 100 << 30})
         distances = distances_of(on.topology)
-        with_it = _merge_us([cpus, memory], on, distances.total if distances else None, rounds)
+        with_it = _merge_us([cpus, memory], on, distances, rounds)
         ratio = with_it / _merge_us([cpus, memory], on, None, rounds)
         yield f"  {CPUS_BESIDE_NODES} CPUs, {nodes:2} NUMA nodes  {with_it:8.1f}  {ratio:5.2f}"
 
 
-def _merge_us(providers: list[Provider], on: Node, distance: Distance | None, rounds: int) -> float:
+def _merge_us(providers: list[Provider], on: Node, distances: Distances | None, rounds: int) -> float:
     took = []
     for _ in range(rounds):
         began = time.perf_counter_ns()
-        merge(TopologyManagerPolicy.BEST_EFFORT, on.topology.node_mask, providers, distance=distance)
+        merge(TopologyManagerPolicy.BEST_EFFORT, on.topology.node_mask, providers, distances=distances)
         took.append(time.perf_counter_ns() - began)
     return median(took) / 1e3
 

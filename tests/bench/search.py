@@ -59,10 +59,10 @@ def table(found: list[Row]) -> str:
 
 def _one(nodes: int, kind: str, rng: random.Random) -> tuple[float, bool]:
     wishes = [_wish(nodes, str(number), rng) for number in range(PROVIDERS)]
-    distance = _distances(nodes, kind, rng).total if kind != "none" else None
+    distances = _distances(nodes, kind, rng) if kind != "none" else None
     began = time.thread_time()
     hint = merge(
-        TopologyManagerPolicy.BEST_EFFORT, NodeMask((1 << nodes) - 1), [tuple(wishes)], distance=distance
+        TopologyManagerPolicy.BEST_EFFORT, NodeMask((1 << nodes) - 1), [tuple(wishes)], distances=distances
     )
     return (time.thread_time() - began) * 1e3, hint.exact
 

@@ -1,14 +1,19 @@
 """Laws of merging hints, and agreement with trying every combination."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import TopologyManagerPolicy
-from nri_plugin.policy.hints import Family, Hint, Need, Wish
+from nri_plugin.policy import merge as merging
+from nri_plugin.policy.distances import Distances
+from nri_plugin.policy.hints import Hint, Wish
 from nri_plugin.policy.intersections import possible_intersections
 from nri_plugin.policy.merge import admits, merge
-from tests.oracles.merge import merged
+from tests.oracles.merge import by_folding, by_product, merged
+from tests.property.machine_hints import ALL_NODES, DISTANCES, wishes_in_both_forms
+from tests.property.tie_breaks import rank_of, tie_breaks
 
 POLICIES = st.sampled_from(list(TopologyManagerPolicy))
 
@@ -40,6 +45,13 @@ def test_the_merge_is_the_best_of_all_combinations(policy, drawn):
     assert as_pair(merge(policy, NodeMask(all_nodes), wishes_of(lists))) == merged(
         policy.value, all_nodes, lists
     )
+
+
+@given(machines_and_lists())
+def test_the_oracle_may_drop_what_came_out_alike(drawn):
+    all_nodes, lists = drawn
+    filled = [[(None, True)] if hints is None else hints for hints in lists]
+    assert by_folding(all_nodes, filled) == by_product(all_nodes, filled)
 
 
 @given(POLICIES, machines_and_lists(), st.randoms(use_true_random=False))
@@ -77,45 +89,57 @@ def test_counting_supersets_finds_the_same_intersections_as_folding(drawn):
     assert intersections._by_counting(all_nodes, choices) == folded
 
 
-@st.composite
-def families(draw, nodes=(0, 1, 2, 4, 5)):
-    """A family over a machine small enough to list, and that list."""
-    usable = draw(st.sets(st.sampled_from(nodes), min_size=1))
-    required = draw(st.one_of(st.just(set()), st.sets(st.sampled_from(sorted(usable)), max_size=2)))
-    needs = tuple(
-        Need(draw(st.integers(0, 12)), {node: draw(st.integers(0, 5)) for node in usable})
-        for _ in range(draw(st.integers(1, 2)))
+@given(
+    POLICIES, st.lists(wishes_in_both_forms(), min_size=1, max_size=4), DISTANCES, st.none() | tie_breaks()
+)
+def test_a_family_merges_like_the_list_of_its_members(policy, drawn, rows, tie_break):
+    result = merge(
+        policy,
+        NodeMask(ALL_NODES),
+        [(wish,) for wish, _ in drawn],
+        distances=rows and Distances(rows),
+        tie_break=tie_break,
     )
-    family = Family(
-        sum(1 << node for node in usable),
-        sum(1 << node for node in required),
-        needs,
-        draw(st.integers(1, 3)),
-        draw(st.integers(1, 2)),
-    )
-    return family if family.nodes in family else None
+    best = merged(policy.value, ALL_NODES, [long for _, long in drawn], rows, rank_of(tie_break))
+    assert result.exact
+    assert as_pair(result) == best
 
 
-ALL_NODES = 0b110111
-
-
-@st.composite
-def wishes_in_both_forms(draw):
-    """A wish with a family beside listed hints, and the same wish with everything listed."""
-    family = draw(families())
-    listed = draw(
-        st.lists(
-            st.tuples(st.integers(1, ALL_NODES).map(lambda m: m & ALL_NODES).filter(bool), st.booleans()),
-            max_size=2,
-        )
-    )
-    members = [mask for mask in range(1, 64) if family is not None and mask in family]
-    long = listed + [(mask, mask.bit_count() == family.preferred_size) for mask in members]
-    return Wish("r", tuple(Hint(*hint) for hint in listed), family), long
-
-
-@given(st.sampled_from(list(TopologyManagerPolicy)), st.lists(wishes_in_both_forms(), min_size=1, max_size=3))
-def test_a_family_merges_like_the_list_of_its_members(policy, drawn):
-    wishes = [(wish,) for wish, _ in drawn]
+@given(
+    POLICIES, st.lists(wishes_in_both_forms(), min_size=1, max_size=4), DISTANCES, st.none() | tie_breaks()
+)
+def test_lists_merge_by_distance_and_tie_break_like_the_best_of_all_combinations(
+    policy, drawn, rows, tie_break
+):
     lists = [long for _, long in drawn]
-    assert as_pair(merge(policy, NodeMask(ALL_NODES), wishes)) == merged(policy.value, ALL_NODES, lists)
+    result = merge(
+        policy,
+        NodeMask(ALL_NODES),
+        wishes_of(lists),
+        distances=rows and Distances(rows),
+        tie_break=tie_break,
+    )
+    assert as_pair(result) == merged(policy.value, ALL_NODES, lists, rows, rank_of(tie_break))
+
+
+@given(
+    st.lists(wishes_in_both_forms(), min_size=1, max_size=3),
+    DISTANCES,
+    st.none() | tie_breaks(),
+    st.integers(0, 60),
+)
+def test_past_the_budget_a_hint_is_possible_and_says_that_it_is_not_exact(drawn, rows, tie_break, steps):
+    lists = [long for _, long in drawn]
+    arguments = TopologyManagerPolicy.BEST_EFFORT, NodeMask(ALL_NODES), [(wish,) for wish, _ in drawn]
+    options = {"distances": rows and Distances(rows), "tie_break": tie_break}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merging, "STEP_BUDGET", steps)
+        result = merge(*arguments, **options)
+    if result.exact:
+        assert result == merge(*arguments, **options)
+    elif not result.preferred:
+        wishes = [Wish("r", tuple(Hint(*hint) for hint in hints)) for hints in lists]
+        possible = possible_intersections(ALL_NODES, wishes)
+        assert result.affinity.mask in (possible or {ALL_NODES})
+    else:
+        assert all(not hints or (result.affinity.mask, True) in hints for hints in lists)

@@ -61,7 +61,7 @@ def test_the_merge_prefers_closer_nodes_only_when_told():
     wish = (Wish("cpu", tuple(Hint(mask, preferred=True) for mask in (0b101, 0b110, 0b1100))),)
     nodes, policy = NodeMask(0b1111), TopologyManagerPolicy.RESTRICTED
     assert merge(policy, nodes, [wish]).affinity == NodeMask(0b101)
-    assert merge(policy, nodes, [wish], distance=FOUR.total).affinity == NodeMask(0b1100)
+    assert merge(policy, nodes, [wish], distances=FOUR).affinity == NodeMask(0b1100)
 
 
 def test_node_ids_may_have_gaps():

@@ -4,7 +4,8 @@ import pytest
 
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import TopologyManagerPolicy
-from nri_plugin.policy import family_search
+from nri_plugin.policy import merge as merging
+from nri_plugin.policy.distances import Distances
 from nri_plugin.policy.hints import Family, Hint, Need, Wish
 from nri_plugin.policy.merge import MergedHint, admits, merge
 
@@ -67,11 +68,8 @@ def test_merge(policy, nodes, providers, expected, rule):
 
 
 def test_among_masks_of_one_size_the_closer_wins():
-    def distance(mask):
-        return {0b0011: 30, 0b0110: 20}.get(mask, 40)
-
     hints = wish((0b0011, True), (0b0110, True), (0b1111, True))
-    assert merged(BEST, FOUR, hints, distance=distance) == (0b0110, True)
+    assert merged(BEST, FOUR, hints, distances=ring(4, {(0, 1): 30})) == (0b0110, True)
     assert merged(BEST, FOUR, hints) == (0b0011, True)
 
 
@@ -89,15 +87,34 @@ def family(amount, nodes=16, free=10, size=2):
     return Wish("r", (), Family((1 << nodes) - 1, 0, (Need(amount, by_node),), size))
 
 
+def ring(nodes, special=()):
+    """Distance grows with the way round, beside some pairs."""
+    rows = {
+        one: {other: 10 + min(abs(one - other), nodes - abs(one - other)) for other in range(nodes)}
+        for one in range(nodes)
+    }
+    for (one, other), far in dict(special).items():
+        rows[one][other] = rows[other][one] = far
+    return Distances(rows)
+
+
 def test_a_hint_is_exact_until_a_search_runs_out_of_steps(monkeypatch):
-    wish = (family(20),)
-    assert merge(BEST, NodeMask(0xFFFF), [wish]).exact
-    monkeypatch.setattr(family_search.Budget, "__init__", lambda self: setattr(self, "left", 0))
-    assert not merge(BEST, NodeMask(0xFFFF), [wish]).exact
+    wishes = [(family(20),)]
+    assert merge(BEST, NodeMask(0xFFFF), wishes) == MergedHint(NodeMask(0b11), True)
+    monkeypatch.setattr(merging, "STEP_BUDGET", 0)
+    assert merge(BEST, NodeMask(0xFFFF), wishes) == MergedHint(NodeMask(0b11), False, exact=False)
 
 
-def test_distances_between_sets_of_nodes_of_a_large_machine_are_not_heeded_and_that_is_said():
-    far = {"distance": lambda mask: mask}
-    assert not merge(BEST, NodeMask(0xFFFF), [(family(20),)], **far).exact
-    assert merge(BEST, NodeMask(0xFFFF), [(family(10, size=1),)], **far).exact
-    assert not merge(BEST, NodeMask(0xFFFF), [(family(10, size=1),), wish((3, True))], **far).exact
+def test_among_sets_of_nodes_of_a_large_machine_the_closest_wins():
+    wishes = [(family(20),)]
+    far = ring(16, {(0, 1): 12})
+    assert merge(BEST, NodeMask(0xFFFF), wishes, distances=far) == MergedHint(NodeMask(0b110), True)
+    listed = [*wishes, wish((0b1001, False), (0b1100, False))]
+    assert merge(BEST, NodeMask(0xFFFF), listed, distances=far) == MergedHint(NodeMask(0b1100), False)
+
+
+def test_single_nodes_of_a_large_machine_are_told_apart_by_their_own_distance():
+    distances = ring(16, {(4, 4): 9})
+    assert merge(BEST, NodeMask(0xFFFF), [(family(10, size=1),)], distances=distances).affinity == NodeMask(
+        1 << 4
+    )

@@ -6,6 +6,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.policy.cpu_policy import cpu_wishes
+from nri_plugin.policy.distances import Distances
 from nri_plugin.policy.hints import Hint, Wish
 from nri_plugin.policy.merge import merge
 from nri_plugin.policy.tables import cpu_tables
@@ -47,15 +48,15 @@ def test_sets_of_nodes_are_chosen_like_single_ones():
 
 
 def test_distance_decides_before_the_rule():
+    rows = {one: {other: 10 if one == other else 20 for other in range(4)} for one in range(4)}
+    rows[2][2] = 9
     wish = (Wish("r", (Hint(1, True), Hint(2, True), Hint(4, True))),)
-    hint = merge(
-        POLICIES[0],
-        NodeMask(0b111),
-        [wish],
-        distance=lambda mask: 20 if mask == 4 else 10,
-        tie_break=lambda mask: -mask,
-    )
-    assert hint.affinity == NodeMask(2)
+    spread = tie_break(SPREAD, FOUR, CPUSet.parse("8-15"), 1)
+    nodes = NodeMask(0b111)
+    assert merge(POLICIES[0], nodes, [wish], tie_break=spread).affinity == NodeMask(2)
+    assert merge(
+        POLICIES[0], nodes, [wish], distances=Distances(rows), tie_break=spread
+    ).affinity == NodeMask(4)
 
 
 def test_beyond_eight_nodes_single_nodes_are_told_apart_too():
@@ -63,7 +64,12 @@ def test_beyond_eight_nodes_single_nodes_are_told_apart_too():
     assert [chosen(rule, available, 2, tables=SIXTEEN) for rule in TopologyTieBreak] == ["0", "0", "5"]
 
 
+def test_beyond_eight_nodes_sets_of_nodes_are_told_apart_too():
+    available = "0-2,4-7,8-10,16-19,24-27"
+    assert [chosen(rule, available, 7, tables=SIXTEEN) for rule in TopologyTieBreak] == ["0-1", "1,4", "0-1"]
+    assert [chosen(rule, available, 6, tables=SIXTEEN) for rule in TopologyTieBreak] == ["0-1", "1,4", "0,2"]
+
+
 def test_a_mask_with_too_few_cpus_comes_behind_all_others():
     rank = tie_break(BEST_FIT, FOUR, CPUSet.parse("0-2,8-15"), 4)
-    assert rank is not None
-    assert rank(0b0001) > rank(0b0010)
+    assert rank.rank(0b0001) > rank.rank(0b0010)

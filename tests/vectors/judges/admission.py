@@ -19,7 +19,7 @@ from tests.vectors.judges.managers import (
     shown_blocks,
 )
 from tests.vectors.judges.memory import machine_of
-from tests.vectors.judges.merging import as_pair, distance_of, provider_of
+from tests.vectors.judges.merging import as_pair, preferring, provider_of
 from tests.vectors.judges.packed import tables_of
 from tests.vectors.judges.static import compare_refusals, refusal_at_start
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict
@@ -61,7 +61,7 @@ class _Node:
         self.pod_scope = case["tm_scope"] == "pod"
         self.nodes = NodeMask.from_ids(node["id"] for node in case["memory_nodes"])
         rows = {str(node["id"]): node["distances"] for node in case["memory_nodes"]}
-        self.distance = distance_of({**case, "distances": rows})
+        self.distances = preferring({**case, "distances": rows})
         self.cpu = CPUManager.of(case, tables)
         self.memory = MemoryManager(machine_of(case)) if "memory_reserved" in case else None
 
@@ -93,7 +93,7 @@ class _Node:
         return None
 
     def admit(self, wishes: list[Provider]) -> MergedHint:
-        return admit(self.policy, self.nodes, wishes, distance=self.distance)
+        return admit(self.policy, self.nodes, wishes, distances=self.distances)
 
     def pod_wishes(self, pod: Pod, devices: Provider) -> list[Provider]:
         memory = [self.memory.pod_wishes(pod)] if self.memory else []

@@ -1,6 +1,6 @@
 """merge and topology_manager_misc: the Topology Manager alone."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import TopologyManagerPolicy
@@ -33,11 +33,11 @@ def distances_of(case: Case) -> Distances:
     )
 
 
-def distance_of(case: Case) -> Callable[[int], int] | None:
-    """How masks are compared, where the case prefers the closest nodes."""
+def preferring(case: Case) -> Distances | None:
+    """The distances, where the case prefers the closest nodes."""
     if not topology_options_on(case.get("tm_options", {})).prefer_closest or not case.get("distances"):
         return None
-    return distances_of(case).total
+    return distances_of(case)
 
 
 def as_pair(merged: MergedHint) -> list:
@@ -49,7 +49,7 @@ def judge(document: Document) -> Iterator[Judged]:
         policy = TopologyManagerPolicy(case["tm_policy"])
         nodes = NodeMask.from_ids(case["numa_nodes"])
         providers = [provider_of(recorded) for recorded in case["providers"] or ()]
-        merged = merge(policy, nodes, providers, distance=distance_of(case))
+        merged = merge(policy, nodes, providers, distances=preferring(case))
         if case.get("panic"):
             yield Judged(case["id"], Verdict.REPAIRED, "the reference crashes")
             continue

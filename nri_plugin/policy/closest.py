@@ -1,0 +1,112 @@
+"""The best of the sets of one size that a merge could end in, by distance and tie break.
+
+A set is possible when the nodes in common outside of it can be left out by somebody: with one family, by
+that one; with several, each node by one of them at least (`family_intersections.py`). Distance, rank and
+mask are put into one number that adds up over nodes and pairs of nodes, so that one search finds the
+best in all three. It is made without the needs first: where there is room, that is the answer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nri_plugin import bits
+from nri_plugin.policy.apart import Apart
+from nri_plugin.policy.budget import Budget, BudgetSpentError
+from nri_plugin.policy.hints import Family
+from nri_plugin.policy.leaving import Limit, limits_of, ways_to_leave
+from nri_plugin.policy.order import Order
+from nri_plugin.policy.tie_break import Share
+from nri_plugin.policy.ways import Chooser, Item, Way
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Sets of `size` nodes out of `common`.
+
+    Attributes:
+        common: mask of the nodes to choose from.
+        size: how many.
+        families: which can do without the others.
+        holds: whether a set of that size is possible.
+    """
+
+    common: int
+    size: int
+    families: tuple[Family, ...]
+    holds: Callable[[int], bool]
+
+
+def closest(region: Region, order: Order, known: int, budget: Budget) -> int:
+    """The best set of the region; past the budget the best found so far, `known` or better."""
+    search = _Search(region, order, known, budget)
+    try:
+        if not search.settles([]):
+            search.settles(limits_of(region.common, region.size, region.families))
+    except BudgetSpentError:
+        pass
+    return search.best
+
+
+class _Search:
+    """Looks for the best set of a region.
+
+    Attributes:
+        best: the best possible set found so far.
+    """
+
+    def __init__(self, region: Region, order: Order, known: int, budget: Budget) -> None:
+        self.best = known
+        self._region = region
+        self._order = order
+        self._budget = budget
+        self._width = region.common.bit_length()
+        self._unit = order.span << self._width
+
+    def settles(self, limits: Sequence[Limit]) -> bool:
+        """Whether no possible set is better than `best`, as far as `limits` know what is possible.
+
+        Raises:
+            BudgetSpentError: the budget ran out.
+        """
+        rule = self._order.tie_break
+        found = [self._cheapest(limits, 0, rule.short if rule and rule.goal else 0)]
+        if rule and rule.goal:
+            found.append(self._cheapest(limits, rule.goal, 0))
+        return all(found)
+
+    def _cheapest(self, limits: Sequence[Limit], goal: int, further: int) -> bool:
+        """Whether the best set by shares that reach `goal` is possible, and thus is `best`, or one before."""
+        items = {node: self._item(node, limits, goal) for node in bits.iterate(self._region.common)}
+        spares = [limit.spare for limit in limits] + ([-goal] if goal else [])
+        chooser = Chooser(items, self._region.size, spares, self._unit, self._budget)
+        further <<= self._width
+        apart = Apart(chooser, self._order.layout_of(self._region.common), self._cost(self.best) - further)
+        try:
+            apart.search()
+        finally:
+            is_possible = apart.best is None or self._improves(apart.best.cost)
+        return is_possible
+
+    def _improves(self, cost: int) -> bool:
+        mask = cost & (1 << self._width) - 1
+        if self._region.holds(mask):
+            self.best = min(self.best, mask, key=self._order.of)
+            return True
+        return False
+
+    def _cost(self, mask: int) -> int:
+        far, rank, _ = self._order.of(mask)
+        return far * self._unit + (rank << self._width) + mask
+
+    def _item(self, node: int, limits: Sequence[Limit], goal: int) -> Item:
+        rows, rule = self._order.distances, self._order.tie_break
+        own = (rows.rows[node][node] if rows else 0) * self._unit + (1 << node)
+        shares = rule.shares(node) if rule else [Share(0, 0)]
+        nothing = (0,) * len(limits)
+        taken = [
+            Way(own + (rank << self._width), (*nothing, -gain) if goal else nothing)
+            for rank, gain in (shares if goal else shares[:1])
+        ]
+        none = (0,) if goal else ()
+        left = ways_to_leave(node, self._region.families, limits)
+        return Item(tuple(taken), tuple(Way(0, use + none) for use in left))

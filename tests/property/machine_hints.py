@@ -1,0 +1,95 @@
+"""Machines for merging: their distances, and what providers wish on them, as families and as lists."""
+
+from hypothesis import strategies as st
+
+from nri_plugin.policy.hints import Family, Hint, Need, Wish
+from tests.oracles.merge import members_of
+
+NODES = (0, 1, 2, 4, 5, 7)
+ALL_NODES = sum(1 << node for node in NODES)
+SOCKETS = (0b00000111, 0b10110000)
+
+
+def subsets(mask):
+    """Every non-empty part of a mask."""
+    part = mask
+    while part:
+        yield part
+        part = (part - 1) & mask
+
+
+@st.composite
+def random_distances(draw, nodes=NODES):
+    """Anything, there and back not always alike."""
+    return {
+        one: {other: 10 if one == other else draw(st.integers(11, 14)) for other in nodes} for one in nodes
+    }
+
+
+@st.composite
+def hierarchical_distances(draw, nodes=NODES):
+    """By how many of three levels two nodes share; the levels are cut anywhere."""
+    far = [draw(st.integers(11, 60)) for _ in range(3)]
+    place = {node: [draw(st.integers(0, 1)) for _ in range(2)] for node in nodes}
+    rows = {one: {} for one in nodes}
+    for one in nodes:
+        for other in nodes:
+            level = 0 if place[one] == place[other] else 1 if place[one][0] == place[other][0] else 2
+            rows[one][other] = 10 if one == other else far[level]
+    return rows
+
+
+DISTANCES = st.none() | hierarchical_distances() | random_distances()
+
+
+@st.composite
+def families(draw):
+    """A family on a machine small enough to list; None where it holds nothing."""
+    usable = draw(st.sets(st.sampled_from(NODES), min_size=1) | st.just(set(NODES)))
+    required = draw(st.just(set()) | st.sets(st.sampled_from(sorted(usable)), max_size=2))
+    needs = tuple(
+        Need(draw(st.integers(0, 14)), {node: draw(st.integers(0, 5)) for node in usable})
+        for _ in range(draw(st.integers(1, 2)))
+    )
+    sockets = {"sockets": SOCKETS, "fewest_sockets": draw(st.integers(1, 2))} if draw(st.booleans()) else {}
+    family = Family(
+        sum(1 << node for node in usable),
+        sum(1 << node for node in required),
+        needs,
+        draw(st.integers(1, 4)),
+        draw(st.integers(1, 3)),
+        **sockets,
+    )
+    return family if family.nodes in family else None
+
+
+HINTS = st.tuples(st.sampled_from(sorted(subsets(ALL_NODES))), st.booleans())
+
+
+@st.composite
+def wishes_in_both_forms(draw):
+    """A wish with a family, perhaps beside listed hints, and the same wish with everything listed."""
+    family = draw(families())
+    listed = draw(st.just([]) | st.lists(HINTS, max_size=2))
+    members = [mask for mask in subsets(ALL_NODES) if family is not None and is_member(family, mask)]
+    return Wish("r", tuple(Hint(*hint) for hint in listed), family), [
+        *listed,
+        *((mask, is_preferred(family, mask)) for mask in members),
+    ]
+
+
+def is_member(family, mask):
+    """Straight from what a family says it is."""
+    nodes = set(members_of(mask))
+    return (
+        set(members_of(family.required)) <= nodes <= set(members_of(family.nodes))
+        and len(nodes) >= family.at_least
+        and all(sum(need.by_node.get(node, 0) for node in nodes) >= need.amount for need in family.needs)
+    )
+
+
+def is_preferred(family, mask):
+    touched = sum(1 for socket in family.sockets if socket & mask)
+    return mask.bit_count() == family.preferred_size or (
+        bool(family.fewest_sockets) and touched == family.fewest_sockets
+    )
