@@ -53,8 +53,6 @@ def cpu_wishes(
         reusable: CPUs of the pod's init containers, on offer to this container too. Hints cover all of them.
         held: what the container already has: then only that is hinted at, and nothing when the size changed.
         align_by_socket: masks on as few sockets as can be are preferred too, however many nodes they have.
-
-    Differs: beyond eight NUMA nodes align_by_socket prefers no other masks than the narrowest.
     """
     if count <= 0:
         return None
@@ -76,10 +74,10 @@ def _wish(tables: CPUTables, count: int, free: int, reusable: int, *, align_by_s
     total_by_node = {node: cpus.bit_count() for node, cpus in tables.nodes}
     narrowest = smallest_size(total_by_node, count) or len(tables.nodes)
     required = tables.nodes_of(reusable)
+    fewest_sockets = _fewest_sockets(tables, narrowest) if align_by_socket else 0
     why = _why(count, free_by_node, total_by_node)
     if len(tables.nodes) <= LISTED_NODES:
         sums = sums_by_mask(free_by_node)
-        fewest_sockets = _fewest_sockets(tables, narrowest) if align_by_socket else 0
         hints = tuple(
             Hint(mask, size == narrowest or (fewest_sockets > 0 and _sockets(tables, mask) == fewest_sockets))
             for mask, size in masks_in_order(tuple(free_by_node))
@@ -88,8 +86,15 @@ def _wish(tables: CPUTables, count: int, free: int, reusable: int, *, align_by_s
         return Wish("cpu", hints, why=why)
     if sum(free_by_node.values()) < count:
         return Wish("cpu", (), why=why)
-    every = sum(1 << node for node in free_by_node)
-    return Wish("cpu", (), Family(every, required, (Need(count, free_by_node),), narrowest), why)
+    family = Family(
+        nodes=sum(1 << node for node in free_by_node),
+        required=required,
+        needs=(Need(count, free_by_node),),
+        preferred_size=narrowest,
+        sockets=tuple(tables.nodes_of(socket) for socket in tables.sockets) if fewest_sockets else (),
+        fewest_sockets=fewest_sockets,
+    )
+    return Wish("cpu", (), family, why)
 
 
 def _fewest_sockets(tables: CPUTables, nodes: int) -> int:
