@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from nri_plugin.app.handler import Answer, Handler, empty_response, name_of
 from nri_plugin.app.logs import say, say_trace
 from nri_plugin.app.loop import Loop
-from nri_plugin.app.transport import Backoff, Transport
+from nri_plugin.app.reminder import Reminder
+from nri_plugin.app.transport import LONGEST_PAUSE_S, Backoff, Transport
 from nri_plugin.decision import EffectiveCheck
 from nri_plugin.errors import HostError, LocalProtocolError, NriPinError, ProtocolError
 from nri_plugin.nri.events import (
@@ -85,7 +86,8 @@ class RuntimeLink:
         self._log = log
         self._backoff = backoff or Backoff()
         self._connection: Connection | None = None
-        self._is_absence_told = False
+        self._absence = Reminder()
+        self._loss = Reminder()
 
     @property
     def is_synchronized(self) -> bool:
@@ -102,7 +104,7 @@ class RuntimeLink:
         except HostError as error:
             self._is_absent(error)
             return
-        self._is_absence_told = False
+        self._absence.forget()
         connection = self._connection = Connection(self._new_session(), Transport(sock))
         self._loop.watch(sock, self._readable)
         connection.session.register(self._loop.clock())
@@ -118,17 +120,25 @@ class RuntimeLink:
             connection.transport.close()
 
     def _is_absent(self, error: HostError) -> None:
-        if not self._is_absence_told:
-            say(self._log, logging.WARNING, "no connection to the container runtime", err=error)
-        self._is_absence_told = True
+        if self._absence.is_due(str(error), self._loop.clock()):
+            again = f"at most every {LONGEST_PAUSE_S:.0f} s" if self._can_reconnect else None
+            say(
+                self._log,
+                logging.WARNING,
+                "no connection to the container runtime",
+                err=error,
+                trying_again=again,
+            )
         self._connect_later()
 
     def _lose(self, reason: object) -> None:
         served_since = self._connection.synchronized_at if self._connection else None
         if served_since is not None and self._loop.clock() - served_since >= HEALTHY_S:
             self._backoff.reset()
+            self._loss.forget()
         self.close()
-        say(self._log, logging.WARNING, "connection to the container runtime ended", err=reason)
+        if self._loss.is_due(str(reason), self._loop.clock()):
+            say(self._log, logging.WARNING, "connection to the container runtime ended", err=reason)
         if self._can_reconnect:
             self._connect_later()
         else:

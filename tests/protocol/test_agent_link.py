@@ -135,6 +135,30 @@ def test_a_second_absence_is_told_again(make):
     assert rig.bench.lines.texts("WARNING").count("no connection to the container runtime") == 2
 
 
+def test_a_lasting_absence_is_said_again_at_long_intervals(make):
+    rig = make()
+    rig.is_up = False
+    rig.start()
+    for _ in range(600):
+        rig.pass_time(2.0)
+    assert rig.bench.lines.texts("WARNING") == ["no connection to the container runtime"] * 2
+    assert (
+        rig.bench.lines.fields("no connection to the container runtime")["trying_again"]
+        == "at most every 5 s"
+    )
+
+
+def test_a_runtime_that_hangs_up_on_every_try_is_said_once(make):
+    rig = make()
+    rig.serves = False
+    rig.link.connect()
+    for _ in range(20):
+        rig.kill()
+        rig.pass_time(5.0)
+    assert len(rig.peers) > 5
+    assert rig.bench.lines.texts("WARNING").count("connection to the container runtime ended") == 1
+
+
 @pytest.mark.parametrize(
     "garbage",
     [
