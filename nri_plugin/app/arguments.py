@@ -1,5 +1,6 @@
 """The words after `nri-pin run`, read by hand: an argument library would cost every start more than this file."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ Usage: nri-pin run [OPTIONS]
 Options:
   --config FILE          The configuration file.  [default: {DEFAULT_PATH}]
 
-  Each of these wins over the configuration file:
+  Each of these wins over the configuration file; paths may be relative:
   --nri-socket PATH      The runtime's NRI socket.
   --state-dir DIR        Where the checkpoint is kept.
   --sysfs-root DIR       The folder that holds the machine's sys and proc.
@@ -39,20 +40,9 @@ Examples:
   nri-pin run --state-dir /var/lib/nri-pin --log-format json
 """
 
-OPTIONS: Mapping[str, str] = {
-    "--config": "config",
-    "--nri-socket": "nri_socket",
-    "--state-dir": "state_dir",
-    "--sysfs-root": "sysfs_root",
-    "--cgroup-root": "cgroup_root",
-    "--plugin-name": "plugin_name",
-    "--plugin-index": "plugin_index",
-    "--log-level": "log_level",
-    "--log-format": "log_format",
-}
-"""By name: the attribute of `Config` that it replaces."""
-
-CHOICES: Mapping[str, tuple[str, ...]] = {"--log-level": LEVELS, "--log-format": FORMATS}
+CONFIG = "--config"
+SEE = "see nri-pin run --help"
+NAMES = (CONFIG, *FLAGS, "--help")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +51,13 @@ class Arguments:
 
     Attributes:
         config: path of the configuration file.
-        overrides: attributes of `Config` to replace.
+        flags: by name: what is said instead of the file.
         wants_help: print the help and leave.
-        flags: the kubelet's flags, by name.
     """
 
-    config: str
-    overrides: Mapping[str, str]
-    wants_help: bool = False
+    config: str = DEFAULT_PATH
     flags: Mapping[str, str] = field(default_factory=dict)
+    wants_help: bool = False
 
     def load(self) -> Config:
         """The configuration in the file, with everything the command line says.
@@ -77,13 +65,7 @@ class Arguments:
         Raises:
             ConfigError: anything in either is wrong.
         """
-        return self.apply(load(self.config, self.flags))
-
-    def apply(self, config: Config) -> Config:
-        """`config` with the overrides in it."""
-        from dataclasses import replace
-
-        return replace(config, **self.overrides)  # type: ignore[arg-type]  # all of them are texts
+        return load(self.config, self.flags)
 
 
 def parse(words: Sequence[str]) -> Arguments:
@@ -92,28 +74,24 @@ def parse(words: Sequence[str]) -> Arguments:
     Raises:
         ConfigError: an unknown option, a missing or a wrong value; names the option.
     """
-    values: dict[str, str] = {}
     flags: dict[str, str] = {}
     rest = list(words)
     while rest:
         name, equals, value = rest.pop(0).partition("=")
         if name in ("-h", "--help"):
-            return Arguments(DEFAULT_PATH, {}, wants_help=True)
-        if name not in OPTIONS and name not in FLAGS:
-            raise ConfigError(name, "no such option of nri-pin run; see nri-pin run --help")
+            return Arguments(wants_help=True)
+        if name not in NAMES:
+            raise _unknown(name)
         if not equals:
             value = rest.pop(0) if rest else ""
-        if name in FLAGS:
-            flags[name] = _checked(name, value)
-        else:
-            values[OPTIONS[name]] = _checked(name, value)
-    return Arguments(values.pop("config", DEFAULT_PATH), values, flags=flags)
+        if not value or (not equals and value.startswith("--")):
+            raise ConfigError(name, f"needs a value, found {value or 'nothing'}; {SEE}")
+        flags[name] = value
+    return Arguments(flags.pop(CONFIG, DEFAULT_PATH), flags)
 
 
-def _checked(name: str, value: str) -> str:
-    if not value:
-        raise ConfigError(name, "needs a value; see nri-pin run --help")
-    allowed = CHOICES.get(name)
-    if allowed and value not in allowed:
-        raise ConfigError(name, f"expected {', '.join(allowed)}; found {value}")
-    return value
+def _unknown(word: str) -> ConfigError:
+    """A word that is no option: misspelt, without its dashes, or too many."""
+    close = difflib.get_close_matches("--" + word.lstrip("-"), NAMES, n=1, cutoff=0.7)
+    what = "no such option of nri-pin run" if word.startswith("-") else "nri-pin run takes only options"
+    return ConfigError(word, f"{what}, did you mean {close[0]}; {SEE}" if close else f"{what}; {SEE}")

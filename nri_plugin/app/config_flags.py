@@ -1,21 +1,36 @@
-"""The kubelet's command-line flags for these managers, as values that stand in for keys of the configuration.
+"""Command-line flags as values that stand in for keys of the configuration.
 
-They pass the same readers and checks as the file, and replace a key as a whole. Source: kubelet, where a flag
-wins over KubeletConfiguration.
+They pass the same readers and checks as the file, and replace a key as a whole; an error names the flag.
+Source: kubelet, for the flags of its managers and for a flag that wins over KubeletConfiguration.
 """
 
+import os
 from collections.abc import Mapping
 
 from nri_plugin.app.config_yaml import Place, Scalar, Section, Value
 
-FLAGS: Mapping[str, str] = {
+OWN_FLAGS: Mapping[str, str] = {
+    "--nri-socket": "nriSocket",
+    "--state-dir": "stateDir",
+    "--sysfs-root": "sysfsRoot",
+    "--cgroup-root": "cgroupRoot",
+    "--plugin-name": "pluginName",
+    "--plugin-index": "pluginIndex",
+    "--log-level": "logLevel",
+    "--log-format": "logFormat",
+}
+KUBELET_FLAGS: Mapping[str, str] = {
     "--cpu-manager-policy": "cpuManagerPolicy",
     "--cpu-manager-policy-options": "cpuManagerPolicyOptions",
     "--topology-manager-policy": "topologyManagerPolicy",
     "--topology-manager-policy-options": "topologyManagerPolicyOptions",
     "--topology-manager-scope": "topologyManagerScope",
 }
+FLAGS: Mapping[str, str] = {**OWN_FLAGS, **KUBELET_FLAGS}
 """By flag: the key it replaces."""
+
+PATHS = ("--nri-socket", "--state-dir", "--sysfs-root", "--cgroup-root")
+"""Their values may be relative: a shell completes them so."""
 
 
 def values_of(flags: Mapping[str, str]) -> dict[str, Value]:
@@ -30,6 +45,8 @@ def values_of(flags: Mapping[str, str]) -> dict[str, Value]:
 def _value(flag: str, text: str) -> Value:
     if flag.endswith("-options"):
         return _options(flag, text)
+    if flag in PATHS:
+        text = os.path.abspath(text)
     return Scalar(Place(flag), text, "str")
 
 

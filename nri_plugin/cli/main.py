@@ -1,6 +1,8 @@
 """The table of commands. A command's module is imported when it is used, never to list it."""
 
+import difflib
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +11,7 @@ import click
 from nri_plugin import __version__
 
 EXIT_INTERRUPTED = 130
+DID_YOU_MEAN = re.compile(r"[.]? [(]?Did you mean (?:one of: )?(.*?)[?][)]?$")
 EXAMPLES = """\b
 Examples:
   nri-pin demo                               watch a node fill up, no root needed
@@ -54,6 +57,19 @@ class LazyGroup(click.Group):
             raise TypeError(f"{entry.target} is no command")
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first word.
+
+        Raises:
+            UsageError: there is none; names the one that looks like it.
+        """
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(f"no such command '{args[0]}'" + (f", did you mean '{close[0]}'" if close else ""))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - same
         """List the table without importing what it names."""
         with formatter.section("Commands"):
@@ -93,7 +109,7 @@ def run_command_line(args: Sequence[str]) -> int:
 def one_line(error: click.ClickException) -> str:
     """The error in the house's form: one lower-case sentence that ends in what to do next."""
     text = " ".join(error.format_message().split()).rstrip(".")
-    text = text[:1].lower() + text[1:]
+    text = DID_YOU_MEAN.sub(r", did you mean \1", text[:1].lower() + text[1:])
     if isinstance(error, click.UsageError) and error.ctx is not None:
         text += f"; see {error.ctx.command_path} --help"
     return text

@@ -243,7 +243,7 @@ def test_without_a_configuration_the_lines_to_add_are_printed_and_nothing_is_tou
     ("words", "complaint"),
     [
         (("--frobnicate",), "--frobnicate: no such option"),
-        (("--plugin-index", "7"), "must be two digits"),
+        (("--plugin-index", "7"), "expected two digits"),
         (("--log-level", "loud"), "--log-level: expected debug, info, warning, error; found loud"),
         (("--sysfs-root", "/none"), "/none"),
         (("--state-dir", "/dev/null/x"), "choose another state directory"),

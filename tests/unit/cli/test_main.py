@@ -66,6 +66,15 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys) -> None:
     [
         (["bogus"], "nri-pin: no such command 'bogus'; see nri-pin --help\n"),
         (["--bogus"], "nri-pin: no such option '--bogus'; see nri-pin --help\n"),
+        (["rnu"], "nri-pin: no such command 'rnu', did you mean 'run'; see nri-pin --help\n"),
+        (
+            ["state", "shwo"],
+            "nri-pin: no such command 'shwo', did you mean 'show'; see nri-pin state --help\n",
+        ),
+        (
+            ["topology", "--lst"],
+            "nri-pin: no such option '--lst', did you mean '--list'; see nri-pin topology --help\n",
+        ),
         (["install"], "nri-pin: missing option '--plugin-dir'; see nri-pin install --help\n"),
     ],
 )
