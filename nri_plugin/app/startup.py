@@ -22,6 +22,7 @@ from nri_plugin.app.informing import Informant
 from nri_plugin.app.logs import say
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.app.outside_providers import load_hint_providers
+from nri_plugin.app.transport import words
 from nri_plugin.engine import decide
 from nri_plugin.errors import CheckpointError, HostError
 from nri_plugin.host.cgroup import Cgroups
@@ -236,8 +237,7 @@ def lock_state_dir(state_dir: str, wait_s: float = 0.0) -> int:
         Path(state_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        detail = f"{(error.strerror or str(error)).lower()}; choose another state directory with stateDir"
-        raise CheckpointError(str(path), detail) from None
+        raise unusable_state_dir(state_dir, error) from None
     until = time.monotonic() + wait_s
     while not _locks(descriptor):
         if time.monotonic() >= until:
@@ -245,12 +245,23 @@ def lock_state_dir(state_dir: str, wait_s: float = 0.0) -> int:
             os.close(descriptor)
             raise CheckpointError(
                 str(path),
-                f"another agent{holder} works on this state directory; stop it, or choose another with stateDir",
+                f"another agent{holder} works on this state directory; stop it, or give another with --state-dir or stateDir",
             )
         time.sleep(LOCK_PAUSE_S)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def unusable_state_dir(state_dir: str, error: OSError) -> CheckpointError:
+    """Why the lock in it cannot be had, and what to do."""
+    if isinstance(error, PermissionError) and os.geteuid() != 0:
+        return CheckpointError(state_dir, f"{words(error)}; run as root, or give --state-dir DIR")
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return CheckpointError(
+            state_dir, f"{words(error)}, but a directory is needed; give another with --state-dir or stateDir"
+        )
+    return CheckpointError(state_dir, f"{words(error)}; give another directory with --state-dir or stateDir")
 
 
 def _locks(descriptor: int) -> bool:

@@ -15,6 +15,7 @@ from nri_plugin.app.startup import (
     lock_state_dir,
     open_cgroups,
     open_store,
+    unusable_state_dir,
     warn_of_surprises,
 )
 from nri_plugin.errors import CheckpointError, ConfigError, HostError
@@ -161,9 +162,24 @@ def test_the_state_directory_is_made_for_its_owner_alone(tmp_path: Path):
     assert (tmp_path / "a" / "state").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize("below", ["", "/deeper"])
+def test_a_file_for_a_state_directory_is_called_one(tmp_path: Path, below: str):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        CheckpointError, match=rf"^{tmp_path}/file{below}: .*, but a directory is needed; give"
+    ):
+        lock_state_dir(f"{tmp_path}/file{below}")
+
+
+def test_a_user_without_rights_is_told_to_be_root_or_to_name_a_directory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    error = unusable_state_dir("/run/nri-pin", PermissionError(13, "Permission denied"))
+    assert str(error) == "/run/nri-pin: permission denied; run as root, or give --state-dir DIR"
+
+
 def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path):
     (tmp_path / "lock").symlink_to(tmp_path / "target")
-    with pytest.raises(CheckpointError, match="choose another state directory"):
+    with pytest.raises(CheckpointError, match="give another directory with --state-dir"):
         lock_state_dir(str(tmp_path))
     assert not (tmp_path / "target").exists()
 
