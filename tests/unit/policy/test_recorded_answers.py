@@ -1,4 +1,4 @@
-"""Our answers equal what the kubelet was recorded to answer."""
+"""Our answers equal what the kubelet and the NodeResourceTopology scheduler plugin were recorded to answer."""
 
 import os
 from collections import Counter
@@ -24,6 +24,23 @@ AT_LEAST = {
     "topology_manager_misc": 70,
     "unit_cpu": 100,
     "unit_memory": 40,
+    "nrt/effective_request": 40,
+    "nrt/exclusive_resources": 7,
+    "nrt/filter": 150,
+    "nrt/foreign_pod": 5,
+    "nrt/min_avg_distance": 2,
+    "nrt/normalize_score": 80,
+    "nrt/numa_nodes_required": 45,
+    "nrt/numaplacement": 28,
+    "nrt/only_non_numa": 3,
+    "nrt/overreserve_arith": 25,
+    "nrt/overreserve_trace": 30,
+    "nrt/podfingerprint": 26,
+    "nrt/score": 180,
+    "nrt/seed_examples": 2,
+    "nrt/subtract_many_numas": 1,
+    "nrt/subtract_one_numa": 5,
+    "nrt/topology_manager_config": 30,
 }
 
 

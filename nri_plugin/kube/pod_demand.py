@@ -1,0 +1,223 @@
+"""What a pod asks of a node, read from its object: requests by container, QoS class, what it holds alone.
+
+Amounts are thousandths, as in `noderesourcetopology`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from nri_plugin.errors import KubeObjectError
+from nri_plugin.kube.noderesourcetopology import parse_amount
+
+CPU, MEMORY = "cpu", "memory"
+HUGEPAGES = "hugepages-"
+_STORAGE = frozenset({"ephemeral-storage", "storage"})
+
+Amounts = Mapping[str, int]
+Object = Mapping[str, Any]
+
+
+class QoS(StrEnum):
+    """The pod's quality-of-service class."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+class Kind(StrEnum):
+    """What a container is in its pod; the values are what refusals call it."""
+
+    APP = "app-container"
+    INIT = "init-container"
+    SIDECAR = "sidecar-container"
+
+
+def is_native(name: str) -> bool:
+    """Whether Kubernetes itself knows the resource; the others come from device plugins and the like."""
+    return "/" not in name or "kubernetes.io/" in name
+
+
+def is_affine(name: str) -> bool:
+    """Whether every NUMA node has some of it: CPUs, memory, huge pages."""
+    return name in {CPU, MEMORY} or name.startswith(HUGEPAGES)
+
+
+def is_host_level(name: str) -> bool:
+    """Whether it may have no NUMA node at all."""
+    return name in _STORAGE or not is_native(name)
+
+
+@dataclass(frozen=True)
+class ContainerDemand:
+    """One container of the spec."""
+
+    name: str
+    kind: Kind
+    requests: Amounts
+    limits: Amounts = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PodDemand:
+    """A pod.
+
+    Attributes:
+        namespace, name, uid, node, scheduler, phase: of the object, empty where it says nothing.
+        qos: its class.
+        containers: init containers and sidecars in their order, then app containers.
+        overhead: of the runtime class.
+        annotations: of the object.
+    """
+
+    namespace: str
+    name: str
+    uid: str = ""
+    qos: QoS = QoS.BEST_EFFORT
+    containers: tuple[ContainerDemand, ...] = ()
+    overhead: Amounts = field(default_factory=dict)
+    node: str = ""
+    scheduler: str = ""
+    phase: str = ""
+    is_terminating: bool = False
+
+    @property
+    def is_guaranteed(self) -> bool:
+        """Whether CPUs and memory are bound to NUMA nodes for it."""
+        return self.qos is QoS.GUARANTEED
+
+    @cached_property
+    def effective(self) -> dict[str, int]:
+        """What pod scope and accounting charge: the larger of all app and of any init container, and overhead.
+
+        Source: scheduler-plugins, which does not add up sidecars.
+        """
+        return self._effective(sidecars_stay=False)
+
+    @cached_property
+    def effective_with_sidecars(self) -> dict[str, int]:
+        """The same with sidecars beside everything that starts after them.
+
+        Source: Kubernetes, the pod's requests since 1.29. Differs: the scheduler plugin.
+        """
+        return self._effective(sidecars_stay=True)
+
+    @cached_property
+    def asks_for_devices(self) -> bool:
+        """Whether any container, init containers included, requests a resource Kubernetes does not know."""
+        return any(not is_native(name) for container in self.containers for name in container.requests)
+
+    @cached_property
+    def shape(self) -> tuple[object, ...]:
+        """Equal for pods that every node answers alike."""
+        rows = tuple((one.kind, tuple(sorted(one.requests.items()))) for one in self.containers)
+        return self.qos, rows, tuple(sorted(self.overhead.items()))
+
+    def holds_exclusively(self, nrt_names: Iterable[str]) -> bool:
+        """Whether it holds something of one NUMA node alone: listed devices, whole CPUs, memory."""
+        return any(self._exclusive(self._lasting(), frozenset(nrt_names)))
+
+    def _lasting(self) -> Iterator[ContainerDemand]:
+        return (one for one in self.containers if one.kind is not Kind.INIT)
+
+    def _exclusive(self, containers: Iterable[ContainerDemand], listed: frozenset[str]) -> Iterator[bool]:
+        for container in containers:
+            for name, amount in container.requests.items():
+                yield self._is_exclusive(name, amount, listed)
+
+    def _is_exclusive(self, name: str, amount: int, listed: frozenset[str]) -> bool:
+        if not is_native(name):
+            return name in listed
+        if not self.is_guaranteed or amount <= 0:
+            return False
+        return amount % 1000 == 0 if name == CPU else is_affine(name)
+
+    def _effective(self, *, sidecars_stay: bool) -> dict[str, int]:
+        running: dict[str, int] = {}
+        peak: dict[str, int] = {}
+        for container in self.containers:
+            if container.kind is Kind.APP or (container.kind is Kind.SIDECAR and sidecars_stay):
+                _add(running, container.requests)
+                continue
+            beside = running if sidecars_stay else {}
+            for name, amount in container.requests.items():
+                peak[name] = max(peak.get(name, 0), beside.get(name, 0) + amount)
+        total = {name: max(running.get(name, 0), peak.get(name, 0)) for name in [*running, *peak]}
+        _add(total, self.overhead)
+        return total
+
+
+def pod_demand(obj: Object) -> PodDemand:
+    """The demand of a v1 Pod as decoded from JSON.
+
+    Raises:
+        KubeObjectError: the object is not what its schema says.
+    """
+    try:
+        return _pod(obj)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise KubeObjectError(f"the pod is not what its schema says: {error}") from None
+
+
+def _pod(obj: Object) -> PodDemand:
+    metadata, spec, status = (obj.get(part) or {} for part in ("metadata", "spec", "status"))
+    containers = tuple(_containers(spec))
+    told = status.get("qosClass")
+    return PodDemand(
+        namespace=metadata.get("namespace") or "",
+        name=metadata.get("name") or "",
+        uid=metadata.get("uid") or "",
+        qos=QoS(told) if told in set(QoS) else _qos(spec.get("resources"), containers),
+        containers=containers,
+        overhead=_amounts(spec.get("overhead")),
+        node=spec.get("nodeName") or "",
+        scheduler=spec.get("schedulerName") or "",
+        phase=status.get("phase") or "",
+        is_terminating=bool(metadata.get("deletionTimestamp")),
+    )
+
+
+def _containers(spec: Object) -> Iterator[ContainerDemand]:
+    for one in spec.get("initContainers") or ():
+        yield _container(one, Kind.SIDECAR if one.get("restartPolicy") == "Always" else Kind.INIT)
+    for one in spec.get("containers") or ():
+        yield _container(one, Kind.APP)
+
+
+def _container(obj: Object, kind: Kind) -> ContainerDemand:
+    resources = obj.get("resources") or {}
+    return ContainerDemand(
+        obj.get("name") or "", kind, _amounts(resources.get("requests")), _amounts(resources.get("limits"))
+    )
+
+
+def _amounts(obj: Object | None) -> dict[str, int]:
+    return {name: parse_amount(value) for name, value in (obj or {}).items()}
+
+
+def _qos(pod_resources: Object | None, containers: tuple[ContainerDemand, ...]) -> QoS:
+    """Source: Kubernetes, ComputePodQOS: only CPUs and memory count, zero is nothing."""
+    if pod_resources:
+        requests, limits = _amounts(pod_resources.get("requests")), _amounts(pod_resources.get("limits"))
+        containers = (ContainerDemand("", Kind.APP, requests, limits),)
+    requested: dict[str, int] = {}
+    limited: dict[str, int] = {}
+    for container in containers:
+        _add(requested, _counted(container.requests))
+        _add(limited, _counted(container.limits))
+    if not requested and not limited:
+        return QoS.BEST_EFFORT
+    has_limits = all(len(_counted(container.limits)) == 2 for container in containers)
+    return QoS.GUARANTEED if has_limits and requested == limited else QoS.BURSTABLE
+
+
+def _counted(amounts: Amounts) -> dict[str, int]:
+    return {name: amount for name, amount in amounts.items() if name in {CPU, MEMORY} and amount > 0}
+
+
+def _add(total: dict[str, int], amounts: Amounts) -> None:
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0) + amount
