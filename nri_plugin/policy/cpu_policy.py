@@ -23,6 +23,7 @@ from nri_plugin.policy.hints import (
     smallest_size,
     sums_by_mask,
 )
+from nri_plugin.policy.shortfall import by_numa_node
 from nri_plugin.policy.smt_counts import checks_multiple
 from nri_plugin.policy.tables import CPUTables
 
@@ -108,8 +109,9 @@ def _sockets(tables: CPUTables, nodes: int) -> int:
 
 
 def _why(count: int, free_by_node: Mapping[int, int], total_by_node: Mapping[int, int]) -> str:
-    where = ", ".join(f"{node}: {free} of {total_by_node[node]}" for node, free in free_by_node.items())
-    return f"cpu: {count} wanted, {sum(free_by_node.values())} available (by NUMA node {where})"
+    words = {node: f"{free} of {total_by_node[node]}" for node, free in free_by_node.items()}
+    where = by_numa_node(words, free_by_node, total_by_node)
+    return f"cpu: {count} wanted, {sum(free_by_node.values())} available ({where})"
 
 
 def allocate_cpus(

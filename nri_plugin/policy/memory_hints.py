@@ -22,6 +22,7 @@ from nri_plugin.policy.hints import (
 )
 from nri_plugin.policy.memory_reuse import NO_REUSE, Reuse
 from nri_plugin.policy.memory_state import MemoryState
+from nri_plugin.policy.shortfall import by_numa_node
 from nri_plugin.quantity import format_bytes
 from nri_plugin.state import MemoryBlock
 
@@ -134,11 +135,11 @@ def _family(state: MemoryState, request: Mapping[str, int], narrowest: int) -> F
 
 def _why(state: MemoryState, resource: str, size: int) -> str:
     free = state.free(resource)
-    where = ", ".join(
-        f"{node}: {format_bytes(have)}"
-        + (f" grouped with {bits.format_list(state.group[node])}" if grouped else "")
+    words = {
+        node: format_bytes(have)
+        + (f" grouped with {bits.format_list(state.group[node])}" if state.group[node] != 1 << node else "")
         for node, have in free.items()
-        for grouped in [state.group[node] != 1 << node]
-    )
+    }
+    where = by_numa_node(words, free, state.machine.allocatable_of(resource))
     total = format_bytes(sum(free.values()))
-    return f"{resource}: {format_bytes(size)} wanted, {total} free (by NUMA node {where})"
+    return f"{resource}: {format_bytes(size)} wanted, {total} free ({where})"
