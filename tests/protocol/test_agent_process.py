@@ -244,9 +244,9 @@ def test_without_a_configuration_the_lines_to_add_are_printed_and_nothing_is_tou
     [
         (("--frobnicate",), "--frobnicate: no such option"),
         (("--plugin-index", "7"), "expected two digits"),
-        (("--log-level", "loud"), "--log-level: expected debug, info, warning, error; found loud"),
+        (("--log-level", "loud"), "--log-level: expected debug, info, warning or error, found loud"),
         (("--sysfs-root", "/none"), "/none"),
-        (("--state-dir", "/dev/null/x"), "choose another state directory"),
+        (("--state-dir", "/dev/null/x"), "give another with --state-dir"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(site: Site, words: tuple[str, ...], complaint: str):
