@@ -26,7 +26,7 @@ AT_LEAST = {
     "unit_memory": 40,
     "nrt/effective_request": 40,
     "nrt/exclusive_resources": 7,
-    "nrt/filter": 150,
+    "nrt/filter": 130,
     "nrt/foreign_pod": 5,
     "nrt/min_avg_distance": 2,
     "nrt/normalize_score": 80,
