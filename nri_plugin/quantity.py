@@ -56,6 +56,10 @@ def parse_bytes(text: str) -> int:
     return _whole(text, 1)
 
 
+SHORT = 5
+"""Longest exact amount that reads well, such as 512Gi."""
+
+
 def format_bytes(amount: int) -> str:
     """The shortest quantity of exactly `amount` bytes with a binary suffix, for people."""
     for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
@@ -63,6 +67,16 @@ def format_bytes(amount: int) -> str:
         if amount and amount % factor == 0:
             return f"{amount // factor}{suffix}"
     return str(amount)
+
+
+def round_down(amount: int) -> str:
+    """At most `amount` bytes in a few digits, for people: exact where that is short, else in tenths of a unit."""
+    exact = format_bytes(amount)
+    if len(exact) <= SHORT:
+        return exact
+    unit = next(suffix for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki") if amount >= _FACTORS[suffix])
+    tenths = amount * 10 // int(_FACTORS[unit])
+    return f"{tenths // 10}.{tenths % 10}{unit}"
 
 
 def _exponent(text: str, suffix: str) -> Fraction:

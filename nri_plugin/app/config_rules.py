@@ -10,6 +10,7 @@ from nri_plugin.app.config_yaml import Place
 from nri_plugin.errors import ConfigError
 from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy, UncoreCacheFit
 from nri_plugin.policy import option_checks
+from nri_plugin.quantity import format_bytes
 
 PlaceOf = Callable[[str], Place]
 
@@ -139,6 +140,6 @@ def _memory_sums(settings: Settings, evicted_bytes: int, place: Place) -> Iterat
         as_a_whole = _total(settings, resource) + (evicted_bytes if resource == "memory" else 0)
         if by_node != as_a_whole:
             yield place.error(
-                f"{resource} adds up to {by_node} bytes over the NUMA nodes, but kubeReserved + systemReserved + "
-                f"evictionHard keep {float(as_a_whole):.0f} bytes; make the two equal"
+                f"{resource} adds up to {format_bytes(by_node)} over the NUMA nodes, but kubeReserved + systemReserved + "
+                f"evictionHard keep {format_bytes(ceil(as_a_whole))}; make the two equal"
             )

@@ -23,7 +23,7 @@ from nri_plugin.policy.hints import (
 from nri_plugin.policy.memory_reuse import NO_REUSE, Reuse
 from nri_plugin.policy.memory_state import MemoryState
 from nri_plugin.policy.shortfall import by_numa_node
-from nri_plugin.quantity import format_bytes
+from nri_plugin.quantity import format_bytes, round_down
 from nri_plugin.state import MemoryBlock
 
 
@@ -136,10 +136,10 @@ def _family(state: MemoryState, request: Mapping[str, int], narrowest: int) -> F
 def _why(state: MemoryState, resource: str, size: int) -> str:
     free = state.free(resource)
     words = {
-        node: format_bytes(have)
+        node: round_down(have)
         + (f" grouped with {bits.format_list(state.group[node])}" if state.group[node] != 1 << node else "")
         for node, have in free.items()
     }
     where = by_numa_node(words, free, state.machine.allocatable_of(resource))
-    total = format_bytes(sum(free.values()))
+    total = round_down(sum(free.values()))
     return f"{resource}: {format_bytes(size)} wanted, {total} free ({where})"

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from nri_plugin.quantity import format_bytes, parse_bytes, parse_cpu_milli, parse_quantity
+from nri_plugin.quantity import format_bytes, parse_bytes, parse_cpu_milli, parse_quantity, round_down
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,18 @@ def test_a_quantity_is_exact():
 def test_bytes_are_shown_with_the_largest_exact_suffix(size, text):
     assert format_bytes(size) == text
     assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (64 << 30, "64Gi"),
+        (53148 << 20, "51.9Gi"),
+        ((52 << 30) - 1, "51.9Gi"),
+        (1536 << 20, "1.5Gi"),
+    ],
+)
+def test_amounts_for_eyes_are_short_and_never_more_than_there_is(amount, text):
+    assert round_down(amount) == text

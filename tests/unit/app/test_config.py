@@ -384,8 +384,8 @@ def test_static_memory_needs_reserved_memory() -> None:
 def test_reserved_memory_adds_up_to_what_the_node_keeps_with_the_default_eviction_threshold() -> None:
     load_text(static_memory("memory: 1124Mi", "kubeReserved: {memory: 1Gi}\n"), "f")
     error = error_of(static_memory("memory: 1Gi", "kubeReserved: {memory: 1Gi}\n"))
-    assert "f:3:1: reservedMemory: memory adds up to 1073741824 bytes" in error
-    assert "keep 1178599424 bytes" in error
+    assert "f:3:1: reservedMemory: memory adds up to 1Gi" in error
+    assert "keep 1124Mi;" in error
 
 
 def test_a_list_of_eviction_thresholds_replaces_the_default() -> None:

@@ -91,4 +91,4 @@ reservedSystemCPUs: "0"
 
 def test_eviction_keeps_its_default_beside_a_list_without_memory_only_when_they_are_merged() -> None:
     assert load_text(MEMORY + "mergeDefaultEvictionSettings: true\n", "f").options.reserved_memory
-    assert "evictionHard keep 0 bytes" in error_of(MEMORY)
+    assert "evictionHard keep 0;" in error_of(MEMORY)
