@@ -176,7 +176,7 @@ def load_state(file: CheckpointFile, log: logging.Logger) -> State:
         say(
             log,
             logging.ERROR,
-            "the checkpoint is damaged and was set aside",
+            "the checkpoint cannot be used and was set aside",
             kept_aside=loaded.kept_aside,
             rebuilt_from=source,
             err=loaded.reason,

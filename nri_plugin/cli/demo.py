@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from nri_plugin.cli.demo_report import JSONReport, Report, TextReport
-from nri_plugin.cli.output import format_option
+from nri_plugin.cli.output import columns, format_option, wants_colour
 from nri_plugin.cli.state_report import findings
 from nri_plugin.errors import NriPinError
 from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
@@ -30,6 +30,9 @@ from nri_plugin.simulator.stage import Stage, described, stage
 from nri_plugin.simulator.steps import Say
 
 DEFAULT_MACHINE = "demo"
+NARROWEST, NARROW, WIDEST = 40, 80, 100
+"""Columns: least and most that are written for, and those of a file."""
+
 PAUSE_S = 0.3
 """Between paragraphs, for a reader at a terminal."""
 
@@ -120,12 +123,10 @@ def new_report(scenario: Scenario, output_format: str, *, fast: bool, no_color: 
     """Where the demo is told."""
     if output_format == "json":
         return JSONReport(scenario)
-    is_terminal = sys.stdout.isatty()
-    colour = is_terminal and not no_color and not os.environ.get("NO_COLOR")
-    width = min(shutil.get_terminal_size().columns, 100) if is_terminal else 80
-    return TextReport(
-        scenario, width=width, colour=colour, pause=no_pause if fast or not is_terminal else pause
-    )
+    width = max(min(columns() or NARROW, WIDEST), NARROWEST)
+    colour = wants_colour() and not no_color
+    hurried = fast or not sys.stdout.isatty()
+    return TextReport(scenario, width=width, colour=colour, pause=no_pause if hurried else pause)
 
 
 def play(scenario: Scenario, report: Report, keep: Path | None) -> None:

@@ -1,5 +1,8 @@
 """What the commands share when they print: the format option and the console."""
 
+import os
+import shutil
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +26,18 @@ def format_option(*formats: str) -> Callable[[F], F]:
         show_default=True,
         help="How the answer is written.",
     )
+
+
+def wants_colour() -> bool:
+    """Colours only on a terminal that can show them, and never with NO_COLOR. Source: no-color.org."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def columns() -> int | None:
+    """The width to write for: COLUMNS where it is set, else the terminal's; None where there is no terminal."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return shutil.get_terminal_size().columns
+    return None
 
 
 def console() -> "Console":

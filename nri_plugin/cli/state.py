@@ -7,11 +7,11 @@ import os
 
 import click
 
-from nri_plugin.cli.output import format_option
+from nri_plugin.cli.output import columns, format_option
 from nri_plugin.cli.state_report import findings, show_json, show_text
 from nri_plugin.errors import CheckpointError, HostError
 from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME, read_checkpoint
-from nri_plugin.host.checkpoint_format import Checkpoint
+from nri_plugin.host.checkpoint_format import Checkpoint, OtherVersionError
 
 EXIT_FINDINGS = 1
 
@@ -55,8 +55,10 @@ def show(state_dir: str, path: str | None, output_format: str) -> None:
     """
     source = path or os.path.join(state_dir, FILE_NAME)
     checkpoint = _read(source)
-    write = show_json if output_format == "json" else show_text
-    click.echo(write(source, checkpoint))
+    if output_format == "json":
+        click.echo(show_json(source, checkpoint))
+    else:
+        click.echo(show_text(source, checkpoint, columns()))
 
 
 @command.command(epilog=VERIFY_EXAMPLES)
@@ -111,11 +113,24 @@ def _report(source: str, checkpoint: Checkpoint, found: list[str], output_format
     )
 
 
+def _what_to_do(error: CheckpointError) -> str:
+    if isinstance(error.__cause__, PermissionError):
+        return "run as root"
+    if isinstance(error.__cause__, OtherVersionError):
+        return "show it with the nri-pin that wrote it"
+    if isinstance(error.__cause__, OSError):
+        return "name the agent's --state-dir, or a checkpoint with --file"
+    return (
+        "nothing has to be done or deleted: the agent writes a new one at its next change, and at its next start "
+        "sets this one aside and rebuilds from the one before it or from the runtime"
+    )
+
+
 def _read(path: str) -> Checkpoint:
     try:
         checkpoint = read_checkpoint(path)
     except CheckpointError as error:
-        raise UnreadableError(str(error)) from error
+        raise UnreadableError(f"{error}; {_what_to_do(error)}") from error
     if checkpoint is None:
         raise UnreadableError(
             f"{path}: there is no checkpoint; name the agent's --state-dir, or start the agent"

@@ -1,6 +1,8 @@
 """What `nri-pin state` says about a checkpoint: as a table, as JSON, as findings."""
 
 import json
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,12 +36,20 @@ def show_json(source: str, checkpoint: Checkpoint) -> str:
     return json.dumps(report, indent=2)
 
 
-def show_text(source: str, checkpoint: Checkpoint) -> str:
-    """The table of containers and, below it, what belongs to nobody in particular."""
+def show_text(source: str, checkpoint: Checkpoint, width: int | None = None) -> str:
+    """The containers and, below them, what belongs to nobody in particular.
+
+    Args:
+        source: the name of the file.
+        checkpoint: what it says.
+        width: columns for the containers; where a table is wider, they are told line by line. None for no limit.
+    """
     state, facts = checkpoint.state, checkpoint.facts
     pool = shared_pool(checkpoint)
     rows = [_row(state, record, pool, facts) for record in _in_order(state)]
     lines = _table([COLUMNS, *rows])
+    if width is not None and max(map(len, lines)) > width:
+        lines = [line for row in rows for line in _stacked(row, width)]
     lines += [
         f"unplaced: {_name(state, record)}: {record.unplaced}"
         for record in _in_order(state)
@@ -74,6 +84,7 @@ def findings(checkpoint: Checkpoint, root: str | None, cgroup_root: str | None) 
         if not allocation.cpus <= node.topology.online
     ]
     found += [f"{key} is promised CPUs or memory but its pod is not known" for key in _without_pod(state)]
+    found = [_with_names(state, text) for text in found]
     return found + ([] if cgroup_root is None else _drift(state, node, cgroup_root))
 
 
@@ -216,6 +227,31 @@ def _without_pod(state: State) -> list[str]:
 def _name(state: State, record: ContainerRecord) -> str:
     pod = state.pods.get(record.pod_uid)
     return f"{pod.namespace}/{pod.name}/{record.name}" if pod else f"{record.pod_uid}/{record.name}"
+
+
+def _with_names(state: State, text: str) -> str:
+    """The text with namespace and pod in place of the uids of pods that are known."""
+
+    def name(match: re.Match[str]) -> str:
+        pod = state.pods.get(match[1])
+        return f"{pod.namespace}/{pod.name}/" if pod else match[0]
+
+    return re.sub(r"(?<![^\s])([^\s/]+)/", name, text)
+
+
+def _stacked(row: Sequence[str], width: int) -> list[str]:
+    """One container on lines of its own, for narrow terminals; a word that is wider than the terminal stays whole."""
+    facts = "  ".join(f"{head.lower()} {cell}" for head, cell in zip(COLUMNS[3:], row[3:], strict=True))
+    indent = "  "
+    lines = textwrap.wrap(
+        facts,
+        max(width, 20),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return ["/".join(row[:3]), *lines]
 
 
 def _table(rows: Sequence[Iterable[str]]) -> list[str]:

@@ -1,7 +1,6 @@
 """`nri-pin topology`: the machine as placements see it, for people and for programs."""
 
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -11,7 +10,7 @@ from typing import Any
 import click
 
 from nri_plugin import bits
-from nri_plugin.cli.output import format_option
+from nri_plugin.cli.output import format_option, wants_colour
 from nri_plugin.cli.picture import draw, in_encoding, memory_text
 from nri_plugin.topology import NUMANode, Topology
 
@@ -107,8 +106,7 @@ def _facts(root: str | None, machine: str | None) -> dict[str, Any]:
 
 
 def _text(topology: Topology, width: int) -> str:
-    wants_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    picture = draw(topology, width=width, colour=wants_colour)
+    picture = draw(topology, width=width, colour=wants_colour())
     table = distance_table(topology, width)
     return "\n".join([textwrap.fill(summary(topology), width), picture, *([table] if table else [])])
 

@@ -154,6 +154,10 @@ def _head(generation: int, facts: NodeFacts | None) -> bytes:
     return head.encode("ascii") + _node_line(facts) + b",\n"
 
 
+class OtherVersionError(ValueError):
+    """The checkpoint of another release: whole, and not for this one."""
+
+
 _decoder = msgspec.json.Decoder(Document)
 
 
@@ -187,7 +191,7 @@ def _check_version(data: bytes) -> None:
     if match is None:
         raise ValueError(f"it does not begin as an {FORMAT} does")
     if int(match[1]) != VERSION:
-        raise ValueError(
+        raise OtherVersionError(
             f"it has version {int(match[1])} and this program ({__version__}) reads version {VERSION}"
         )
 

@@ -173,19 +173,19 @@ def test_verify_of_sound_promises_exits_0_with_the_counts(directory: Path) -> No
 FINDINGS = {
     "two promises of one CPU": (
         STATE.with_allocation("u2/web", Allocation(CPUSet.of(3))),
-        "CPU 3 is exclusive to both u1/db and u2/web",
+        "CPU 3 is exclusive to both shop/db-0/db and shop/web-0/web",
     ),
     "a reserved CPU": (
         STATE.with_allocation("u2/web", Allocation(CPUSet.of(0))),
-        "reserved CPU 0 is exclusive to u2/web",
+        "reserved CPU 0 is exclusive to shop/web-0/web",
     ),
     "a CPU that is not online": (
         STATE.with_allocation("u2/web", Allocation(CPUSet.of(15, 16))),
-        "CPUs 16 of u2/web are not online",
+        "CPUs 16 of shop/web-0/web are not online",
     ),
     "a NUMA node without memory": (
         STATE.with_allocation("u2/web", Allocation(CPUSet.of(15), NodeMask.of(7))),
-        "u2/web is bound to NUMA nodes without memory",
+        "shop/web-0/web is bound to NUMA nodes without memory",
     ),
     "a promise to a pod that is gone": (
         STATE.with_allocation("u9/x", Allocation(CPUSet.of(15))),
@@ -213,7 +213,7 @@ def test_verify_finds_contradictions_without_knowing_the_machine(tmp_path: Path)
 def test_verify_json_lists_the_findings(tmp_path: Path) -> None:
     save(tmp_path, STATE.with_allocation("u2/web", Allocation(CPUSet.of(3))), a_node())
     report = json.loads(run("verify", tmp_path, "-o", "json").output)
-    assert report["findings"] == ["CPU 3 is exclusive to both u1/db and u2/web"]
+    assert report["findings"] == ["CPU 3 is exclusive to both shop/db-0/db and shop/web-0/web"]
     assert report["generation"] == 1
 
 
@@ -234,7 +234,7 @@ def test_verify_judges_by_the_machine_that_is_named(directory: Path, tmp_path: P
     four_cpus(tmp_path / "machine")
     result = run("verify", directory, "--root", str(tmp_path / "machine"))
     assert result.exit_code == 1
-    assert result.output.splitlines()[0] == "CPUs 8 of u1/next are not online"
+    assert result.output.splitlines()[0] == "CPUs 8 of shop/db-0/next are not online"
 
 
 def test_verify_exits_2_when_the_machine_cannot_be_read(directory: Path, tmp_path: Path) -> None:
@@ -283,3 +283,33 @@ def test_verify_looks_only_at_running_containers(tmp_path: Path) -> None:
     save(tmp_path / "state", created, a_node())
     tree = cgroup_tree(tmp_path / "cgroup")
     assert run("verify", tmp_path / "state", "--cgroup-root", str(tree)).exit_code == 0
+
+
+def test_what_cannot_be_read_ends_in_what_to_do(directory: Path) -> None:
+    file = directory / "state.json"
+    whole = file.read_text()
+    file.write_text(whole.replace('"version":1', '"version":99', 1))
+    other = run("show", directory).output
+    assert "version 99" in other
+    assert other.rstrip().endswith("; show it with the nri-pin that wrote it")
+    file.write_text(whole[:-20])
+    assert "nothing has to be done or deleted: the agent writes a new one" in run("verify", directory).output
+    file.unlink()
+    file.symlink_to("elsewhere")
+    assert "name the agent's --state-dir" in run("verify", directory).output
+
+
+def test_a_narrow_terminal_gets_a_container_line_by_line(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = run("show", directory).output.splitlines()
+    assert lines[:3] == [
+        "shop/db-0/db",
+        "  phase running  kind exclusive  cpus 2-3  numa 0  mems 0",
+        "shop/web-0/web",
+    ]
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run("show", directory).output.startswith("NAMESPACE")
+    monkeypatch.delenv("COLUMNS")
+    assert run("show", directory).output.startswith("NAMESPACE")

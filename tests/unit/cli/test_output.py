@@ -1,0 +1,48 @@
+import sys
+
+import pytest
+
+from nri_plugin.cli.output import columns, wants_colour
+
+
+class Out:
+    def __init__(self, *, terminal: bool) -> None:
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COLUMNS", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "colour"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (False, {"COLUMNS": "120"}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_colours_are_for_terminals_that_show_them(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, environment: dict[str, str], colour: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Out(terminal=terminal))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert wants_colour() is colour
+
+
+def test_what_is_piped_has_no_width_but_the_one_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Out(terminal=False))
+    assert columns() is None
+    monkeypatch.setenv("COLUMNS", "60")
+    assert columns() == 60
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert columns() is None
