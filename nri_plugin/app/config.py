@@ -3,8 +3,7 @@
 A configuration is taken whole or not at all: every wrong value is listed with its place, and nothing is touched.
 """
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from nri_plugin.app.config_flags import values_of
 from nri_plugin.app.config_keys import KEYS, Settings
 from nri_plugin.app.config_kubelet import memory_node_place
 from nri_plugin.app.config_pasted import KIND, OTHER_KEYS, own_part
-from nri_plugin.app.config_rules import reserved_cpu_count, topology_choice, violations
+from nri_plugin.app.config_rules import HOST_MOUNT, present, reserved_cpu_count, topology_choice, violations
 from nri_plugin.app.config_values import KNOWN_ARE, unknown
 from nri_plugin.app.config_yaml import Place, Section
 from nri_plugin.cpuset import CPUSet
@@ -27,9 +26,6 @@ from nri_plugin.policy.option_checks import TopologyChoice, check_nodes, check_s
 from nri_plugin.topology import Topology
 
 DEFAULT_PATH = "/etc/nri-pin/config.yaml"
-HOST_MOUNT = "/host"
-"""Where a container of ours sees the host's /sys; see deploy/daemonset.yaml."""
-
 EXPORTER_SOCKET = "exporter.sock"
 """Its name in the state directory, which both processes mount."""
 
@@ -250,9 +246,9 @@ def _config(settings: Settings, tree: Section, passed_over: tuple[str, ...]) -> 
         nri_socket=settings.nri_socket,
         plugin_name=settings.plugin_name,
         plugin_index=settings.plugin_index,
-        sysfs_root=settings.sysfs_root or next(_present(HOST_MOUNT, "/sys/devices/system/cpu"), "/"),
+        sysfs_root=settings.sysfs_root or next(present(HOST_MOUNT, "/sys/devices/system/cpu"), "/"),
         cgroup_root=settings.cgroup_root
-        or f"{next(_present(HOST_MOUNT, '/sys/fs/cgroup'), '')}/sys/fs/cgroup",
+        or f"{next(present(HOST_MOUNT, '/sys/fs/cgroup'), '')}/sys/fs/cgroup",
         device_hints=settings.device_hints,
         exporter_socket=settings.exporter_socket or f"{settings.state_dir}/{EXPORTER_SOCKET}",
         metrics_bind_address=settings.metrics_bind_address,
@@ -262,11 +258,6 @@ def _config(settings: Settings, tree: Section, passed_over: tuple[str, ...]) -> 
         written=tree,
         passed_over=passed_over,
     )
-
-
-def _present(mount: str, below: str) -> Iterator[str]:
-    if os.path.isdir(mount + below):
-        yield mount
 
 
 def _options(settings: Settings) -> Options:

@@ -1,16 +1,23 @@
 """The kubelet's checks that involve more than one key."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from math import ceil
 
+from nri_plugin import bits
 from nri_plugin.app.config_keys import DEFAULT_EVICTION_BYTES, Settings
 from nri_plugin.app.config_yaml import Place
 from nri_plugin.errors import ConfigError
 from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy, UncoreCacheFit
 from nri_plugin.policy import option_checks
 from nri_plugin.quantity import format_bytes
+
+HOST_MOUNT = "/host"
+"""Where a container of ours sees the host's /sys; see deploy/daemonset.yaml."""
+
+NODE_DIR = "/sys/devices/system/node"
 
 PlaceOf = Callable[[str], Place]
 
@@ -115,11 +122,42 @@ def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError
             "write the amount, such as 100Mi"
         )
         return
+    if not settings.reserved_memory and _kept_bytes(settings):
+        yield place.error(
+            "Static needs reservedMemory, as much as kubeReserved + systemReserved + evictionHard keep; add these "
+            f"lines:\n{_memory_lines(settings)}"
+        )
+        return
     try:
         option_checks.check_reserved_memory(settings.reserved_memory)
         yield from _memory_sums(settings, eviction_bytes(settings), place)
     except ConfigError as error:
         yield place.error(error.detail)
+
+
+def _memory_lines(settings: Settings) -> str:
+    """The smallest reservedMemory that goes with the rest, on the first NUMA node with memory."""
+    node = first_memory_node(settings.sysfs_root or next(present(HOST_MOUNT, NODE_DIR), "/"))
+    return f"reservedMemory:\n- numaNode: {node}\n  limits: {{memory: {format_bytes(_kept_bytes(settings))}}}"
+
+
+def _kept_bytes(settings: Settings) -> int:
+    return ceil(_total(settings, "memory")) + eviction_bytes(settings)
+
+
+def first_memory_node(root: str) -> int:
+    """The lowest NUMA node with memory below a root; 0 where the kernel does not say."""
+    try:
+        with open(f"{root}{NODE_DIR}/has_memory", encoding="ascii") as file:
+            return max(0, bits.lowest(bits.parse_list(file.read())))
+    except (OSError, ValueError):
+        return 0
+
+
+def present(mount: str, below: str) -> Iterator[str]:
+    """The mount, when there is such a folder below it."""
+    if os.path.isdir(mount + below):
+        yield mount
 
 
 def eviction_bytes(settings: Settings) -> int:

@@ -173,6 +173,8 @@ def text(value: Value) -> str:
     found = scalar(value)
     if found.kind == "str":
         return found.text
+    if found.kind == "null" and not found.text:
+        raise found.place.error("there is nothing behind the key; write a value, or remove the key")
     raise found.place.error(f"expected a word, found {as_read(found)}; put it in quotes")
 
 

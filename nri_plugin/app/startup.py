@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from nri_plugin.app.checkpoint_writer import CheckpointWriter
-from nri_plugin.app.config import HOST_MOUNT, Config
+from nri_plugin.app.config import Config
+from nri_plugin.app.config_rules import HOST_MOUNT
 from nri_plugin.app.effects import Effects
 from nri_plugin.app.handler import CheckpointStore, Handler
 from nri_plugin.app.informing import Informant

@@ -146,6 +146,10 @@ def test_a_folder_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None
         ("cpuManagerPolic: static", "f:1:1: cpuManagerPolic: unknown key; did you mean cpuManagerPolicy?"),
         ("zzz: 1", "f:1:1: zzz: unknown key; known are cpuManagerPolicy, "),
         ("cpuManagerPolicy: Static", "f:1:19: cpuManagerPolicy: expected none or static, found Static"),
+        (
+            "reservedSystemCPUs:",
+            "f:1:20: reservedSystemCPUs: there is nothing behind the key; write a value, or",
+        ),
         ("cpuManagerPolicy:", "f:1:18: cpuManagerPolicy: expected none or static, found nothing"),
         ("memoryManagerPolicy: static", "f:1:22: memoryManagerPolicy: expected None or Static, found static"),
         (
@@ -377,7 +381,24 @@ def static_memory(reserved: str, rest: str = "") -> str:
 
 
 def test_static_memory_needs_reserved_memory() -> None:
-    assert "Static needs memory kept for the system" in error_of(f"memoryManagerPolicy: Static\n{SMALLEST}")
+    nothing_kept = "evictionHard: {memory.available: 0}\nmemoryManagerPolicy: Static\n"
+    assert "Static needs memory kept for the system" in error_of(nothing_kept + SMALLEST)
+
+
+def test_static_memory_alone_is_refused_with_lines_that_work_when_they_are_added(tmp_path: Path) -> None:
+    nodes = tmp_path / "sys/devices/system/node"
+    nodes.mkdir(parents=True)
+    (nodes / "has_memory").write_text("2-3\n", encoding="ascii")
+    text = f"memoryManagerPolicy: Static\nkubeReserved: {{memory: 1Gi}}\nsysfsRoot: {tmp_path}\n{SMALLEST}"
+    first, *lines = error_of(text).splitlines()
+    assert first.startswith("f:1:1: memoryManagerPolicy: Static needs reservedMemory")
+    assert first.endswith("add these lines:")
+    rows = load_text(text + "\n".join(lines), "f").options.reserved_memory
+    assert rows == (ReservedMemory(NUMANodeID(2), "memory", (1 << 30) + (100 << 20)),)
+
+
+def test_without_a_list_of_nodes_with_memory_the_lines_name_node_0(tmp_path: Path) -> None:
+    assert "- numaNode: 0" in error_of(f"memoryManagerPolicy: Static\nsysfsRoot: {tmp_path}\n{SMALLEST}")
     assert "Static needs memory kept for the system" in error_of(static_memory("hugepages-2Mi: 2Mi"))
 
 
