@@ -11,6 +11,7 @@ from itertools import accumulate
 from operator import add, le
 
 from nri_plugin.policy.clusters import Layout
+from nri_plugin.policy.joints import joints_of
 from nri_plugin.policy.ways import Chooser, Way
 
 
@@ -27,7 +28,7 @@ class Apart:
         self._chooser = chooser
         places = [place for place, cluster in enumerate(layout.clusters) if cluster.nodes & chooser.nodes]
         places.sort(key=lambda place: sum(sorted(layout.apart[place][n] for n in places)[: chooser.count]))
-        self._ways = [chooser.ways_of(layout.clusters[place]) for place in places]
+        self._ways = [chooser.ways_of(joints_of(layout.clusters[place], chooser.nodes)) for place in places]
         self._apart = [[layout.apart[one][other] * chooser.unit for other in places] for one in places]
         self._near = cache(self._nearest)
         self._least_use = cache(self._least_uses)
@@ -60,6 +61,8 @@ class Apart:
                 self._decide(place + 1, left - count, Way(cost, use), further)
 
     def _fits(self, place: int, left: int, so_far: Way) -> bool:
+        if not self._chooser.limits:
+            return True
         least = self._least_use(place)
         return left < len(least) and all(map(le, map(add, so_far.use, least[left]), self._chooser.limits))
 

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from nri_plugin import bits
 from nri_plugin.policy.apart import Apart
 from nri_plugin.policy.budget import Budget, BudgetSpentError
+from nri_plugin.policy.clusters import Cluster, Layout
 from nri_plugin.policy.hints import Family
+from nri_plugin.policy.joints import joints_of
 from nri_plugin.policy.leaving import Limit, limits_of, ways_to_leave
 from nri_plugin.policy.order import Order
+from nri_plugin.policy.prices import Prices
 from nri_plugin.policy.tie_break import Share
 from nri_plugin.policy.ways import Chooser, Item, Way
 
@@ -79,8 +82,29 @@ class _Search:
         items = {node: self._item(node, limits, goal) for node in bits.iterate(self._region.common)}
         spares = [limit.spare for limit in limits] + ([-goal] if goal else [])
         chooser = Chooser(items, self._region.size, spares, self._unit, self._budget)
-        further <<= self._width
-        apart = Apart(chooser, self._order.layout_of(self._region.common), self._cost(self.best) - further)
+        layout = self._order.layout_of(self._region.common)
+        if len(layout.clusters) == 1:
+            return self._in_one(chooser, layout.clusters[0], further)
+        return self._in_many(chooser, layout, further)
+
+    def _in_one(self, chooser: Chooser, cluster: Cluster, further: int) -> bool:
+        """Whether the best set of a machine built in levels is possible, and thus is `best`, or one before."""
+        joints = joints_of(cluster, chooser.nodes)
+        prices = Prices(chooser, joints, self._width)
+        if not chooser.limits:
+            offer = prices.offer()
+            return offer is None or self._improves(offer.nodes)
+        prices.improve(self._value(further), self._improves)
+        best = chooser.ways_of(joints, prices.bound(self._value(further))).get(self._region.size)
+        return best is None or self._improves(best[0].cost)
+
+    def _value(self, further: int) -> int:
+        """What the best set so far costs, its mask left aside."""
+        return (self._cost(self.best) >> self._width) - further
+
+    def _in_many(self, chooser: Chooser, layout: Layout, further: int) -> bool:
+        """The same on any other machine."""
+        apart = Apart(chooser, layout, self._cost(self.best) - (further << self._width))
         try:
             apart.search()
         finally:
@@ -88,6 +112,7 @@ class _Search:
         return is_possible
 
     def _improves(self, cost: int) -> bool:
+        """Whether the set that costs that is possible; it is the best then, unless there was a better one."""
         mask = cost & (1 << self._width) - 1
         if self._region.holds(mask):
             self.best = min(self.best, mask, key=self._order.of)

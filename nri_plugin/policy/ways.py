@@ -1,21 +1,21 @@
-"""The best ways of taking 0, 1, 2... nodes out of a cluster.
+"""The best ways of taking 0, 1, 2... nodes out of a cluster, when taking and leaving use things up.
 
-What a choice costs is one number, so made that less is better in every respect (`order.py`). What it
+What a choice costs is one number, so made that less is better in every respect (`closest.py`). What it
 uses up is a tuple of numbers, one for each limit that must not be overstepped. Of all ways to take the
 same number of nodes only those are kept that no cheaper one matches in every use; and where whatever
-happens outside the cluster can no longer overstep a limit, its use does not count any more. So with
-limits that are far away one way remains, and with limits that are near few are feasible.
+happens outside the cluster can no longer overstep a limit, all uses of it are alike. So with limits that
+are far away one way remains, and with limits that are near few are feasible.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import add, le
+from operator import add, le, mul, sub
 from typing import NamedTuple
 
 from nri_plugin import bits
 from nri_plugin.policy.budget import Budget
-from nri_plugin.policy.clusters import Cluster
+from nri_plugin.policy.joints import Joint
 
 
 class Way(NamedTuple):
@@ -23,23 +23,60 @@ class Way(NamedTuple):
 
     Attributes:
         cost: the less the better; the costs of disjoint sets of nodes add up, beside their distance.
-        use: by limit, what it takes of it.
+        use: by limit, what it takes of it; less, where it can no longer overstep it.
+        paid: what it costs when its use is paid for (`prices.py`); adds up like the cost.
     """
 
     cost: int
     use: tuple[int, ...]
+    paid: int = 0
 
 
 Ways = dict[int, list[Way]]
 """By how many nodes are taken: the ways worth keeping, by ascending cost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """A node, and what can be done with it: one way of `taken`, or one of `left`."""
 
     taken: tuple[Way, ...]
     left: tuple[Way, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Tells ways that can lead to something good enough, by what they cost when uses are paid for.
+
+    Attributes:
+        prices: by limit, what one unit of use costs.
+        fine: costs are counted in fractions then, two to this power.
+        width: lowest bits of a cost that are its mask, and are not paid for.
+        unit: what one unit of distance costs then.
+        rows: by joint, by how many nodes it takes: what the others cost at least then.
+        limit: what a whole may cost then.
+    """
+
+    prices: tuple[int, ...]
+    fine: int
+    width: int
+    unit: int
+    rows: Sequence[Sequence[int]]
+    limit: int
+
+    def paid(self, way: Way) -> int:
+        """What a way of one node costs then."""
+        return paid(way, self.prices, self.fine, self.width)
+
+    def passes(self, place: int, count: int, ways: list[Way]) -> list[Way]:
+        """Those ways of the joint at `place` to take `count` nodes that may be part of a good whole."""
+        left = self.limit - self.rows[place][count]
+        return [way for way in ways if way.paid <= left]
+
+
+def paid(way: Way, prices: Sequence[int], fine: int, width: int) -> int:
+    """What a way costs, its mask left aside, when each unit of its use has a price."""
+    used: int = sum(map(mul, prices, way.use))
+    return (way.cost >> width << fine) + used
 
 
 class Chooser:
@@ -51,6 +88,7 @@ class Chooser:
         limits: what all uses may add up to.
         unit: cost of one unit of distance.
         budget: counts each pair of ways looked at.
+        nodes: mask of the items.
     """
 
     def __init__(
@@ -62,71 +100,82 @@ class Chooser:
         self.unit = unit
         self.budget = budget
         self.nodes = bits.from_ids(items)
-        self._extremes = [
-            {node: _extremes(item, number) for node, item in items.items()} for number in range(len(limits))
-        ]
+        self._least = [_Extreme(items, number, min) for number in range(len(limits))]
+        self._most = [_Extreme(items, number, max) for number in range(len(limits))]
         self._floors = [
-            min(0, limit - sum(max(0, one.most_left, one.most_taken) for one in by_node.values()))
-            for limit, by_node in zip(limits, self._extremes, strict=True)
+            min(0, limit - of_limit.largest()) for limit, of_limit in zip(limits, self._most, strict=True)
         ]
 
-    def ways_of(self, cluster: Cluster) -> Ways:
-        """The ways with the nodes of a cluster; those that are no items are not there."""
-        if not cluster.parts:
-            item = self.items[bits.lowest(cluster.nodes)]
-            return self._kept(cluster.nodes, {0: [*item.left], 1: [*item.taken]})
-        parts = [
-            (part.nodes & self.nodes, self.ways_of(part)) for part in cluster.parts if part.nodes & self.nodes
-        ]
-        while len(parts) > 1:
-            pairs = zip(parts[::2], parts[1::2], strict=False)
-            rest = parts[len(parts) & ~1 :]
-            parts = [self._pair(one, other, cluster.apart * self.unit) for one, other in pairs] + rest
-        return parts[0][1]
+    def ways_of(self, joints: Sequence[Joint], bound: Bound | None = None) -> Ways:
+        """The ways with the nodes of the last joint that may be part of a whole, and of a good one."""
+        found: list[Ways] = []
+        for place, joint in enumerate(joints):
+            if joint.one < 0:
+                ways = _of_item(self.items[bits.lowest(joint.nodes)], bound)
+            else:
+                ways = self._joined(joint, found[joint.one], found[joint.other], bound)
+            found.append(self._kept(joint.nodes, ways, place, bound))
+        return found[-1]
 
     def least_use_outside(self, nodes: int) -> list[tuple[int, ...]]:
         """By how many nodes outside of the mask are taken: what all those use at least of each limit."""
-        rooms = [_Room.outside(by_node, nodes).least for by_node in self._extremes]
-        outside = (self.nodes & ~nodes).bit_count()
-        return [tuple(room[count] for room in rooms) for count in range(outside + 1)]
+        return list(zip(*(of_limit.outside(nodes) for of_limit in self._least), strict=True))
 
-    def _pair(self, one: tuple[int, Ways], other: tuple[int, Ways], apart: int) -> tuple[int, Ways]:
-        nodes = one[0] | other[0]
-        outside = len(self.items) - nodes.bit_count()
+    def _joined(self, joint: Joint, one: Ways, other: Ways, bound: Bound | None) -> Ways:
+        apart = joint.apart * self.unit
+        paid = joint.apart * bound.unit if bound else 0
+        outside = len(self.items) - joint.nodes.bit_count()
         ways: Ways = {}
-        for few, these in one[1].items():
-            for more, those in other[1].items():
+        for few, these in one.items():
+            for more, those in other.items():
                 if self.count - outside <= few + more <= self.count:
                     self.budget.step(len(these) * len(those))
-                    ways.setdefault(few + more, []).extend(_products(these, those, few * more * apart))
-        return nodes, self._kept(nodes, ways)
+                    pairs = few * more
+                    ways.setdefault(few + more, []).extend(
+                        _products(these, those, pairs * apart, pairs * paid)
+                    )
+        return ways
 
-    def _kept(self, nodes: int, ways: Ways) -> Ways:
+    def _kept(self, nodes: int, ways: Ways, place: int, bound: Bound | None) -> Ways:
         if not self.limits:
             return {count: [min(found)] for count, found in ways.items() if found}
-        rooms = [_Room.outside(by_node, nodes) for by_node in self._extremes]
+        least = self.least_use_outside(nodes)
+        most = list(zip(*(of_limit.outside(nodes) for of_limit in self._most), strict=True))
         kept = {}
         for count, found in ways.items():
-            taken_outside = self.count - count
-            if 0 <= taken_outside <= len(self.items) - nodes.bit_count():
-                kept[count] = _undominated(self._possible(found, rooms, taken_outside))
+            outside = self.count - count
+            if 0 <= outside < len(least):
+                good = bound.passes(place, count, found) if bound else found
+                kept[count] = _undominated(self._fitting(good, least[outside], most[outside]))
         return {count: found for count, found in kept.items() if found}
 
-    def _possible(self, ways: Iterable[Way], rooms: Sequence["_Room"], outside: int) -> list[Way]:
-        """Those that can stay within the limits; a use that cannot overstep its limit any more sinks."""
-        least = [limit - room.least[outside] for limit, room in zip(self.limits, rooms, strict=True)]
-        most = [limit - room.most[outside] for limit, room in zip(self.limits, rooms, strict=True)]
-        found = []
-        for cost, use in ways:
-            if all(map(le, use, least)):
-                sunk = zip(use, most, self._floors, strict=True)
-                found.append(Way(cost, tuple(floor if used <= safe else used for used, safe, floor in sunk)))
-        return found
+    def _fitting(self, ways: Iterable[Way], least: tuple[int, ...], most: tuple[int, ...]) -> list[Way]:
+        """Those that can stay within the limits, given what all other nodes use at least and at most."""
+        room = tuple(map(sub, self.limits, least))
+        safe = tuple(map(sub, self.limits, most))
+        return [
+            Way(cost, tuple(map(_sunk, use, safe, self._floors)), paid)
+            for cost, use, paid in ways
+            if all(map(le, use, room))
+        ]
 
 
-def _products(these: Sequence[Way], those: Sequence[Way], apart: int) -> Iterable[Way]:
+def _sunk(used: int, safe: int, floor: int) -> int:
+    return floor if used <= safe else used
+
+
+def _of_item(item: Item, bound: Bound | None) -> Ways:
+    ways = {0: [*item.left], 1: [*item.taken]}
+    if bound is None:
+        return ways
+    return {count: [way._replace(paid=bound.paid(way)) for way in found] for count, found in ways.items()}
+
+
+def _products(these: Sequence[Way], those: Sequence[Way], apart: int, paid: int) -> Iterable[Way]:
     return [
-        Way(cost + more + apart, tuple(map(add, use, used))) for cost, use in these for more, used in those
+        Way(one.cost + other.cost + apart, tuple(map(add, one.use, other.use)), one.paid + other.paid + paid)
+        for one in these
+        for other in those
     ]
 
 
@@ -139,40 +188,31 @@ def _undominated(ways: list[Way]) -> list[Way]:
     return kept
 
 
-class _Extremes(NamedTuple):
-    """What one node uses of one limit: at least and at most, left and taken."""
-
-    least_left: int
-    least_taken: int
-    most_left: int
-    most_taken: int
-
-
-def _extremes(item: Item, limit: int) -> _Extremes:
-    """For bounds only: a node that must be taken counts as taken either way."""
-    taken = [way.use[limit] for way in item.taken]
-    left = [way.use[limit] for way in item.left] or taken
-    return _Extremes(min(left), min(taken), max(left), max(taken))
-
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """What the nodes outside a cluster use of one limit.
+class _Extreme:
+    """What each node uses of one limit, at least or at most.
 
     Attributes:
-        least: by how many of them are taken, a lower bound.
-        most: likewise an upper bound.
+        left: (what it uses when left, its bit).
+        steps: (how much more when taken, its bit), the best first.
     """
 
-    least: Sequence[int]
-    most: Sequence[int]
+    def __init__(self, items: Mapping[int, Item], limit: int, best: Callable[[list[int]], int]) -> None:
+        self.left: list[tuple[int, int]] = []
+        self.steps: list[tuple[int, int]] = []
+        for node, item in items.items():
+            taken = best([way.use[limit] for way in item.taken])
+            # a node that cannot be left counts as taken either way, which keeps this a bound
+            left = best([way.use[limit] for way in item.left] or [taken])
+            self.left.append((left, 1 << node))
+            self.steps.append((taken - left, 1 << node))
+        self.steps.sort(key=lambda step: step[0], reverse=best is max)
 
-    @classmethod
-    def outside(cls, by_node: Mapping[int, _Extremes], nodes: int) -> "_Room":
-        others = [of_node for node, of_node in by_node.items() if not nodes >> node & 1]
-        least = sorted(one.least_taken - one.least_left for one in others)
-        most = sorted((one.most_taken - one.most_left for one in others), reverse=True)
-        return cls(
-            list(accumulate(least, initial=sum(one.least_left for one in others))),
-            list(accumulate(most, initial=sum(one.most_left for one in others))),
-        )
+    def outside(self, nodes: int) -> Iterable[int]:
+        """By how many nodes outside of the mask are taken: what all those use."""
+        left = sum(used for used, bit in self.left if not nodes & bit)
+        return accumulate((more for more, bit in self.steps if not nodes & bit), initial=left)
+
+    def largest(self) -> int:
+        """No set of nodes uses more."""
+        more = {bit: step for step, bit in self.steps}
+        return sum(max(0, left, left + more[bit]) for left, bit in self.left)
