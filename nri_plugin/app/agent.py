@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from nri_plugin.app.arguments import HELP, Arguments, parse
-from nri_plugin.app.config import Config, load, load_text
+from nri_plugin.app.config import Config, NothingConfiguredError, load, load_text
 from nri_plugin.app.handler import Handler
 from nri_plugin.app.logs import LOGGER_NAME, say, set_up
 from nri_plugin.app.loop import Loop
@@ -180,6 +180,14 @@ class Reload:
         try:
             config = self._read()
             node = build_node(config, open_cgroups(config.cgroup_root, self._log))
+        except NothingConfiguredError as error:
+            say(
+                self._log,
+                logging.ERROR,
+                "there is no configuration to read again, the former one stays in force",
+                file=error.where,
+            )
+            return
         except NriPinError as error:
             say(
                 self._log,

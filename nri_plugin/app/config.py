@@ -193,9 +193,13 @@ def _with_flags(tree: Section, flags: Mapping[str, str]) -> Section:
     return Section(tree.place, {**tree.entries, **values}, {**tree.keys, **places})
 
 
-def nothing_configured(where: str) -> ConfigError:
+class NothingConfiguredError(ConfigError):
+    """There is no configuration at all."""
+
+
+def nothing_configured(where: str) -> NothingConfiguredError:
     """The error for no configuration at all, with the lines that make a good first one."""
-    return ConfigError(
+    return NothingConfiguredError(
         where,
         f"no configuration: the static policy needs CPUs kept for the system; write these lines to it:\n{LINES_TO_ADD}",
     )

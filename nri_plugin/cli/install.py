@@ -10,12 +10,15 @@ Source: NRI, pkg/adaptation (plugin folder, `NN-name.conf` drop-ins); facts chec
 import os
 import re
 import shlex
+import stat
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+import nri_plugin
 from nri_plugin.app import config
 from nri_plugin.errors import HostError
 
@@ -101,7 +104,7 @@ def remove(path: Path) -> bool:
     return True
 
 
-def require_no_other_index(plugin_dir: Path, index: str) -> None:
+def require_no_other_index(plugin_dir: Path, config_dir: Path, index: str) -> None:
     """Two of us on one node would each hand out all CPUs.
 
     Raises:
@@ -109,9 +112,38 @@ def require_no_other_index(plugin_dir: Path, index: str) -> None:
     """
     for other in sorted(plugin_dir.glob(f"[0-9][0-9]-{NAME}")):
         if other.name != f"{index}-{NAME}" and is_ours(other):
-            raise HostError(
-                str(other), "is installed already; run nri-pin install --uninstall with its index first"
-            )
+            words = ["nri-pin", "install", "--plugin-dir", str(plugin_dir), "--config-dir", str(config_dir)]
+            remove_it = shlex.join([*words, "--index", other.name[:2], "--uninstall"])
+            raise HostError(str(other), f"is installed already; to replace it, first run {remove_it}")
+
+
+def who_else_may_change(*programs: Path) -> Iterator[str]:
+    """A sentence for each program that others than root can change: the runtime starts it as root."""
+    for program in programs:
+        for path in (program, *program.parents, program.resolve(), *program.resolve().parents):
+            reason = _not_roots_alone(path)
+            if reason:
+                where = "" if path == program else f" at {path}"
+                yield (
+                    f"the runtime will run {program} as root, and {reason} can change it{where}; install nri-pin "
+                    "where only root can write, such as /opt/nri-pin"
+                )
+                break
+
+
+def _not_roots_alone(path: Path) -> str:
+    """Who else can change a file, or what stands in a folder; empty for nobody."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return ""
+    if found.st_uid:
+        return f"user {found.st_uid}"
+    if stat.S_ISLNK(found.st_mode) or (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+        return ""
+    if found.st_mode & stat.S_IWOTH:
+        return "every user"
+    return f"group {found.st_gid}" if found.st_mode & stat.S_IWGRP and found.st_gid else ""
 
 
 def drop_in(path: Path, chosen: Path | None) -> str | None:
@@ -141,13 +173,15 @@ def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None)
     executable = plugin_dir / f"{index}-{NAME}"
     settings = config_dir / f"{index}-{NAME}.conf"
     require_ours(executable)
-    require_no_other_index(plugin_dir, index)
+    require_no_other_index(plugin_dir, config_dir, index)
     text = drop_in(settings, chosen)
     if text is not None:
         write(settings, text, 0o644)
         click.echo(f"wrote {settings}")
     write(executable, launcher(os.path.abspath(sys.executable)), 0o755)
     click.echo(f"wrote {executable}")
+    for warning in who_else_may_change(Path(sys.executable), Path(nri_plugin.__file__).parent):
+        click.echo(f"warning: {warning}", err=True)
     click.echo("the runtime starts it at its own next start, for example: systemctl restart containerd")
 
 

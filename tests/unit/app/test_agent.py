@@ -1,7 +1,9 @@
 import gc
 import logging
+import socket
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,13 @@ import pytest
 from nri_plugin.app import agent
 from nri_plugin.app.agent import Identity, checked_identity, given_identity
 from nri_plugin.app.arguments import HELP
-from nri_plugin.app.config import load_text
+from nri_plugin.app.config import load, load_text
 from nri_plugin.app.logs import LOGGER_NAME
 from nri_plugin.app.loop import Loop
+from nri_plugin.app.runtime_link import RuntimeLink
 from nri_plugin.errors import ConfigError, HostError
-from tests.agent_fakes import Clock, recording_log
+from tests.agent_fakes import Bench, Clock, recording_log
+from tests.builders import node
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +116,19 @@ def test_garbage_is_collected_by_the_clock_and_again():
         gc.enable()
         loop.close()
     assert collections.count("stop") == 2
+
+
+def test_a_reload_without_a_configuration_file_is_said_as_that(tmp_path: Path):
+    log, lines = recording_log()
+    link = RuntimeLink(
+        Loop(),
+        open_socket=socket.socket,
+        new_session=Identity("a", "90").session,
+        handler=Bench(node()).handler,
+        log=log,
+    )
+    missing = str(tmp_path / "none.yaml")
+    agent.Reload(partial(load, missing), link, log)()
+    told = "there is no configuration to read again, the former one stays in force"
+    assert lines.texts("ERROR") == [told]
+    assert lines.fields(told) == {"file": missing}

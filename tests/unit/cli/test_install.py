@@ -1,3 +1,4 @@
+import os
 import stat
 import subprocess
 import sys
@@ -6,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.__main__ import main
-from nri_plugin.cli.install import MARK, launcher
+from nri_plugin.cli.install import MARK, launcher, who_else_may_change
 
 GOOD = 'reservedSystemCPUs: "0"\n'
 
@@ -159,3 +160,49 @@ def test_both_forms_of_the_executable_start_the_same_program(tmp_path: Path) -> 
         # Without the runtime's socket the same file is the plain command, which shows its help.
         done = subprocess.run([program], env={}, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.startswith("Usage: nri-pin")) == (2, True)
+
+
+def test_the_command_that_makes_room_for_another_number_can_be_copied(
+    call, good: Path, tmp_path: Path
+) -> None:
+    call("--config", good)
+    code, text = call("--index", "95", "--config", good)
+    assert code == 1
+    command = text.partition("first run nri-pin ")[2].split()
+    assert main(command) == 0
+    assert call("--index", "95", "--config", good)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "gid", "who"),
+    [
+        (stat.S_IFREG | 0o755, 0, 0, ""),
+        (stat.S_IFREG | 0o775, 0, 0, ""),
+        (stat.S_IFREG | 0o775, 0, 50, "group 50"),
+        (stat.S_IFREG | 0o757, 0, 0, "every user"),
+        (stat.S_IFREG | 0o755, 1000, 0, "user 1000"),
+        (stat.S_IFDIR | 0o1777, 0, 0, ""),
+        (stat.S_IFDIR | 0o777, 0, 0, "every user"),
+        (stat.S_IFLNK | 0o777, 0, 0, ""),
+    ],
+)
+def test_who_else_than_root_can_change_what_root_will_run(
+    monkeypatch: pytest.MonkeyPatch, mode: int, uid: int, gid: int, who: str
+) -> None:
+    found = os.stat_result((mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
+    sound = os.stat_result((stat.S_IFDIR | 0o755, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(Path, "lstat", lambda path: found if path == Path("/o/python") else sound)
+    told = list(who_else_may_change(Path("/o/python")))
+    assert [f"and {who} can change it;" in line for line in told] == ([True] if who else [])
+
+
+def test_install_warns_of_a_program_that_others_can_change(
+    call, good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("")
+    python.chmod(0o777)
+    monkeypatch.setattr(sys, "executable", str(python))
+    code, text = call("--config", good)
+    assert code == 0
+    assert f"warning: the runtime will run {python} as root" in text
