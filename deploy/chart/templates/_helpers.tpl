@@ -1,0 +1,31 @@
+{{- define "nri-pin.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{- define "nri-pin.labels" -}}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "nri-pin.selector" . }}
+{{- end -}}
+
+{{- define "nri-pin.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{/* The configuration of one node group, as the agent's file: (dict "root" $ "config" GROUP_CONFIG) */}}
+{{- define "nri-pin.config" -}}
+{{- $root := .root -}}
+{{- $fixed := dict "sysfsRoot" "/host" "cgroupRoot" "/host/sys/fs/cgroup" "logFormat" "json" -}}
+{{- $config := mergeOverwrite $fixed (deepCopy $root.Values.config) (deepCopy (.config | default dict)) -}}
+{{- $_ := set $config "neverRefuse" (append ($config.neverRefuse | default list) $root.Release.Namespace | uniq) -}}
+{{- if $root.Values.metrics.enabled -}}
+{{- $_ := set $config "metricsBindAddress" (printf ":%d" (int $root.Values.metrics.port)) -}}
+{{- end -}}
+{{ toYaml $config }}
+{{- end -}}

@@ -1,0 +1,89 @@
+"""The plain manifests and the values' schema say what the agent takes and shows."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+
+from nri_plugin import __version__
+from nri_plugin.app.config import load_text
+from nri_plugin.app.config_keys import KEYS
+from nri_plugin.app.metrics import Metrics
+from nri_plugin.app.metrics_state import StateGauges
+from nri_plugin.state import State
+from tests.builders import node
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+OBJECTS = {
+    item["kind"]: item for item in yaml.safe_load_all((DEPLOY / "kustomize/base/nri-pin.yaml").read_text())
+}
+BY_HAND = {item["kind"]: item for item in yaml.safe_load_all((DEPLOY / "daemonset.yaml").read_text())}
+SCHEMA = json.loads((DEPLOY / "chart/values.schema.json").read_text())
+CHOSEN_BY_THE_CHART = {
+    "stateDir",
+    "nriSocket",
+    "sysfsRoot",
+    "cgroupRoot",
+    "exporterSocket",
+    "metricsBindAddress",
+}
+
+
+def pod_of(objects: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = objects["DaemonSet"]["spec"]["template"]["spec"]
+    return spec
+
+
+def test_the_configuration_is_one_the_agent_takes_and_shows_its_metrics_where_probes_look() -> None:
+    config = load_text(OBJECTS["ConfigMap"]["data"]["config.yaml"], "configmap")
+    ports = {port["name"]: port["containerPort"] for port in pod_of(OBJECTS)["containers"][0]["ports"]}
+    assert config.metrics_bind_address == ("", ports["metrics"])
+    assert config.options.never_refuse == {"kube-system", "nri-pin"}
+
+
+def test_the_single_file_and_the_chart_run_the_same_pod() -> None:
+    pods = [pod_of(OBJECTS), pod_of(BY_HAND)]
+    for pod in pods:
+        for key in ("ports", "livenessProbe", "readinessProbe"):
+            pod["containers"][0].pop(key, None)
+    assert pods[0] == pods[1]
+
+
+def test_the_schema_knows_every_key_of_the_configuration_that_the_chart_does_not_choose() -> None:
+    assert set(SCHEMA["definitions"]["config"]["properties"]) == set(KEYS) - CHOSEN_BY_THE_CHART
+
+
+def test_the_version_is_the_packages() -> None:
+    chart = yaml.safe_load((DEPLOY / "chart/Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    kustomization = yaml.safe_load((DEPLOY / "kustomize/base/kustomization.yaml").read_text())
+    assert kustomization["images"][0]["newTag"] == __version__
+
+
+def test_the_dashboard_asks_for_nothing_that_is_not_exposed() -> None:
+    metrics, gauges = Metrics(), CollectorRegistry()
+    gauges.register(StateGauges(lambda: (node(), State()), lambda: True))
+    text = (generate_latest(metrics.registry) + generate_latest(gauges)).decode()
+    exposed = set(re.findall(r"^([a-z_0-9]+)[{ ]", text, re.MULTILINE))
+    dashboard = json.loads((DEPLOY / "chart/files/dashboard.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    names = set(re.findall(r"(?:nri_pin|kubelet)_\w+", " ".join(asked)))
+    assert len(names) > 15
+    assert names <= exposed
+
+
+def test_the_dashboards_panels_do_not_overlap() -> None:
+    dashboard = json.loads((DEPLOY / "chart/files/dashboard.json").read_text())
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
