@@ -1,0 +1,58 @@
+"""What is known of mutants from earlier runs, as long as it still holds."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.mutation.judging import Outcome
+from tests.mutation.mutants import Mutant
+
+CACHE = Path(".cache/mutants.jsonl")
+
+
+class Results:
+    """Outcomes by mutant, kept in a file that is added to.
+
+    A killed mutant stays killed until its file or that of the test which noticed it changes; a survivor is
+    tried again when any test changes. A change elsewhere in the package is not looked at: ask for a fresh run.
+    """
+
+    def __init__(self, tests: Iterable[str], *, fresh: bool = False) -> None:
+        self._all_tests = _digest(*(Path(name).read_bytes() for name in sorted(tests)))
+        self._digests: dict[str, str] = {}
+        self._known: dict[str, tuple[Outcome, str]] = {}
+        if not fresh and CACHE.exists():
+            for line in CACHE.read_text("utf-8").splitlines():
+                key, how, by, tests_digest = json.loads(line)
+                self._known[key] = Outcome(how, by), tests_digest
+
+    def of(self, mutant: Mutant) -> Outcome | None:
+        """The outcome that still holds; None when the mutant must be tried."""
+        outcome, tests_digest = self._known.get(_key(mutant), (None, ""))
+        return outcome if outcome and tests_digest == self._tests_digest(outcome) else None
+
+    def note(self, mutant: Mutant, outcome: Outcome) -> None:
+        """Keep an outcome."""
+        tests_digest = self._tests_digest(outcome)
+        self._known[_key(mutant)] = outcome, tests_digest
+        CACHE.parent.mkdir(exist_ok=True)
+        with CACHE.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([_key(mutant), outcome.how, outcome.by, tests_digest]) + "\n")
+
+    def _tests_digest(self, outcome: Outcome) -> str:
+        name = outcome.by.removeprefix("loading ").split("::", 1)[0]
+        if not outcome.killed or not Path(name).is_file():
+            return self._all_tests
+        if name not in self._digests:
+            self._digests[name] = _digest(Path(name).read_bytes())
+        return self._digests[name]
+
+
+def _key(mutant: Mutant) -> str:
+    edit = mutant.edit
+    return _digest(mutant.source.encode(), f"{mutant.path} {edit.start} {edit.end} {edit.text}".encode())
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.blake2b(b"\0".join(parts), digest_size=12).hexdigest()
