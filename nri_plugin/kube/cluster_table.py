@@ -98,15 +98,16 @@ class ClusterTable:
     """The columns; grows in nodes, zones and resources."""
 
     def __init__(self) -> None:
-        self.row_by_node: dict[str, int] = {}
+        self.row_by_node: dict[str, int] = {}  # row 0 is nobody's: it stands for nodes not heard of
         self.costs: list[Costs] = []
-        self.stamp = 0
+        self.stamp = 1
         self._cost_index_by_table: dict[Costs, int] = {}
         self._free: list[int] = []
         self._size, self._width = 64, 2
         self._available: dict[str, Amounts] = {}
         self._listed: dict[str, Flags] = {}
         self.stamps = np.zeros(self._size, np.int64)
+        self.stamps[0] = 1
         self._per_row: dict[str, NDArray[Any]] = {
             "ids": np.full((self._size, self._width), NO_ID, np.int64),
             "is_single": np.zeros(self._size, np.bool_),
@@ -124,22 +125,19 @@ class ClusterTable:
         return self._size
 
     def row_of(self, node: str) -> int:
-        """The node's row; a node not heard of gets one that knows nothing."""
+        """The node's row; a new one knows nothing."""
         row = self.row_by_node.get(node)
         if row is None:
-            row = self._free.pop() if self._free else len(self.row_by_node)
+            row = self._free.pop() if self._free else len(self.row_by_node) + 1
             self._make_room(row + 1, self._width)
             self.row_by_node[node] = row
             self._touch(row)
         return row
 
     def rows_of(self, nodes: Sequence[str]) -> Rows:
-        """The rows of nodes, in their order."""
-        try:
-            rows = [self.row_by_node[node] for node in nodes]
-        except KeyError:
-            rows = [self.row_of(node) for node in nodes]
-        return np.array(rows, np.intp)
+        """The rows of nodes, in their order; row 0 for those not heard of."""
+        known = self.row_by_node
+        return np.array([known.get(node, 0) for node in nodes], np.intp)
 
     def put(self, node: str, content: NodeRow | None) -> None:
         """Say what is known of a node; None for nothing."""
@@ -154,6 +152,7 @@ class ClusterTable:
         row = self.row_by_node.pop(node, None)
         if row is not None:
             self._clear(row)
+            self._touch(row)
             self._free.append(row)
 
     def batch(self, rows: Rows, names: Sequence[str]) -> Batch:

@@ -1,0 +1,185 @@
+"""What the extender knows of the cluster, fed by watches, and what it has promised.
+
+Invariant: a node's row is its object less the charges of its ledger. Objects that come late, change or go are
+taken as they are; a node without one is a row that knows nothing, and passes.
+
+Plain calls, no clock and no thread: whoever feeds it holds one lock around feeding and asking.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nri_plugin.errors import KubeObjectError
+from nri_plugin.kube.charges import NodeLedger
+from nri_plugin.kube.cluster import Cluster
+from nri_plugin.kube.cluster_table import NodeRow
+from nri_plugin.kube.node_policy import node_policy
+from nri_plugin.kube.noderesourcetopology import from_object
+from nri_plugin.kube.numa_zones import NUMAZone, Zones, charge_everywhere, numa_zones
+from nri_plugin.kube.pod_demand import PodDemand, pod_demand
+
+ENDED = frozenset({"Succeeded", "Failed"})
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """How promises are kept in mind.
+
+    Attributes:
+        is_on: whether pods are charged at all.
+        charge_s: how long a running pod stays charged when nothing tells that its node accounts for it.
+    """
+
+    is_on: bool = True
+    charge_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Counters:
+    """What an administrator may want to see."""
+
+    rejected_objects: int = 0
+    expired_charges: int = 0
+
+
+class ExtenderCache:
+    """Feed it with `on_*`; ask `cluster`.
+
+    Args:
+        cluster: the columns.
+        accounting: how promises are kept.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, cluster: Cluster, accounting: Accounting, clock: Callable[[], float]) -> None:
+        self.cluster = cluster
+        self.counters = Counters()
+        self.synced: set[str] = set()
+        self._accounting, self._clock = accounting, clock
+        self._ledgers: dict[str, NodeLedger] = {}
+        self._node_by_pod: dict[str, str] = {}
+        self._next_expiry_s = 0.0
+
+    def on_nrt(self, obj: Object) -> None:
+        """A NodeResourceTopology came or changed. One against its schema counts as none."""
+        try:
+            topology = from_object(obj)
+        except KubeObjectError:
+            self.counters.rejected_objects += 1
+            name = (obj.get("metadata") or {}).get("name")
+            if isinstance(name, str):
+                self.on_nrt_deleted(name)
+            return
+        ledger = self._ledger(topology.name)
+        if ledger.published(topology):
+            self._refresh(topology.name, ledger)
+
+    def on_nrt_deleted(self, name: str) -> None:
+        """A NodeResourceTopology went."""
+        ledger = self._ledgers.get(name)
+        if ledger is not None and ledger.published(None):
+            self._refresh(name, ledger)
+
+    def on_pod(self, obj: Object) -> None:
+        """A pod came or changed."""
+        try:
+            pod = pod_demand(obj)
+        except KubeObjectError:
+            self.counters.rejected_objects += 1
+            return
+        if pod.phase in ENDED:
+            self._let_go(pod)
+        elif pod.node:
+            self.promise(pod)
+
+    def on_pod_deleted(self, obj: Object) -> None:
+        """A pod went."""
+        try:
+            self._let_go(pod_demand(obj))
+        except KubeObjectError:
+            self.counters.rejected_objects += 1
+
+    def on_synced(self, what: str) -> None:
+        """A first list is complete: `nrt` or `pods`. Without the CRD, `nrt` is complete at once."""
+        self.synced.add(what)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all there was at the start is known."""
+        wanted = {"nrt", "pods"} if self._accounting.is_on else {"nrt"}
+        return wanted <= self.synced
+
+    def promise(self, pod: PodDemand, numa_id: int | None = None) -> None:
+        """A pod is, or is being, bound to `pod.node`."""
+        if not self._accounting.is_on:
+            return
+        key = _key(pod)
+        before = self._node_by_pod.get(key)
+        if before is not None and before != pod.node:
+            self._let_go(replace(pod, node=before))
+        self._node_by_pod[key] = pod.node
+        ledger = self._ledger(pod.node)
+        is_old = "pods" not in self.synced
+        if ledger.arrived(pod, self._clock(), is_old=is_old, numa_id=numa_id):
+            self._refresh(pod.node, ledger)
+
+    def take_back(self, pod: PodDemand) -> None:
+        """A promise that came to nothing: the binding failed."""
+        self._let_go(pod)
+
+    def expire(self) -> None:
+        """End charges that have lasted too long; cheap to call often."""
+        now = self._clock()
+        if now < self._next_expiry_s:
+            return
+        self._next_expiry_s = now + 1.0
+        for name, ledger in list(self._ledgers.items()):
+            ended = ledger.expire(now - self._accounting.charge_s) if ledger.residents else 0
+            if ended:
+                self.counters.expired_charges += ended
+                self._refresh(name, ledger)
+
+    def zones(self, node: str) -> Zones:
+        """The node's NUMA nodes less what is charged; none for a node that tells nothing."""
+        ledger = self._ledgers.get(node)
+        return charged_zones(ledger) if ledger is not None else ()
+
+    def charged_pods(self) -> int:
+        """How many charges stand."""
+        return sum(len(ledger.charged) for ledger in self._ledgers.values() if ledger.residents)
+
+    def _ledger(self, node: str) -> NodeLedger:
+        return self._ledgers.setdefault(node, NodeLedger())
+
+    def _let_go(self, pod: PodDemand) -> None:
+        node = self._node_by_pod.pop(_key(pod), None)
+        ledger = self._ledgers.get(node) if node is not None else None
+        if node is not None and ledger is not None and (ledger.left(pod) or ledger.topology is None):
+            self._refresh(node, ledger)
+
+    def _refresh(self, node: str, ledger: NodeLedger) -> None:
+        if ledger.topology is None:
+            self.cluster.forget(node)
+            if not ledger.residents:
+                del self._ledgers[node]
+        else:
+            self.cluster.put(node, NodeRow(node_policy(ledger.topology), charged_zones(ledger)))
+
+
+def charged_zones(ledger: NodeLedger) -> Zones:
+    """The NUMA nodes of a ledger's object, less its charges."""
+    zones = numa_zones(ledger.topology) if ledger.topology is not None else ()
+    everywhere, by_numa_id = ledger.charges()
+    if everywhere:
+        zones = charge_everywhere(zones, everywhere)
+    return tuple(_charged(zone, by_numa_id.get(zone.id)) for zone in zones) if by_numa_id else zones
+
+
+def _charged(zone: NUMAZone, amounts: Mapping[str, int] | None) -> NUMAZone:
+    return charge_everywhere((zone,), amounts)[0] if amounts else zone
+
+
+def _key(pod: PodDemand) -> str:
+    return pod.uid or f"{pod.namespace}/{pod.name}"
