@@ -95,7 +95,9 @@ def lay_out(description: Description) -> Layout:
     present = (1 << total) - 1
     for what, mask in _named_cpus(description).items():
         if mask & ~present:
-            _refuse(description, f"'{what} {bits.format_list(mask)}' names cpus beyond 0-{total - 1}")
+            where = next((where for named, where in description.cpu_places if named & mask & ~present), "")
+            detail = f"'{what} {bits.format_list(mask)}' names cpus beyond 0-{total - 1}"
+            _refuse(description, detail, where)
     if not present & ~description.offline:
         _refuse(description, "every cpu is offline; leave at least one online")
     return Layout(
@@ -263,5 +265,5 @@ def _list(ids: Sequence[int]) -> str:
     return bits.format_list(bits.from_ids(ids))
 
 
-def _refuse(description: Description, detail: str) -> NoReturn:
-    raise ConfigError(f"machine {description.name}", detail)
+def _refuse(description: Description, detail: str, where: str = "") -> NoReturn:
+    raise ConfigError(where or f"machine {description.name}", detail)

@@ -102,6 +102,7 @@ class Description:
         isolated: likewise.
         without_l3: likewise; -1 for all.
         has_numa: False for a kernel without NUMA nodes.
+        cpu_places: where CPUs are named: (mask, FILE:LINE:COLUMN).
     """
 
     name: str = "machine"
@@ -121,6 +122,7 @@ class Description:
     isolated: int = 0
     without_l3: int = 0
     has_numa: bool = True
+    cpu_places: tuple[tuple[int, str], ...] = field(default=(), compare=False)
 
 
 def parse(text: str, name: str = "machine", source: str = "") -> Description:
@@ -297,14 +299,21 @@ def _distance(clause: Clause) -> int:
     return number
 
 
+def _named_cpus(description: Description, clause: Clause, attribute: str, what: str) -> Description:
+    where = clause.where
+    mask = clause.ids(what)
+    changed = replace(description, cpu_places=(*description.cpu_places, (mask, where)))
+    return replace(changed, **{attribute: getattr(description, attribute) | mask})
+
+
 def _offline(description: Description, clause: Clause) -> Description:
     clause.take("cpu")
-    return replace(description, offline=description.offline | clause.ids("cpus such as 0-3,8"))
+    return _named_cpus(description, clause, "offline", "cpus such as 0-3,8")
 
 
 def _isolated(description: Description, clause: Clause) -> Description:
     clause.take("cpu")
-    return replace(description, isolated=description.isolated | clause.ids("cpus such as 0-3,8"))
+    return _named_cpus(description, clause, "isolated", "cpus such as 0-3,8")
 
 
 def _no(description: Description, clause: Clause) -> Description:
@@ -316,7 +325,7 @@ def _no(description: Description, clause: Clause) -> Description:
     if not clause.take("on"):
         return replace(description, without_l3=-1)
     clause.take("cpu")
-    return replace(description, without_l3=description.without_l3 | clause.ids("cpus such as 4-7"))
+    return _named_cpus(description, clause, "without_l3", "cpus such as 4-7")
 
 
 Handler = Callable[[Description, Clause], Description]

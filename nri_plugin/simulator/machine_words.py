@@ -98,6 +98,12 @@ class Clause:
         if self.peek():
             self.fail("the end of the clause (a comma and a space, or a new line)")
 
+    @property
+    def where(self) -> str:
+        """FILE:LINE:COLUMN of the next word."""
+        token = self.tokens[min(self.position, len(self.tokens) - 1)]
+        return f"{self.source}:{token.line}:{token.column}"
+
     def fail(self, expected: str) -> NoReturn:
         """Refuse the next word.
 

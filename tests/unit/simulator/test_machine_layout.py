@@ -90,9 +90,6 @@ def test_offline_cpus_are_present() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("2 cores, offline 2", "'offline 2' names cpus beyond 0-1"),
-        ("2 cores, isolated 0-9", "'isolated 0-9' names cpus beyond 0-1"),
-        ("2 cores, no L3 on 7", "'no L3 on 7' names cpus beyond 0-1"),
         ("2 cores, offline 0-1", "every cpu is offline; leave at least one online"),
         ("2 sockets, 1 core, node ids 3", "1 node ids for 2 nodes: give one for each"),
         ("1 core, socket ids 3,4", "2 socket ids for 1 sockets: give one for each"),
@@ -118,3 +115,18 @@ def test_clauses_that_do_not_fit_together_are_refused_with_both_sides(text: str,
 def test_every_cpu_number_is_given_once() -> None:
     machine = layout("2 sockets, 3 nodes, 2 L3, 2 cores SMT 4 + 1 core SMT 2, interleaved by nodes")
     assert sorted(cpu for core in machine.cores for cpu in core.cpus) == list(bits.iterate(machine.present))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2 cores, offline 2", "m.txt:1:18: 'offline 2' names cpus beyond 0-1"),
+        ("2 cores, isolated 0-9", "m.txt:1:19: 'isolated 0-9' names cpus beyond 0-1"),
+        ("2 cores, no L3 on 7", "m.txt:1:19: 'no L3 on 7' names cpus beyond 0-1"),
+        ("2 cores, isolated 0\noffline 1\n  offline 77", "m.txt:3:11: 'offline 1,77' names cpus beyond 0-1"),
+    ],
+)
+def test_a_cpu_that_the_machine_lacks_is_refused_where_it_is_named(text: str, message: str):
+    with pytest.raises(ConfigError) as caught:
+        lay_out(parse(text, "m", source="m.txt"))
+    assert str(caught.value) == message
