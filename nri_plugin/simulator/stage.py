@@ -219,12 +219,16 @@ def described(text: str) -> machine.Description:
 
 
 def _kept(folder: Path) -> Path:
-    if folder.exists() and any(folder.iterdir()):
-        raise HostError(str(folder), "is not empty; name a new folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
     except OSError as error:
-        raise HostError(str(folder), f"cannot be made: {(error.strerror or str(error)).lower()}") from error
+        why = (error.strerror or str(error)).lower()
+        raise HostError(
+            str(folder), f"cannot be made or read: {why}; name a folder that is yours to write"
+        ) from error
+    if not is_empty:
+        raise HostError(str(folder), "is not empty; name a new folder")
     return folder.absolute()
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from nri_plugin.errors import ConfigError, HostError
 from nri_plugin.simulator.scenario import Scenario, load, parse
-from nri_plugin.simulator.stage import AgentFailedError, Places, described, stage
+from nri_plugin.simulator.stage import AgentFailedError, Places, _kept, described, stage
 
 TEXT = """\
 machine: laptop
@@ -18,6 +18,19 @@ steps:
 
 def scenario(text: str = TEXT) -> Scenario:
     return parse(text, "x.yaml")
+
+
+def test_a_folder_of_others_to_keep_files_in_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    for call in ("mkdir", "iterdir"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, call, denied)
+            with pytest.raises(HostError, match="permission denied; name a folder that is yours"):
+                _kept(tmp_path / "x")
 
 
 def test_a_machine_is_a_name_or_a_description() -> None:
