@@ -5,11 +5,18 @@ from string import Template
 
 from nri_plugin import bits
 from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import ConfigError
 from nri_plugin.simulator.behaviour import BEHAVIOURS
 from nri_plugin.simulator.scenario import Scenario, parse
 from nri_plugin.topology import NUMANode, Topology
 
 FILE = "day.yaml.in"
+FITTING = "demo"
+"""A machine that has room for the day."""
+
+NAME = "built-in day"
+"""What errors call it: its text is made for each machine and stands in no file."""
+
 MIB = 1 << 20
 GIB = 1 << 30
 RESERVED_MEMORY = "[{numaNode: %d, limits: {memory: 100Mi}}]"
@@ -27,11 +34,15 @@ def day(machine: str, topology: Topology, runtime: str = "containerd-2.1") -> Sc
     template = resources.files("nri_plugin.simulator") / "scenarios" / FILE
     names = {"machine": "|\n  " + machine.strip().replace("\n", "\n  "), "runtime": runtime}
     text = Template(template.read_text("utf-8")).substitute(names | sizes(topology))
-    return parse(text, FILE)
+    return parse(text, NAME)
 
 
 def sizes(topology: Topology) -> dict[str, str]:
-    """What the words of the template stand for on this machine."""
+    """What the words of the template stand for on this machine.
+
+    Raises:
+        ConfigError: it has no room for the containers of the day.
+    """
     reserved = _first_core(topology)
     threads = max(len(cpus) for _, cpus in topology.cores)
     largest = max(len(node.cpus - reserved) for node in topology.nodes)
@@ -45,7 +56,7 @@ def sizes(topology: Topology) -> dict[str, str]:
         "filter_caches": 1,
         "train": max(len(node.cpus) for node in topology.nodes) + 2 * threads,
         "largest": max(len(node.cpus) for node in topology.nodes),
-        "retry": _retry(topology, largest, db + packet, threads),
+        "retry": _retry(topology, reserved, (db, packet), threads),
         "queue": threads,
     }
     return (
@@ -70,10 +81,35 @@ def _cache(topology: Topology) -> int:
     return max(len(cpus & node.cpus) for _, cpus in topology.caches for node in topology.nodes)
 
 
-def _retry(topology: Topology, largest: int, taken: int, threads: int) -> int:
-    """Most of a node; with only one to choose from, half of what is left of it."""
-    with_cpus = [node for node in topology.nodes if node.cpus]
-    return _whole(largest * 3 // 4 if len(with_cpus) > 1 else (largest - taken) // 2, threads)
+def _retry(topology: Topology, reserved: CPUSet, before: tuple[int, ...], threads: int) -> int:
+    """Most of a node; with only one to choose from, half of what is left of it.
+
+    Raises:
+        ConfigError: nothing is left for it once those of `before` have their CPUs.
+    """
+    rooms = [len(node.cpus - reserved) for node in topology.nodes if node.cpus]
+    largest = max(rooms)
+    for count in before:
+        # single-numa-node takes the lowest of equally good nodes
+        place = next((index for index, room in enumerate(rooms) if room >= count), None)
+        if place is None:
+            raise _too_small(topology, reserved, threads)
+        rooms[place] -= count
+    room = max(rooms)
+    if room < threads:
+        raise _too_small(topology, reserved, threads)
+    return _whole(min(largest * 3 // 4, room) if len(rooms) > 1 else room // 2, threads)
+
+
+def _too_small(topology: Topology, reserved: CPUSet, threads: int) -> ConfigError:
+    left = len(topology.online) - len(reserved)
+    return ConfigError(
+        NAME,
+        f"needs {3 * threads} CPUs for three containers beside the {len(reserved)} reserved, and their NUMA nodes "
+        f"must have room for them; this machine has {left} left online in "
+        f"{sum(1 for node in topology.nodes if node.cpus)} NUMA nodes with CPUs; try --machine {FITTING}, "
+        "or play a scenario of your own with --scenario FILE",
+    )
 
 
 def _options(topology: Topology, reserved: CPUSet) -> dict[str, str]:

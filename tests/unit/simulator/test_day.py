@@ -1,5 +1,6 @@
 import pytest
 
+from nri_plugin.errors import ConfigError
 from nri_plugin.simulator import machine
 from nri_plugin.simulator.day import day, sizes
 from nri_plugin.simulator.steps import Expect, Restart, Run
@@ -43,3 +44,24 @@ def test_memory_is_bound_where_every_node_with_cpus_has_some() -> None:
 def test_an_unknown_runtime_is_no_day() -> None:
     with pytest.raises(ValueError, match="docker"):
         day("demo", machine.build_topology(machine.load("demo")), "docker")
+
+
+@pytest.mark.parametrize("text", ["1 socket, 1 core", "1 socket, 3 cores", "2 sockets, 1 core each, SMT 2"])
+def test_a_machine_without_room_is_refused_with_what_it_lacks_and_one_to_try(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        day(text, machine.build_topology(machine.parse(text)))
+    assert str(caught.value).startswith("built-in day: needs ")
+    assert "try --machine demo" in str(caught.value)
+    assert ".in" not in str(caught.value).split()[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "retry"),
+    [
+        ("1 socket, 4 cores", "1"),
+        ("2 sockets, 4 cores each\noffline 4-6", "1"),  # three quarters of node 0 are 2, and it has 1 left
+        ("2 sockets, 8 cores each", "6"),
+    ],
+)
+def test_what_is_asked_for_last_is_what_a_node_has_left(text: str, retry: str) -> None:
+    assert sizes(machine.build_topology(machine.parse(text)))["retry"] == retry
