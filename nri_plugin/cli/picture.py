@@ -141,9 +141,14 @@ def _parts(topology: Topology, socket: int, cell: Cell) -> list[Part]:
 
 
 def _node_titles(node: NUMANode, mask: int) -> Sequence[str]:
-    name = f"NUMA {node.id}" + (" (part)" if mask != node.cpus.mask else "")
-    size = "" if node.memory_bytes is None else f", {memory_text(node.memory_bytes)}"
-    return (f"{name}: {bits.format_list(mask)}{size}", name + size, name)
+    """A part of a node always shows its CPUs, and only the first part the memory of the whole."""
+    is_part = mask != node.cpus.mask
+    name = f"NUMA {node.id}" + (" (part)" if is_part else "")
+    named = f"{name}: {bits.format_list(mask)}"
+    if node.memory_bytes is None or (is_part and bits.lowest(mask) != bits.lowest(node.cpus.mask)):
+        return (named, name)
+    size = f", {memory_text(node.memory_bytes)}"
+    return (f"{named}{size} in all", named, name) if is_part else (named + size, name + size, name)
 
 
 def _least(titles: Sequence[str], caches: Caches) -> int:

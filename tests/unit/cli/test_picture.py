@@ -143,3 +143,12 @@ def test_a_terminal_without_these_characters_gets_plain_ones() -> None:
     assert in_encoding("┌─┐│·…\nx", "ascii") == "+-+|.~\nx"
     assert in_encoding("┌─┐", None) == "+-+"
     assert in_encoding("┌─┐", "utf-8") == "┌─┐"
+
+
+@pytest.mark.parametrize("width", [72, 80, 120])
+def test_each_part_of_a_node_has_its_cpus_and_only_the_first_the_memory_of_all(width: int) -> None:
+    picture = draw(build_topology(shipped()["2-sockets-1-numa"]), width=width)
+    assert "NUMA 0 (part): 0-7,16-23" in picture
+    assert "NUMA 0 (part): 8-15,24-31" in picture
+    assert picture.count("128Gi") == (1 if width > 100 else 0)
+    assert ("128Gi in all" in picture) == (width > 100)
