@@ -57,7 +57,7 @@ def stand_ins(tmp_path: Path) -> dict[str, Path]:
     machine_root(tmp_path)
     (tmp_path / "host/sys/fs/cgroup").mkdir(parents=True)
     folders = {"sys": tmp_path / "host/sys", "cgroup": tmp_path / "cgroup"}
-    for name in ("nri", "state", "config", "root"):
+    for name in ("nri", "state", "config", "root", "cdi-static", "cdi-dynamic"):
         folders[name] = tmp_path / name
         folders[name].mkdir()
     (folders["config"] / "config.yaml").write_text(OBJECTS["ConfigMap"]["data"]["config.yaml"])

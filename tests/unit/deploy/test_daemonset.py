@@ -8,6 +8,7 @@ import yaml
 
 from nri_plugin import __version__
 from nri_plugin.app.config import DEFAULT_PATH, load_text
+from nri_plugin.host.cdi import FOLDERS
 
 FILE = Path(__file__).parents[3] / "deploy" / "daemonset.yaml"
 OBJECTS = {item["kind"]: item for item in yaml.safe_load_all(FILE.read_text())}
@@ -39,7 +40,46 @@ def test_it_sees_the_hosts_cgroup_tree_never_over_its_own() -> None:
 
 def test_only_socket_state_and_cgroups_may_be_written() -> None:
     assert {name for name, mount in MOUNTS.items() if not mount.get("readOnly")} == {"nri", "state", "cgroup"}
-    assert set(HOST_PATHS) == {"nri", "state", "cgroup", "sys"}
+    assert HOST_PATHS == {
+        "nri": "/var/run/nri",
+        "state": "/run/nri-pin",
+        "cgroup": "/sys/fs/cgroup",
+        "sys": "/sys",
+        "cdi-static": "/etc/cdi",
+        "cdi-dynamic": "/var/run/cdi",
+    }
+
+
+def test_cdi_names_are_looked_up_in_the_folders_that_are_mounted() -> None:
+    root = load_text(CONFIG_TEXT, "configmap").sysfs_root
+    places = {MOUNTS[name]["mountPath"] for name in ("cdi-static", "cdi-dynamic")}
+    assert places == {f"{root}/{folder}" for folder in FOLDERS}
+
+
+def test_a_node_has_to_be_named_and_the_agent_starts_where_runtimes_insist_on_plugins() -> None:
+    assert POD["nodeSelector"] == {"kubernetes.io/os": "linux", "nri-pin/enabled": "true"}
+    annotations = OBJECTS["DaemonSet"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations == {"nri-pin/tolerate-missing-plugins": "true"}
+
+
+@pytest.mark.parametrize(
+    ("first", "lines", "parsed"),
+    [
+        ("# seLinuxOptions:", 2, {"seLinuxOptions": {"type": "spc_t"}}),
+        (
+            "# readinessProbe:",
+            3,
+            {"readinessProbe": {"httpGet": {"path": "/readyz", "port": 9465}, "periodSeconds": 5}},
+        ),
+    ],
+)
+def test_what_is_commented_out_works_without_its_comment_signs(
+    first: str, lines: int, parsed: dict[str, Any]
+) -> None:
+    text = FILE.read_text().splitlines()
+    start = next(number for number, line in enumerate(text) if line.strip() == first)
+    block = [line.replace("# ", "", 1) for line in text[start : start + lines]]
+    assert yaml.safe_load("\n".join(block)) == parsed
 
 
 def test_it_runs_as_root_without_anything_that_root_can_do() -> None:
