@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 
 from nri_plugin.app.config import DEFAULT_PATH, Config, load
 from nri_plugin.app.config_flags import FLAGS
+from nri_plugin.app.config_keys import Settings
 from nri_plugin.app.logs import FORMATS, LEVELS
 from nri_plugin.errors import ConfigError
+
+DEFAULTS = Settings()
 
 HELP = f"""\
 Usage: nri-pin run [OPTIONS]
@@ -18,12 +21,12 @@ Options:
   --config FILE          The configuration file.  [default: {DEFAULT_PATH}]
 
   Each of these wins over the configuration file; paths may be relative:
-  --nri-socket PATH      The runtime's NRI socket.
-  --state-dir DIR        Where the checkpoint is kept.
-  --sysfs-root DIR       The folder that holds the machine's sys and proc.
+  --nri-socket PATH      The runtime's NRI socket.  [default: {DEFAULTS.nri_socket}]
+  --state-dir DIR        Where the checkpoint is kept.  [default: {DEFAULTS.state_dir}]
+  --sysfs-root DIR       The folder that holds the machine's sys and proc.  [default: /host if it has them, else /]
   --cgroup-root DIR      The mount point of the cgroup tree.
   --plugin-name NAME     The name the runtime logs.
-  --plugin-index NN      Two digits; the runtime calls plugins in this order.
+  --plugin-index NN      Two digits; the runtime calls plugins in this order.  [default: {DEFAULTS.plugin_index}]
   --log-level LEVEL      {", ".join(LEVELS)}.
   --log-format FORMAT    {" or ".join(FORMATS)}.
   --cpu-manager-policy POLICY, --cpu-manager-policy-options NAME=VALUE,...
@@ -32,6 +35,10 @@ Options:
                          As for the kubelet; options replace those of the file altogether.
   -h, --help             Show this text and leave.
 
+The smallest configuration keeps a CPU for the system:
+  reservedSystemCPUs: "0"
+
+Exit code: 0 stopped by a signal, 2 when something has to be configured differently, 1 otherwise.
 Signals: SIGHUP reads the configuration again, SIGTERM stops the agent and changes nothing.
 
 Examples:

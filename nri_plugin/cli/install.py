@@ -216,7 +216,11 @@ def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> None:
     help="The runtime's plugin_config_path.",
 )
 @click.option(
-    "--index", default="90", show_default=True, help="Two digits; plugins are called in this order."
+    "--index",
+    metavar="NN",
+    default="90",
+    show_default=True,
+    help="Two digits; plugins are called in this order.",
 )
 @click.option(
     "--config",

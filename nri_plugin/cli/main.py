@@ -18,7 +18,7 @@ Examples:
   nri-pin topology                           the machine as placements see it
   nri-pin run --config /etc/nri-pin/config.yaml
   nri-pin state show                         who holds which CPUs
-  nri-pin install --plugin-dir /opt/nri/plugins
+  nri-pin install --plugin-dir /opt/nri/plugins --config ./config.yaml
 """
 
 

@@ -16,10 +16,23 @@ from nri_plugin.host.checkpoint_format import Checkpoint, OtherVersionError
 EXIT_FINDINGS = 1
 
 file_options = (
-    click.option("--state-dir", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."),
-    click.option("--file", "path", default=None, help="A checkpoint file; goes before --state-dir."),
+    click.option(
+        "--state-dir",
+        metavar="DIR",
+        default=DEFAULT_DIR,
+        show_default=True,
+        help="The agent's state directory.",
+    ),
+    click.option(
+        "--file", "path", metavar="FILE", default=None, help="A checkpoint file; goes before --state-dir."
+    ),
 )
 
+EXAMPLES = """\b
+Examples:
+  nri-pin state show         who holds which CPUs
+  nri-pin state verify       whether that can be true
+"""
 SHOW_EXAMPLES = """\b
 Examples:
   nri-pin state show
@@ -39,7 +52,7 @@ class UnreadableError(click.ClickException):
     exit_code = 2
 
 
-@click.group(name="state", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(name="state", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Show or verify what the agent has promised to containers."""
 
@@ -66,11 +79,12 @@ def show(state_dir: str, path: str | None, output_format: str) -> None:
 @file_options[1]
 @click.option(
     "--root",
+    metavar="DIR",
     default=None,
     help="Judge by the machine whose /sys and /proc are below this directory (/ for this one), "
     "not by what the checkpoint says of it.",
 )
-@click.option("--cgroup-root", default=None, help="Also compare with the cgroups of this tree.")
+@click.option("--cgroup-root", metavar="DIR", help="Also compare with the cgroups of this tree.")
 @format_option()
 @click.pass_context
 def verify(

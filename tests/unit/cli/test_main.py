@@ -125,3 +125,14 @@ def test_no_color_is_respected(monkeypatch) -> None:
     output = importlib.import_module("nri_plugin.cli.output")
     monkeypatch.setenv("NO_COLOR", "1")
     assert output.console().no_color
+
+
+@pytest.mark.parametrize(
+    "words", [[], *([name] for name in COMMANDS), ["state", "show"], ["state", "verify"]], ids=" ".join
+)
+def test_every_help_has_an_example_and_says_what_a_value_is(words: list[str], capsys) -> None:
+    assert run_command_line([*words, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Examples:" in text
+    assert " ".join(["nri-pin", *words]) in text.partition("Examples:")[2]
+    assert " TEXT" not in text
