@@ -69,22 +69,21 @@ class NodeLedger:
             is_old: it ran before we began to look, so the node's object knows it.
             numa_id: where it was sent.
         """
-        key = pod.uid or f"{pod.namespace}/{pod.name}"
-        known = self.residents.get(key)
+        known = self.residents.get(pod.key)
         is_running = pod.phase == "Running"
         if known is None:
             self.came += 1
             is_charged = bool(charge_of(pod)) and not (is_old and is_running)
             known = Resident(pod, self.came, is_charged, numa_id)
-            self.residents[key] = known
+            self.residents[pod.key] = known
         known.pod = pod
         if is_running and known.running_since_s is None:
             known.running_since_s = now_s
         return known.is_charged
 
-    def left(self, pod: PodDemand) -> bool:
-        """After a pod ended or was deleted."""
-        gone = self.residents.pop(pod.uid or f"{pod.namespace}/{pod.name}", None)
+    def left(self, key: str) -> bool:
+        """After a pod, named by its key, ended or was deleted."""
+        gone = self.residents.pop(key, None)
         return gone is not None and gone.is_charged
 
     def expire(self, before_s: float) -> int:

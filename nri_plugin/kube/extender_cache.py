@@ -6,7 +6,7 @@ taken as they are; a node without one is a row that knows nothing, and passes.
 Plain calls, no clock and no thread: whoever feeds it holds one lock around feeding and asking.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from nri_plugin.kube.charges import NodeLedger
 from nri_plugin.kube.cluster import Cluster
 from nri_plugin.kube.cluster_table import NodeRow
 from nri_plugin.kube.node_policy import node_policy
-from nri_plugin.kube.noderesourcetopology import from_object
+from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, from_object
 from nri_plugin.kube.numa_zones import NUMAZone, Zones, charge_everywhere, numa_zones
 from nri_plugin.kube.pod_demand import PodDemand, pod_demand
 
@@ -64,13 +64,13 @@ class ExtenderCache:
 
     def on_nrt(self, obj: Object) -> None:
         """A NodeResourceTopology came or changed. One against its schema counts as none."""
-        try:
-            topology = from_object(obj)
-        except KubeObjectError:
+        self.on_topology(read_topology(obj))
+
+    def on_topology(self, topology: NodeResourceTopology | str) -> None:
+        """The same, read already; a name where it could not be."""
+        if isinstance(topology, str):
             self.counters.rejected_objects += 1
-            name = (obj.get("metadata") or {}).get("name")
-            if isinstance(name, str):
-                self.on_nrt_deleted(name)
+            self.on_nrt_deleted(topology)
             return
         ledger = self._ledger(topology.name)
         if ledger.published(topology):
@@ -101,6 +101,26 @@ class ExtenderCache:
         except KubeObjectError:
             self.counters.rejected_objects += 1
 
+    def on_nrt_listed(self, objects: Iterable[Object]) -> None:
+        """All there are: what is not among them went."""
+        told = [read_topology(obj) for obj in objects]
+        names = {one if isinstance(one, str) else one.name for one in told}
+        for name in [name for name, one in self._ledgers.items() if one.topology and name not in names]:
+            self.on_nrt_deleted(name)
+        for one in told:
+            self.on_topology(one)
+        self.on_synced("nrt")
+
+    def on_pods_listed(self, objects: Iterable[Object]) -> None:
+        """All there are: what is not among them went."""
+        told = list(objects)
+        for obj in told:
+            self.on_pod(obj)
+        keys = {_key_of(obj) for obj in told}
+        for key in [key for key in self._node_by_pod if key not in keys]:
+            self._let_go_of(key)
+        self.on_synced("pods")
+
     def on_synced(self, what: str) -> None:
         """A first list is complete: `nrt` or `pods`. Without the CRD, `nrt` is complete at once."""
         self.synced.add(what)
@@ -115,7 +135,7 @@ class ExtenderCache:
         """A pod is, or is being, bound to `pod.node`."""
         if not self._accounting.is_on:
             return
-        key = _key(pod)
+        key = pod.key
         before = self._node_by_pod.get(key)
         if before is not None and before != pod.node:
             self._let_go(replace(pod, node=before))
@@ -154,9 +174,12 @@ class ExtenderCache:
         return self._ledgers.setdefault(node, NodeLedger())
 
     def _let_go(self, pod: PodDemand) -> None:
-        node = self._node_by_pod.pop(_key(pod), None)
+        self._let_go_of(pod.key)
+
+    def _let_go_of(self, key: str) -> None:
+        node = self._node_by_pod.pop(key, None)
         ledger = self._ledgers.get(node) if node is not None else None
-        if node is not None and ledger is not None and (ledger.left(pod) or ledger.topology is None):
+        if node is not None and ledger is not None and (ledger.left(key) or ledger.topology is None):
             self._refresh(node, ledger)
 
     def _refresh(self, node: str, ledger: NodeLedger) -> None:
@@ -166,6 +189,16 @@ class ExtenderCache:
                 del self._ledgers[node]
         else:
             self.cluster.put(node, NodeRow(node_policy(ledger.topology), charged_zones(ledger)))
+
+
+def read_topology(obj: Object) -> NodeResourceTopology | str:
+    """The object's value; its name, as far as it has one, when it is against its schema."""
+    try:
+        return from_object(obj)
+    except KubeObjectError:
+        metadata = obj.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, Mapping) else ""
+        return name if isinstance(name, str) else ""
 
 
 def charged_zones(ledger: NodeLedger) -> Zones:
@@ -181,5 +214,6 @@ def _charged(zone: NUMAZone, amounts: Mapping[str, int] | None) -> NUMAZone:
     return charge_everywhere((zone,), amounts)[0] if amounts else zone
 
 
-def _key(pod: PodDemand) -> str:
-    return pod.uid or f"{pod.namespace}/{pod.name}"
+def _key_of(obj: Object) -> str:
+    metadata = obj.get("metadata") or {}
+    return str(metadata.get("uid") or f"{metadata.get('namespace') or ''}/{metadata.get('name') or ''}")

@@ -7,6 +7,7 @@ text. What is published is plain decimal, which every reader understands.
 Source: k8stopologyawareschedwg/noderesourcetopology-api, v1alpha1 and v1alpha2.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -219,7 +220,7 @@ def _parse_text(text: str) -> int:
 
 def _zone(obj: object) -> Zone:
     fields = _mapping(obj, "zone")
-    name = _text(fields.get("name"), "zone name")
+    name = sys.intern(_text(fields.get("name"), "zone name"))
     parent = fields.get("parent")
     return Zone(
         name=name,
@@ -235,7 +236,7 @@ def _resource(obj: object) -> ZoneResource:
     fields = _mapping(obj, "resource")
     available = parse_amount(fields.get("available", 0))
     return ZoneResource(
-        name=_text(fields.get("name"), "resource name"),
+        name=sys.intern(_text(fields.get("name"), "resource name")),
         capacity_milli=parse_amount(fields.get("capacity", 0)),
         allocatable_milli=parse_amount(fields.get("allocatable", 0)),
         available_milli=available,
@@ -247,7 +248,13 @@ def _cost(obj: object) -> tuple[str, int]:
     value = fields.get("value")
     if not isinstance(value, int) or isinstance(value, bool):
         raise KubeObjectError(f"cost value {value!r} is not a whole number")
-    return _text(fields.get("name"), "cost name"), value
+    return _shared_cost(_text(fields.get("name"), "cost name"), value)
+
+
+@lru_cache(maxsize=1 << 14)
+def _shared_cost(name: str, value: int) -> tuple[str, int]:
+    """One tuple for all equal costs: a cluster has a million costs and a few hundred different ones."""
+    return name, value
 
 
 def _zone_object(zone: Zone) -> dict[str, Any]:

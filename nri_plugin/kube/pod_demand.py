@@ -70,7 +70,6 @@ class PodDemand:
         qos: its class.
         containers: init containers and sidecars in their order, then app containers.
         overhead: of the runtime class.
-        annotations: of the object.
     """
 
     namespace: str
@@ -82,7 +81,11 @@ class PodDemand:
     node: str = ""
     scheduler: str = ""
     phase: str = ""
-    is_terminating: bool = False
+
+    @property
+    def key(self) -> str:
+        """What tells the pod from all others: its uid, else namespace and name."""
+        return self.uid or f"{self.namespace}/{self.name}"
 
     @property
     def is_guaranteed(self) -> bool:
@@ -176,7 +179,6 @@ def _pod(obj: Object) -> PodDemand:
         node=spec.get("nodeName") or "",
         scheduler=spec.get("schedulerName") or "",
         phase=status.get("phase") or "",
-        is_terminating=bool(metadata.get("deletionTimestamp")),
     )
 
 

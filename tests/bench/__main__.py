@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from tests.bench import against_go, decisions, packing, scale, search, wire
+from tests.bench import against_go, decisions, extender, packing, scale, search, wire
 from tests.bench.figures import Figure, as_json, machine, table
 
 PARTS = {"decisions": decisions.figures, "wire": wire.figures}
-STUDIES = ("packing", "search")
+STUDIES = ("packing", "search", "extender")
 
 
 def main() -> int:
@@ -28,6 +28,8 @@ def main() -> int:
         _say(sys.stdout, search.table(list(search.rows())) + "\n")
     if "packing" in parts:
         _packing(chosen.plot, quick=chosen.quick)
+    if "extender" in parts:
+        _extender(chosen.plot, 50 if chosen.quick else 300)
     return 0
 
 
@@ -38,7 +40,8 @@ def _arguments() -> argparse.Namespace:
         nargs="*",
         choices=[*PARTS, *STUDIES, []],
         help="what to measure (default: decisions and wire); packing is a study of churn, first fit against "
-        "best fit; search is the merge on up to 64 NUMA nodes",
+        "best fit; search is the merge on up to 64 NUMA nodes; extender is the scheduler's questions about "
+        "5,000 nodes while 100 change a second",
     )
     parser.add_argument(
         "--rounds", type=int, default=1000, metavar="N", help="samples of each decision and call"
@@ -50,9 +53,12 @@ def _arguments() -> argparse.Namespace:
         "--plot",
         type=Path,
         metavar="FILE",
-        help="alone: time of a decision against NUMA nodes and CPUs, as SVG; with packing: the study as SVG",
+        help="alone: time of a decision against NUMA nodes and CPUs, as SVG; with packing: the study as SVG; "
+        "with extender: time against nodes",
     )
-    parser.add_argument("--quick", action="store_true", help="packing with a fifth of the seeds")
+    parser.add_argument(
+        "--quick", action="store_true", help="packing and extender with a fifth of the samples"
+    )
     return parser.parse_args()
 
 
@@ -105,6 +111,15 @@ def _packing(file: Path | None, *, quick: bool) -> None:
     _say(sys.stdout, f"{seeds} seeds per cell, {packing.COUNTED} containers each\n{packing.table(cells)}\n")
     if file is not None:
         packing.plot(cells, file)
+        _say(sys.stdout, f"\nplot: {file}\n")
+
+
+def _extender(file: Path | None, rounds: int) -> None:
+    measured = list(_noted(extender.all_figures(rounds)))
+    _say(sys.stdout, f"{machine()}\n\n{table(measured)}\n\n{extender.ratios(measured)}\n")
+    if file is not None:
+        for line in extender.plot(file, max(20, rounds // 10)):
+            _say(sys.stdout, f"{line}\n")
         _say(sys.stdout, f"\nplot: {file}\n")
 
 

@@ -21,13 +21,13 @@ class Figure:
 
 def microseconds(what: str, took_ns: Sequence[int]) -> Figure:
     """A figure from durations in nanoseconds."""
-    return Figure(what, "us", _at(took_ns, 0.50) / 1e3, _at(took_ns, 0.99) / 1e3, len(took_ns))
+    return Figure(what, "us", at(took_ns, 0.50) / 1e3, at(took_ns, 0.99) / 1e3, len(took_ns))
 
 
 def milliseconds(what: str, took_s: Sequence[float]) -> Figure:
     """A figure from durations in seconds; p99 only from a hundred samples on."""
-    tail = _at(took_s, 0.99) * 1e3 if len(took_s) >= 100 else None
-    return Figure(what, "ms", _at(took_s, 0.50) * 1e3, tail, len(took_s))
+    tail = at(took_s, 0.99) * 1e3 if len(took_s) >= 100 else None
+    return Figure(what, "ms", at(took_s, 0.50) * 1e3, tail, len(took_s))
 
 
 def machine() -> str:
@@ -60,6 +60,6 @@ def as_json(figures: Sequence[Figure]) -> str:
     return json.dumps({"machine": machine(), "figures": [asdict(figure) for figure in figures]}, indent=1)
 
 
-def _at(values: Sequence[float], quantile: float) -> float:
+def at(values: Sequence[float], quantile: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(quantile * len(ordered)) - 1)]

@@ -1,0 +1,253 @@
+"""The extender over HTTP or HTTPS: `/filter`, `/prioritize`, `/bind`, `/healthz`, `/readyz`, `/metrics`.
+
+A thread per connection; kube-scheduler keeps a few. One lock guards the cache, taken for the milliseconds an
+answer takes, never while anybody is waited for. Certificates are read again when their files change.
+"""
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from nri_plugin.errors import ConfigError, NriPinError
+
+IDLE_S = 120.0
+"""Longer than kube-scheduler keeps an idle connection (90 s), so that it never writes into one we just closed."""
+
+REQUEST_S = 10.0
+"""A request, once begun, must arrive in pieces no further apart than this."""
+
+CONNECTIONS = 64
+"""More at once are turned away: kube-scheduler needs one or two."""
+
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may cost: bytes of body."""
+
+    body_bytes: int = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status, body and its type."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = TEXT
+
+
+Post = Callable[[bytes], bytes]
+Get = Callable[[], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """What is answered, by path."""
+
+    posts: Mapping[str, Post]
+    gets: Mapping[str, Get]
+
+
+class Certificates:
+    """A TLS context from files, made anew when one of them changes.
+
+    Args:
+        certificate: PEM file of the chain.
+        key: PEM file of its key.
+        client_ca: PEM file of authorities; with it, clients must show a certificate of theirs.
+
+    Raises:
+        ConfigError: the files do not make a context.
+    """
+
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
+        self._files = [certificate, key] + ([client_ca] if client_ca else [])
+        self._certificate, self._key, self._client_ca = certificate, key, client_ca
+        self._seen = self._state()
+        self._context = self._load()
+
+    def context(self) -> ssl.SSLContext:
+        """The context for the next connection; files that are half written leave the former one in place."""
+        state = self._state()
+        if state != self._seen:
+            with contextlib.suppress(ConfigError):  # the next connection tries again
+                self._context = self._load()
+                self._seen = state
+        return self._context
+
+    def _state(self) -> list[tuple[int, int] | None]:
+        return [_identity(path) for path in self._files]
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self._certificate, self._key)
+            if self._client_ca is not None:
+                context.load_verify_locations(self._client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            files = ", ".join(map(str, self._files))
+            raise ConfigError("tls", f"{files} make no TLS certificate: {error}; check the files") from None
+        return context
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
+
+
+class ExtenderServer(ThreadingHTTPServer):
+    """Listens from the moment it is made; `serve_forever` answers, `stop` ends that gracefully.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        routes: Routes,
+        certificates: Certificates | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.routes, self.certificates, self.limits = routes, certificates, limits or Limits()
+        self._room = threading.Semaphore(CONNECTIONS)
+        self._busy = 0
+        self._change = threading.Condition()
+        host, port = address
+        self.address_family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
+        try:
+            super().__init__((host, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise ConfigError("listen", f"cannot listen on {host}:{port}: {error}; choose another") from None
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server for our own name."""
+        if self.address_family is socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def verify_request(self, request: object, client_address: object) -> bool:  # noqa: ARG002 - the library's
+        """Turn away what there is no room for."""
+        return self._room.acquire(blocking=False)
+
+    def process_request_thread(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+        """Answer one connection, in its own thread; the handshake happens here too."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def finish_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+        """Speak TLS first where there are certificates."""
+        request.settimeout(REQUEST_S)
+        if self.certificates is not None:
+            with self.certificates.context().wrap_socket(request, server_side=True) as secured:
+                super().finish_request(secured, client_address)
+        else:
+            super().finish_request(request, client_address)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A connection that broke is the client's matter."""
+
+    def begun(self, change: int) -> None:
+        """One more, or one less, request is being answered."""
+        with self._change:
+            self._busy += change
+            self._change.notify_all()
+
+    def stop(self, wait_s: float = 5.0) -> None:
+        """Accept nothing more, let what is being answered be answered, close."""
+        self.shutdown()
+        self.server_close()
+        with self._change:
+            self._change.wait_for(lambda: self._busy == 0, wait_s)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_S
+    wbufsize = -1  # headers and body leave together
+    disable_nagle_algorithm = True
+    server: ExtenderServer
+
+    def do_GET(self) -> None:
+        """Answer with a page."""
+        make = self.server.routes.gets.get(self.path.partition("?")[0])
+        self._send(make() if make else self._unknown())
+
+    def do_POST(self) -> None:
+        """Answer a question of the scheduler."""
+        self.server.begun(+1)
+        try:
+            self._send(self._posted())
+        finally:
+            self.server.begun(-1)
+
+    def _posted(self) -> Answer:
+        answer = self.server.routes.posts.get(self.path.partition("?")[0])
+        body = self._body()
+        if isinstance(body, Answer):
+            return body
+        if answer is None:
+            return self._unknown()
+        try:
+            return Answer(answer(body), content_type=JSON)
+        except NriPinError as error:
+            return Answer(f"{error}\n".encode(), 400)
+
+    def _body(self) -> bytes | Answer:
+        length = self.headers.get("Content-Length", "")
+        if not (length.isdecimal() and length.isascii()):
+            self.close_connection = True
+            return Answer(b"a length of the body is needed\n", 411)
+        if int(length) > self.server.limits.body_bytes:
+            self.close_connection = True
+            most = self.server.limits.body_bytes
+            return Answer(f"{length} bytes of body, at most {most} are read\n".encode(), 413)
+        self.connection.settimeout(REQUEST_S)
+        body = self.rfile.read(int(length))
+        self.connection.settimeout(IDLE_S)
+        if len(body) < int(length):
+            self.close_connection = True
+            return Answer(b"the body ended early\n", 400)
+        return body
+
+    def _unknown(self) -> Answer:
+        known = " ".join(sorted([*self.server.routes.posts, *self.server.routes.gets]))
+        return Answer(f"not found; there are {known}\n".encode(), 404)
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    def version_string(self) -> str:
+        """Say no more than needed."""
+        return "nri-pin"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        """Keep questions out of the log; there are hundreds a second."""
