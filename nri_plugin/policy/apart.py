@@ -22,7 +22,7 @@ class Apart:
         best: the cheapest found so far; None when there is none below the bound given.
     """
 
-    def __init__(self, chooser: Chooser, layout: Layout, below: int | None) -> None:
+    def __init__(self, chooser: Chooser, layout: Layout, below: int) -> None:
         self.best: Way | None = None
         self._below = below
         self._chooser = chooser
@@ -30,6 +30,7 @@ class Apart:
         places.sort(key=lambda place: sum(sorted(layout.apart[place][n] for n in places)[: chooser.count]))
         self._ways = [chooser.ways_of(joints_of(layout.clusters[place], chooser.nodes)) for place in places]
         self._apart = [[layout.apart[one][other] * chooser.unit for other in places] for one in places]
+        self._largest = [max(ways, default=0) for ways in self._ways]
         self._near = cache(self._nearest)
         self._least_use = cache(self._least_uses)
         self._before = list(accumulate((layout.clusters[place].nodes for place in places), initial=0))
@@ -69,7 +70,7 @@ class Apart:
     def _is_promising(self, place: int, left: int, cost: int, dearer: Sequence[int]) -> bool:
         """Whether `left` nodes can be taken from `place` on and beat the best."""
         least = self._least_cost(place, left, dearer)
-        return least is not None and (self._below is None or cost + least < self._below)
+        return least is not None and cost + least < self._below
 
     def _least_cost(self, place: int, left: int, dearer: Sequence[int]) -> int | None:
         """A lower bound of what `left` nodes from `place` on cost; None when there are not so many."""
@@ -78,7 +79,7 @@ class Apart:
         totals = {0: 0}
         for other in range(place, len(self._ways)):
             costs = list(self._costs(other, left, dearer[other], near[other - place]))
-            if max(self._ways[other]) == 1:
+            if self._largest[other] == 1:
                 single += [cost for _, cost in costs]
             else:
                 totals = _cheapest(totals, costs, left)
@@ -94,14 +95,12 @@ class Apart:
 
     def _nearest(self, place: int) -> list[list[int]]:
         """For a node of each cluster from `place` on: how far the nearest 0, 1, 2... of the others are in all."""
+        self._chooser.budget.step(8 * (len(self._ways) - place))
         found = []
         for one in range(place, len(self._ways)):
-            others = [
-                far
-                for other in range(place, len(self._ways))
-                if other != one
-                for far in [self._apart[one][other]] * max(self._ways[other])
-            ]
+            far = self._apart[one][place:one] + self._apart[one][one + 1 :]
+            sizes = self._largest[place:one] + self._largest[one + 1 :]
+            others = [far for far, size in zip(far, sizes, strict=True) for _ in range(size)]
             found.append(list(accumulate(sorted(others)[: self._chooser.count], initial=0)))
         return found
 

@@ -1,6 +1,6 @@
 """A number of steps for a search: time is bounded without a clock, and alike on every machine."""
 
-STEP_BUDGET = 8_000
+STEP_BUDGET = 6_000
 """Steps of the searches of one merge; about 10 ms on the machine of the first bench."""
 
 

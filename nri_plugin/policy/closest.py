@@ -94,9 +94,13 @@ class _Search:
         if not chooser.limits:
             offer = prices.offer()
             return offer is None or self._improves(offer.nodes)
-        prices.improve(self._value(further), self._improves)
-        best = chooser.ways_of(joints, prices.bound(self._value(further))).get(self._region.size)
-        return best is None or self._improves(best[0].cost)
+        least = prices.improve(self._value(further), self._improves)
+        # first whatever the mask, unless none is better in that: there are far fewer ways then
+        for blind in (self._width, 0) if least < self._value(further) else (0,):
+            best = chooser.ways_of(joints, prices.bound(self._value(further)), blind).get(self._region.size)
+            if best is None or not self._improves(best[0].cost):
+                return best is None
+        return True
 
     def _value(self, further: int) -> int:
         """What the best set so far costs, its mask left aside."""

@@ -52,7 +52,7 @@ def _add(cluster: Cluster, nodes: int, joints: list[Joint]) -> int:
     return places[0]
 
 
-NEVER = 1 << 400
+NEVER = 1 << 4096
 """More than anything costs."""
 
 Row = list[int]
@@ -70,10 +70,12 @@ def inside(joints: Sequence[Joint], costs: Mapping[int, tuple[int, int]], unit: 
     """
     rows: list[Row] = []
     for joint in joints:
+        apart = joint.apart * unit
         if joint.one < 0:
             rows.append([2 * cost for cost in costs[bits.lowest(joint.nodes)]][: count + 1])
+        elif len(rows[joint.one]) == len(rows[joint.other]) == 2 <= count:
+            rows.append(_of_two(rows[joint.one], rows[joint.other], apart))
         else:
-            apart = joint.apart * unit
             one, other = _less(rows[joint.one], apart), _less(rows[joint.other], apart)
             rows.append(_less(_cheapest_splits(one, other, count), -apart))
     return rows
@@ -96,6 +98,11 @@ def outside(joints: Sequence[Joint], rows: Sequence[Row], unit: int, count: int)
                 least = [min(map(add, there, rest[taken:])) for taken in range(len(rows[part]))]
                 found[part] = _less(least, apart)
     return found
+
+
+def _of_two(one: Row, other: Row, apart: int) -> Row:
+    """What the general way comes to for two nodes, without its detours."""
+    return [one[0] + other[0], min(one[0] + other[1], one[1] + other[0]), one[1] + other[1] + 2 * apart]
 
 
 def _less(row: Row, apart: int) -> Row:

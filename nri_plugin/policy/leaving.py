@@ -32,8 +32,8 @@ class Limit:
 def limits_of(common: int, size: int, families: Sequence[Family]) -> list[Limit]:
     """What each family can spare of each need, where `size` nodes of `common` may not be enough for it.
 
-    What a node has beyond a need does not count. With several limits a last one follows from them: all
-    together, weighted alike. It bounds what one node takes that any of the families may leave out.
+    What a node has beyond a need does not count. With several families a last limit follows from the
+    others: all together, weighted alike. It bounds what a node takes that any of the families may leave out.
     """
     asked = [
         (number, need)
@@ -49,7 +49,7 @@ def limits_of(common: int, size: int, families: Sequence[Family]) -> list[Limit]
         limits.append(Limit(_all_of(need, families[number].nodes) - need.amount, tuple(uses)))
     product = prod(need.amount for _, need in asked)
     weights = [product // need.amount for _, need in asked]
-    return [*limits, _sum_of(limits, weights)] if len(limits) > 1 else limits
+    return [*limits, _sum_of(limits, weights)] if len(limits) > 1 and len(families) > 1 else limits
 
 
 def _can_matter(need: Need, nodes: int, common: int, size: int) -> bool:

@@ -72,13 +72,13 @@ def merge(
     wishes = [wish for provider in providers for wish in provider or ()]
     if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
         return _merge_single(nodes.mask, wishes, Order(None, tie_break))
-    order, budget = Order(distances, tie_break), Budget(STEP_BUDGET // 2)
+    order, budget = Order(distances, tie_break), Budget(STEP_BUDGET * 3 // 4)
     preferred = _best_preferred(nodes.mask, wishes, order, budget)
     if preferred is not None:
         return MergedHint(
             NodeMask(preferred), preferred=True, exact=_is_exact(wishes, preferred, order, budget)
         )
-    rest = Budget(STEP_BUDGET - STEP_BUDGET // 2)
+    rest = Budget(STEP_BUDGET // 4 + max(0, budget.left))
     other = _best_other(nodes.mask, wishes, order, rest)
     exact = _is_exact(wishes, other, order, rest) and not budget.is_spent
     return MergedHint(NodeMask(other), preferred=False, exact=exact)

@@ -7,13 +7,11 @@ that keep within the limit and are cheap.
 """
 
 from collections.abc import Callable, Sequence
+from operator import mul
 from typing import NamedTuple
 
 from nri_plugin.policy.joints import NEVER, Joint, Row, inside, outside
-from nri_plugin.policy.ways import Bound, Chooser, Way, paid
-
-FINE = 16
-"""Prices count in fractions of the smallest cost, two to this power."""
+from nri_plugin.policy.ways import Bound, Chooser, Way
 
 TRIES = 12
 """So many prices are tried for each limit; more hardly raise the bound."""
@@ -42,10 +40,18 @@ class Prices:
 
     def __init__(self, chooser: Chooser, joints: Sequence[Joint], width: int) -> None:
         self.prices = [0] * len(chooser.limits)
-        self._unit = chooser.unit << FINE
+        self._fine = 16 + max((limit.bit_length() for limit in chooser.limits), default=0)
+        self._unit = chooser.unit << self._fine
         self._chooser = chooser
         self._joints = joints
         self._width = width
+        self._inside: dict[tuple[int, ...], list[Row]] = {}
+        self._outside: dict[tuple[int, ...], list[Row]] = {}
+        masked = (1 << width) - 1
+        self._nodes = [
+            (node, item.taken[0].cost & masked, self._fractions(item.left), self._fractions(item.taken))
+            for node, item in chooser.items.items()
+        ]
 
     def offer(self) -> Offer | None:
         """The cheapest set at the present prices; None when there is none."""
@@ -53,23 +59,29 @@ class Prices:
         if best >= NEVER // 2:
             return None
         nodes = best & (1 << self._width) - 1
-        ways = [
-            min(item.taken if nodes >> node & 1 else item.left, key=self._paid)
-            for node, item in self._chooser.items.items()
+        uses = [
+            min(taken if nodes & bit else left, key=self._paid).use for _, bit, left, taken in self._nodes
         ]
-        return Offer(
-            nodes, best >> self._width, tuple(map(sum, zip(*(way.use for way in ways), strict=True)))
-        )
+        return Offer(nodes, best >> self._width, tuple(map(sum, zip(*uses, strict=True))))
 
-    def improve(self, known: int, tried: Callable[[int], object]) -> None:
+    def _paid(self, way: Way) -> int:
+        paid: int = way.cost + sum(map(mul, self.prices, way.use))
+        return paid
+
+    def improve(self, known: int, tried: Callable[[int], object]) -> int:
         """Find better prices, limit by limit, the last first; each set that turns up is `tried`.
 
         Args:
-            known: what a set within the limits costs.
+            known: what a set within the limits costs, its mask left aside.
             tried: called with each set.
+
+        Returns:
+            What sets within the limits cost at least, their masks left aside.
         """
         for number in reversed(range(len(self.prices))):
             self._improve(number, known, tried)
+        offer = self.offer()
+        return known if offer is None else -((self._paid_back() - offer.paid) >> self._fine)
 
     def _improve(self, number: int, known: int, tried: Callable[[int], object]) -> None:
         """Each set costs more or less in proportion to the price; the cheapest at each price is looked for.
@@ -80,7 +92,7 @@ class Prices:
         short, limit = self.offer(), self._chooser.limits[number]
         if short is None or short.use[number] <= limit:
             return
-        enough = Offer(0, (known << FINE) + self._paid_back(), (limit,) * len(self.prices))
+        enough = Offer(0, (known << self._fine) + self._paid_back(), (limit,) * len(self.prices))
         enough_at_nothing = enough.paid
         short_at_nothing = short.paid
         for _ in range(TRIES):
@@ -99,32 +111,40 @@ class Prices:
 
     def bound(self, known: int) -> Bound:
         """Lets those ways pass that may be part of a set which costs no more than `known`."""
-        rows = outside(self._joints, self._rows(), self._unit, self._chooser.count)
+        prices = tuple(self.prices)
+        if prices not in self._outside:
+            rows = outside(self._joints, self._rows(), self._unit, self._chooser.count)
+            self._outside[prices] = [[twice >> self._width + 1 for twice in row] for row in rows]
         return Bound(
-            prices=tuple(self.prices),
-            fine=FINE,
+            prices=prices,
+            fine=self._fine,
             width=self._width,
             unit=self._unit >> self._width,
-            rows=[[twice >> self._width + 1 for twice in row] for row in rows],
-            limit=(known << FINE) + self._paid_back(),
+            rows=self._outside[prices],
+            limit=(known << self._fine) + self._paid_back(),
         )
 
     def _rows(self) -> list[Row]:
-        chooser = self._chooser
-        chooser.budget.step(len(self._joints))
+        prices = tuple(self.prices)
+        if prices not in self._inside:
+            self._inside[prices] = self._solved()
+        return self._inside[prices]
+
+    def _solved(self) -> list[Row]:
+        self._chooser.budget.step(2 * len(self._joints))
         costs = {
-            node: (self._least(item.left), self._least(item.taken)) for node, item in chooser.items.items()
+            node: (self._least(left) << self._width, (self._least(taken) << self._width) + bit)
+            for node, bit, left, taken in self._nodes
         }
-        return inside(self._joints, costs, self._unit, chooser.count)
+        return inside(self._joints, costs, self._unit, self._chooser.count)
+
+    def _fractions(self, ways: Sequence[Way]) -> list[Way]:
+        """The ways with their costs in fractions, masks left aside."""
+        return [Way(way.cost >> self._width << self._fine, way.use) for way in ways]
 
     def _least(self, ways: Sequence[Way]) -> int:
-        """The cheapest of a node's ways, its own bit included as far as it is taken."""
-        if not ways:
-            return NEVER
-        return (min(map(self._paid, ways)) << self._width) + (ways[0].cost & (1 << self._width) - 1)
-
-    def _paid(self, way: Way) -> int:
-        return paid(way, self.prices, FINE, self._width)
+        """What the cheapest of a node's ways costs, when its use is paid for."""
+        return min(map(self._paid, ways), default=NEVER)
 
     def _paid_back(self) -> int:
         return sum(price * limit for price, limit in zip(self.prices, self._chooser.limits, strict=True))

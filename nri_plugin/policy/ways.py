@@ -36,6 +36,10 @@ Ways = dict[int, list[Way]]
 """By how many nodes are taken: the ways worth keeping, by ascending cost."""
 
 
+MANY = 12
+"""More ways than these are worth finding out which of them can stay within the limits."""
+
+
 class Item(NamedTuple):
     """A node, and what can be done with it: one way of `taken`, or one of `left`."""
 
@@ -63,14 +67,13 @@ class Bound:
     rows: Sequence[Sequence[int]]
     limit: int
 
-    def paid(self, way: Way) -> int:
-        """What a way of one node costs then."""
-        return paid(way, self.prices, self.fine, self.width)
+    def priced(self, ways: Iterable[Way]) -> list[Way]:
+        """Ways of one node with what they cost then."""
+        return [way._replace(paid=paid(way, self.prices, self.fine, self.width)) for way in ways]
 
-    def passes(self, place: int, count: int, ways: list[Way]) -> list[Way]:
-        """Those ways of the joint at `place` to take `count` nodes that may be part of a good whole."""
-        left = self.limit - self.rows[place][count]
-        return [way for way in ways if way.paid <= left]
+    def most(self, place: int, count: int) -> int:
+        """What a way of the joint at `place` to take `count` nodes may cost then, to be part of a good whole."""
+        return self.limit - self.rows[place][count]
 
 
 def paid(way: Way, prices: Sequence[int], fine: int, width: int) -> int:
@@ -106,48 +109,55 @@ class Chooser:
             min(0, limit - of_limit.largest()) for limit, of_limit in zip(limits, self._most, strict=True)
         ]
 
-    def ways_of(self, joints: Sequence[Joint], bound: Bound | None = None) -> Ways:
-        """The ways with the nodes of the last joint that may be part of a whole, and of a good one."""
+    def ways_of(self, joints: Sequence[Joint], bound: Bound | None = None, blind: int = 0) -> Ways:
+        """The ways with the nodes of the last joint that may be part of a whole, and of a good one.
+
+        Args:
+            joints: parts before their wholes.
+            bound: tells what is good; None for any.
+            blind: so many of the lowest bits of costs do not count.
+        """
         found: list[Ways] = []
         for place, joint in enumerate(joints):
             if joint.one < 0:
-                ways = _of_item(self.items[bits.lowest(joint.nodes)], bound)
+                ways = _of_item(self.items[bits.lowest(joint.nodes)], place, bound)
             else:
-                ways = self._joined(joint, found[joint.one], found[joint.other], bound)
-            found.append(self._kept(joint.nodes, ways, place, bound))
+                ways = self._joined(place, joint, found[joint.one], found[joint.other], bound)
+            found.append(self._kept(joint, ways, blind))
         return found[-1]
 
     def least_use_outside(self, nodes: int) -> list[tuple[int, ...]]:
         """By how many nodes outside of the mask are taken: what all those use at least of each limit."""
         return list(zip(*(of_limit.outside(nodes) for of_limit in self._least), strict=True))
 
-    def _joined(self, joint: Joint, one: Ways, other: Ways, bound: Bound | None) -> Ways:
-        apart = joint.apart * self.unit
-        paid = joint.apart * bound.unit if bound else 0
+    def _joined(self, place: int, joint: Joint, one: Ways, other: Ways, bound: Bound | None) -> Ways:
         outside = len(self.items) - joint.nodes.bit_count()
         ways: Ways = {}
         for few, these in one.items():
             for more, those in other.items():
                 if self.count - outside <= few + more <= self.count:
                     self.budget.step(len(these) * len(those))
-                    pairs = few * more
-                    ways.setdefault(few + more, []).extend(
-                        _products(these, those, pairs * apart, pairs * paid)
-                    )
+                    apart = few * more * joint.apart
+                    if bound is None:
+                        found = _products(these, those, apart * self.unit)
+                    else:
+                        left = bound.most(place, few + more) - apart * bound.unit
+                        found = _good_products(these, those, apart * self.unit, apart * bound.unit, left)
+                    ways.setdefault(few + more, []).extend(found)
         return ways
 
-    def _kept(self, nodes: int, ways: Ways, place: int, bound: Bound | None) -> Ways:
+    def _kept(self, joint: Joint, ways: Ways, blind: int) -> Ways:
         if not self.limits:
             return {count: [min(found)] for count, found in ways.items() if found}
-        least = self.least_use_outside(nodes)
-        most = list(zip(*(of_limit.outside(nodes) for of_limit in self._most), strict=True))
-        kept = {}
-        for count, found in ways.items():
-            outside = self.count - count
-            if 0 <= outside < len(least):
-                good = bound.passes(place, count, found) if bound else found
-                kept[count] = _undominated(self._fitting(good, least[outside], most[outside]))
-        return {count: found for count, found in kept.items() if found}
+        if joint.nodes == self.nodes or sum(map(len, ways.values())) > MANY:
+            least = self.least_use_outside(joint.nodes)
+            most = list(zip(*(of_limit.outside(joint.nodes) for of_limit in self._most), strict=True))
+            ways = {
+                count: self._fitting(found, least[self.count - count], most[self.count - count])
+                for count, found in ways.items()
+                if 0 <= self.count - count < len(least)
+            }
+        return {count: _undominated(found, blind) for count, found in ways.items() if found}
 
     def _fitting(self, ways: Iterable[Way], least: tuple[int, ...], most: tuple[int, ...]) -> list[Way]:
         """Those that can stay within the limits, given what all other nodes use at least and at most."""
@@ -164,25 +174,40 @@ def _sunk(used: int, safe: int, floor: int) -> int:
     return floor if used <= safe else used
 
 
-def _of_item(item: Item, bound: Bound | None) -> Ways:
+def _of_item(item: Item, place: int, bound: Bound | None) -> Ways:
     ways = {0: [*item.left], 1: [*item.taken]}
     if bound is None:
         return ways
-    return {count: [way._replace(paid=bound.paid(way)) for way in found] for count, found in ways.items()}
+    return {
+        count: [way for way in bound.priced(found) if way.paid <= bound.most(place, count)]
+        for count, found in ways.items()
+    }
 
 
-def _products(these: Sequence[Way], those: Sequence[Way], apart: int, paid: int) -> Iterable[Way]:
+def _products(these: Sequence[Way], those: Sequence[Way], apart: int) -> Iterable[Way]:
     return [
-        Way(one.cost + other.cost + apart, tuple(map(add, one.use, other.use)), one.paid + other.paid + paid)
-        for one in these
-        for other in those
+        Way(cost + more + apart, tuple(map(add, use, used)))
+        for cost, use, _ in these
+        for more, used, _ in those
     ]
 
 
-def _undominated(ways: list[Way]) -> list[Way]:
+def _good_products(
+    these: Sequence[Way], those: Sequence[Way], apart: int, paid_apart: int, left: int
+) -> Iterable[Way]:
+    """Those for which `left` can pay, the distance between them already paid for."""
+    return [
+        Way(cost + more + apart, tuple(map(add, use, used)), paid + further + paid_apart)
+        for cost, use, paid in these
+        for more, used, further in those
+        if paid + further <= left
+    ]
+
+
+def _undominated(ways: list[Way], blind: int) -> list[Way]:
     """Those that no cheaper one matches in every use."""
     kept: list[Way] = []
-    for way in sorted(ways):
+    for way in sorted(ways, key=lambda way: (way.cost >> blind, way.use)):
         if not any(all(map(le, other.use, way.use)) for other in kept):
             kept.append(way)
     return kept
@@ -209,8 +234,8 @@ class _Extreme:
 
     def outside(self, nodes: int) -> Iterable[int]:
         """By how many nodes outside of the mask are taken: what all those use."""
-        left = sum(used for used, bit in self.left if not nodes & bit)
-        return accumulate((more for more, bit in self.steps if not nodes & bit), initial=left)
+        left = sum([used for used, bit in self.left if not nodes & bit])
+        return accumulate([more for more, bit in self.steps if not nodes & bit], initial=left)
 
     def largest(self) -> int:
         """No set of nodes uses more."""

@@ -19,7 +19,7 @@ def wish(amount, each=10, **changes):
 BY_MASK = Order()
 
 
-def best(wishes, target, order=BY_MASK, steps=4_000):
+def best(wishes, target, order=BY_MASK, steps=20_000):
     return best_intersection(ALL, wishes, target, order, Budget(steps))
 
 
