@@ -20,6 +20,9 @@ from nri_plugin.simulator.scenario import Scenario
 from nri_plugin.simulator.stage import Stage
 from nri_plugin.simulator.steps import Expect, Online, Part, Restart, Run, Update
 
+PAGE = 80
+"""Columns in which the table of the checkpoint is at home."""
+
 MAX_KEY_WIDTH = 28
 CPUS_WIDTH = 22
 PRODUCTION = "agent, protocol, decisions, checkpoint"
@@ -136,7 +139,11 @@ class TextReport:
 
     def _checkpoint(self, node: Stage) -> None:
         checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))
-        text = f"no {FILE_NAME}" if checkpoint is None else show_text(FILE_NAME, checkpoint)
+        text = (
+            f"no {FILE_NAME}"
+            if checkpoint is None
+            else show_text(FILE_NAME, checkpoint, self._width - 2 if self._width < PAGE else None)
+        )
         self._line(textwrap.indent(text.rstrip(), "  "))
 
     def _remark(self, outcome: Outcome, player: Player) -> None:
@@ -180,7 +187,23 @@ class TextReport:
         return click.style(text, fg=colour) if self._colour and colour else text
 
     def _line(self, text: str) -> None:
+        """One line; pictures and tables (several lines) are cut to the width by those who make them."""
+        if len(click.unstyle(text)) > self._width and "\n" not in text:
+            text = "\n".join(_folded(click.unstyle(text), self._width))
         click.echo(in_encoding(text, sys.stdout.encoding), color=self._colour)
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """A line of columns as a sentence over several lines, for narrow terminals."""
+    indent = " " * (len(text) - len(text.lstrip()))
+    return textwrap.wrap(
+        " ".join(text.split()),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 class JSONReport:

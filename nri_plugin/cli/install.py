@@ -48,6 +48,12 @@ def launcher(interpreter: str) -> str:
     return f"#!/bin/sh\n{MARK}\nexec {shlex.quote(interpreter)} -I -m nri_plugin\n"
 
 
+def why(error: OSError) -> str:
+    """What went wrong and, where that helps, what to do."""
+    reason = (error.strerror or str(error)).lower()
+    return f"{reason}; run as root" if isinstance(error, PermissionError) and os.geteuid() else reason
+
+
 def is_ours(path: Path) -> bool:
     """Whether the file was written by this command.
 
@@ -57,7 +63,7 @@ def is_ours(path: Path) -> bool:
     try:
         head = path.read_bytes()[:4096]
     except OSError as error:
-        raise HostError(str(path), f"cannot be read: {error.strerror}") from None
+        raise HostError(str(path), f"cannot be read: {why(error)}") from None
     return MARK.encode() in head
 
 
@@ -86,7 +92,7 @@ def write(path: Path, text: str, mode: int) -> None:
             os.fchmod(file.fileno(), mode)
         os.replace(file.name, path)
     except OSError as error:
-        raise HostError(str(path), f"cannot be written: {error.strerror}") from None
+        raise HostError(str(path), f"cannot be written: {why(error)}") from None
 
 
 def remove(path: Path) -> bool:
@@ -100,7 +106,7 @@ def remove(path: Path) -> bool:
     try:
         path.unlink()
     except OSError as error:
-        raise HostError(str(path), f"cannot be removed: {error.strerror}") from None
+        raise HostError(str(path), f"cannot be removed: {why(error)}") from None
     return True
 
 

@@ -147,6 +147,7 @@ def _read(path: str) -> Checkpoint:
         raise UnreadableError(f"{error}; {_what_to_do(error)}") from error
     if checkpoint is None:
         raise UnreadableError(
-            f"{path}: there is no checkpoint; name the agent's --state-dir, or start the agent"
+            f"{path}: there is no checkpoint; name the agent's --state-dir, or start the agent, "
+            "which writes one when the runtime first tells it of a container"
         )
     return checkpoint

@@ -15,6 +15,7 @@ from nri_plugin.options import Node
 from nri_plugin.state import Allocation, ContainerRecord, Phase, State
 
 COLUMNS = ("NAMESPACE", "POD", "CONTAINER", "PHASE", "KIND", "CPUS", "NUMA", "MEMS")
+FACTS_INDENT = 13
 UNKNOWN = "?"
 NOTHING = "-"
 
@@ -59,14 +60,13 @@ def show_text(source: str, checkpoint: Checkpoint, width: int | None = None) -> 
         f"kept for a container of {key}: CPUs {state.allocations[key].cpus}"
         for key in _without_container(state)
     ]
-    lines += [
-        "",
+    below = [
         f"exclusive    {str(state.exclusive) or NOTHING}",
         f"shared pool  {UNKNOWN if pool is None else str(pool) or NOTHING}",
         f"reserved     {UNKNOWN if facts is None else str(facts.reserved) or NOTHING}",
         f"checkpoint   {source}, generation {checkpoint.generation}, written by nri-pin {checkpoint.writer}",
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *(below if width is None else [_folded(line, width) for line in below])])
 
 
 def findings(checkpoint: Checkpoint, root: str | None, cgroup_root: str | None) -> list[str]:
@@ -252,6 +252,14 @@ def _stacked(row: Sequence[str], width: int) -> list[str]:
         break_on_hyphens=False,
     )
     return ["/".join(row[:3]), *lines]
+
+
+def _folded(fact: str, width: int) -> str:
+    indent = " " * FACTS_INDENT
+    width = max(width, 2 * FACTS_INDENT)
+    return textwrap.fill(
+        fact, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _table(rows: Sequence[Iterable[str]]) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.__main__ import main
-from nri_plugin.cli.install import MARK, launcher, who_else_may_change
+from nri_plugin.cli.install import MARK, launcher, who_else_may_change, why
 
 GOOD = 'reservedSystemCPUs: "0"\n'
 
@@ -206,3 +206,9 @@ def test_install_warns_of_a_program_that_others_can_change(
     code, text = call("--config", good)
     assert code == 0
     assert f"warning: the runtime will run {python} as root" in text
+
+
+def test_a_user_without_rights_is_told_to_be_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert why(PermissionError(13, "Permission denied")) == "permission denied; run as root"
+    assert why(OSError(28, "No space left on device")) == "no space left on device"
