@@ -92,8 +92,6 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         preferred=hint.preferred,
     )
     state = _hand_over(state, pod, cpus & reusable).with_allocation(request.key, allocation)
-    if not hint.exact:
-        steps = (*steps, "inexact-hint")
     return Placement(state, allocation, (*steps, "exclusive" if count else "memory"))
 
 
@@ -152,9 +150,11 @@ def _admitted(
     """The merged hint for the container, or for its whole pod (worked out once, then kept)."""
     question = Question(node, state, pod, request, count, reusable)
     if node.options.topology_manager_scope is TopologyManagerScope.CONTAINER:
-        return state, _merged(question), ("container-scope",)
+        hint = _merged(question)
+        return state, hint, ("container-scope", *_doubts(hint))
     if pod.cpu_milli is None:
-        return state, _merged(question), ("pod-total-unknown",)
+        hint = _merged(question)
+        return state, hint, ("pod-total-unknown", *_doubts(hint))
     if pod.affinity is not None:
         return state, _kept_hint(node, pod, pod.affinity, request), ("pod-scope-kept",)
     total = replace(pod_request(pod), devices=request.pod_devices or request.devices)
@@ -162,7 +162,11 @@ def _admitted(
     hint = _merged(replace(question, request=total, exclusive_cpus=whole))
     affinity = hint.affinity or NO_NODES
     state = state.with_pod(replace(pod, affinity=affinity, affinity_preferred=hint.preferred))
-    return state, hint, ("pod-scope",)
+    return state, hint, ("pod-scope", *_doubts(hint))
+
+
+def _doubts(hint: MergedHint) -> tuple[str, ...]:
+    return () if hint.exact else ("inexact-hint",)
 
 
 def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: ContainerRequest) -> MergedHint:

@@ -314,6 +314,7 @@ class Handler:
                 op=op,
                 event=name_of(event),
                 **fields,
+                exact="no" if "inexact-hint" in decision.steps else None,
                 steps=steps,
                 took_us=took_us,
                 err=answer.refusal,

@@ -43,7 +43,15 @@ def _refusal(policy: TopologyManagerPolicy, merged: MergedHint, providers: Seque
     numbers = "; ".join(dict.fromkeys(wish.why for wish in wishes if wish.why))
     return (
         f"resources cannot be allocated with topology locality: policy {policy} needs {_needed(policy)}, "
-        f"{_found(policy, merged)}" + (f"; {numbers}" if numbers else "")
+        f"{_found(policy, merged)}" + (f"; {numbers}" if numbers else "") + _doubt(merged)
+    )
+
+
+def _doubt(merged: MergedHint) -> str:
+    return (
+        ""
+        if merged.exact
+        else "; the search ran out of steps, so there may be a better one: ask again or ask for less"
     )
 
 

@@ -4,7 +4,14 @@ import pytest
 
 from nri_plugin.engine import decide
 from nri_plugin.nri import events as nri
-from nri_plugin.options import SMTOddCounts, TopologyManagerPolicy, TopologyTieBreak, UncoreCacheFit
+from nri_plugin.options import (
+    SMTOddCounts,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+    TopologyTieBreak,
+    UncoreCacheFit,
+)
+from nri_plugin.policy import merge
 from nri_plugin.state import State
 from tests.builders import container, machine, node, pod
 
@@ -82,3 +89,20 @@ def test_an_odd_number_of_cpus_is_given_as_the_rule_says(rule, full_pcpus_only, 
 def test_an_odd_number_of_cpus_is_refused_as_the_rule_says(rule, full_pcpus_only):
     on = node(MACHINE, smt_odd_counts=rule, full_pcpus_only=full_pcpus_only)
     assert refused(on, 3).startswith("SMTAlignmentError: requested 3 cpus")
+
+
+def test_a_hint_that_a_search_had_to_give_up_on_is_said_whatever_the_container_gets(monkeypatch):
+    large = machine(nodes=16, cores=2)
+    on = node(large, "0", topology_manager_policy=TopologyManagerPolicy.BEST_EFFORT)
+    assert "inexact-hint" not in created(on, State(), "p", 7).steps
+    monkeypatch.setattr(merge, "STEP_BUDGET", 0)
+    decision = created(on, State(), "p", 7)
+    assert "inexact-hint" in decision.steps
+    assert len(decision.state.allocations["p/c"].cpus) == 7
+    per_pod = node(
+        large,
+        "0",
+        topology_manager_policy=TopologyManagerPolicy.BEST_EFFORT,
+        topology_manager_scope=TopologyManagerScope.POD,
+    )
+    assert "inexact-hint" in created(per_pod, State(), "p", 7).steps

@@ -6,6 +6,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import TopologyAffinityError
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.policy import merge
 from nri_plugin.policy.admission import admit
 from nri_plugin.policy.cpu_policy import cpu_wishes
 from nri_plugin.policy.merge import MergedHint
@@ -50,3 +51,13 @@ def test_a_refusal_names_policy_best_hint_and_what_is_free_where(policy, best):
 def test_best_effort_admits_the_same():
     wishes = cpu_wishes(TWO, 6, FRAGMENTED)
     assert not admit(TopologyManagerPolicy.BEST_EFFORT, NODES, [wishes]).preferred
+
+
+def test_a_refusal_says_when_the_search_was_cut_short(monkeypatch):
+    large = cpu_tables(machine(16, 1, cores=4, threads=1))
+    wishes = cpu_wishes(large, 6, CPUSet.parse("0-3,8-11"))
+    hint = admit(TopologyManagerPolicy.RESTRICTED, NodeMask(0xFFFF), [wishes])
+    assert hint == MergedHint(NodeMask(0b101), preferred=True)
+    monkeypatch.setattr(merge, "STEP_BUDGET", 0)
+    with pytest.raises(TopologyAffinityError, match="the search ran out of steps"):
+        admit(TopologyManagerPolicy.RESTRICTED, NodeMask(0xFFFF), [wishes])
