@@ -120,8 +120,9 @@ def test_garbage_is_collected_by_the_clock_and_again():
 
 def test_a_reload_without_a_configuration_file_is_said_as_that(tmp_path: Path):
     log, lines = recording_log()
+    loop = Loop()
     link = RuntimeLink(
-        Loop(),
+        loop,
         open_socket=socket.socket,
         new_session=Identity("a", "90").session,
         handler=Bench(node()).handler,
@@ -129,6 +130,7 @@ def test_a_reload_without_a_configuration_file_is_said_as_that(tmp_path: Path):
     )
     missing = str(tmp_path / "none.yaml")
     agent.Reload(partial(load, missing), link, log)()
+    loop.close()
     told = "there is no configuration to read again, the former one stays in force"
     assert lines.texts("ERROR") == [told]
     assert lines.fields(told) == {"file": missing}
