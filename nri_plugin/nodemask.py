@@ -4,64 +4,21 @@ Source: KEP-693, the interface BitMask; kubelet v1.36 topologymanager/bitmask. H
 changes one there returns a new one here.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
 from nri_plugin import bits
 from nri_plugin.ids import NUMANodeID
+from nri_plugin.idset import IDSet
 
 
-@dataclass(frozen=True, slots=True, order=False)
-class NodeMask:
-    """An immutable set of NUMA nodes, a thin skin over an integer.
-
-    Attributes:
-        mask: bit i is set when NUMA node i is a member. Hot code works on this.
-    """
-
-    mask: int = 0
-
-    def __post_init__(self) -> None:
-        if self.mask < 0:
-            raise ValueError(f"a NodeMask mask cannot be negative: {self.mask}")
-
-    @classmethod
-    def of(cls, *ids: int) -> "NodeMask":
-        """The set of the given ids."""
-        return cls(bits.from_ids(ids))
-
-    @classmethod
-    def from_ids(cls, ids: Iterable[int]) -> "NodeMask":
-        """The set of the given ids."""
-        return cls(bits.from_ids(ids))
-
-    @classmethod
-    def parse(cls, text: str) -> "NodeMask":
-        """The set a kernel list such as `0-3,8` stands for.
-
-        Raises:
-            ValueError: `text` is not a kernel list.
-        """
-        return cls(bits.parse_list(text))
-
-    def __str__(self) -> str:
-        return bits.format_list(self.mask)
-
-    def __repr__(self) -> str:
-        return f"NodeMask({bits.format_list(self.mask)!r})"
-
-    def __bool__(self) -> bool:
-        return self.mask != 0
-
-    def __len__(self) -> int:
-        return self.mask.bit_count()
+@dataclass(frozen=True, slots=True, order=False, repr=False)
+class NodeMask(IDSet):
+    """An immutable set of NUMA nodes."""
 
     def __iter__(self) -> Iterator[NUMANodeID]:
         return map(NUMANodeID, bits.iterate(self.mask))
-
-    def __contains__(self, item: object) -> bool:
-        return isinstance(item, int) and item >= 0 and bool(self.mask >> item & 1)
 
     def __and__(self, other: "NodeMask") -> "NodeMask":
         return NodeMask(self.mask & other.mask)
