@@ -22,7 +22,7 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
     if not _writes_cgroups(node) or before.allocations is after.allocations:
         return ()
     pool_before, pool_after = before.shared_pool(node), after.shared_pool(node)
-    own_before, own_after = _exclusive_by_key(before), _exclusive_by_key(after)
+    own_before, own_after = _exclusive_by_key(node, before), _exclusive_by_key(node, after)
     shrinking: list[CpusetWrite] = []
     growing: list[CpusetWrite] = []
     for record in after.containers.values():
@@ -43,7 +43,7 @@ def all_writes(node: Node, state: State) -> tuple[CpusetWrite, ...]:
     if not _writes_cgroups(node):
         return ()
     pool = state.shared_pool(node)
-    own = _exclusive_by_key(state)
+    own = _exclusive_by_key(node, state)
     writes = [
         CpusetWrite(record.cgroup, own.get(record.key, pool), record.id)
         for record in state.containers.values()
@@ -90,7 +90,7 @@ def pending_updates(
     """
     if node.options.cpu_manager_policy is CPUManagerPolicy.NONE:
         return state, ()
-    pool, own = state.shared_pool(node), _exclusive_by_key(state)
+    pool, own = state.shared_pool(node), _exclusive_by_key(node, state)
     everywhere = node.options.effect is Effect.UPDATE
     updates, stored = [], {}
     for record in state.containers.values():
@@ -108,6 +108,8 @@ def _writes_cgroups(node: Node) -> bool:
     return node.options.effect is Effect.CGROUP and node.options.cpu_manager_policy is CPUManagerPolicy.STATIC
 
 
-def _exclusive_by_key(state: State) -> dict[str, CPUSet]:
-    """Exclusive CPUs by allocation key; whoever is not in it runs in the shared pool."""
-    return {key: allocation.cpus for key, allocation in state.allocations.items() if allocation.cpus}
+def _exclusive_by_key(node: Node, state: State) -> dict[str, CPUSet]:
+    """Exclusive CPUs that are online, by allocation key; whoever is not in it runs in the shared pool."""
+    online = node.topology.online
+    own = {key: allocation.cpus & online for key, allocation in state.allocations.items() if allocation.cpus}
+    return {key: cpus for key, cpus in own.items() if cpus}

@@ -191,9 +191,14 @@ class State:
         return self.allocations.get(container.key)
 
     def desired_cpus(self, node: Node, container: ContainerRecord) -> CPUSet:
-        """The cpuset the container's cgroup should hold."""
+        """The cpuset the container's cgroup should hold.
+
+        Its exclusive CPUs as far as they are online, which is all that cgroup v1 takes and that runs
+        anything; while none of them is, the shared pool. The promise itself stays whole.
+        """
         allocation = self.allocations.get(container.key)
-        return allocation.cpus if allocation and allocation.cpus else self.shared_pool(node)
+        own = allocation.cpus & node.topology.online if allocation else NO_CPUS
+        return own or self.shared_pool(node)
 
     def containers_of(self, pod_uid: str) -> list[ContainerRecord]:
         """The pod's containers."""

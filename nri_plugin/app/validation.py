@@ -17,14 +17,14 @@ from nri_plugin.workload import pod_uid
 def new_violations(node: Node, before: State, event: NRIEvent, decision: Decision) -> list[str]:
     """What `decision` would break that was whole `before`; empty when nothing."""
     problems = _of_state(node, before, decision.state)
-    problems += _of_response(node, event, decision)
+    problems += _of_response(node, before, event, decision)
     # A changed pool is written to thousands of cgroups: each distinct value is looked at once.
     plain = {
         mask for mask in {write.cpus.mask for write in decision.writes} if _is_plain(node, decision, mask)
     }
     for write in decision.writes:
         if write.cpus.mask not in plain:
-            problems += _of_write(node, decision, write)
+            problems += _of_write(node, before, decision, write)
     return problems
 
 
@@ -44,32 +44,41 @@ def _of_state(node: Node, before: State, after: State) -> list[str]:
     return [sentence for sentence in found if sentence not in known]
 
 
-def _of_response(node: Node, event: NRIEvent, decision: Decision) -> Iterator[str]:
+def _of_response(node: Node, before: State, event: NRIEvent, decision: Decision) -> Iterator[str]:
     response = decision.response
     if not isinstance(event, CreateContainer) or not isinstance(response, CreateContainerResponse):
         return
     if response.resources is not None and response.resources.cpus:
         key = allocation_key(pod_uid(event.pod), event.container.name)
         cpus = CPUSet.parse(response.resources.cpus)
-        yield from _of_cpus(node, decision.state, key, f"container {event.container.name}", cpus)
+        known = _promised(before, key)
+        yield from _of_cpus(node, decision.state, key, f"container {event.container.name}", cpus, known)
 
 
-def _of_write(node: Node, decision: Decision, write: CpusetWrite) -> Iterator[str]:
+def _of_write(node: Node, before: State, decision: Decision, write: CpusetWrite) -> Iterator[str]:
     record = decision.state.containers.get(write.container_id)
     name = f"container {record.name}" if record else f"cgroup {write.target.path or write.target.parent}"
-    return _of_cpus(node, decision.state, record.key if record else "", name, write.cpus)
+    key = record.key if record else ""
+    return _of_cpus(node, decision.state, key, name, write.cpus, _promised(before, key))
 
 
-def _of_cpus(node: Node, state: State, key: str, name: str, cpus: CPUSet) -> Iterator[str]:
-    """What is wrong with letting the container of allocation `key`, or a slice, run on `cpus`."""
+def _promised(state: State, key: str) -> CPUSet:
+    allocation = state.allocations.get(key)
+    return allocation.cpus if allocation else CPUSet()
+
+
+def _of_cpus(node: Node, state: State, key: str, name: str, cpus: CPUSet, known: CPUSet) -> Iterator[str]:
+    """What is wrong with letting the container of allocation `key`, or a slice, run on `cpus`.
+
+    CPUs it was promised before (`known`) may have become strictly reserved since; it keeps them.
+    """
     if not cpus:
         yield f"{name} would be given no CPU"
     if not cpus <= node.topology.online:
         yield f"{name} would be given CPUs that are not online: {cpus - node.topology.online}"
-    allocation = state.allocations.get(key)
-    foreign = cpus & (state.exclusive - (allocation.cpus if allocation else CPUSet()))
+    foreign = cpus & (state.exclusive - _promised(state, key))
     if foreign:
         yield f"{name} would run on CPUs that are exclusive to others: {foreign}"
-    kept = cpus & node.reserved
+    kept = (cpus & node.reserved) - known
     if kept and kept != cpus and node.options.strict_cpu_reservation:
         yield f"{name} would run on CPUs that are strictly reserved: {kept}"
