@@ -16,9 +16,9 @@ from nri_plugin.errors import AdmissionError
 from nri_plugin.facts import InformedCreate
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
-from nri_plugin.options import CPUManagerPolicy, Node
+from nri_plugin.options import Node
 from nri_plugin.placement import place, refuse_resize
-from nri_plugin.pool import floor_writes, own_write, pending_updates, pool_writes
+from nri_plugin.pool import floor_writes, own_write, pending_updates, pins, pool_writes
 from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, State
 from nri_plugin.synchronize import adopt, synchronize
 from nri_plugin.workload import (
@@ -123,7 +123,7 @@ def _start(node: Node, before: State, event: nri.StartContainer) -> Decision:
 
 def _post_start(node: Node, before: State, event: nri.PostStartContainer) -> Decision:
     state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
-    if not _pins(node):
+    if not pins(node, state):
         return Decision(state, steps=steps)
     check = EffectiveCheck(record.cgroup, state.desired_cpus(node, record), record.id)
     writes = (*pool_writes(node, before, state), *own_write(node, state, record)) if steps else ()
@@ -138,7 +138,7 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
     the value to be applied is not ours.
     """
     state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
-    if not _pins(node):
+    if not pins(node, state):
         return Decision(state, nri.UpdateContainerResponse(), steps=steps)
     allocation = state.allocation_of(record)
     try:
@@ -193,10 +193,6 @@ def _found(
     record = _record(known, container, phase)
     state, steps = adopt(node, state.with_pod(known).with_container(record), record, container)
     return state, state.containers[record.id], ("discovered", *steps)
-
-
-def _pins(node: Node) -> bool:
-    return node.options.cpu_manager_policy is CPUManagerPolicy.STATIC
 
 
 def _same_pod(state: State, pod: Pod, *, run_seen: bool) -> PodRecord:
@@ -256,7 +252,7 @@ def _forgotten(state: State, uid: str) -> State:
 
 
 def _granted(node: Node, state: State, record: ContainerRecord, allocation: Allocation | None) -> Resources:
-    cpus = str(state.desired_cpus(node, record)) if _pins(node) else ""
+    cpus = str(state.desired_cpus(node, record)) if pins(node, state) else ""
     return Resources(cpus=cpus, mems=str(allocation.mems) if allocation else "")
 
 

@@ -19,7 +19,7 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
     Only running containers: one that was created but not started has no cgroup yet and is put
     right when it starts. Shrinking comes before growing, so that at no moment a CPU is in two sets.
     """
-    if not _writes_cgroups(node) or before.allocations is after.allocations:
+    if before.allocations is after.allocations or not _writes_cgroups(node, before, after):
         return ()
     pool_before, pool_after = before.shared_pool(node), after.shared_pool(node)
     own_before, own_after = _exclusive_by_key(node, before), _exclusive_by_key(node, after)
@@ -34,13 +34,13 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
             write = CpusetWrite(record.cgroup, new, record.id, compare=False)
             (growing if new.mask & ~old.mask else shrinking).append(write)
     if pool_before != pool_after:
-        growing.extend(floor_writes(node, after, after.pods.values()))
+        growing.extend(_floor(node, pool_after, after.pods.values()))
     return (*shrinking, *growing)
 
 
 def all_writes(node: Node, state: State) -> tuple[CpusetWrite, ...]:
     """Every cgroup that should say something; the writer leaves alone those that already do."""
-    if not _writes_cgroups(node):
+    if not _writes_cgroups(node, state):
         return ()
     pool = state.shared_pool(node)
     own = _exclusive_by_key(node, state)
@@ -55,7 +55,7 @@ def all_writes(node: Node, state: State) -> tuple[CpusetWrite, ...]:
 
 def own_write(node: Node, state: State, record: ContainerRecord) -> tuple[CpusetWrite, ...]:
     """The container's own cgroup, whatever it says now."""
-    if not _writes_cgroups(node) or not record.cgroup.path:
+    if not record.cgroup.path or not _writes_cgroups(node, state):
         return ()
     return (CpusetWrite(record.cgroup, state.desired_cpus(node, record), record.id),)
 
@@ -65,9 +65,12 @@ def floor_writes(node: Node, state: State, pods: Iterable[PodRecord]) -> tuple[C
 
     It bounds all their containers at once, also those born while nobody watches.
     """
-    if not node.options.pool_floor or not _writes_cgroups(node):
+    return _floor(node, state.shared_pool(node), pods) if _writes_cgroups(node, state) else ()
+
+
+def _floor(node: Node, pool: CPUSet, pods: Iterable[PodRecord]) -> tuple[CpusetWrite, ...]:
+    if not node.options.pool_floor:
         return ()
-    pool = state.shared_pool(node)
     slices = {slice_pattern(pod.cgroup_parent) for pod in pods}
     return tuple(CpusetWrite(ref, pool) for pattern in sorted(slices) for ref in qos_slices(pattern))
 
@@ -88,7 +91,7 @@ def pending_updates(
     Returns:
         The state in which the runtime has stored them, and the entries.
     """
-    if node.options.cpu_manager_policy is CPUManagerPolicy.NONE:
+    if not pins(node, state):
         return state, ()
     pool, own = state.shared_pool(node), _exclusive_by_key(node, state)
     everywhere = node.options.effect is Effect.UPDATE
@@ -104,8 +107,17 @@ def pending_updates(
     return (state.with_containers(stored) if stored else state), tuple(updates)
 
 
-def _writes_cgroups(node: Node) -> bool:
-    return node.options.effect is Effect.CGROUP and node.options.cpu_manager_policy is CPUManagerPolicy.STATIC
+def pins(node: Node, *states: State) -> bool:
+    """Whether cpusets are ours to say: by policy, and as long as anybody holds CPUs given under an earlier one.
+
+    Under policy none a container without a cpuset would run on all CPUs, theirs included.
+    """
+    is_static = node.options.cpu_manager_policy is CPUManagerPolicy.STATIC
+    return is_static or any(state.exclusive for state in states)
+
+
+def _writes_cgroups(node: Node, *states: State) -> bool:
+    return node.options.effect is Effect.CGROUP and pins(node, *states)
 
 
 def _exclusive_by_key(node: Node, state: State) -> dict[str, CPUSet]:

@@ -1,7 +1,9 @@
 """What was promised on a machine, or under options, that are no longer the same."""
 
 from nri_plugin.engine import decide
-from nri_plugin.nri.events import CreateContainer, Synchronize
+from nri_plugin.nri.events import CreateContainer, CreateContainerResponse, StopPodSandbox, Synchronize
+from nri_plugin.nri.messages import Resources
+from nri_plugin.options import CPUManagerPolicy
 from nri_plugin.state import State
 from nri_plugin.topology import Topology
 from tests.agent_fakes import Bench
@@ -44,3 +46,32 @@ def test_promised_cpus_that_became_strictly_reserved_are_kept_and_hinder_nobody(
     assert bench.cgroups.values[A_C.cgroups_path] == cpus("2-3")
     again = container(A, cpu=2, number=1)
     assert bench.ask(CreateContainer(A, again)).refusal == ""
+
+
+def under_policy_none() -> Bench:
+    """A node whose policy was static while container a/c got its CPUs, and a shared container beside it."""
+    shared = (B, container(B, cpu=0.5, cpus="0-1,4-15"))
+    state = decide(node(), State(), Synchronize((A, B), (A_C, shared[1]))).state
+    return Bench(node(cpu_manager_policy=CPUManagerPolicy.NONE), state)
+
+
+def test_under_policy_none_new_containers_stay_off_cpus_that_were_promised_before():
+    bench = under_policy_none()
+    answer = bench.ask(CreateContainer(pod("new"), container(pod("new"), cpu=2)))
+    assert isinstance(answer.response, CreateContainerResponse)
+    assert answer.response.resources == Resources(cpus="0-1,4-15")
+
+
+def test_under_policy_none_a_container_born_unseen_is_taken_off_promised_cpus():
+    bench = under_policy_none()
+    born = container(B, "born", cpu=1, cpus="0-15")
+    bench.ask(Synchronize((A, B), (A_C, born)))
+    assert bench.cgroups.values[born.cgroups_path] == cpus("0-1,4-15")
+
+
+def test_under_policy_none_all_get_all_cpus_when_the_last_promise_ends_and_are_left_alone_from_then_on():
+    bench = under_policy_none()
+    bench.ask(StopPodSandbox(A))
+    assert bench.cgroups.values[container(B).cgroups_path] == cpus("0-15")
+    answer = bench.ask(CreateContainer(pod("new"), container(pod("new"), cpu=2)))
+    assert answer.response == CreateContainerResponse()
