@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from nri_plugin.decision import Decision, EffectiveCheck
-from nri_plugin.errors import AdmissionError
+from nri_plugin.errors import AdmissionError, InsufficientCPUsError
 from nri_plugin.facts import InformedCreate
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
@@ -87,6 +87,7 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
         )
         placed = place(node, state, pod, request)
         state, allocation, steps = placed.state, placed.allocation, placed.steps
+        _refuse_empty_pool(node, state, allocation)
     except AdmissionError as error:
         if pod.namespace not in node.options.never_refuse:
             return Decision(before, refusal=error, steps=("refused", error.reason))
@@ -254,6 +255,17 @@ def _forgotten(state: State, uid: str) -> State:
 def _granted(node: Node, state: State, record: ContainerRecord, allocation: Allocation | None) -> Resources:
     cpus = str(state.desired_cpus(node, record)) if pins(node, state) else ""
     return Resources(cpus=cpus, mems=str(allocation.mems) if allocation else "")
+
+
+def _refuse_empty_pool(node: Node, state: State, allocation: Allocation | None) -> None:
+    """A container without a cpuset would run on everybody's CPUs.
+
+    Raises:
+        InsufficientCPUsError: it needs the shared pool, and that lost its last CPU.
+    """
+    if pins(node, state) and not (allocation and allocation.cpus) and not state.shared_pool(node):
+        hint = f"all online CPUs {node.topology.online} are exclusive; bring CPUs online or end a container that holds some"
+        raise InsufficientCPUsError(1, 0, hint)
 
 
 def _if_any(resources: Resources) -> Resources | None:

@@ -1,4 +1,7 @@
-"""What a changed shared pool means for cgroups: derived from two states, stored nowhere."""
+"""What a changed shared pool means for cgroups: derived from two states, stored nowhere.
+
+A pool that lost its last CPU (they went offline) is written nowhere: an empty cpuset would mean all CPUs.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -30,7 +33,7 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
             continue
         key = record.key
         new, old = own_after.get(key, pool_after), own_before.get(key, pool_before)
-        if new.mask != old.mask:
+        if new.mask != old.mask and new.mask:
             write = CpusetWrite(record.cgroup, new, record.id, compare=False)
             (growing if new.mask & ~old.mask else shrinking).append(write)
     if pool_before != pool_after:
@@ -47,7 +50,7 @@ def all_writes(node: Node, state: State) -> tuple[CpusetWrite, ...]:
     writes = [
         CpusetWrite(record.cgroup, own.get(record.key, pool), record.id)
         for record in state.containers.values()
-        if record.phase is Phase.RUNNING and record.cgroup.path
+        if record.phase is Phase.RUNNING and record.cgroup.path and (pool or record.key in own)
     ]
     writes.sort(key=lambda write: write.cpus != pool)
     return (*writes, *floor_writes(node, state, state.pods.values()))
@@ -55,9 +58,10 @@ def all_writes(node: Node, state: State) -> tuple[CpusetWrite, ...]:
 
 def own_write(node: Node, state: State, record: ContainerRecord) -> tuple[CpusetWrite, ...]:
     """The container's own cgroup, whatever it says now."""
-    if not record.cgroup.path or not _writes_cgroups(node, state):
+    cpus = state.desired_cpus(node, record)
+    if not cpus or not record.cgroup.path or not _writes_cgroups(node, state):
         return ()
-    return (CpusetWrite(record.cgroup, state.desired_cpus(node, record), record.id),)
+    return (CpusetWrite(record.cgroup, cpus, record.id),)
 
 
 def floor_writes(node: Node, state: State, pods: Iterable[PodRecord]) -> tuple[CpusetWrite, ...]:
@@ -69,7 +73,7 @@ def floor_writes(node: Node, state: State, pods: Iterable[PodRecord]) -> tuple[C
 
 
 def _floor(node: Node, pool: CPUSet, pods: Iterable[PodRecord]) -> tuple[CpusetWrite, ...]:
-    if not node.options.pool_floor:
+    if not node.options.pool_floor or not pool:
         return ()
     slices = {slice_pattern(pod.cgroup_parent) for pod in pods}
     return tuple(CpusetWrite(ref, pool) for pattern in sorted(slices) for ref in qos_slices(pattern))
@@ -100,7 +104,9 @@ def pending_updates(
         if record.cgroup.path and not everywhere and not (late and record.key in own):
             continue
         desired = own.get(record.key, pool)
-        unsettled = record.stored_cpus != desired and record.phase in (Phase.CREATED, Phase.RUNNING)
+        unsettled = (
+            desired and record.stored_cpus != desired and record.phase in (Phase.CREATED, Phase.RUNNING)
+        )
         if unsettled and record.id != except_id:
             updates.append(ContainerUpdate(record.id, Resources(cpus=str(desired)), ignore_failure=True))
             stored[record.id] = replace(record, stored_cpus=desired)

@@ -15,6 +15,9 @@ from nri_plugin.options import Node
 
 Value = TypeVar("Value")
 
+EMPTY_POOL = "the shared pool is empty while shared containers exist"
+"""A violation of whoever took the last CPU, not of those who come to live with it."""
+
 
 class QOSClass(StrEnum):
     """The pod's quality-of-service class."""
@@ -255,7 +258,7 @@ class State:
             if wrong:
                 problems.append(f"{key} is bound to NUMA nodes without memory: {wrong}")
         if online <= set(seen) and any(self._is_shared(record) for record in self.containers.values()):
-            problems.append("the shared pool is empty while shared containers exist")
+            problems.append(EMPTY_POOL)
         return problems
 
     def _is_shared(self, record: ContainerRecord) -> bool:

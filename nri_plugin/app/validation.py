@@ -10,7 +10,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import CpusetWrite, Decision
 from nri_plugin.nri.events import CreateContainer, CreateContainerResponse, NRIEvent
 from nri_plugin.options import Node
-from nri_plugin.state import State, allocation_key
+from nri_plugin.state import EMPTY_POOL, State, allocation_key
 from nri_plugin.workload import pod_uid
 
 
@@ -41,6 +41,8 @@ def _of_state(node: Node, before: State, after: State) -> list[str]:
         return []
     found = after.violations(node)
     known = set(before.violations(node)) if found else set()
+    if after.exclusive <= before.exclusive:
+        known.add(EMPTY_POOL)
     return [sentence for sentence in found if sentence not in known]
 
 

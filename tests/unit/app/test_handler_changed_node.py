@@ -7,15 +7,15 @@ from nri_plugin.options import CPUManagerPolicy
 from nri_plugin.state import State
 from nri_plugin.topology import Topology
 from tests.agent_fakes import Bench
-from tests.builders import GIB, container, cpus, node, pod
+from tests.builders import GIB, container, cpus, machine, node, pod
 
 A, B = pod("a"), pod("b")
 A_C = container(A, cpu=2, cpus="2-3")
 
 
-def shrunk(machine: Topology, *offline: int) -> Topology:
+def shrunk(whole: Topology, *offline: int) -> Topology:
     """The machine with some CPUs taken offline."""
-    rows = [(cpu, cpu // 2 * 2, cpu // 8, cpu // 8, cpu // 8) for cpu in machine.online if cpu not in offline]
+    rows = [(cpu, cpu // 2 * 2, cpu // 8, cpu // 8, cpu // 8) for cpu in whole.online if cpu not in offline]
     return Topology.from_rows(rows, memory_bytes={0: 16 * GIB, 1: 16 * GIB})
 
 
@@ -75,3 +75,15 @@ def test_under_policy_none_all_get_all_cpus_when_the_last_promise_ends_and_are_l
     assert bench.cgroups.values[container(B).cgroups_path] == cpus("0-15")
     answer = bench.ask(CreateContainer(pod("new"), container(pod("new"), cpu=2)))
     assert answer.response == CreateContainerResponse()
+
+
+def test_a_pool_that_lost_its_last_cpu_is_written_nowhere_and_takes_nobody_in():
+    small = machine(nodes=1, cores=4)
+    state = decide(node(small), State(), Synchronize((A,), (container(A, cpu=6, cpus="2-7"),))).state
+    bench = Bench(node(shrunk(small, 0, 1)), state)
+    running = container(B, cpu=0.5, cpus="0-1")
+    bench.ask(Synchronize((A, B), (container(A, cpu=6, cpus="2-7"), running)))
+    assert bench.lines.texts("ERROR") == []
+    assert running.cgroups_path not in bench.cgroups.values
+    answer = bench.ask(CreateContainer(pod("new"), container(pod("new"), cpu=0.5)))
+    assert "all online CPUs 2-7 are exclusive" in answer.refusal
