@@ -118,6 +118,34 @@ class KubeObjectError(NriPinError):
     """An object of the Kubernetes API is not what its schema says; it is left out of account."""
 
 
+class KubeAPIError(NriPinError):
+    """A request to the Kubernetes API failed; says what was asked and what the server answered.
+
+    Attributes:
+        status: the HTTP status; 0 when there was no answer at all.
+        reason: the server's reason word such as `NotFound`, empty when it gave none.
+        causes: (field, message) of each field the server complained about.
+        retry_after_s: how long the server wants to be left alone; None when it did not say.
+    """
+
+    def __init__(
+        self,
+        asked: str,
+        detail: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        causes: Sequence[tuple[str, str]] = (),
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(f"{asked}: {detail}")
+        self.detail = detail
+        self.status = status
+        self.reason = reason
+        self.causes = tuple(causes)
+        self.retry_after_s = retry_after_s
+
+
 class InvariantError(NriPinError):
     """A decision would break an invariant; it is not carried out."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.vectors.judges import (
     admission,
     distributed,
+    exchanges,
     memory,
     merging,
     packed,
@@ -18,7 +19,7 @@ from tests.vectors.judges import (
     static,
     unit_calls,
 )
-from tests.vectors.judges.verdict import Document, Judge, not_yet
+from tests.vectors.judges.verdict import Document, Judge
 
 JUDGES: Mapping[str, Judge] = {
     "cpu_packed": packed.judge,
@@ -32,7 +33,7 @@ JUDGES: Mapping[str, Judge] = {
     "unit_cpu": unit_calls.judge_cpu,
     "unit_memory": unit_calls.judge_memory,
     "checkpoints/index": state_files.judge,
-    "nrt/apiserver_exchanges": not_yet("a fake API server"),
+    "nrt/apiserver_exchanges": exchanges.judge,
     "nrt/effective_request": scheduling.judge_effective,
     "nrt/exclusive_resources": scheduling.judge_exclusive,
     "nrt/filter": scheduling.judge_filter,

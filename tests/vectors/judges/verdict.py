@@ -42,13 +42,3 @@ def compare(case_id: str, ours: object, theirs: object, what: str = "") -> Judge
     if ours == theirs:
         return Judged(case_id, Verdict.PASSED)
     return Judged(case_id, Verdict.FAILED, f"{what} ours {ours!r} recorded {theirs!r}".strip())
-
-
-def not_yet(feature: str) -> Judge:
-    """A judge for files whose subject is built later: every case is counted, none is judged."""
-
-    def judge(document: Document) -> Iterator[Judged]:
-        for number, case in enumerate(document.get("cases", ())):
-            yield Judged(str(case.get("id", number)), Verdict.NOT_YET, feature)
-
-    return judge

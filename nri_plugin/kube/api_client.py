@@ -1,0 +1,259 @@
+"""A client of the Kubernetes API for the few verbs that are needed: read, list, watch, apply, patch, create, delete.
+
+Objects are mappings as decoded from JSON: they are stored by others, with fields of any version. Every failure is a
+`KubeAPIError`; `status` 0 is no answer, everything else is the server's word.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx2
+import msgspec
+from lightkube.core.exceptions import ConfigError as LibraryConfigError
+
+from nri_plugin.errors import KubeAPIError
+from nri_plugin.kube.api_connection import connect
+from nri_plugin.kube.resources import Resource
+
+Object = dict[str, Any]
+Parameters = Mapping[str, str]
+
+JSON = "application/json"
+APPLY_PATCH = "application/apply-patch+yaml"
+MERGE_PATCH = "application/merge-patch+json"
+
+PAGE_ITEMS = 500
+"""As many as kubectl asks for at a time."""
+
+WATCH_SILENCE_S = 90.0
+"""A watch brings a bookmark about once a minute; one that is silent for longer may have lost its connection."""
+
+NOTHING: Parameters = {}
+
+
+class KubeClient:
+    """Talks to one cluster. Usable from several threads.
+
+    Args:
+        http: the connection, base address and credentials included.
+    """
+
+    def __init__(self, http: httpx2.Client) -> None:
+        self._http = http
+
+    @classmethod
+    def connected(cls, kubeconfig: str | None = None) -> "KubeClient":
+        """A client of the cluster that `kubeconfig`, the pod or the user's environment names.
+
+        Raises:
+            ConfigError: nothing usable names one.
+        """
+        return cls(connect(kubeconfig))
+
+    def close(self) -> None:
+        """Hang up."""
+        self._http.close()
+
+    def get(self, resource: Resource, name: str, namespace: str = "") -> Object:
+        """One object.
+
+        Raises:
+            KubeAPIError: there is none (status 404), or it cannot be had.
+        """
+        return self.send("GET", resource.path(name, namespace))
+
+    def list(
+        self, resource: Resource, namespace: str = "", parameters: Parameters = NOTHING
+    ) -> tuple[list[Object], str]:
+        """All objects, and the resource version to watch from.
+
+        Raises:
+            KubeAPIError: they cannot be had; status 404 where the cluster does not know the resource.
+        """
+        items: list[Object] = []
+        page = {**parameters, "limit": str(PAGE_ITEMS)}
+        while True:
+            answer = self.send("GET", resource.path(namespace=namespace), page)
+            items += answer.get("items") or []
+            metadata = answer.get("metadata") or {}
+            if not metadata.get("continue"):
+                return items, metadata.get("resourceVersion", "")
+            page["continue"] = metadata["continue"]
+
+    def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str = "") -> Object:
+        """Create an object; returns it as stored.
+
+        Raises:
+            KubeAPIError: it was refused, or there was no answer.
+        """
+        return self.send("POST", resource.path(namespace=namespace), body=obj)
+
+    def apply(
+        self, resource: Resource, obj: Mapping[str, Any], manager: str, *, force: bool, namespace: str = ""
+    ) -> Object:
+        """Make the fields of `obj` be as they are there, creating the object if need be (server-side apply).
+
+        Args:
+            resource: its kind.
+            obj: has `apiVersion`, `kind` and `metadata.name`.
+            manager: in whose name; owns the fields from then on.
+            force: take fields over that others own.
+            namespace: where it lives.
+
+        Raises:
+            KubeAPIError: it was refused (status 409: another manager owns a field), or there was no answer.
+        """
+        parameters = {"fieldManager": manager, "force": "true" if force else "false"}
+        path = resource.path(obj["metadata"]["name"], namespace)
+        return self.send("PATCH", path, parameters, body=obj, content_type=APPLY_PATCH)
+
+    def merge_patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> Object:
+        """Merge `patch` into an object; lists are replaced whole, null removes.
+
+        Raises:
+            KubeAPIError: it was refused, or there was no answer.
+        """
+        path = resource.path(name, namespace, subresource)
+        return self.send("PATCH", path, body=patch, content_type=MERGE_PATCH)
+
+    def delete(self, resource: Resource, name: str, namespace: str = "") -> None:
+        """Delete an object.
+
+        Raises:
+            KubeAPIError: it was refused, there is none, or there was no answer.
+        """
+        self.send("DELETE", resource.path(name, namespace))
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        parameters: Parameters = NOTHING,
+        *,
+        body: object = None,
+        content_type: str = JSON,
+    ) -> Object:
+        """Send one request as it stands (a `bytes` body too); returns the decoded answer.
+
+        Raises:
+            KubeAPIError: the answer is no success, no JSON object, or did not come.
+        """
+        request = self._request(method, path, parameters, body, content_type)
+        with _said_plainly(request):
+            response = self._http.send(request)
+        if not response.is_success:
+            raise _failure(request, response)
+        return _decoded(request, response.content)
+
+    def watch(
+        self, resource: Resource, resource_version: str, namespace: str = "", parameters: Parameters = NOTHING
+    ) -> Iterator[Object]:
+        """Changes after `resource_version` as they come: `{"type": ..., "object": ...}`, bookmarks included.
+
+        Ends when the server ends it.
+
+        Raises:
+            KubeAPIError: it was refused or broke off; status 410 when the version is too old to go on from.
+        """
+        wanted = {**parameters, "watch": "true", "allowWatchBookmarks": "true"}
+        if resource_version:
+            wanted["resourceVersion"] = resource_version
+        request = self._request("GET", resource.path(namespace=namespace), wanted, None, JSON)
+        request.extensions["timeout"] = {**request.extensions["timeout"], "read": WATCH_SILENCE_S}
+        with _said_plainly(request):
+            response = self._http.send(request, stream=True)
+            try:
+                if not response.is_success:
+                    response.read()
+                    raise _failure(request, response)
+                for line in response.iter_lines():
+                    if line:
+                        yield _event(request, line)
+            finally:
+                response.close()
+
+    def _request(
+        self, method: str, path: str, parameters: Parameters, body: object, content_type: str
+    ) -> httpx2.Request:
+        content = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+        headers = {"Accept": JSON} | ({"Content-Type": content_type} if content is not None else {})
+        target = f"{path}?{urlencode(parameters)}" if parameters else path
+        return self._http.build_request(method, target, content=content, headers=headers)
+
+
+def _event(request: httpx2.Request, line: str) -> Object:
+    event = _decoded(request, line.encode())
+    obj = event.get("object")
+    if not isinstance(obj, dict):
+        raise KubeAPIError(_asked(request), "a watch event without an object")
+    if event.get("type") == "ERROR":
+        raise _from_status(request, obj, int(obj.get("code") or 500))
+    return event
+
+
+def _failure(request: httpx2.Request, response: httpx2.Response) -> KubeAPIError:
+    after = response.headers.get("Retry-After", "")
+    retry_after_s = float(after) if after.isdecimal() else None
+    try:
+        status = _decoded(request, response.content)
+    except KubeAPIError:
+        text = " ".join(response.text.split())[:200]
+        return KubeAPIError(
+            _asked(request),
+            f"status {response.status_code}{f': {text}' if text else ''}",
+            status=response.status_code,
+            retry_after_s=retry_after_s,
+        )
+    return _from_status(request, status, response.status_code, retry_after_s)
+
+
+def _from_status(
+    request: httpx2.Request, status: Mapping[str, Any], code: int, retry_after_s: float | None = None
+) -> KubeAPIError:
+    details = status.get("details") or {}
+    if retry_after_s is None and isinstance(details.get("retryAfterSeconds"), int):
+        retry_after_s = float(details["retryAfterSeconds"])
+    return KubeAPIError(
+        _asked(request),
+        str(status.get("message") or f"status {code}"),
+        status=code,
+        reason=str(status.get("reason") or ""),
+        causes=[(row.get("field", ""), row.get("message", "")) for row in details.get("causes") or ()],
+        retry_after_s=retry_after_s,
+    )
+
+
+def _decoded(request: httpx2.Request, content: bytes) -> Object:
+    try:
+        decoded = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KubeAPIError(_asked(request), f"the answer is no JSON: {error}") from None
+    if not isinstance(decoded, dict):
+        raise KubeAPIError(_asked(request), f"the answer is a JSON {type(decoded).__name__}, not an object")
+    return decoded
+
+
+def _asked(request: httpx2.Request) -> str:
+    return f"{request.method} {request.url.path}"
+
+
+@contextmanager
+def _said_plainly(request: httpx2.Request) -> Iterator[None]:
+    """Turn the library's errors and broken connections into ours."""
+    try:
+        yield
+    except httpx2.HTTPError as error:
+        text = str(error) or type(error).__name__
+        raise KubeAPIError(_asked(request), f"no answer from {request.url.host}: {text}") from error
+    except (LibraryConfigError, OSError) as error:
+        raise KubeAPIError(_asked(request), f"credentials cannot be read: {error}") from error

@@ -1,0 +1,109 @@
+"""Follows all objects of one kind: a list, then every change, and again from the start when the thread is lost.
+
+Invariant: between two `listed` calls the sink has seen every change in order; a `listed` call holds everything
+there is, so what is missing from it is gone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from nri_plugin.errors import KubeAPIError
+from nri_plugin.kube.api_client import NOTHING, KubeClient, Object, Parameters
+from nri_plugin.kube.backoff import Backoff
+from nri_plugin.kube.resources import Resource
+
+GONE = 410
+NOT_FOUND = 404
+
+Pause = Callable[[float], bool]
+"""Waits so many seconds; returns whether to stop. `threading.Event.wait` is one."""
+
+
+class Sink(Protocol):
+    """Told what there is, by the thread that follows."""
+
+    def listed(self, objects: Sequence[Object]) -> None:
+        """These are all there are."""
+
+    def changed(self, obj: Object) -> None:
+        """This one is new or has changed."""
+
+    def deleted(self, obj: Object) -> None:
+        """This one is gone; it is told as it was last."""
+
+    def failed(self, error: KubeAPIError) -> None:
+        """The API could not be followed and will be asked again; what was told stands until then.
+
+        Status 404: the cluster does not know the kind of object (yet).
+        """
+
+
+class Follower:
+    """Follows one kind of object until told to stop.
+
+    Args:
+        client: asks the API.
+        resource: the kind of object.
+        sink: is told.
+        pause: waits between attempts and says when to stop.
+        namespace: only objects of it; all when empty.
+        parameters: `fieldSelector` or `labelSelector`.
+        backoff: how long to wait.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        sink: Sink,
+        pause: Pause,
+        *,
+        namespace: str = "",
+        parameters: Parameters = NOTHING,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._client, self._resource, self._sink, self._pause = client, resource, sink, pause
+        self._namespace, self._parameters = namespace, parameters
+        self._backoff = backoff or Backoff()
+        self._version: str | None = None
+
+    def run(self) -> None:
+        """Follow until `pause` says to stop; failures are told to the sink and tried again."""
+        while not self._pause(0.0):
+            try:
+                self._once()
+            except KubeAPIError as error:
+                if error.status == GONE:
+                    self._version = None
+                    if not self._pause(self._backoff.next_s()):
+                        continue
+                    return
+                self._sink.failed(error)
+                if error.status:
+                    self._version = None
+                if self._pause(self._backoff.next_s(error.retry_after_s)):
+                    return
+
+    def _once(self) -> None:
+        """One list where none is valid, and one watch until it ends."""
+        if self._version is None:
+            objects, version = self._client.list(self._resource, self._namespace, self._parameters)
+            self._sink.listed(objects)
+            self._version = version
+        heard = False
+        for event in self._client.watch(self._resource, self._version, self._namespace, self._parameters):
+            heard = True
+            self._backoff.reset()
+            self._tell(event)
+            if self._pause(0.0):
+                return
+        if not heard:  # a server that ends every watch at once must not be asked in a circle
+            self._pause(self._backoff.next_s())
+
+    def _tell(self, event: Object) -> None:
+        obj = event["object"]
+        if event["type"] in ("ADDED", "MODIFIED"):
+            self._sink.changed(obj)
+        elif event["type"] == "DELETED":
+            self._sink.deleted(obj)
+        self._version = (obj.get("metadata") or {}).get("resourceVersion") or self._version
