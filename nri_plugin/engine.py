@@ -123,11 +123,16 @@ def _start(node: Node, before: State, event: nri.StartContainer) -> Decision:
 
 
 def _post_start(node: Node, before: State, event: nri.PostStartContainer) -> Decision:
+    """It runs: what its start should have put right is made up for where that event was lost or refused in vain."""
     state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
+    is_late = record.phase is not Phase.RUNNING or bool(steps)
+    if record.phase is not Phase.RUNNING:
+        record = replace(record, phase=Phase.RUNNING)
+        state, steps = state.with_container(record), (*steps, "start-unseen")
     if not pins(node, state):
         return Decision(state, steps=steps)
     check = EffectiveCheck(record.cgroup, state.desired_cpus(node, record), record.id)
-    writes = (*pool_writes(node, before, state), *own_write(node, state, record)) if steps else ()
+    writes = (*pool_writes(node, before, state), *own_write(node, state, record)) if is_late else ()
     return Decision(state, writes=writes, checks=(check,), steps=steps)
 
 

@@ -355,3 +355,17 @@ def test_shared_containers_stay_off_strictly_reserved_cpus() -> None:
     state = run(strict, EMPTY, pod(), container(pod(), cpu=14))
     late = create(strict, state, pod("p2"), container(pod("p2"), cpu=0.5))
     assert granted(late).cpus == "0-1"
+
+
+def test_a_container_whose_start_event_was_lost_is_put_right_once_it_runs_and_follows_the_pool() -> None:
+    """CRI-O starts it even when StartContainer was refused; while an agent restarts the event goes to nobody."""
+    on = node(pool_floor=False)
+    shared = pod("s", "Burstable")
+    late = container(shared, cpu=1)
+    state = create(on, EMPTY, shared, late).state
+    state = decide(on, state, nri.PostCreateContainer(shared, late)).state
+    state = create(on, state, pod(), container(pod(), cpu=2)).state
+    started = decide(on, state, nri.PostStartContainer(shared, late))
+    assert [(write.container_id, str(write.cpus)) for write in started.writes] == [("s-c-0", "0-1,4-15")]
+    later = create(on, started.state, pod("p2"), container(pod("p2"), cpu=2))
+    assert [(write.container_id, str(write.cpus)) for write in later.writes] == [("s-c-0", "0-1,6-15")]
