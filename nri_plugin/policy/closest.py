@@ -41,6 +41,8 @@ class Region:
 
 def closest(region: Region, order: Order, known: int, budget: Budget) -> int:
     """The best set of the region; past the budget the best found so far, `known` or better."""
+    if region.common.bit_count() == region.size:
+        return known
     search = _Search(region, order, known, budget)
     try:
         if not search.settles([]):
@@ -92,8 +94,7 @@ class _Search:
         joints = joints_of(cluster, chooser.nodes)
         prices = Prices(chooser, joints, self._width)
         if not chooser.limits:
-            offer = prices.offer()
-            return offer is None or self._improves(offer.nodes)
+            return self._improves(prices.offer().nodes)
         least = prices.improve(self._value(further), self._improves)
         # first whatever the mask, unless none is better in that: there are far fewer ways then
         for blind in (self._width, 0) if least < self._value(further) else (0,):

@@ -34,6 +34,8 @@ class Offer(NamedTuple):
 class Prices:
     """Looks for prices of a chooser's limits, which all nodes of one cluster pay.
 
+    Some set within the limits is known, so that there always is a cheapest one.
+
     Attributes:
         prices: by limit.
     """
@@ -53,11 +55,9 @@ class Prices:
             for node, item in chooser.items.items()
         ]
 
-    def offer(self) -> Offer | None:
-        """The cheapest set at the present prices; None when there is none."""
+    def offer(self) -> Offer:
+        """The cheapest set at the present prices."""
         best = self._rows()[-1][self._chooser.count] // 2
-        if best >= NEVER // 2:
-            return None
         nodes = best & (1 << self._width) - 1
         uses = [
             min(taken if nodes & bit else left, key=self._paid).use for _, bit, left, taken in self._nodes
@@ -80,8 +80,7 @@ class Prices:
         """
         for number in reversed(range(len(self.prices))):
             self._improve(number, known, tried)
-        offer = self.offer()
-        return known if offer is None else -((self._paid_back() - offer.paid) >> self._fine)
+        return -((self._paid_back() - self.offer().paid) >> self._fine)
 
     def _improve(self, number: int, known: int, tried: Callable[[int], object]) -> None:
         """Each set costs more or less in proportion to the price; the cheapest at each price is looked for.
@@ -90,7 +89,7 @@ class Prices:
         one that does not are equally cheap and no third is cheaper.
         """
         short, limit = self.offer(), self._chooser.limits[number]
-        if short is None or short.use[number] <= limit:
+        if short.use[number] <= limit:
             return
         enough = Offer(0, (known << self._fine) + self._paid_back(), (limit,) * len(self.prices))
         enough_at_nothing = enough.paid
@@ -100,7 +99,6 @@ class Prices:
             price = (enough_at_nothing - short_at_nothing) // (used - enough.use[number])
             self.prices[number] = price
             found = self.offer()
-            assert found is not None
             tried(found.nodes)
             if found.paid >= short_at_nothing + price * used:
                 return

@@ -39,7 +39,18 @@ def hierarchical_distances(draw, nodes=NODES):
     return rows
 
 
-DISTANCES = st.none() | hierarchical_distances() | random_distances()
+@st.composite
+def clustered_distances(draw, nodes=NODES):
+    """Few places with nodes each; how far two places are from each other follows no order."""
+    place = {node: draw(st.integers(0, 3)) for node in nodes}
+    far = {frozenset((one, other)): draw(st.integers(12, 30)) for one in range(4) for other in range(one + 1)}
+    return {
+        one: {other: 10 if one == other else far[frozenset((place[one], place[other]))] for other in nodes}
+        for one in nodes
+    }
+
+
+DISTANCES = st.none() | hierarchical_distances() | clustered_distances() | random_distances()
 
 
 @st.composite

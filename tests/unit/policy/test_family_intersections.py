@@ -83,3 +83,8 @@ def test_past_the_budget_it_is_what_all_can_use_where_nothing_does_for_one_alone
 def test_past_the_budget_nothing_in_common_is_still_nothing():
     assert best([wish(5, nodes=0b0011), wish(5, nodes=0b1100)], 1, steps=0) == 0
     assert best([wish(5, nodes=0b0011), wish(25, nodes=0b0011)], 1, steps=0) == 0
+
+
+def test_past_the_budget_listed_masks_that_nobody_else_can_use_are_passed_over():
+    either = Wish("r", (Hint(0b1, True),), wish(5, nodes=0b0011).family)
+    assert best([either, wish(5, nodes=0b0010)], 1, steps=0) == 0b0010

@@ -1,0 +1,92 @@
+"""Which nodes families can do without."""
+
+import pytest
+
+from nri_plugin.policy.budget import Budget, BudgetSpentError
+from nri_plugin.policy.hints import Family, Need
+from nri_plugin.policy.leaving import Limit, can_leave, limits_of, ways_to_leave
+
+FOUR = 0b1111
+
+
+def family(amount, *have, required=0, at_least=1):
+    return Family(FOUR, required, (Need(amount, dict(enumerate(have))),), 1, at_least)
+
+
+def possible(nodes, *families, size=1, steps=1_000):
+    return can_leave(nodes, families, limits_of(FOUR, size, families), Budget(steps))
+
+
+def test_a_family_can_spare_what_it_has_beyond_its_need():
+    (limit,) = limits_of(FOUR, 1, [family(5, 4, 3, 2, 1)])
+    assert limit == Limit(5, ({0: 4, 1: 3, 2: 2, 3: 1},))
+
+
+def test_what_a_node_has_beyond_the_need_does_not_count():
+    (limit,) = limits_of(FOUR, 1, [family(3, 9, 3, 0, 0)])
+    assert limit == Limit(3, ({0: 3, 1: 3, 2: 0, 3: 0},))
+
+
+def test_a_need_that_any_nodes_of_that_size_meet_is_no_limit():
+    assert limits_of(FOUR, 3, [family(6, 4, 3, 2, 1)]) == []
+    assert limits_of(FOUR, 2, [family(6, 4, 3, 2, 1)]) != []
+    assert limits_of(FOUR, 1, [family(0, 0, 0, 0, 0)]) == []
+
+
+def test_a_number_of_nodes_is_a_limit_too():
+    (limit,) = limits_of(FOUR, 1, [family(0, at_least=2)])
+    assert limit == Limit(2, ({0: 1, 1: 1, 2: 1, 3: 1},))
+    assert limits_of(FOUR, 2, [family(0, at_least=2)]) == []
+
+
+def test_with_several_families_the_last_limit_is_all_together_weighted_alike():
+    *_, both = limits_of(FOUR, 1, [family(4, 4, 2, 0, 0), family(2, 0, 0, 1, 2)])
+    assert both == Limit(2 * 2 + 4 * 1, ({0: 8, 1: 4, 2: 0, 3: 0}, {0: 0, 1: 0, 2: 4, 3: 8}))
+    one = Family(FOUR, 0, (Need(4, {0: 4, 1: 2}), Need(2, {2: 1, 3: 2})), 1)
+    assert len(limits_of(FOUR, 1, [one])) == 2
+
+
+def test_a_node_is_left_by_a_family_that_does_not_require_it():
+    families = [family(5, 4, 3, 2, 1, required=0b1), family(5, 4, 3, 2, 1, required=0b11)]
+    limits = limits_of(FOUR, 1, families)[:-1]
+    assert ways_to_leave(0, families, limits) == set()
+    assert ways_to_leave(1, families, limits) == {(3, 0)}
+    assert ways_to_leave(2, families, limits) == {(2, 0), (0, 2)}
+
+
+def test_each_node_must_be_left_by_somebody():
+    tight = family(6, 4, 3, 2, 1)
+    assert possible([0], tight)
+    assert not possible([0, 1], tight)
+    assert possible([0, 1], tight, tight)
+    assert not possible([0, 1, 2, 3], tight, tight)
+
+
+def test_a_node_that_all_require_cannot_be_left():
+    assert not possible([0], family(1, 1, 1, 1, 1, required=0b1))
+
+
+def test_what_costs_a_family_nothing_can_always_be_left():
+    assert possible([0, 1], family(4, 4, 3, 2, 1), family(3, 0, 0, 2, 1), steps=0)
+
+
+def test_dealing_turns_back_where_it_went_wrong():
+    big, small = family(7, 5, 5, 2, 2), family(9, 5, 5, 2, 2)
+    assert possible([0, 2, 3], big, small)
+    assert not possible([0, 1, 2, 3], big, small)
+
+
+def test_the_same_situation_is_not_tried_twice():
+    nodes = range(16)
+    alike = Family((1 << 16) - 1, 0, (Need(17, dict.fromkeys(nodes, 2)),), 1)
+    families = [alike, alike]
+    limits = limits_of((1 << 16) - 1, 1, families)[:2]
+    budget = Budget(2_000)
+    assert not can_leave(nodes, families, limits, budget)
+    assert budget.left > 1_500
+
+
+def test_dealing_stops_when_the_budget_is_spent():
+    tight = family(6, 4, 3, 2, 1)
+    with pytest.raises(BudgetSpentError):
+        possible([0, 1], tight, tight, steps=1)

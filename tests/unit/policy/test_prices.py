@@ -1,0 +1,72 @@
+"""Prices of what choices use up."""
+
+from itertools import combinations
+
+import pytest
+
+from nri_plugin.policy import prices as module
+from nri_plugin.policy.budget import Budget
+from nri_plugin.policy.prices import Prices
+from nri_plugin.policy.ways import Chooser
+from tests.unit.policy.test_ways import JOINTS, LIMITS, UNIT, USES, cost_of, items, possible
+
+WIDTH = 9
+
+
+def looking(count, limits, uses=USES):
+    return Prices(Chooser(items(uses), count, limits, UNIT, Budget(100_000)), JOINTS, WIDTH)
+
+
+def test_at_no_price_the_cheapest_set_of_all_is_on_offer():
+    offer = looking(4, (12, 8)).offer()
+    best = min(map(cost_of, combinations(range(9), 4)))
+    assert offer.nodes == best & (1 << WIDTH) - 1
+    left = [USES[node] for node in range(9) if not best >> node & 1]
+    assert offer.use == (sum(a for a, _ in left), sum(b for _, b in left))
+
+
+@pytest.mark.parametrize("limits", [limits for limits in LIMITS if list(possible(5, limits))])
+def test_prices_bound_what_sets_within_the_limits_cost(limits):
+    sets = [cost_of(taken) >> WIDTH for taken in possible(5, limits)]
+    tried = []
+    least = looking(5, limits).improve(max(sets), tried.append)
+    assert least <= min(sets)
+    assert all(mask.bit_count() == 5 for mask in tried)
+
+
+def test_good_prices_raise_the_bound():
+    sets = [cost_of(taken) >> WIDTH for taken in possible(5, (6, 99))]
+    free = min(map(cost_of, combinations(range(9), 5))) >> WIDTH
+    prices = looking(5, (6, 99))
+    assert free < prices.improve(max(sets), lambda mask: None) <= min(sets)
+    assert max(prices.prices) > 0
+
+
+def test_limits_that_the_cheapest_set_keeps_have_no_price():
+    prices = looking(4, (99, 99))
+    prices.improve(10**6, lambda mask: None)
+    assert prices.prices == [0, 0]
+
+
+def test_sets_that_use_too_little_and_too_much_close_in_on_a_price(monkeypatch):
+    known = max(cost_of(taken) for taken in possible(5, (8, 99))) >> WIDTH
+    tries = []
+    for most in (1, 2, 12):
+        monkeypatch.setattr(module, "TRIES", most)
+        tried = []
+        prices = looking(5, (8, 99))
+        tries.append((prices.improve(known, tried.append), len(tried)))
+    assert [count for _, count in tries[:2]] == [1, 2]
+    assert tries[2][0] >= tries[0][0]
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_no_way_that_leads_to_a_set_as_good_as_the_known_one_is_held_back(limits):
+    sets = sorted(map(cost_of, possible(5, limits)))
+    if not sets:
+        return
+    for known in (sets[0], sets[-1]):
+        prices = looking(5, limits)
+        prices.improve(known >> WIDTH, lambda mask: None)
+        chooser = Chooser(items(), 5, limits, UNIT, Budget(100_000))
+        assert chooser.ways_of(JOINTS, prices.bound(known >> WIDTH))[5][0].cost == sets[0]
