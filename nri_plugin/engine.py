@@ -125,14 +125,16 @@ def _start(node: Node, before: State, event: nri.StartContainer) -> Decision:
 def _post_start(node: Node, before: State, event: nri.PostStartContainer) -> Decision:
     """It runs: what its start should have put right is made up for where that event was lost or refused in vain."""
     state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
-    is_late = record.phase is not Phase.RUNNING or bool(steps)
-    if record.phase is not Phase.RUNNING:
+    unseen = record.phase in (Phase.CREATING, Phase.CREATED)
+    if unseen:
         record = replace(record, phase=Phase.RUNNING)
         state, steps = state.with_container(record), (*steps, "start-unseen")
+    if record.phase is Phase.STOPPED:  # it ended so soon that its end was told first
+        return Decision(state, steps=steps)
     if not pins(node, state):
         return Decision(state, steps=steps)
     check = EffectiveCheck(record.cgroup, state.desired_cpus(node, record), record.id)
-    writes = (*pool_writes(node, before, state), *own_write(node, state, record)) if is_late else ()
+    writes = (*pool_writes(node, before, state), *own_write(node, state, record)) if steps else ()
     return Decision(state, writes=writes, checks=(check,), steps=steps)
 
 

@@ -25,7 +25,7 @@ from nri_plugin.policy.merge import MergedHint
 from nri_plugin.policy.smt_counts import whole_core_count
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.policy.tie_break import tie_break
-from nri_plugin.state import Allocation, MemoryBlock, Phase, PodRecord, QOSClass, State
+from nri_plugin.state import Allocation, MemoryBlock, Phase, PodRecord, QOSClass, State, allocation_key
 from nri_plugin.topology import Topology
 from nri_plugin.workload import ContainerRequest, pod_request
 
@@ -78,7 +78,7 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     memory = memory_request(node, request)
     if not count and not memory:
         return _placed_in_pool(node, state, pod, request)
-    reusable = _reusable(state, pod, request.name) if count else NO_CPUS
+    reusable = _reusable(node, state, pod, request.name) if count else NO_CPUS
     state, hint, steps = _admitted(node, state, pod, request, count, reusable)
     cpus = _take_cpus(node, state, request, count, hint, reusable)
     _leave_a_pool(node, state, cpus)
@@ -121,16 +121,17 @@ def _exclusive_count(node: Node, request: ContainerRequest) -> int:
     return whole_core_count(node.options.smt_odd_counts, request.exclusive_cpus, threads)
 
 
-def _reusable(state: State, pod: PodRecord, name: str) -> CPUSet:
-    """Exclusive CPUs of the pod's other containers that have stopped."""
-    live = {record.name for record in state.containers_of(pod.uid) if record.phase is not Phase.STOPPED}
-    stopped = {record.name for record in state.containers_of(pod.uid)} - live - {name}
-    mask = 0
-    for record in state.containers_of(pod.uid):
-        allocation = state.allocation_of(record)
-        if record.name in stopped and allocation is not None:
+def _reusable(node: Node, state: State, pod: PodRecord, name: str) -> CPUSet:
+    """Exclusive CPUs promised to containers of the pod that do not live, as far as they may still be given.
+
+    One that ended before the agent was restarted is not even listed; its promise is still here.
+    """
+    live = {record.key for record in state.containers_of(pod.uid) if record.phase is not Phase.STOPPED}
+    prefix, mask = allocation_key(pod.uid, ""), 0
+    for key, allocation in state.allocations.items():
+        if key.startswith(prefix) and key not in live and key != prefix + name:
             mask |= allocation.cpus.mask
-    return CPUSet(mask)
+    return CPUSet(mask) & node.allocatable
 
 
 def _hand_over(state: State, pod: PodRecord, cpus: CPUSet) -> State:

@@ -369,3 +369,30 @@ def test_a_container_whose_start_event_was_lost_is_put_right_once_it_runs_and_fo
     assert [(write.container_id, str(write.cpus)) for write in started.writes] == [("s-c-0", "0-1,4-15")]
     later = create(on, started.state, pod("p2"), container(pod("p2"), cpu=2))
     assert [(write.container_id, str(write.cpus)) for write in later.writes] == [("s-c-0", "0-1,6-15")]
+
+
+def test_a_container_whose_end_is_told_before_its_start_was_over_stays_ended() -> None:
+    on = node(machine(nodes=1, cores=3))
+    init, app = container(pod(), "init", cpu=4), container(pod(), "app", cpu=4)
+    state = run(on, EMPTY, pod(), init)
+    state = decide(on, state, nri.StopContainer(pod(), init)).state
+    late = decide(on, state, nri.PostStartContainer(pod(), init))
+    assert late.checks == ()
+    assert granted(create(on, late.state, pod(), app)).cpus == "2-5"
+
+
+def test_init_containers_that_ended_before_the_agent_was_restarted_leave_their_cpus_to_the_next() -> None:
+    on = node(machine(nodes=1, cores=3))
+    init, app = container(pod(), "init", cpu=4), container(pod(), "app", cpu=4)
+    state = decide(on, run(on, EMPTY, pod(), init), nri.StopContainer(pod(), init)).state
+    restarted = decide(on, state, nri.Synchronize((pod(),), ())).state
+    assert granted(create(on, restarted, pod(), app)).cpus == "2-5"
+
+
+def test_what_an_init_container_held_and_became_reserved_passes_to_nobody() -> None:
+    init, app = container(pod(), "init", cpu=2), container(pod(), "app", cpu=2)
+    state = decide(node(), run(node(), EMPTY, pod(), init), nri.StopContainer(pod(), init)).state
+    on = node(reserved="0-2")
+    decision = create(on, state, pod(), app)
+    assert granted(decision).cpus.startswith(("3", "4"))
+    assert not decision.state.allocations["p1/app"].cpus & on.reserved
