@@ -27,8 +27,9 @@ _PHASE = {
 
 def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     """Fold what the runtime lists into what is remembered."""
-    pods = _pods(state, event)
-    uid_by_sandbox = {pod.id: pod_uid(pod) for pod in event.pods}
+    pods = {**_unlisted(state, event), **_pods(state, event)}
+    uid_by_sandbox = {pod.sandbox_id: uid for uid, pod in pods.items()}
+    uid_by_sandbox |= {pod.id: pod_uid(pod) for pod in event.pods}
     listed = {c.id: c for c in event.containers if uid_by_sandbox.get(c.pod_id) in pods}
     records = {c.id: _record(state, pods[uid_by_sandbox[c.pod_id]], c) for c in listed.values()}
     after = State(pods, records, _kept(state, records, event.pods))
@@ -72,6 +73,13 @@ def _pods(state: State, event: Synchronize) -> dict[str, PodRecord]:
         if rival is None or _rank(state, inhabited, pod) >= _rank(state, inhabited, rival):
             chosen[pod_uid(pod)] = pod
     return {uid: _remembered(state, pod) for uid, pod in chosen.items()}
+
+
+def _unlisted(state: State, event: Synchronize) -> dict[str, PodRecord]:
+    """Known pods that are not listed although a container of theirs is: the runtime does not know how they are."""
+    known = {pod.sandbox_id: pod for pod in state.pods.values()}
+    inhabited = {container.pod_id for container in event.containers if container.id in state.containers}
+    return {pod.uid: replace(pod, run_seen=False) for key, pod in known.items() if key in inhabited}
 
 
 def _rank(state: State, inhabited: set[str], pod: Pod) -> tuple[bool, bool]:

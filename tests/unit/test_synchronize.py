@@ -152,3 +152,14 @@ def test_the_runtime_is_told_of_cpus_given_to_a_container_that_already_ran() -> 
     assert [(u.container_id, u.resources.cpus) for u in first.response.updates] == [("p1-c-0", "2-3")]
     told = (pod(), container(pod(), cpu=2, cpus="2-3"))
     assert listed(on, first.state, told).response == nri.SynchronizeResponse()
+
+
+def test_a_running_container_whose_pod_the_runtime_does_not_list_keeps_its_promise() -> None:
+    """A runtime leaves out a pod whose state it does not know, and lists its containers."""
+    on = node()
+    known = container(pod(), cpu=2, cpus="2-3")
+    state = listed(on, EMPTY, (pod(), known)).state
+    after = decide(on, state, nri.Synchronize((), (known,))).state
+    assert after.exclusive == cpus("2-3")
+    assert after.containers["p1-c-0"].phase is Phase.RUNNING
+    assert decide(on, after, nri.Synchronize((), ())).state == EMPTY
