@@ -19,12 +19,12 @@ from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
 from nri_plugin.options import Node
 from nri_plugin.placement import place, refuse_resize
 from nri_plugin.pool import floor_writes, own_write, pending_updates, pins, pool_writes
-from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, QOSClass, State
 from nri_plugin.synchronize import adopt, synchronize
 from nri_plugin.workload import (
     cgroup_ref,
     container_request,
-    milli_from_shares,
+    cpu_milli,
     pod_record,
     pod_uid,
     stored_cpus,
@@ -78,7 +78,7 @@ def _create(node: Node, state: State, event: nri.CreateContainer) -> Decision:
 def _informed_create(node: Node, state: State, known: InformedCreate) -> Decision:
     """Place the container and tell the runtime, or refuse with the kubelet's reason."""
     before, event = state, known.event
-    pod = state.pods.get(pod_uid(event.pod)) or pod_record(event.pod, run_seen=False)
+    pod = _inhabited(state, event.pod)
     state = _previous_instance_ended(state.with_pod(pod), pod.uid, event.container.name)
     overruled = None
     try:
@@ -150,7 +150,7 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
         return Decision(state, nri.UpdateContainerResponse(), steps=steps)
     allocation = state.allocation_of(record)
     try:
-        refuse_resize(allocation or Allocation(), milli_from_shares(event.resources.cpu_shares))
+        refuse_resize(allocation or Allocation(), cpu_milli(event.resources, QOSClass.GUARANTEED) or 0)
     except AdmissionError as error:
         return Decision(before, refusal=error, steps=("refused", "resize"))
     own = _reasserted(node, state, record, allocation, event)
@@ -197,7 +197,7 @@ def _found(
     record = state.containers.get(container.id)
     if record is not None:
         return state, record, ()
-    known = state.pods.get(pod_uid(pod)) or pod_record(pod, run_seen=False)
+    known = _inhabited(state, pod)
     record = _record(known, container, phase)
     state, steps = adopt(node, state.with_pod(known).with_container(record), record, container)
     return state, state.containers[record.id], ("discovered", *steps)
@@ -210,6 +210,18 @@ def _same_pod(state: State, pod: Pod, *, run_seen: bool) -> PodRecord:
     if known is None:
         return fresh
     return replace(fresh, affinity=known.affinity, affinity_preferred=known.affinity_preferred)
+
+
+def _inhabited(state: State, pod: Pod) -> PodRecord:
+    """The record of the pod a container comes up in.
+
+    Where its sandbox is another than the known one, the news of that was lost, and the end of the old
+    sandbox must not end the pod any more.
+    """
+    known = state.pods.get(pod_uid(pod))
+    if known is not None and known.sandbox_id == pod.id:
+        return known
+    return _same_pod(state, pod, run_seen=False)
 
 
 def _uid(state: State, pod: Pod) -> str:

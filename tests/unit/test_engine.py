@@ -396,3 +396,31 @@ def test_what_an_init_container_held_and_became_reserved_passes_to_nobody() -> N
     decision = create(on, state, pod(), app)
     assert granted(decision).cpus.startswith(("3", "4"))
     assert not decision.state.allocations["p1/app"].cpus & on.reserved
+
+
+def test_a_new_sandbox_nobody_told_us_of_is_the_pods_own_once_a_container_is_created_in_it() -> None:
+    on = node()
+    old, new = pod(sandbox="old"), pod(sandbox="new")
+    state = run(on, EMPTY, old, container(old, cpu=2))
+    again = container(new, cpu=2, number=1)
+    for event in (nri.CreateContainer, nri.PostCreateContainer, nri.StartContainer):
+        state = decide(on, state, event(new, again)).state
+    for gone in (nri.StopPodSandbox(old), nri.RemovePodSandbox(old)):
+        state = decide(on, state, gone).state
+    assert state.exclusive == cpus("2-3")
+    assert not decide(on, state, nri.StopPodSandbox(new)).state.exclusive
+
+
+def test_an_update_that_leaves_a_request_beyond_256_cpus_as_it_is_is_no_resize() -> None:
+    big = node(machine(nodes=2, cores=160))
+    whole = Resources(cpu_shares=262144, cpu_quota_us=30_000_000, cpu_period_us=100_000)
+    what = replace(container(pod()), resources=whole)
+    state = run(big, EMPTY, pod(), what)
+    assert len(state.exclusive) == 300
+    assert decide(big, state, nri.UpdateContainer(pod(), what, whole)).refusal is None
+    without_quota = Resources(cpu_shares=262144, memory_limit_bytes=GIB)
+    assert decide(big, state, nri.UpdateContainer(pod(), what, without_quota)).refusal is None
+    larger = replace(whole, cpu_quota_us=31_000_000)
+    assert "from 300000m to 310000m" in str(
+        decide(big, state, nri.UpdateContainer(pod(), what, larger)).refusal
+    )
