@@ -116,7 +116,7 @@ class KubeAPI:
     def target(self, path: str) -> Target | None:
         """What a path names, None for a path that is none of ours."""
         parts = path.strip("/").split("/")
-        if parts[0] not in ("api", "apis"):
+        if len(parts) < 3 + (parts[0] == "apis") or parts[0] not in ("api", "apis"):
             return None
         group, parts = ("", parts[1:]) if parts[0] == "api" else (parts[1], parts[2:])
         version, parts = parts[0], parts[1:]
@@ -174,9 +174,12 @@ class _Handler(BaseHTTPRequestHandler):
         if api.behaviour.token and asked.token != api.behaviour.token:
             raise RefusedError(401, "Unauthorized", "Unauthorized")
         found = discovery(api.kinds, asked.path)
+        if found is not None:
+            self._send(200, found)
+            return
         target = api.target(asked.path)
-        if found is not None or target is None:
-            self._send(200, found) if found is not None else self._send(404, b"404 page not found\n")
+        if target is None:
+            self._send(404, b"404 page not found\n")
             return
         if target.subresource and not (target.subresource == "status" and target.kind.with_status):
             raise not_found(target.kind, target.name)
