@@ -58,6 +58,9 @@ class FakeCgroups:
             raise HostError(name, "unreadable")
         return self.values.get(name)
 
+    def is_removed(self, ref: CgroupRef) -> bool:
+        return name_of(ref) in self.missing
+
     def missing_error(self, ref: CgroupRef) -> HostError:
         return HostError(name_of(ref), "no such cgroup")
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from nri_plugin.app.ended_pods import ended_pods, untold_removal
 from nri_plugin.decision import Decision
 from nri_plugin.engine import decide
 from nri_plugin.host.cgroup_path import cgroup_path
@@ -10,9 +11,9 @@ from nri_plugin.options import Node
 from nri_plugin.simulator.behaviour import BEHAVIOURS
 from nri_plugin.simulator.cgroup_mirror import Absorbed, CgroupMirror
 from nri_plugin.simulator.cgroup_names import Driver
-from nri_plugin.simulator.cgroup_tree import CgroupTree, Resource
+from nri_plugin.simulator.cgroup_tree import CgroupTree, Resource, parent_of
 from nri_plugin.simulator.runtime import RefusedError, Runtime
-from nri_plugin.state import State
+from nri_plugin.state import CgroupRef, State
 from nri_plugin.topology import Topology
 
 MEMORY_BYTES = 64 << 30
@@ -63,6 +64,15 @@ class EngineAgent:
                 assert not write.must_exist, (event, write)
         self.state = decision.state
         return decision.response
+
+    def look(self) -> None:
+        """What the agent does by the clock."""
+        for pod in ended_pods(self.state, self._is_removed):
+            self.ask(untold_removal(pod))
+
+    def _is_removed(self, ref: CgroupRef) -> bool:
+        path = cgroup_path(ref)
+        return path not in self.tree and parent_of(path) in self.tree
 
 
 class SimulatedNode:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from nri_plugin.app.arguments import HELP, Arguments, parse
 from nri_plugin.app.config import Config, NothingConfiguredError, load, load_text
+from nri_plugin.app.ended_pods import LOOK_PAUSE_S
 from nri_plugin.app.handler import Handler
 from nri_plugin.app.logs import LOGGER_NAME, say, set_up
 from nri_plugin.app.loop import Loop
@@ -239,6 +240,7 @@ def run(loop: Loop, link: RuntimeLink, reload: Reload, log: logging.Logger, hold
 
     loop.handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload})
     collect_garbage_by_the_clock(loop)
+    look_for_ended_pods(loop, link)
     link.connect()
     try:
         return loop.run()
@@ -265,6 +267,17 @@ def collect_garbage_by_the_clock(loop: Loop) -> None:
         loop.set_timer("collect", loop.clock() + COLLECT_PAUSE_S, collect)
 
     loop.set_timer("collect", loop.clock() + COLLECT_PAUSE_S, collect)
+
+
+def look_for_ended_pods(loop: Loop, link: RuntimeLink) -> None:
+    """Let go, now and then, of what pods hold that are over although nobody told."""
+
+    def look() -> None:
+        if link.handler is not None:
+            link.handler.release_ended()
+        loop.set_timer("ended pods", loop.clock() + LOOK_PAUSE_S, look)
+
+    loop.set_timer("ended pods", loop.clock() + LOOK_PAUSE_S, look)
 
 
 def checked_identity(config: Config) -> Identity:

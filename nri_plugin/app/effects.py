@@ -20,6 +20,9 @@ class CgroupFiles(Protocol):
     def read_effective(self, ref: CgroupRef) -> CPUSet | None:
         """The CPUs the kernel grants."""
 
+    def is_removed(self, ref: CgroupRef) -> bool:
+        """Whether the cgroup is gone."""
+
     def missing_error(self, ref: CgroupRef) -> HostError:
         """Why there is nothing to write to."""
 
@@ -77,6 +80,10 @@ class Effects:
             HostError: unreadable.
         """
         return self._cgroups.read_effective(target) if self._cgroups else None
+
+    def is_removed(self, target: CgroupRef) -> bool:
+        """Whether the cgroup is gone; False where nobody can tell."""
+        return self._cgroups is not None and self._cgroups.is_removed(target)
 
     def _write(self, write: CpusetWrite, cpus: CPUSet) -> None:
         if self._cgroups is None:

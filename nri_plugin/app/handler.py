@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Protocol
 
 from nri_plugin.app.effects import Effects, WriteError
+from nri_plugin.app.ended_pods import ended_pods, untold_removal
 from nri_plugin.app.logs import new_op, say, say_trace
 from nri_plugin.app.outcome import Observer, Outcome
 from nri_plugin.app.validation import new_violations
@@ -166,7 +167,7 @@ class Handler:
     def _answered(self, request: Request, flow: "_Flow", op: str) -> Answer:
         try:
             known, asked = self._inform(self.node, request), self._clock()
-            flow.decision = self._decide(self.node, self.state, known)
+            flow.decision = self._decided(request.event, known)
             flow.decide_s = self._clock() - asked
             return self._carry_out(request, flow.decision, op)
         except NriPinError as error:
@@ -177,6 +178,26 @@ class Handler:
             say_trace(self._log, "internal error", op=op, event=name_of(request.event))
             why = f"internal error: {type(error).__name__}: {error}"
             return self._failed(request.event, error, why, op)
+
+    def _decided(self, event: NRIEvent, known: NRIEvent | InformedCreate) -> Decision:
+        """The decision; nobody is refused for what is held by pods that are over."""
+        decision = self._decide(self.node, self.state, known)
+        if decision.refusal is None or not isinstance(event, CreateContainer) or not self.release_ended():
+            return decision
+        return self._decide(self.node, self.state, known)
+
+    def release_ended(self) -> bool:
+        """Release what pods hold that are over although nobody told; returns whether there were any."""
+        ended = ended_pods(self.state, self._effects.is_removed)
+        for pod in ended:
+            say(
+                self._log,
+                logging.WARNING,
+                "a pod is over and the runtime did not tell, its cgroup is gone",
+                pod=f"{pod.namespace}/{pod.name}",
+            )
+            self.handle(Request(0, None, untold_removal(pod)))
+        return bool(ended)
 
     def _report(self, outcome: Outcome, observe: Observer) -> None:
         """Tell who counts; what goes wrong there costs nothing but a line."""

@@ -182,6 +182,14 @@ class Cgroups:
         text = self._read(self._directories(ref)[-1], "effective_mems")
         return None if text is None else self._parse_mems(ref, text)
 
+    def is_removed(self, ref: CgroupRef) -> bool:
+        """Whether the cgroup is gone: missing in a parent that is there, so that it is no question of names."""
+        try:
+            directory = self.directory(ref)
+        except HostError:
+            return False
+        return not os.path.lexists(directory) and os.path.isdir(os.path.dirname(directory))
+
     def missing_error(self, ref: CgroupRef) -> HostError:
         """Why a write came back MISSING although the cgroup had to be there."""
         directory = self.directory(ref)

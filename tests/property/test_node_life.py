@@ -148,6 +148,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.node.agent is not None)
     @rule()
     def agent_restarts(self) -> None:
+        self.node.agent.look()
         before = self.running()
         self.node.connect(self.machine, self.node.disconnect())
         assert self.running() == before

@@ -253,3 +253,13 @@ def test_a_refused_write_is_told_when_the_pod_refuses_too(v2: Tree, monkeypatch:
     refuse_writes_below(v2.scope.parent, monkeypatch)
     with pytest.raises(HostError, match="refused to this user"):
         v2.cgroups.write_cpus(REF, CPUSet.parse("4-5"))
+
+
+def test_a_cgroup_is_removed_when_only_its_parent_is_left(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpuset")
+    (tmp_path / "kubepods/podlives").mkdir(parents=True)
+    cgroups = Cgroups.open(str(tmp_path))
+    assert cgroups.is_removed(CgroupRef("/kubepods/podgone"))
+    assert not cgroups.is_removed(CgroupRef("/kubepods/podlives"))
+    assert not cgroups.is_removed(CgroupRef("/elsewhere/podgone"))
+    assert not cgroups.is_removed(CgroupRef("/"))
