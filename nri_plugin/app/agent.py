@@ -16,9 +16,10 @@ from pathlib import Path
 
 from nri_plugin.app.arguments import HELP, Arguments, parse
 from nri_plugin.app.config import Config, NothingConfiguredError, load, load_text
+from nri_plugin.app.effects import Effects
 from nri_plugin.app.ended_pods import LOOK_PAUSE_S
 from nri_plugin.app.handler import Handler
-from nri_plugin.app.logs import LOGGER_NAME, say, set_up
+from nri_plugin.app.logs import LOGGER_NAME, say, say_trace, set_up
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
 from nri_plugin.app.startup import build_handler, build_node, lock_state_dir, open_cgroups, warn_of_surprises
@@ -180,7 +181,8 @@ class Reload:
             return
         try:
             config = self._read()
-            node = build_node(config, open_cgroups(config.cgroup_root, self._log))
+            cgroups = open_cgroups(config.cgroup_root, self._log)
+            node = build_node(config, cgroups)
         except NothingConfiguredError as error:
             say(
                 self._log,
@@ -197,7 +199,10 @@ class Reload:
                 err=error,
             )
             return
-        handler.change_node(node)
+        except Exception:  # noqa: BLE001 - a bad reload must not end what serves the node
+            say_trace(self._log, "internal error, configuration not reloaded, the former one stays in force")
+            return
+        handler.change_node(node, Effects(cgroups))
         self._log.setLevel(config.log_level.upper())
         say(
             self._log,

@@ -134,9 +134,10 @@ class Handler:
         self._inform = inform or (lambda _node, request: request.event)
         self._observe = observe
 
-    def change_node(self, node: Node) -> None:
-        """Decide for `node` from the next event on; what was promised stays."""
+    def change_node(self, node: Node, effects: Effects | None = None) -> None:
+        """Decide for `node` from the next event on, and write where that says; what was promised stays."""
         self.node = node
+        self._effects = effects or self._effects
         if self._describe is not None:
             self._describe(node)
             self._saved = None

@@ -2,7 +2,7 @@ import gc
 import logging
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +11,16 @@ import pytest
 from nri_plugin.app import agent
 from nri_plugin.app.agent import Identity, checked_identity, given_identity
 from nri_plugin.app.arguments import HELP
-from nri_plugin.app.config import load, load_text
+from nri_plugin.app.config import Config, load, load_text
+from nri_plugin.app.effects import Effects
 from nri_plugin.app.logs import LOGGER_NAME
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.runtime_link import RuntimeLink
 from nri_plugin.errors import ConfigError, HostError
-from tests.agent_fakes import Bench, Clock, recording_log
-from tests.builders import node
+from nri_plugin.nri.events import CreateContainer, Synchronize
+from nri_plugin.options import Effect
+from tests.agent_fakes import Bench, Clock, LogLines, recording_log
+from tests.builders import container, node, pod
 
 
 @pytest.fixture(autouse=True)
@@ -134,3 +137,45 @@ def test_a_reload_without_a_configuration_file_is_said_as_that(tmp_path: Path):
     told = "there is no configuration to read again, the former one stays in force"
     assert lines.texts("ERROR") == [told]
     assert lines.fields(told) == {"file": missing}
+
+
+def reloaded(tmp_path: Path, read: Callable[[], Config]) -> tuple[Bench, LogLines]:
+    """A handler without a cgroup tree, after the reload of what `read` gives."""
+    log, lines = recording_log()
+    loop = Loop()
+    bench = Bench(node(effect=Effect.UPDATE))
+    bench.handler.change_node(bench.handler.node, Effects(None))
+    link = RuntimeLink(
+        loop,
+        open_socket=socket.socket,
+        new_session=Identity("a", "90").session,
+        handler=bench.handler,
+        log=log,
+    )
+    agent.Reload(read, link, log)()
+    loop.close()
+    return bench, lines
+
+
+def test_a_reload_that_finds_a_cgroup_tree_writes_to_it(tmp_path: Path):
+    (tmp_path / "cgroup.controllers").write_text("cpuset")
+    shared, path = pod("s", "Burstable"), tmp_path / "kubepods/burstable/pods/s-c-0"
+    path.mkdir(parents=True)
+    for name in ("cpuset.cpus", "cpuset.cpus.effective"):
+        (path / name).write_text("0-3")
+    text = f'reservedSystemCPUs: "0"\ncgroupRoot: {tmp_path}\n'
+    bench, _ = reloaded(tmp_path, lambda: load_text(text, "test"))
+    bench.handler.change_node(node(effect=bench.handler.node.options.effect, pool_floor=False))
+    bench.ask(Synchronize((shared,), (container(shared, cpu=1, cpus="0-3"),)))
+    assert bench.ask(CreateContainer(pod(), container(pod(), cpu=2))).refusal == ""
+    assert (path / "cpuset.cpus").read_text().strip() == "0-1,4-15"
+
+
+def test_a_mistake_in_a_reload_does_not_end_the_agent(tmp_path: Path):
+    def fails() -> Config:
+        raise RuntimeError("a bug")
+
+    _, lines = reloaded(tmp_path, fails)
+    assert lines.texts("ERROR") == [
+        "internal error, configuration not reloaded, the former one stays in force"
+    ]
