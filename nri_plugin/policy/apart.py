@@ -31,6 +31,7 @@ class Apart:
         self._ways = [chooser.ways_of(joints_of(layout.clusters[place], chooser.nodes)) for place in places]
         self._apart = [[layout.apart[one][other] * chooser.unit for other in places] for one in places]
         self._largest = [max(ways, default=0) for ways in self._ways]
+        self._remaining = list(accumulate(reversed(self._largest), initial=0))[::-1]
         self._near = cache(self._nearest)
         self._least_use = cache(self._least_uses)
         self._before = list(accumulate((layout.clusters[place].nodes for place in places), initial=0))
@@ -47,7 +48,7 @@ class Apart:
 
     def _decide(self, place: int, left: int, so_far: Way, dearer: Sequence[int]) -> None:
         """Decide on the clusters from `place` on; each of their nodes costs `dearer` beside its own cost."""
-        self._chooser.budget.step(1 + len(self._ways) - place)
+        self._chooser.budget.step(1 + self._remaining[place])
         if not self._fits(place, left, so_far) or not self._is_promising(place, left, so_far.cost, dearer):
             return
         if place == len(self._ways):

@@ -47,6 +47,7 @@ class Prices:
         self._chooser = chooser
         self._joints = joints
         self._width = width
+        self._steps = len(joints) + sum(len(item.taken) + len(item.left) for item in chooser.items.values())
         self._inside: dict[tuple[int, ...], list[Row]] = {}
         self._outside: dict[tuple[int, ...], list[Row]] = {}
         masked = (1 << width) - 1
@@ -129,7 +130,7 @@ class Prices:
         return self._inside[prices]
 
     def _solved(self) -> list[Row]:
-        self._chooser.budget.step(2 * len(self._joints))
+        self._chooser.budget.step(self._steps)
         costs = {
             node: (self._least(left) << self._width, (self._least(taken) << self._width) + bit)
             for node, bit, left, taken in self._nodes

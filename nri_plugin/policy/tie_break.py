@@ -88,10 +88,18 @@ class TieBreak:
 
     def shares(self, node: int) -> list[Share]:
         """The node by itself, then with its fullest uncore cache, with its two fullest, and so on."""
-        cpus = self.tables.cpus_in(1 << node) & self.available
+        return self._shares.get(node, [Share(0, 0)])
+
+    @cached_property
+    def _shares(self) -> dict[int, list[Share]]:
+        return {node: self._shares_of(cpus) for node, cpus in self.tables.nodes}
+
+    def _shares_of(self, node: int) -> list[Share]:
+        cpus = node & self.available
         if self.rule is TopologyTieBreak.SPREAD:
             return [Share(-cpus.bit_count(), 0)]
-        gains = accumulate(filter(None, self._held_by_caches(cpus)), initial=0)
+        held = sorted(((cache & cpus).bit_count() for cache in self.tables.caches_in[node]), reverse=True)
+        gains = accumulate(filter(None, held), initial=0)
         return [Share(number * self._weight + cpus.bit_count(), gain) for number, gain in enumerate(gains)]
 
     @cached_property

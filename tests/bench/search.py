@@ -1,23 +1,42 @@
-"""The merge on machines with more NUMA nodes than hints can be listed for: time, and share of exact answers."""
+"""The merge on machines with more NUMA nodes than hints can be listed for: time, and share of exact answers.
 
+Two tables. One of free providers with random offers, for distances of every kind. One of the CPU and memory
+providers on machines that are partly full: built in levels, shipped, and recorded ones.
+"""
+
+import gc
+import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from statistics import median
 
 from nri_plugin import bits
+from nri_plugin.host.sysfs import read_topology
 from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.policy.distances import Distances
 from nri_plugin.policy.hints import Family, Need, Wish, smallest_size
 from nri_plugin.policy.merge import merge
+from nri_plugin.policy.tie_break import tie_break
+from nri_plugin.simulator.machine import build_topology, shipped
+from nri_plugin.topology import Topology
+from tests.bench.fillings import Filled, fillings, levels
+from tests.oracles.recordings import RecordedFiles, read_recording
 
 SIZES = (12, 16, 24, 32, 48, 64)
 PROVIDERS = 3
 CASES = 60
+QUICK_CASES = 12
+FEW_NODES = 8
 ON_A_NODE = 16
+
+
+Result = tuple[float, bool]
+"""Milliseconds of CPU time, and whether the hint was exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +55,12 @@ def rows(cases: int = CASES) -> Iterator[Row]:
     for nodes in SIZES:
         for kind in ("none", "hierarchical", "random"):
             rng = random.Random(f"{nodes} {kind}")
-            results = [_one(nodes, kind, rng) for _ in range(cases)]
-            took = [ms for ms, _ in results]
-            exact = 100 * sum(is_exact for _, is_exact in results) / cases
-            yield Row(nodes, kind, exact, median(took), max(took))
+            yield Row(nodes, kind, *_summary([_one(nodes, kind, rng) for _ in range(cases)]))
 
 
-def table(found: list[Row]) -> str:
+def table(found: list[Row], cases: int = CASES) -> str:
     """For eyes."""
-    head = f"merge of {PROVIDERS} providers beyond 8 NUMA nodes, best-effort, {CASES} random fillings each"
+    head = f"merge of {PROVIDERS} providers beyond 8 NUMA nodes, best-effort, {cases} random fillings each"
     lines = [
         head,
         "(CPU time; not exact: the hint says so, a better one may exist)",
@@ -57,9 +73,64 @@ def table(found: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _one(nodes: int, kind: str, rng: random.Random) -> tuple[float, bool]:
+def machines(cases: int = CASES) -> Iterator[str]:
+    """A line for each machine and tie break; those of few nodes together."""
+    yield f"merge of CPU and memory wishes, closest nodes preferred, best-effort, {cases} random fillings each"
+    yield f"{'':32} {'nodes':>5}  {'tie break':9} {'exact':>7} {'p50 ms':>8} {'worst ms':>9}"
+    for rule in TopologyTieBreak:
+        few: list[Result] = []
+        for name, topology in _topologies():
+            results = [_merged(filled, rule) for filled in fillings(topology, cases, name)]
+            if len(topology.node_ids) <= FEW_NODES:
+                few += results
+            else:
+                yield _line(name, str(len(topology.node_ids)), rule, results)
+        yield _line("all others, shipped and recorded", f"1-{FEW_NODES}", rule, few)
+
+
+def _topologies() -> Iterator[tuple[str, Topology]]:
+    for nodes in (10, *SIZES):
+        yield f"{nodes} nodes in levels", levels(nodes)
+    for name, text in shipped().items():
+        yield name, build_topology(text)
+    recorded = Path(os.environ.get("NRI_PIN_MACHINES") or "/nowhere")
+    for file in sorted(recorded.glob("*.json.gz")):
+        yield file.name.removesuffix(".json.gz"), read_topology(RecordedFiles(read_recording(file)))
+
+
+def _merged(filled: Filled, rule: TopologyTieBreak) -> Result:
+    broken = tie_break(rule, filled.tables, filled.free, filled.count)
+    if filled.distances is not None:
+        _ = filled.distances.layout  # worked out once per machine
+    gc.collect(0)
+    began = time.thread_time()
+    hint = merge(
+        TopologyManagerPolicy.BEST_EFFORT,
+        filled.nodes,
+        filled.wishes,
+        distances=filled.distances,
+        tie_break=broken,
+    )
+    return (time.thread_time() - began) * 1e3, hint.exact
+
+
+def _line(name: str, nodes: str, rule: TopologyTieBreak, results: Iterable[Result]) -> str:
+    exact, p50, worst = _summary(list(results))
+    return f"{name:32} {nodes:>5}  {rule.value:9} {exact:5.0f} % {p50:8.2f} {worst:9.2f}"
+
+
+def _summary(results: list[Result]) -> tuple[float, float, float]:
+    """Share of exact answers in percent, median and worst time."""
+    took = [ms for ms, _ in results]
+    return 100 * sum(is_exact for _, is_exact in results) / len(results), median(took), max(took)
+
+
+def _one(nodes: int, kind: str, rng: random.Random) -> Result:
     wishes = [_wish(nodes, str(number), rng) for number in range(PROVIDERS)]
+    gc.collect(0)
     distances = _distances(nodes, kind, rng) if kind != "none" else None
+    if distances is not None:
+        _ = distances.layout  # worked out once per machine
     began = time.thread_time()
     hint = merge(
         TopologyManagerPolicy.BEST_EFFORT, NodeMask((1 << nodes) - 1), [tuple(wishes)], distances=distances
