@@ -1,6 +1,7 @@
 """`nri-pin extender`: the cluster's watches on one side, kube-scheduler's questions on the other."""
 
 import gc
+import logging
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nri_plugin.app.extender_server import Answer, Certificates, ExtenderServer, Limits, Routes
+from nri_plugin.app.logs import say
 from nri_plugin.kube.cluster import Cluster
 from nri_plugin.kube.extender_answers import Binder, Extender, ScoreScale
 from nri_plugin.kube.extender_cache import Accounting, ExtenderCache
@@ -79,6 +81,11 @@ class ExtenderProcess:
         self._is_stopping = False
         self.server = ExtenderServer(options.address, self._routes(), _certificates(options), options.limits)
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.server.certificates is not None
+
     def serve(self) -> None:
         """Answer until `stop`."""
         self._feed.start(self.cache)
@@ -127,7 +134,7 @@ class ExtenderProcess:
         return Answer(text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def run(process: ExtenderProcess) -> int:
+def run(process: ExtenderProcess, log: logging.Logger) -> int:
     """Serve until SIGTERM or SIGINT."""
 
     def end(*_: object) -> None:
@@ -138,7 +145,7 @@ def run(process: ExtenderProcess) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     host, port = process.server.server_address[:2]
-    sys.stderr.write(f"nri-pin: extender listens on [{host!s}]:{port}\n")
+    say(log, logging.INFO, "extender listens", address=f"{host!s}:{port}", tls=process.has_tls)
     process.serve()
     return 0
 

@@ -93,9 +93,17 @@ def set_up(level: str, form: str, state_dir: Path) -> logging.Logger:
 
     Standard error where somebody reads it, else the system log, else a file in `state_dir`.
     """
+    return _directed(pick_handler(state_dir), level, form)
+
+
+def to_stderr(level: str, form: str = "text") -> logging.Logger:
+    """Direct this process's log lines to standard error, for programs that a cluster runs; returns the logger."""
+    return _directed(logging.StreamHandler(), level, form)
+
+
+def _directed(handler: logging.Handler, level: str, form: str) -> logging.Logger:
     logging.raiseExceptions = False  # a full disk under the log must not reach the containers' path
     logger = logging.getLogger(LOGGER_NAME)
-    handler = pick_handler(state_dir)
     handler.setFormatter(JSONFormatter() if form == "json" else TextFormatter())
     for old in tuple(logger.handlers):
         logger.removeHandler(old)

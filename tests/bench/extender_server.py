@@ -1,6 +1,7 @@
 """The process that `hack/bench extender` asks: a cluster in memory, changing all the time, behind the real server."""
 
 import argparse
+import logging
 import random
 import sys
 import threading
@@ -96,7 +97,7 @@ def main() -> None:
     sys.stdout.write(f"{process.server.server_port}\n")
     sys.stdout.flush()
     threading.Thread(target=_end_with_input, args=(process,), daemon=True).start()
-    run(process)
+    run(process, logging.getLogger("bench"))
 
 
 def _end_with_input(process: ExtenderProcess) -> None:

@@ -1,0 +1,126 @@
+"""What the extender follows in the API: NodeResourceTopology objects, and pods that have a node."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nri_plugin.app.logs import say
+from nri_plugin.errors import KubeAPIError
+from nri_plugin.kube.api_client import KubeClient
+from nri_plugin.kube.extender_cache import Object
+from nri_plugin.kube.extender_feed import LockedCache
+from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES, PODS
+from nri_plugin.kube.watch import NOT_FOUND, Follower
+
+BOUND_PODS = {"fieldSelector": "spec.nodeName!="}
+
+STOP_S = 2.0
+"""A thread that waits for the API server longer than this is left behind."""
+
+
+@dataclass(slots=True)
+class Told:
+    """Says a thing when it begins and when it ends, not all the while."""
+
+    log: logging.Logger
+    what: str
+    trouble: str = ""
+
+    def well(self) -> None:
+        """It works."""
+        if self.trouble:
+            say(self.log, logging.INFO, "followed again", what=self.what)
+        self.trouble = ""
+
+    def failing(self, trouble: str, level: int = logging.WARNING) -> None:
+        """It does not."""
+        if trouble != self.trouble:
+            say(self.log, level, "cannot be followed", what=self.what, err=trouble)
+        self.trouble = trouble
+
+
+class TopologySink:
+    """Hands NodeResourceTopology objects on. A cluster that does not know the kind has none: that is no fault."""
+
+    def __init__(self, cache: LockedCache, told: Told) -> None:
+        self._cache, self._told = cache, told
+
+    def listed(self, objects: Sequence[Object]) -> None:
+        """These are all."""
+        self._told.well()
+        self._cache.on_nrt_listed(objects)
+
+    def changed(self, obj: Object) -> None:
+        """New or changed."""
+        self._cache.on_nrt(obj)
+
+    def deleted(self, obj: Object) -> None:
+        """Gone."""
+        self._cache.on_nrt_deleted(str((obj.get("metadata") or {}).get("name") or ""))
+
+    def failed(self, error: KubeAPIError) -> None:
+        """Not now; without the kind every node passes."""
+        if error.status == NOT_FOUND:
+            self._told.failing("no such kind in this cluster; every node passes until there is", logging.INFO)
+            self._cache.on_nrt_listed(())
+        else:
+            self._told.failing(str(error))
+
+
+class PodSink:
+    """Hands pods that have a node on."""
+
+    def __init__(self, cache: LockedCache, told: Told) -> None:
+        self._cache, self._told = cache, told
+
+    def listed(self, objects: Sequence[Object]) -> None:
+        """These are all."""
+        self._told.well()
+        self._cache.on_pods_listed(objects)
+
+    def changed(self, obj: Object) -> None:
+        """New or changed."""
+        self._cache.on_pod(obj)
+
+    def deleted(self, obj: Object) -> None:
+        """Gone."""
+        self._cache.on_pod_deleted(obj)
+
+    def failed(self, error: KubeAPIError) -> None:
+        """Not now."""
+        self._told.failing(str(error))
+
+
+class ClusterFeed:
+    """Both watches, each in its thread.
+
+    Args:
+        client: may list and watch both kinds.
+        log: told when following fails and when it works again.
+        with_pods: whether pods are charged.
+    """
+
+    def __init__(self, client: KubeClient, log: logging.Logger, *, with_pods: bool = True) -> None:
+        self._client, self._log, self._with_pods = client, log, with_pods
+        self._done = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, cache: LockedCache) -> None:
+        """Begin."""
+        topologies = TopologySink(cache, Told(self._log, str(NODE_RESOURCE_TOPOLOGIES)))
+        self._follow(Follower(self._client, NODE_RESOURCE_TOPOLOGIES, topologies, self._done.wait).run)
+        if self._with_pods:
+            pods = PodSink(cache, Told(self._log, str(PODS)))
+            self._follow(Follower(self._client, PODS, pods, self._done.wait, parameters=BOUND_PODS).run)
+
+    def stop(self) -> None:
+        """End; a thread that waits for the API server is not waited for long."""
+        self._done.set()
+        for thread in self._threads:
+            thread.join(STOP_S)
+
+    def _follow(self, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name="watch", daemon=True)
+        thread.start()
+        self._threads.append(thread)

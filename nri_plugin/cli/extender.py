@@ -1,0 +1,199 @@
+"""`nri-pin extender`: its options, made into what the process needs."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+EXAMPLES = """\b
+Examples:
+  nri-pin extender --tls-cert tls.crt --tls-key tls.key
+  nri-pin extender --strategy LeastAllocated --weight cpu=2 --weight memory=1
+  nri-pin extender --bind --numa-annotation
+"""
+
+STRATEGIES = ("LeastNUMANodes", "LeastAllocated", "MostAllocated", "BalancedAllocation")
+
+
+class Address(click.ParamType[tuple[str, int]]):
+    """`HOST:PORT`, `:PORT` or `[IPv6]:PORT`."""
+
+    name = "address"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Host and port."""
+        if isinstance(value, tuple):
+            return value
+        host, _, port = str(value).rpartition(":")
+        if not port.isdecimal() or int(port) > 65535:
+            self.fail(f"'{value}' is no address such as :8888 or 127.0.0.1:8888", param, ctx)
+        return host.strip("[]"), int(port)
+
+
+class Weight(click.ParamType[tuple[str, int]]):
+    """`RESOURCE=NUMBER`."""
+
+    name = "resource=number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Resource name and weight."""
+        if isinstance(value, tuple):
+            return value
+        name, _, number = str(value).rpartition("=")
+        if not name or not number.isdecimal() or not 1 <= int(number) <= 100:
+            self.fail(f"'{value}' is no weight from 1 to 100 such as cpu=2", param, ctx)
+        return name, int(number)
+
+
+@click.command(
+    epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False),
+    help="How to reach the cluster; default: the pod's service account.",
+)
+@click.option(
+    "--listen", type=Address(), default=":8888", show_default=True, help="Where kube-scheduler asks."
+)
+@click.option(
+    "--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM), read again when it changes."
+)
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key (PEM).")
+@click.option(
+    "--tls-client-ca",
+    type=click.Path(path_type=Path),
+    help="Only clients with a certificate of these authorities may ask.",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    default=STRATEGIES[0],
+    show_default=True,
+    help="Which nodes score high.",
+)
+@click.option(
+    "--weight",
+    "weights",
+    type=Weight(),
+    multiple=True,
+    help="Weight of a resource for LeastAllocated and MostAllocated; others weigh 1.",
+)
+@click.option(
+    "--distance-bonus",
+    type=click.Choice(["always", "prefer-closest-numa-nodes"]),
+    default="always",
+    show_default=True,
+    help="Where close NUMA nodes score higher: everywhere, or on nodes with that option.",
+)
+@click.option(
+    "--scores",
+    type=click.Choice(["rank", "raw"]),
+    default="rank",
+    show_default=True,
+    help="Scores of 0..10 in order, or 0..100 as they are.",
+)
+@click.option(
+    "--accounting/--no-accounting",
+    default=True,
+    show_default=True,
+    help="Count pods that are bound and that their node does not account for yet.",
+)
+@click.option(
+    "--charge-seconds",
+    type=click.FloatRange(1, 3600),
+    default=60,
+    show_default=True,
+    help="Stop counting a running pod after this, whatever its node says.",
+)
+@click.option(
+    "--sidecars/--no-sidecars",
+    default=True,
+    show_default=True,
+    help="Count sidecars as running beside the containers after them; the scheduler plugin does not.",
+)
+@click.option(
+    "--bind",
+    "offers_bind",
+    is_flag=True,
+    help="Offer the bind verb, so that a pod counts from its binding on.",
+)
+@click.option(
+    "--numa-annotation",
+    is_flag=True,
+    help="With --bind: write nri-pin/numa-node on the pod and count it there only.",
+)
+@click.option(
+    "--max-body-mib",
+    type=click.IntRange(1, 1024),
+    default=128,
+    show_default=True,
+    help="Longest request that is read.",
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def command(**given: Any) -> int:
+    """Answer kube-scheduler which nodes fit a pod by NUMA node, and how well.
+
+    Reads NodeResourceTopology objects. A node without one passes; so do all where the cluster has none.
+    """
+    try:
+        import nri_plugin.app.extender  # noqa: F401 - is the extra there?
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"the module {error.name} is missing; install nri-pin[cluster]") from None
+    _check(given)
+    return _run(given)
+
+
+def _check(given: dict[str, Any]) -> None:
+    if (given["tls_cert"] is None) != (given["tls_key"] is None):
+        raise click.UsageError("--tls-cert and --tls-key go together; give both or none")
+    if given["tls_client_ca"] is not None and given["tls_cert"] is None:
+        raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
+    if given["numa_annotation"] and not given["offers_bind"]:
+        raise click.UsageError("--numa-annotation needs --bind, which writes it")
+
+
+def _run(given: dict[str, Any]) -> int:
+    from nri_plugin.app import extender
+    from nri_plugin.app.extender_watches import ClusterFeed
+    from nri_plugin.app.logs import to_stderr
+    from nri_plugin.kube.api_client import KubeClient
+    from nri_plugin.kube.extender_binder import KubeBinder
+
+    log = to_stderr(given["log_level"])
+    client = KubeClient.connected(given["kubeconfig"])
+    feed = ClusterFeed(client, log, with_pods=given["accounting"])
+    return extender.run(extender.ExtenderProcess(options_of(given), feed, KubeBinder(client)), log)
+
+
+def options_of(given: dict[str, Any]) -> Any:
+    """The process's options from the command line's."""
+    from nri_plugin.app.extender import ExtenderOptions
+    from nri_plugin.app.extender_server import Limits
+    from nri_plugin.kube.extender_answers import ScoreScale
+    from nri_plugin.kube.extender_cache import Accounting
+    from nri_plugin.kube.least_numa_nodes import DistanceBonus
+    from nri_plugin.kube.scores import Scoring, Strategy
+
+    scoring = Scoring(
+        Strategy(given["strategy"]), dict(given["weights"]), DistanceBonus(given["distance_bonus"])
+    )
+    return ExtenderOptions(
+        address=given["listen"],
+        scoring=scoring,
+        scale=ScoreScale(given["scores"]),
+        accounting=Accounting(given["accounting"], given["charge_seconds"]),
+        sidecars_stay=given["sidecars"],
+        offers_bind=given["offers_bind"],
+        sends_to_numa_node=given["numa_annotation"],
+        certificate=given["tls_cert"],
+        key=given["tls_key"],
+        client_ca=given["tls_client_ca"],
+        limits=Limits(given["max_body_mib"] << 20),
+    )
