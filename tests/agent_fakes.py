@@ -32,22 +32,28 @@ def name_of(ref: CgroupRef) -> str:
 
 @dataclass
 class FakeCgroups:
-    """A tree in memory; `failing` names cgroups the kernel refuses, `missing` those that are not there."""
+    """A tree in memory; `failing` names cgroups the kernel refuses, `missing` those that are not there.
+
+    Those that are also in `torn` fail when they are changed already.
+    """
 
     journal: list[str]
     values: dict[str, CPUSet] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)
+    torn: set[str] = field(default_factory=set)
 
     def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
         name = name_of(ref)
         if name in self.missing:
             return WriteOutcome.MISSING
-        if name in self.failing:
-            self.journal.append(f"write {name} failed")
-            raise HostError(name, f"{cpus} was not taken")
         if compare and self.values.get(name) == cpus:
             return WriteOutcome.UNCHANGED
+        if name in self.failing:
+            if name in self.torn:
+                self.values[name] = cpus
+            self.journal.append(f"write {name} failed")
+            raise HostError(name, f"{cpus} was not taken")
         self.values[name] = cpus
         self.journal.append(f"write {name}={cpus}")
         return WriteOutcome.WRITTEN

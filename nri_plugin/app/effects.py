@@ -1,6 +1,8 @@
 """Cpuset writes of a decision, all or none, and what the kernel made of them."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from nri_plugin.cpuset import CPUSet
@@ -28,7 +30,10 @@ class CgroupFiles(Protocol):
 
 
 class WriteError(HostError):
-    """One of several writes failed; `done` are those before it."""
+    """One of several writes failed; `done` are those before it, and itself: it may have been half done.
+
+    Half done: of a container with cgroups of its own below, some were changed before one refused.
+    """
 
     def __init__(self, cause: HostError, done: Sequence[CpusetWrite]) -> None:
         super().__init__(cause.path, cause.detail)
@@ -40,9 +45,13 @@ class Effects:
 
     Args:
         cgroups: the tree, None where there is none and the runtime is asked instead.
+
+    Attributes:
+        outcomes: what became of the writes since somebody last cleared it.
     """
 
     def __init__(self, cgroups: CgroupFiles | None) -> None:
+        self.outcomes: Counter[WriteOutcome] = Counter()
         self._cgroups = cgroups
 
     def carry_out(self, writes: Sequence[CpusetWrite]) -> None:
@@ -55,7 +64,7 @@ class Effects:
             try:
                 self._write(write, write.cpus)
             except HostError as error:
-                raise WriteError(error, writes[:number]) from None
+                raise WriteError(error, writes[: number + 1]) from None
 
     def attempt(self, writes: Sequence[CpusetWrite]) -> Iterator[HostError]:
         """Write as many as can be; yields what failed."""
@@ -66,10 +75,13 @@ class Effects:
                 yield error
 
     def undo(self, node: Node, before: State, done: Sequence[CpusetWrite]) -> Iterator[HostError]:
-        """Put back what `before` promised, last write first, so that shrinking precedes growing here too."""
+        """Put back what `before` promised, last write first, so that shrinking precedes growing here too.
+
+        What was not changed after all is left alone.
+        """
         for write in reversed(done):
             try:
-                self._write(write, promised(node, before, write))
+                self._write(replace(write, compare=True), promised(node, before, write))
             except HostError as error:
                 yield error
 
@@ -89,6 +101,7 @@ class Effects:
         if self._cgroups is None:
             raise HostError("cgroup root", f"no cgroup tree to write {cpus} to; set cgroupRoot")
         outcome = self._cgroups.write_cpus(write.target, cpus, compare=write.compare)
+        self.outcomes[outcome] += 1
         if outcome is WriteOutcome.MISSING and write.must_exist:
             raise self._cgroups.missing_error(write.target)
 

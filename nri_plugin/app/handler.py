@@ -5,7 +5,7 @@ that had to succeed did: a refused container leaves memory, checkpoint and cgrou
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
@@ -18,6 +18,7 @@ from nri_plugin.app.validation import new_violations
 from nri_plugin.decision import CpusetWrite, Decision, EffectiveCheck
 from nri_plugin.errors import CheckpointError, HostError, InvariantError, NriPinError
 from nri_plugin.facts import InformedCreate
+from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.nri.events import (
     ACKNOWLEDGED,
     CreateContainer,
@@ -146,6 +147,7 @@ class Handler:
         """Decide and carry out one event; never raises."""
         began, op, before = self._clock(), new_op(), self.state
         flow = _Flow(Decision(before))
+        self._effects.outcomes.clear()
         answer = self._answered(request, flow, op)
         took_s = self._clock() - began
         self._tell(request.event, before, flow.decision, answer, op=op, took_us=round(took_s * 1e6))
@@ -326,7 +328,7 @@ class Handler:
         elif self.state is before and not isinstance(event, REFUSABLE):
             level = logging.DEBUG
         if self._log.isEnabledFor(level):
-            fields = {**who(event), **granted(answer.response), "writes": len(decision.writes) or None}
+            fields = {**who(event), **granted(answer.response), **counted(self._effects.outcomes)}
             steps = condensed(decision.steps)
             text = "refused" if answer.refusal else "decided"
             say(
@@ -372,6 +374,16 @@ def who(event: NRIEvent) -> dict[str, object]:
     if container is not None:
         fields["container"] = container.name or container.id
     return fields
+
+
+def counted(outcomes: Mapping[WriteOutcome, int]) -> dict[str, object]:
+    """Cgroups that were written, that already said so, and that are not there."""
+    names = {
+        "writes": WriteOutcome.WRITTEN,
+        "checked": WriteOutcome.UNCHANGED,
+        "missing": WriteOutcome.MISSING,
+    }
+    return {name: outcomes.get(outcome) or None for name, outcome in names.items()}
 
 
 def granted(response: NRIResponse) -> dict[str, object]:

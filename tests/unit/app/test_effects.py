@@ -26,7 +26,7 @@ def test_the_first_failure_ends_it_and_names_what_was_done(cgroups: FakeCgroups)
     cgroups.failing = {"/b"}
     with pytest.raises(WriteError, match="/b: 4-7 was not taken") as caught:
         Effects(cgroups).carry_out(WRITES)
-    assert caught.value.done == WRITES[:1]
+    assert caught.value.done == WRITES[:2]  # it may have been half done
     assert cgroups.journal == ["write /a=4-7", "write /b failed"]
 
 
@@ -61,3 +61,22 @@ def test_without_a_tree_nothing_can_be_written_and_nothing_is_read():
     with pytest.raises(HostError, match="no cgroup tree to write 4-7 to; set cgroupRoot"):
         Effects(None).carry_out(WRITES)
     assert Effects(None).read_effective(A) is None
+
+
+def test_a_write_that_failed_half_way_is_put_back_too(cgroups: FakeCgroups):
+    record = ContainerRecord("id", "p", "c", Phase.RUNNING, A)
+    before = State().with_container(record)
+    cgroups.values, cgroups.failing, cgroups.torn = {"/a": cpus("0-15")}, {"/a"}, {"/a"}
+    write = CpusetWrite(A, cpus("4-7"), "id", compare=False)
+    with pytest.raises(WriteError) as caught:
+        Effects(cgroups).carry_out([write])
+    cgroups.failing = set()
+    assert list(Effects(cgroups).undo(NODE, before, caught.value.done)) == []
+    assert cgroups.values == {"/a": cpus("0-15")}
+
+
+def test_outcomes_are_counted_as_they_were(cgroups: FakeCgroups):
+    cgroups.values, cgroups.missing = {"/a": cpus("4-7")}, {"/c"}
+    effects = Effects(cgroups)
+    effects.carry_out(WRITES)
+    assert effects.outcomes == {"unchanged": 1, "written": 1, "missing": 1}

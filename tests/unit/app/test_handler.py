@@ -377,3 +377,16 @@ def test_a_mistake_in_counting_costs_no_answer():
     bench = Bench(node(pool_floor=False), observe=observe)
     assert bench.ask(create_exclusive(bench)).refusal == ""
     assert bench.lines.texts("ERROR") == ["outcome not counted"]
+
+
+def test_the_line_of_a_decision_counts_what_was_written_and_what_was_right_already(bench: Bench):
+    shared = container(SHARED_POD, cpu=0.5)
+    second = container(SHARED_POD, "second", cpu=0.5)
+    bench.cgroups.values[second.cgroups_path] = cpus("2-3")
+    bench.ask(nri.Synchronize((SHARED_POD,), (shared, second)))
+    fields = bench.lines.fields("decided")
+    assert {name: fields.get(name) for name in ("writes", "checked", "missing")} == {
+        "writes": 1,
+        "checked": 1,
+        "missing": None,
+    }
