@@ -5,11 +5,11 @@ that had to succeed did: a refused container leaves memory, checkpoint and cgrou
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Protocol
 
+from nri_plugin.app.decision_line import condensed, counted, granted, name_of, who
 from nri_plugin.app.effects import Effects, WriteError
 from nri_plugin.app.ended_pods import ended_pods, untold_removal
 from nri_plugin.app.logs import new_op, say, say_trace
@@ -18,7 +18,6 @@ from nri_plugin.app.validation import new_violations
 from nri_plugin.decision import CpusetWrite, Decision, EffectiveCheck
 from nri_plugin.errors import CheckpointError, HostError, InvariantError, NriPinError
 from nri_plugin.facts import InformedCreate
-from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.nri.events import (
     ACKNOWLEDGED,
     CreateContainer,
@@ -45,9 +44,6 @@ Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
 
 REFUSABLE = (CreateContainer, UpdateContainer)
 """Events that are refused when anything fails; all others are facts, and an error would only break the pod."""
-
-LONGEST_STEPS = 500
-"""Characters of a log line."""
 
 DEFAULT_SAVE_S = 1.0
 """A save may take this long when the runtime set no deadline: half of the runtimes' default of 2 s."""
@@ -345,48 +341,6 @@ class Handler:
             )
 
 
-def name_of(event: NRIEvent) -> str:
-    """The event's name in log lines."""
-    return type(event).__name__
-
-
-def condensed(steps: Iterable[str]) -> str:
-    """The steps on one line, repetitions counted: a Synchronize has some for every container."""
-    runs = ((step, sum(1 for _ in run)) for step, run in groupby(steps))
-    text = " ".join(step if count == 1 else f"{step}*{count}" for step, count in runs)
-    return text if len(text) <= LONGEST_STEPS else f"{text[:LONGEST_STEPS]}..."
-
-
 def empty_response(event: NRIEvent) -> NRIResponse:
     """The answer to `event` that changes nothing."""
     return next((response for kind, response in EMPTY_RESPONSES if isinstance(event, kind)), ACKNOWLEDGED)
-
-
-def who(event: NRIEvent) -> dict[str, object]:
-    """Whom the event is about."""
-    if isinstance(event, Synchronize):
-        return {"pods": len(event.pods), "containers": len(event.containers)}
-    fields: dict[str, object] = {}
-    pod = getattr(event, "pod", None)
-    if pod is not None:
-        fields["pod"] = f"{pod.namespace}/{pod.name}"
-    container = getattr(event, "container", None)
-    if container is not None:
-        fields["container"] = container.name or container.id
-    return fields
-
-
-def counted(outcomes: Mapping[WriteOutcome, int]) -> dict[str, object]:
-    """Cgroups that were written, that already said so, and that are not there."""
-    names = {
-        "writes": WriteOutcome.WRITTEN,
-        "checked": WriteOutcome.UNCHANGED,
-        "missing": WriteOutcome.MISSING,
-    }
-    return {name: outcomes.get(outcome) or None for name, outcome in names.items()}
-
-
-def granted(response: NRIResponse) -> dict[str, object]:
-    """What a created container gets."""
-    resources = getattr(response, "resources", None)
-    return {"cpus": resources.cpus, "mems": resources.mems} if resources is not None else {}

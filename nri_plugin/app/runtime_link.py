@@ -9,7 +9,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nri_plugin.app.handler import Answer, Handler, empty_response, name_of
+from nri_plugin.app.decision_line import name_of
+from nri_plugin.app.handler import Answer, Handler, empty_response
 from nri_plugin.app.logs import say, say_trace
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.reminder import Reminder

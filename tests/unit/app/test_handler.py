@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.app.handler import condensed
+from nri_plugin.app.decision_line import condensed
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import CpusetWrite, Decision
