@@ -1,0 +1,82 @@
+"""A cluster that remembers its answers."""
+
+from nri_plugin.kube.cluster import SHAPES, Cluster
+from nri_plugin.kube.cluster_filter import PASS, POD, STALE
+from nri_plugin.kube.cluster_table import NodeRow
+from nri_plugin.kube.node_policy import node_policy
+from nri_plugin.kube.scores import Scoring
+from tests.kube_builders import container, node_row, pod, topology, zones_of
+
+SMALL = topology("a", {0: {"cpu": "2", "memory": "1Gi"}})
+LARGE = topology("b", {0: {"cpu": "8", "memory": "1Gi"}, 1: {"cpu": "1", "memory": "1Gi"}}, scope="pod")
+ASKED = pod(container("i", cpu="4", memory="1Mi"))
+
+
+def cluster(**nodes):
+    made = Cluster(Scoring())
+    for name, one in nodes.items():
+        made.put(name, node_row(one))
+    return made
+
+
+def test_a_code_says_which_container_or_that_it_is_the_pod():
+    asked = pod(container("x", cpu="1", memory="1Mi"), container("y", cpu="9", memory="1Mi"))
+    assert cluster(a=SMALL, b=LARGE).codes(["b", "a", "nobody"], asked).tolist() == [POD, 2, PASS]
+
+
+def test_a_changed_node_is_asked_again_and_no_other(monkeypatch):
+    one = cluster(a=SMALL, b=LARGE)
+    assert one.codes(["a", "b"], ASKED).tolist() == [1, PASS]
+    asked = []
+    batch = one.table.batch
+    monkeypatch.setattr(one.table, "batch", lambda rows, names: asked.append(len(rows)) or batch(rows, names))
+    assert one.codes(["b", "a"], ASKED).tolist() == [PASS, 1]
+    assert asked == []
+    one.put("a", node_row(LARGE))
+    assert one.codes(["b", "a"], ASKED).tolist() == [PASS, PASS]
+    assert asked == [1]
+
+
+def test_a_node_that_went_passes_and_its_row_serves_another():
+    one = cluster(a=SMALL)
+    one.forget("a")
+    assert one.codes(["a"], ASKED).tolist() == [PASS]
+    one.put("c", node_row(SMALL))
+    assert one.codes(["a", "c"], ASKED).tolist() == [PASS, 1]
+    assert len(one.table.row_by_node) == 1
+
+
+def test_names_that_are_only_asked_for_take_no_room():
+    one = cluster(a=SMALL)
+    one.codes([f"other-{n}" for n in range(1000)], ASKED)
+    assert one.table.row_by_node.keys() == {"a"}
+
+
+def test_a_stale_node_is_out_for_pods_that_are_bound_to_numa_nodes_and_scores_nothing():
+    one = Cluster(Scoring())
+    one.put("a", NodeRow(node_policy(LARGE), zones_of(LARGE), is_fresh=False))
+    assert one.codes(["a"], ASKED).tolist() == [STALE]
+    assert one.scores(["a"], ASKED).tolist() == [0]
+    assert one.codes(["a"], pod(container())).tolist() == [PASS]
+
+
+def test_a_thousand_nodes_of_growing_width_keep_what_they_said():
+    one = Cluster(Scoring())
+    names = [f"n{n}" for n in range(1000)]
+    for number, name in enumerate(names):
+        zones = {z: {"cpu": str(number % 7), "memory": "1Gi"} for z in range(1 + number % 9)}
+        one.put(name, node_row(topology(name, zones)))
+    assert one.codes(names, ASKED).tolist() == [PASS if n % 7 >= 4 else 1 for n in range(1000)]
+
+
+def test_only_so_many_shapes_are_kept():
+    one = cluster(a=SMALL)
+    for number in range(SHAPES + 10):
+        one.codes(["a"], pod(container(cpu=str(number), memory="1Mi")))
+    assert len(one._kept) == SHAPES
+
+
+def test_more_sets_than_columns_are_searched_one_by_one():
+    zones = {n: {"cpu": "1", "memory": "1Gi"} for n in range(34)}
+    one = cluster(a=topology("a", zones, topologyManagerMaxNUMANodes="64"))
+    assert one.scores(["a"], pod(container(cpu="5", memory="1Gi"))).tolist() == [100 - 5]

@@ -1,0 +1,133 @@
+"""What the scheduler is answered."""
+
+import json
+import threading
+
+import pytest
+
+from nri_plugin.errors import KubeAPIError, KubeObjectError
+from nri_plugin.kube.cluster import Cluster
+from nri_plugin.kube.extender_answers import Extender, ScoreScale, ranks
+from nri_plugin.kube.extender_cache import Accounting, ExtenderCache
+from nri_plugin.kube.scores import Scoring
+from tests.kube_builders import container, nrt_object, pod_object
+
+BIG = {0: {"cpu": "8", "memory": "8Gi"}, 1: {"cpu": "8", "memory": "8Gi"}}
+SMALL = {0: {"cpu": "2", "memory": "8Gi"}}
+POD = pod_object(container(cpu="4", memory="1Gi"))
+
+
+class Bindings:
+    def __init__(self, error=None):
+        self.made, self.error = [], error
+
+    def bind(self, *args):
+        if self.error:
+            raise self.error
+        self.made.append(args)
+
+
+def extender(nodes=(("big", BIG), ("small", SMALL)), **kwargs):
+    cache = ExtenderCache(Cluster(Scoring()), Accounting(), lambda: 0.0)
+    cache.on_nrt_listed([nrt_object(name, zones) for name, zones in nodes])
+    cache.on_pods_listed([])
+    return Extender(cache, **kwargs)
+
+
+def asks(*names, pod=POD):
+    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode()
+
+
+def binds(node, uid="uid-p"):
+    return json.dumps({"PodName": "p", "PodNamespace": "ns", "PodUID": uid, "Node": node}).encode()
+
+
+def test_nodes_that_cannot_are_named_with_what_was_asked_for():
+    answer = json.loads(extender().filter(asks("small", "big", "unknown")))
+    assert answer["NodeNames"] == ["big", "unknown"]
+    assert answer["FailedNodes"] == {
+        "small": "no NUMA node has available what app container c asks for: cpu 4, memory 1073741824"
+    }
+
+
+def test_a_pod_as_a_whole_is_named_so():
+    one = extender(nodes=())
+    one.cache.on_nrt(nrt_object("n", SMALL, scope="pod"))
+    answer = json.loads(one.filter(asks("n")))
+    assert answer["FailedNodes"]["n"].startswith("no NUMA node has available what the pod asks for: cpu 4")
+
+
+def test_without_any_topology_every_node_passes_with_one_score():
+    one = extender(nodes=())
+    names = ["a", "b", "c"]
+    assert json.loads(one.filter(asks(*names)))["NodeNames"] == names
+    assert {row["Score"] for row in json.loads(one.prioritize(asks(*names)))} == {10}
+
+
+def test_better_nodes_get_more():
+    far = {0: {"cpu": "2", "memory": "8Gi"}, 1: {"cpu": "2", "memory": "8Gi"}}
+    nodes = [("one", BIG), ("two", far), ("none", SMALL)]
+    one = extender(nodes=nodes)
+    rows = json.loads(one.prioritize(asks("two", "none", "one")))
+    assert [(row["Host"], row["Score"]) for row in rows] == [("two", 9), ("none", 8), ("one", 10)]
+    raw = extender(nodes=nodes, scale=ScoreScale.RAW)
+    assert [row["Score"] for row in json.loads(raw.prioritize(asks("two", "none", "one")))] == [82, 0, 94]
+
+
+def test_what_is_no_question_is_an_error_the_scheduler_sees():
+    assert "kube-scheduler" in json.loads(extender().filter(b"{}"))["Error"]
+    with pytest.raises(KubeObjectError):
+        extender().prioritize(b"{}")
+    with pytest.raises(KubeObjectError):
+        extender().prioritize(asks("a", pod={"spec": 3}))
+
+
+def test_a_bound_pod_counts_from_its_binding_on():
+    bindings = Bindings()
+    one = extender(binder=bindings)
+    one.filter(asks("big"))
+    assert json.loads(one.bind(binds("big"), threading.Lock())) == {"Error": ""}
+    assert bindings.made == [("ns", "p", "uid-p", "big", {})]
+    assert (
+        json.loads(one.filter(asks("big", pod=pod_object(container(cpu="6", memory="1Gi"), name="q"))))[
+            "NodeNames"
+        ]
+        == []
+    )
+
+
+def test_a_binding_that_fails_counts_no_more():
+    one = extender(binder=Bindings(KubeAPIError("POST x", "conflict", status=409)))
+    one.filter(asks("big"))
+    assert "conflict" in json.loads(one.bind(binds("big"), threading.Lock()))["Error"]
+    assert one.cache.charged_pods() == 0
+
+
+def test_the_chosen_numa_node_is_written_and_charged_alone():
+    bindings = Bindings()
+    one = extender(binder=bindings, sends_to_numa_node=True)
+    for name in ("p", "q"):
+        asked = pod_object(container(cpu="6", memory="1Gi"), name=name, uid="uid-p")
+        asked["metadata"]["name"] = "p"
+        asked["metadata"]["uid"] = name
+        assert json.loads(one.filter(asks("big", pod=asked)))["NodeNames"] == ["big"]
+        one.bind(binds("big", uid=name), threading.Lock())
+    assert [made[4] for made in bindings.made] == [{"nri-pin/numa-node": "0"}, {"nri-pin/numa-node": "1"}]
+
+
+def test_a_pod_nobody_asked_about_is_bound_without_being_counted():
+    bindings = Bindings()
+    one = extender(binder=bindings)
+    assert json.loads(one.bind(binds("big"), threading.Lock())) == {"Error": ""}
+    assert one.cache.charged_pods() == 0
+
+
+def test_bind_is_refused_where_it_is_not_offered():
+    assert "--bind" in json.loads(extender().bind(binds("big"), threading.Lock()))["Error"]
+    assert "field" in json.loads(extender(binder=Bindings()).bind(b"{}", threading.Lock()))["Error"]
+
+
+def test_ranks_spread_from_ten_down():
+    assert ranks([94, 82, 94, 0]) == [10, 9, 10, 8]
+    assert ranks([]) == []
+    assert ranks(list(range(21)))[::10] == [0, 5, 10]
