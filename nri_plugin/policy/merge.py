@@ -9,7 +9,7 @@ wish's set of masks alone: no combination is ever enumerated.
 Source: kubelet v1.36 pkg/kubelet/cm/topologymanager/policy.go and policy_*.go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from nri_plugin import bits
@@ -72,23 +72,56 @@ def merge(
     wishes = [wish for provider in providers for wish in provider or ()]
     if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
         return _merge_single(nodes.mask, wishes, Order(None, tie_break))
-    order, budget = Order(distances, tie_break), Budget(STEP_BUDGET * 3 // 4)
-    preferred = _best_preferred(nodes.mask, wishes, order, budget)
-    if preferred is not None:
-        return MergedHint(
-            NodeMask(preferred), preferred=True, exact=_is_exact(wishes, preferred, order, budget)
-        )
-    rest = Budget(STEP_BUDGET // 4 + max(0, budget.left))
-    other = _best_other(nodes.mask, wishes, order, rest)
-    exact = _is_exact(wishes, other, order, rest) and not budget.is_spent
-    return MergedHint(NodeMask(other), preferred=False, exact=exact)
+    order = Order(distances, tie_break)
+    if any(wish.family for wish in wishes):
+        return _merge_searching(nodes.mask, wishes, order)
+    return _merge_listed(nodes.mask, wishes, order)
 
 
-def _is_exact(wishes: Sequence[Wish], mask: int, order: Order, budget: Budget) -> bool:
+def _merge_listed(all_nodes: int, wishes: Sequence[Wish], order: Order) -> MergedHint:
+    """All wishes are lists: what all prefer, else the best of all intersections."""
+    agreed = _agreed_in_lists(all_nodes, wishes)
+    if agreed:
+        return MergedHint(NodeMask(_narrowest_best(agreed, order)), preferred=True)
+    target = max(map(_narrowest, wishes))
+    masks = possible_intersections(all_nodes, wishes)
+    best = min(masks, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)), default=all_nodes)
+    return MergedHint(NodeMask(best), preferred=False)
+
+
+def _agreed_in_lists(all_nodes: int, wishes: Sequence[Wish]) -> set[int]:
+    """Masks that every wish prefers, all nodes if all prefer anywhere."""
+    choosy = [wish.preferred for wish in wishes if True not in wish.anywhere]
+    if choosy:
+        return {mask & all_nodes for mask in choosy[0].intersection(*choosy[1:])} - {0}
+    return {mask & all_nodes for wish in wishes for mask in wish.preferred} - {0} | {all_nodes}
+
+
+def _merge_searching(all_nodes: int, wishes: Sequence[Wish], order: Order) -> MergedHint:
+    """The same where some wishes are families: most of the steps may go into what all prefer."""
+    first = Budget(STEP_BUDGET * 3 // 4)
+    agreed = _agreed(all_nodes, wishes, order, first)
+    if agreed:
+        mask = _narrowest_best(agreed, order)
+        return MergedHint(NodeMask(mask), preferred=True, exact=_is_exact(mask, order, first))
+    rest = Budget(STEP_BUDGET // 4 + max(0, first.left))
+    target = max(_narrowest(wish, rest) for wish in wishes)
+    mask = best_intersection(all_nodes, wishes, target, order, rest) or all_nodes
+    exact = _is_exact(mask, order, rest) and not first.is_spent
+    return MergedHint(NodeMask(mask), preferred=False, exact=exact)
+
+
+def _narrowest_best(masks: Collection[int], order: Order) -> int:
+    if order.is_by_mask:
+        return min(masks, key=lambda mask: (mask.bit_count(), mask))
+    return min(masks, key=lambda mask: (mask.bit_count(), order.of(mask)))
+
+
+def _is_exact(mask: int, order: Order, budget: Budget) -> bool:
     """Whether no search was cut short, and the tie break could be followed where it counted."""
-    rule = order.tie_break
-    is_followed = rule is None or not mask & mask - 1 or not any(wish.family for wish in wishes)
-    return not budget.is_spent and (is_followed or rule is None or rule.is_additive)
+    if budget.is_spent or order.tie_break is None or mask.bit_count() == 1:
+        return not budget.is_spent
+    return order.tie_break.is_additive
 
 
 def _merge_single(all_nodes: int, wishes: Sequence[Wish], order: Order) -> MergedHint:
@@ -106,17 +139,14 @@ def _agreed_nodes(all_nodes: int, wishes: Sequence[Wish]) -> list[int]:
     return [mask for mask in masks if all(wish.prefers(mask) for wish in wishes)]
 
 
-def _best_preferred(all_nodes: int, wishes: Sequence[Wish], order: Order, budget: Budget) -> int | None:
-    """The narrowest, then best by `order`, of the masks that every wish prefers; None if there is none."""
+def _agreed(all_nodes: int, wishes: Sequence[Wish], order: Order, budget: Budget) -> set[int]:
+    """Masks that every wish prefers: the listed ones, and the best of those that nobody lists."""
     listed = {mask for wish in wishes for mask in wish.preferred}
     agreed = {mask & all_nodes for mask in listed if all(wish.prefers(mask) for wish in wishes)}
-    if all(True in wish.anywhere for wish in wishes):
-        agreed.add(all_nodes)
     families = [wish.family for wish in wishes if wish.family and True not in wish.anywhere]
-    if families and all(True in wish.anywhere or wish.family for wish in wishes):
-        agreed |= _agreed_in_families(all_nodes, wishes, families, order, budget)
-    agreed.discard(0)
-    return min(agreed, key=lambda mask: (mask.bit_count(), order.of(mask)), default=None)
+    if all(True in wish.anywhere or wish.family for wish in wishes):
+        agreed |= _agreed_in_families(all_nodes, wishes, families, order, budget) if families else {all_nodes}
+    return agreed - {0}
 
 
 def _agreed_in_families(
@@ -131,20 +161,7 @@ def _agreed_in_families(
     return set() if found is None else {found & all_nodes}
 
 
-def _best_other(all_nodes: int, wishes: Sequence[Wish], order: Order, budget: Budget) -> int:
-    """The best intersection when none is preferred; all nodes when all intersections are empty.
-
-    Widths are judged against the widest of the narrowest masks: that width first, then narrower
-    ones, the widest of them first, then wider ones, the narrowest first.
-    """
-    target = max((_narrowest(wish, budget) for wish in wishes), default=0)
-    if any(wish.family for wish in wishes):
-        return best_intersection(all_nodes, wishes, target, order, budget) or all_nodes
-    masks = possible_intersections(all_nodes, wishes)
-    return min(masks, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)), default=all_nodes)
-
-
-def _narrowest(wish: Wish, budget: Budget) -> int:
+def _narrowest(wish: Wish, budget: Budget | None = None) -> int:
     sizes = [mask.bit_count() for mask in wish.masks]
     if wish.family is not None:
         sizes.append(narrowest_size(wish.family, budget))
