@@ -23,8 +23,9 @@ from nri_plugin.app.logs import LOGGER_NAME, say, say_trace, set_up
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
 from nri_plugin.app.startup import build_handler, build_node, lock_state_dir, open_cgroups, warn_of_surprises
+from nri_plugin.app.status_socket import FILE_NAME, StatusFeed, StatusSocket, Watchers
 from nri_plugin.app.transport import adopt, connect
-from nri_plugin.errors import ConfigError, LocalProtocolError, NriPinError
+from nri_plugin.errors import ConfigError, HostError, LocalProtocolError, NriPinError
 from nri_plugin.host.checkpoint import DEFAULT_DIR
 from nri_plugin.nri.messages import EventMask
 from nri_plugin.nri.session import PluginSession
@@ -225,15 +226,26 @@ def watched_handler(config: Config, log: logging.Logger, loop: Loop, link: Runti
     Raises:
         NriPinError: the agent cannot run with this configuration.
     """
+    feed = StatusFeed()
     if config.metrics_bind_address is None:
-        return build_handler(config, log, loop.clock)
-    from nri_plugin.app.monitoring import Monitoring
+        handler = build_handler(config, log, loop.clock, Watchers(feed, None))
+    else:
+        from nri_plugin.app.monitoring import Monitoring
 
-    monitoring = Monitoring()
-    handler = build_handler(config, log, loop.clock, monitoring)
-    server = monitoring.serve(config.metrics_bind_address, handler, link, loop)
-    say(log, logging.INFO, "serving metrics", port=server.port)
+        monitoring = Monitoring()
+        handler = build_handler(config, log, loop.clock, Watchers(feed, monitoring))
+        server = monitoring.serve(config.metrics_bind_address, handler, link, loop)
+        say(log, logging.INFO, "serving metrics", port=server.port)
+    serve_status(config, log, handler, feed)
     return handler
+
+
+def serve_status(config: Config, log: logging.Logger, handler: Handler, feed: StatusFeed) -> None:
+    """Tell the exporter and `nri-pin state` on a socket; pods are placed without it just as well."""
+    try:
+        StatusSocket(Path(config.state_dir) / FILE_NAME, lambda: (handler.node, handler.state), feed)
+    except HostError as error:
+        say(log, logging.WARNING, "nothing can be exported to the cluster", err=error)
 
 
 def run(loop: Loop, link: RuntimeLink, reload: Reload, log: logging.Logger, holder: object) -> int:

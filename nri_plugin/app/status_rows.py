@@ -1,0 +1,187 @@
+"""What the agent tells on its status socket: one JSON object on a line, made by one side and read by the other.
+
+    {"version": 1, "agent": "0.1.0", "machine": {...}, "options": {...}, "reserved": "0-1",
+     "pods": [...], "containers": [...], "allocations": [...], "refusals": [...]}
+
+A line holds everything: who missed some is right again with the next. CPUs and NUMA nodes are kernel lists; the rows
+of pods, containers and allocations are those of the checkpoint.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from nri_plugin import __version__
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.host.checkpoint_rows import (
+    AllocationRow,
+    ContainerRow,
+    PodRow,
+    allocation_from,
+    allocation_row,
+    container_from,
+    container_row,
+    pod_from,
+    pod_row,
+)
+from nri_plugin.ids import CoreID, NUMANodeID, SocketID, UncoreCacheID
+from nri_plugin.options import Node, Options
+from nri_plugin.state import State
+from nri_plugin.topology import NUMANode, Topology
+
+VERSION = 1
+LINE_BYTES = 64 << 20
+"""A longer line is no status: 10,000 containers take a twentieth of it."""
+
+Groups = tuple[tuple[int, str], ...]
+
+
+class RefusalRow(Struct, frozen=True):
+    """A container that was refused.
+
+    Attributes:
+        number: counts all refusals since the agent began; tells a new one from one already seen.
+        reason: the kubelet's reason word.
+        detail: the whole sentence.
+    """
+
+    number: int
+    pod_uid: str
+    namespace: str
+    pod: str
+    container: str
+    reason: str
+    detail: str
+
+
+class NUMARow(Struct, frozen=True):
+    """A `NUMANode`."""
+
+    id: int
+    cpus: str
+    memory_bytes: int | None = None
+    hugepages: tuple[tuple[int, int], ...] = ()
+    distances: tuple[int, ...] | None = None
+
+
+class MachineRow(Struct, frozen=True):
+    """A `Topology`."""
+
+    online: str
+    cores: Groups
+    sockets: Groups
+    nodes: tuple[NUMARow, ...]
+    caches: Groups
+    caches_known: bool
+    offline: str
+    isolated: str
+
+
+class StatusRow(Struct, frozen=True):
+    """One line."""
+
+    version: int
+    agent: str
+    machine: MachineRow
+    options: dict[str, Any]
+    reserved: str
+    pods: tuple[PodRow, ...]
+    containers: tuple[ContainerRow, ...]
+    allocations: tuple[AllocationRow, ...]
+    refusals: tuple[RefusalRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The agent at one moment.
+
+    Attributes:
+        node: what it decides for, without hint providers.
+        state: what it has promised.
+        refusals: the latest, oldest first.
+    """
+
+    node: Node
+    state: State
+    refusals: tuple[RefusalRow, ...] = ()
+
+
+def encode(status: Status) -> bytes:
+    """The line, newline included."""
+    node, state = status.node, status.state
+    row = StatusRow(
+        version=VERSION,
+        agent=__version__,
+        machine=_machine_row(node.topology),
+        options=msgspec.to_builtins(node.options),
+        reserved=str(node.reserved),
+        pods=tuple(pod_row(*item) for item in state.pods.items()),
+        containers=tuple(container_row(*item) for item in state.containers.items()),
+        allocations=tuple(allocation_row(*item) for item in state.allocations.items()),
+        refusals=status.refusals,
+    )
+    return msgspec.json.encode(row) + b"\n"
+
+
+def decode(line: bytes) -> Status:
+    """What a line says.
+
+    Raises:
+        ValueError: it is none of ours, or of another version.
+    """
+    version = msgspec.json.decode(line, type=_VersionRow).version
+    if version != VERSION:
+        raise ValueError(f"the agent speaks version {version} of the status, this program version {VERSION}")
+    row = msgspec.json.decode(line, type=StatusRow)
+    state = State(
+        pods=dict(map(pod_from, row.pods)),
+        containers=dict(map(container_from, row.containers)),
+        allocations=dict(map(allocation_from, row.allocations)),
+    )
+    options = msgspec.convert(row.options, Options)
+    return Status(Node(_topology(row.machine), options, CPUSet.parse(row.reserved)), state, row.refusals)
+
+
+class _VersionRow(Struct):
+    version: int
+
+
+def _machine_row(topology: Topology) -> MachineRow:
+    return MachineRow(
+        online=str(topology.online),
+        cores=_rows(topology.cores),
+        sockets=_rows(topology.sockets),
+        nodes=tuple(
+            NUMARow(node.id, str(node.cpus), node.memory_bytes, node.hugepages, node.distances)
+            for node in topology.nodes
+        ),
+        caches=_rows(topology.caches),
+        caches_known=topology.caches_known,
+        offline=str(topology.offline),
+        isolated=str(topology.isolated),
+    )
+
+
+def _rows(groups: Iterable[tuple[int, CPUSet]]) -> Groups:
+    return tuple((int(number), str(cpus)) for number, cpus in groups)
+
+
+def _topology(row: MachineRow) -> Topology:
+    return Topology(
+        online=CPUSet.parse(row.online),
+        cores=tuple((CoreID(number), CPUSet.parse(cpus)) for number, cpus in row.cores),
+        sockets=tuple((SocketID(number), CPUSet.parse(cpus)) for number, cpus in row.sockets),
+        nodes=tuple(
+            NUMANode(
+                NUMANodeID(one.id), CPUSet.parse(one.cpus), one.memory_bytes, one.hugepages, one.distances
+            )
+            for one in row.nodes
+        ),
+        caches=tuple((UncoreCacheID(number), CPUSet.parse(cpus)) for number, cpus in row.caches),
+        caches_known=row.caches_known,
+        offline=CPUSet.parse(row.offline),
+        isolated=CPUSet.parse(row.isolated),
+    )

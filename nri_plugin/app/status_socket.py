@@ -1,0 +1,246 @@
+"""The agent's status socket: everything it knows, to whoever may read the state directory, again after every change.
+
+The thread that answers the runtime only hands over: it notes a refusal, and wakes the thread here when somebody
+listens. That one takes the frozen values of the moment, puts them into a line, and writes no faster than its readers
+read: who is slow gets the newest line next, not every line.
+"""
+
+import os
+import selectors
+import socket
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+from nri_plugin.app.handler import CheckpointStore
+from nri_plugin.app.outcome import Outcome
+from nri_plugin.app.startup import Watcher
+from nri_plugin.app.status_rows import RefusalRow, Status, encode
+from nri_plugin.errors import HostError
+from nri_plugin.options import Node
+from nri_plugin.state import State
+
+FILE_NAME = "agent.sock"
+"""In the state directory."""
+
+LATEST_REFUSALS = 64
+PAUSE_S = 0.05
+"""Between two lines: a burst of containers is one change to a reader, and making a line takes the interpreter."""
+
+LOOK_S = 5.0
+"""Changes that nobody tells of (a reload) are seen so soon."""
+
+View = Callable[[], tuple[Node, State]]
+
+
+class StatusFeed:
+    """Told of every outcome by the thread that answers the runtime; takes microseconds.
+
+    Attributes:
+        refusals: the latest, oldest first; replaced as a whole, so that another thread may read it.
+        wake: called when there is news.
+    """
+
+    def __init__(self) -> None:
+        self.refusals: tuple[RefusalRow, ...] = ()
+        self.wake: Callable[[], None] = lambda: None
+        self._count = 0
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Note a refusal, and wake whoever tells others."""
+        if outcome.refusal:
+            self._count += 1
+            self.refusals = (*self.refusals, refusal_row(outcome, self._count))[-LATEST_REFUSALS:]
+        elif outcome.decision.state is outcome.before:
+            return
+        self.wake()
+
+
+def refusal_row(outcome: Outcome, number: int) -> RefusalRow:
+    """A refusal as it is told."""
+    pod, container = getattr(outcome.event, "pod", None), getattr(outcome.event, "container", None)
+    reason, _, _ = outcome.refusal.partition(":")
+    return RefusalRow(
+        number=number,
+        pod_uid=pod.uid if pod else "",
+        namespace=pod.namespace if pod else "",
+        pod=pod.name if pod else "",
+        container=container.name if container else "",
+        reason=reason if reason.isidentifier() else "UnexpectedAdmissionError",
+        detail=outcome.refusal,
+    )
+
+
+class Watchers:
+    """Tells several observers of every outcome, and has the first measure saves."""
+
+    def __init__(self, feed: StatusFeed, counting: Watcher | None) -> None:
+        self._feed, self._counting = feed, counting
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Tell all."""
+        if self._counting is not None:
+            self._counting(outcome)
+        self._feed(outcome)
+
+    def timed(self, store: CheckpointStore) -> CheckpointStore:
+        """`store`, measured where somebody counts."""
+        return store if self._counting is None else self._counting.timed(store)
+
+
+class _Reader:
+    """Somebody connected, and what of its line is still to be written."""
+
+    __slots__ = ("is_current", "left", "socket")
+
+    def __init__(self, peer: socket.socket) -> None:
+        self.socket = peer
+        self.left = memoryview(b"")
+        self.is_current = False
+
+
+class StatusSocket:
+    """Listens from the moment it is made until `close`.
+
+    Args:
+        path: of the socket; whatever socket is there is replaced.
+        view: the node and the state of the moment.
+        feed: wakes us, and holds the refusals.
+
+    Raises:
+        HostError: the socket cannot be made there.
+    """
+
+    def __init__(self, path: Path, view: View, feed: StatusFeed) -> None:
+        self._path, self._view, self._feed = path, view, feed
+        self._listener = _listen(path)
+        self._wake_in, self._wake_out = socket.socketpair()
+        for one in (self._wake_in, self._wake_out, self._listener):
+            one.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake_in, selectors.EVENT_READ)
+        self._readers: dict[socket.socket, _Reader] = {}
+        self._told: tuple[Node, State, tuple[RefusalRow, ...]] | None = None
+        self._line = b""
+        self._made_at = 0.0
+        self._is_closing = False
+        feed.wake = self._wake
+        self._thread = Thread(target=self._run, name="status socket", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Hang up and take the socket away."""
+        self._is_closing = True
+        self._feed.wake = lambda: None
+        self._ring()
+        self._thread.join()
+        for one in (*self._readers, self._listener, self._wake_in, self._wake_out):
+            one.close()
+        self._selector.close()
+        self._path.unlink(missing_ok=True)
+
+    def _wake(self) -> None:
+        if self._readers:
+            self._ring()
+
+    def _ring(self) -> None:
+        with suppress(BlockingIOError):
+            self._wake_out.send(b"\0")
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            for key, _ in self._selector.select(self._timeout()):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj is self._wake_in:
+                    with suppress(BlockingIOError):
+                        self._wake_in.recv(4096)
+                elif isinstance(key.data, _Reader):
+                    self._hear(key.data)
+            self._make_line()
+            for reader in list(self._readers.values()):
+                self._write(reader)
+
+    def _timeout(self) -> float | None:
+        if not self._readers:
+            return None
+        pause_s = self._made_at + PAUSE_S - time.monotonic()
+        return pause_s if pause_s > 0 else LOOK_S
+
+    def _make_line(self) -> None:
+        """A new line when there is news, somebody to tell it, and the former one is old enough."""
+        if not self._readers or time.monotonic() < self._made_at + PAUSE_S:
+            return
+        refusals = self._feed.refusals
+        node, state = self._view()
+        now = (node, state, refusals)
+        if self._told is not None and all(a is b for a, b in zip(now, self._told, strict=True)):
+            return
+        self._told = now
+        self._line = encode(Status(node, state, refusals))
+        self._made_at = time.monotonic()
+        for reader in self._readers.values():
+            reader.is_current = False
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            peer, _ = self._listener.accept()
+            peer.setblocking(False)
+            reader = self._readers[peer] = _Reader(peer)
+            self._selector.register(peer, selectors.EVENT_READ, reader)
+
+    def _hear(self, reader: _Reader) -> None:
+        """Readers say nothing; what comes from them is that they have hung up, or is passed over."""
+        with suppress(BlockingIOError):
+            try:
+                if reader.socket.recv(4096):
+                    return
+            except ConnectionError:
+                pass
+            self._drop(reader)
+
+    def _write(self, reader: _Reader) -> None:
+        if not reader.left and not reader.is_current and self._line:
+            reader.left, reader.is_current = memoryview(self._line), True
+        try:
+            while reader.left:
+                reader.left = reader.left[reader.socket.send(reader.left) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(reader)
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if reader.left else 0)
+        if self._selector.get_key(reader.socket).events != wanted:
+            self._selector.modify(reader.socket, wanted, reader)
+
+    def _drop(self, reader: _Reader) -> None:
+        if self._readers.pop(reader.socket, None) is not None:
+            self._selector.unregister(reader.socket)
+            reader.socket.close()
+
+
+def _listen(path: Path) -> socket.socket:
+    """A listening socket that only its owner may connect to.
+
+    Raises:
+        HostError: it cannot be made there.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        if os.path.lexists(path) and stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen(8)
+    except OSError as error:
+        listener.close()
+        raise HostError(str(path), f"no status socket: {(error.strerror or str(error)).lower()}") from None
+    return listener

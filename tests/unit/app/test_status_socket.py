@@ -1,0 +1,152 @@
+"""Readers of the status socket see every state in the end, and nobody waits for them."""
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.app.outcome import Outcome
+from nri_plugin.app.status_rows import Status, decode
+from nri_plugin.app.status_socket import LATEST_REFUSALS, StatusFeed, StatusSocket
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.decision import Decision
+from nri_plugin.errors import HostError
+from nri_plugin.nri.events import CreateContainer
+from nri_plugin.nri.messages import Container, Pod
+from nri_plugin.options import Node, Options
+from nri_plugin.state import Allocation, State
+from tests.builders import machine
+
+PATIENCE_S = 30.0
+
+
+class Agent:
+    """An agent as far as the socket sees it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node = Node(machine(), Options(), CPUSet.parse("0"))
+        self.state = State()
+        self.feed = StatusFeed()
+        self.path = folder / "agent.sock"
+        self.socket = StatusSocket(self.path, lambda: (self.node, self.state), self.feed)
+
+    def decides(self, state: State, refusal: str = "") -> None:
+        before, self.state = self.state, state
+        event = CreateContainer(
+            Pod("s1", uid="u", name="web", namespace="default"), Container("c1", name="app")
+        )
+        self.feed(
+            Outcome(
+                node=self.node,
+                event=event,
+                before=before,
+                decision=Decision(state),
+                refusal=refusal,
+                failed=False,
+                decide_s=0.0,
+                total_s=0.0,
+            )
+        )
+
+
+class Reader:
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(PATIENCE_S)
+        self.socket.connect(str(path))
+        self.lines = self.socket.makefile("rb")
+
+    def reads(self) -> Status:
+        return decode(self.lines.readline())
+
+    def close(self) -> None:
+        self.lines.close()
+        self.socket.close()
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    made = Agent(tmp_path)
+    yield made
+    made.socket.close()
+
+
+@pytest.fixture
+def reader(agent: Agent) -> Iterator[Reader]:
+    connected = Reader(agent.path)
+    yield connected
+    connected.close()
+
+
+def holding(cpus: str) -> State:
+    return State(allocations={"u/app": Allocation(CPUSet.parse(cpus))})
+
+
+def test_who_connects_is_told_at_once(reader: Reader, agent: Agent) -> None:
+    assert reader.reads().node.topology == agent.node.topology
+
+
+def test_a_change_is_told(reader: Reader, agent: Agent) -> None:
+    assert not reader.reads().state.allocations
+    agent.decides(holding("2-3"))
+    assert reader.reads().state == holding("2-3")
+
+
+def test_a_burst_ends_with_its_last_state(reader: Reader, agent: Agent) -> None:
+    reader.reads()
+    for cpu in range(1, 16):
+        agent.decides(holding(str(cpu)))
+    while reader.reads().state != holding("15"):
+        pass
+
+
+def test_a_refusal_is_told_with_its_reason(reader: Reader, agent: Agent) -> None:
+    reader.reads()
+    agent.decides(agent.state, "SMTAlignmentError: 3 CPUs are no whole cores")
+    (row,) = reader.reads().refusals
+    assert (row.number, row.namespace, row.pod, row.container) == (1, "default", "web", "app")
+    assert row.reason == "SMTAlignmentError"
+
+
+def test_only_the_latest_refusals_are_kept(agent: Agent) -> None:
+    for _ in range(LATEST_REFUSALS + 5):
+        agent.decides(agent.state, "TopologyAffinityError: no")
+    assert [row.number for row in agent.feed.refusals] == list(range(6, LATEST_REFUSALS + 6))
+
+
+def test_a_reader_that_does_not_read_keeps_nobody_from_being_told(agent: Agent) -> None:
+    sleeper, reader = Reader(agent.path), Reader(agent.path)
+    reader.reads()
+    many = {f"u{number}/app": Allocation(CPUSet.parse("1")) for number in range(20_000)}
+    agent.decides(State(allocations=many))
+    assert len(reader.reads().state.allocations) == 20_000
+    agent.decides(holding("5"))
+    assert reader.reads().state == holding("5")
+    while sleeper.reads().state != holding("5"):
+        pass
+    sleeper.close()
+    reader.close()
+
+
+def test_only_the_owner_may_connect(agent: Agent) -> None:
+    assert stat.S_IMODE(agent.path.stat().st_mode) == 0o600
+
+
+def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "agent.sock"))
+    left.close()
+    agent = Agent(tmp_path)
+    reader = Reader(agent.path)
+    assert reader.reads().state == State()
+    reader.close()
+    agent.socket.close()
+    assert not os.path.lexists(agent.path)
+
+
+def test_a_place_that_takes_no_socket_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="no status socket: no such file"):
+        Agent(tmp_path / "missing")
