@@ -73,11 +73,15 @@ class CheckpointStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What to send: `refusal` when it says something, else `response`; `checks` once it is out."""
+    """What to send: `refusal` when it says something, else `response`; `checks` once it is out.
+
+    `failed`: nothing came of the event, and this is only the answer that harms nobody.
+    """
 
     response: NRIResponse = ACKNOWLEDGED
     refusal: str = ""
     checks: tuple[EffectiveCheck, ...] = ()
+    failed: bool = False
 
 
 @dataclass(slots=True)
@@ -313,7 +317,7 @@ class Handler:
         ):
             return Answer(refusal=why)
         say(self._log, logging.ERROR, "event not acted on", op=op, event=name_of(event), err=why)
-        return Answer(empty_response(event))
+        return Answer(empty_response(event), failed=True)
 
     def _tell(
         self, event: NRIEvent, before: State, decision: Decision, answer: Answer, *, op: str, took_us: int

@@ -29,6 +29,7 @@ from nri_plugin.nri.events import (
     Shutdown,
     Synchronize,
 )
+from nri_plugin.nri.releases import unheeded
 from nri_plugin.nri.session import PluginSession
 
 EXIT_STOPPED = 0
@@ -236,7 +237,7 @@ class RuntimeLink:
             self._respond(connection, request, empty_response(event))
         else:
             answer = self.handler.handle(request)
-            if isinstance(event, Synchronize):
+            if isinstance(event, Synchronize) and not answer.failed:
                 connection.synchronized_at = self._loop.clock()
             self._send(connection, request, answer)
 
@@ -274,13 +275,27 @@ class RuntimeLink:
         self._flush(connection)
 
     def _respond(self, connection: Connection, request: Request, response: NRIResponse) -> None:
+        session = connection.session
         try:
-            self._told(request, connection.session.respond(request.call, response, self._loop.clock()))
+            problem = session.respond(request.call, response, self._loop.clock())
+            if problem and problem == unheeded(session.runtime or Configure(), request.event, response):
+                self._warn_of_loss(request, problem)
+            else:
+                self._told(request, problem)
         except LocalProtocolError as error:
             why = f"internal error: {error}"
             self._told(request, why)
-            connection.session.refuse(request.call, CODE_UNKNOWN, why, self._loop.clock())
+            session.refuse(request.call, CODE_UNKNOWN, why, self._loop.clock())
         self._flush(connection)
+
+    def _warn_of_loss(self, request: Request, loss: str) -> None:
+        say(
+            self._log,
+            logging.WARNING,
+            "the runtime drops part of the answer",
+            event=name_of(request.event),
+            err=loss,
+        )
 
     def _told(self, request: Request, problem: str) -> None:
         if problem:

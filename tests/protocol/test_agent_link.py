@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nri_plugin.app.agent import SUBSCRIPTION, Identity
+from nri_plugin.decision import Decision
 from nri_plugin.errors import ConfigError, RemoteProtocolError
 from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import EventMask
+from nri_plugin.nri.messages import ContainerUpdate, EventMask, Resources
 from nri_plugin.options import Effect, TopologyManagerPolicy
 from nri_plugin.simulator.runtime_events import Answered, Configured, RegistrationRejected, Synchronized
 from nri_plugin.simulator.runtime_profile import CONTAINERD_1_7, CONTAINERD_2_1, PROFILES
@@ -456,3 +457,24 @@ def test_a_late_wake_up_for_a_connection_that_is_gone_does_nothing(make):
     rig.link._writable()
     rig.link._check()
     assert rig.loop._exit_code is None
+
+
+def test_what_a_runtime_drops_of_an_answer_is_said_as_that(make):
+    bench = Bench(node(pool_floor=False))
+    rig = make(bench, profile=CONTAINERD_2_1)
+    rig.start()
+    lost = nri.UpdateContainerResponse((ContainerUpdate("other", Resources(blockio_class="slow")),))
+    bench.handler._decide = lambda _node, state, _event: Decision(state, lost)
+    assert rig.ask(nri.UpdateContainer(POD, CREATE.container, Resources(cpus="0"))).error == ""
+    assert bench.lines.texts("ERROR") == []
+    assert "the runtime drops part of the answer" in bench.lines.texts("WARNING")
+
+
+def test_an_agent_that_could_not_act_on_synchronize_does_not_call_itself_synchronized(make):
+    def fail(*_: object) -> Decision:
+        raise RuntimeError("a bug")
+
+    rig = make(Bench(node(pool_floor=False), decide=fail))
+    rig.start()
+    assert is_synchronized(rig.peer)
+    assert not rig.link.is_synchronized
