@@ -1,7 +1,8 @@
 """All masks that arise by picking one mask of each wish and intersecting them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from operator import add, mul, sub
 
 from nri_plugin import bits
 from nri_plugin.policy.hints import Wish
@@ -48,10 +49,9 @@ def _by_counting(all_nodes: int, choices: Sequence[set[int]]) -> set[int]:
         table = [0] * len(masks)
         for mask in choice:
             table[index[mask]] = 1
-        _over_supersets(table, len(nodes), 1)
-        containing = [one * other for one, other in zip(containing, table, strict=True)]
-    _over_supersets(containing, len(nodes), -1)
-    return {mask for mask, picks in zip(masks, containing, strict=True) if picks and mask}
+        containing = list(map(mul, containing, _over_supersets(table, len(nodes), add)))
+    exactly = _over_supersets(containing, len(nodes), sub)
+    return {mask for mask, picks in zip(masks, exactly, strict=True) if picks and mask}
 
 
 def _subsets(nodes: Sequence[int]) -> list[int]:
@@ -62,10 +62,13 @@ def _subsets(nodes: Sequence[int]) -> list[int]:
     return masks
 
 
-def _over_supersets(table: list[int], positions: int, sign: int) -> None:
-    """Replace each entry by the sum over its supersets (sign 1), or undo that (sign -1)."""
-    for position in range(positions):
-        step = 1 << position
-        for start in range(0, len(table), 2 * step):
-            for low in range(start, start + step):
-                table[low] += sign * table[low + step]
+def _over_supersets(table: list[int], positions: int, combine: Callable[[int, int], int]) -> list[int]:
+    """Each entry combined with those of its supersets: summed up by `add`, and that undone by `sub`.
+
+    One position at a time, always the lowest, which then becomes the highest: whole halves are combined
+    at once, and after all positions every entry is back in its place.
+    """
+    for _ in range(positions):
+        without, having = table[::2], table[1::2]
+        table = [*map(combine, without, having), *having]
+    return table

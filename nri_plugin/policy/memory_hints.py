@@ -71,10 +71,9 @@ def memory_hints(
     nodes = state.machine.nodes
     narrowest = _narrowest(state, request)
     if len(nodes) <= LISTED_NODES:
-        masks = _with_room(state, request, masks_in_order(nodes), reuse)
-        return tuple(
-            Hint(mask, size == narrowest) for mask, size in masks if not is_barred(state, mask)
-        ), None
+        masks, in_use = _with_room(state, request, masks_in_order(nodes), reuse), state.in_use
+        allowed = [pair for pair in masks if not pair[0] & in_use or not is_barred(state, pair[0])]
+        return tuple(Hint(mask, size == narrowest) for mask, size in allowed), None
     masks = _special_masks(state, request, reuse)
     hints = tuple(Hint(mask, size == narrowest) for mask, size in masks if not is_barred(state, mask))
     return hints, _family(state, request, narrowest)

@@ -85,7 +85,8 @@ def _merge_listed(all_nodes: int, wishes: Sequence[Wish], order: Order) -> Merge
         return MergedHint(NodeMask(_narrowest_best(agreed, order)), preferred=True)
     target = max(map(_narrowest, wishes))
     masks = possible_intersections(all_nodes, wishes)
-    best = min(masks, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)), default=all_nodes)
+    size = min({mask.bit_count() for mask in masks}, key=lambda size: band(size, target), default=0)
+    best = min((mask for mask in masks if mask.bit_count() == size), key=order.of, default=all_nodes)
     return MergedHint(NodeMask(best), preferred=False)
 
 
