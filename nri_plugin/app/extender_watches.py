@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 from nri_plugin.app.logs import say
 from nri_plugin.errors import KubeAPIError
-from nri_plugin.kube.api_client import KubeClient
+from nri_plugin.kube.api_client import NOTHING, KubeClient, Parameters
+from nri_plugin.kube.backoff import Backoff
 from nri_plugin.kube.extender_cache import Object
 from nri_plugin.kube.extender_feed import LockedCache
-from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES, PODS
-from nri_plugin.kube.watch import NOT_FOUND, Follower
+from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES, PODS, Resource
+from nri_plugin.kube.watch import NOT_FOUND, Follower, Sink
 
 BOUND_PODS = {"fieldSelector": "spec.nodeName!="}
 
-STOP_S = 2.0
-"""A thread that waits for the API server longer than this is left behind."""
+STOP_S = 0.1
+"""A watch waits for the API server nearly all the time; it holds nothing that would be lost with it."""
 
 
 @dataclass(slots=True)
@@ -99,20 +100,27 @@ class ClusterFeed:
         client: may list and watch both kinds.
         log: told when following fails and when it works again.
         with_pods: whether pods are charged.
+        backoff: how long to wait after a failure; also how late a kind defined later is noticed.
     """
 
-    def __init__(self, client: KubeClient, log: logging.Logger, *, with_pods: bool = True) -> None:
-        self._client, self._log, self._with_pods = client, log, with_pods
+    def __init__(
+        self,
+        client: KubeClient,
+        log: logging.Logger,
+        *,
+        with_pods: bool = True,
+        backoff: Callable[[], Backoff] = Backoff,
+    ) -> None:
+        self._client, self._log, self._with_pods, self._backoff = client, log, with_pods, backoff
         self._done = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self, cache: LockedCache) -> None:
         """Begin."""
         topologies = TopologySink(cache, Told(self._log, str(NODE_RESOURCE_TOPOLOGIES)))
-        self._follow(Follower(self._client, NODE_RESOURCE_TOPOLOGIES, topologies, self._done.wait).run)
+        self._follow(NODE_RESOURCE_TOPOLOGIES, topologies, NOTHING)
         if self._with_pods:
-            pods = PodSink(cache, Told(self._log, str(PODS)))
-            self._follow(Follower(self._client, PODS, pods, self._done.wait, parameters=BOUND_PODS).run)
+            self._follow(PODS, PodSink(cache, Told(self._log, str(PODS))), BOUND_PODS)
 
     def stop(self) -> None:
         """End; a thread that waits for the API server is not waited for long."""
@@ -120,7 +128,15 @@ class ClusterFeed:
         for thread in self._threads:
             thread.join(STOP_S)
 
-    def _follow(self, run: Callable[[], None]) -> None:
-        thread = threading.Thread(target=run, name="watch", daemon=True)
+    def _follow(self, resource: Resource, sink: Sink, parameters: Parameters) -> None:
+        follower = Follower(
+            self._client,
+            resource,
+            sink,
+            self._done.wait,
+            parameters=parameters,
+            backoff=self._backoff(),
+        )
+        thread = threading.Thread(target=follower.run, name=f"watch {resource}", daemon=True)
         thread.start()
         self._threads.append(thread)

@@ -1,0 +1,125 @@
+"""The whole extender beside an API server: watches on one side, a scheduler on the other."""
+
+import http.client
+import json
+import logging
+import threading
+from contextlib import closing
+
+import pytest
+
+from nri_plugin.app.extender import ExtenderOptions, ExtenderProcess
+from nri_plugin.app.extender_watches import ClusterFeed
+from nri_plugin.kube.api_client import KubeClient
+from nri_plugin.kube.backoff import Backoff
+from tests.kube_api_exchanges import crd
+from tests.kube_api_server import KubeAPI
+from tests.kube_builders import container, nrt_object, pod_object
+
+SMALL = {0: {"cpu": "2", "memory": "8Gi"}}
+POD = pod_object(container(cpu="4", memory="1Gi"))
+LOG = logging.getLogger("test-extender")
+
+
+class Informed:
+    """A process whose cache can be waited for."""
+
+    def __init__(self, api, folder, **options):
+        client = KubeClient.connected(str(api.kubeconfig(folder)))
+        self.feed = ClusterFeed(client, LOG, backoff=lambda: Backoff(0.01, 0.02))
+        self.process = ExtenderProcess(ExtenderOptions(address=("127.0.0.1", 0), **options), self.feed)
+        self.told = threading.Condition()
+        for name in (
+            "on_nrt",
+            "on_nrt_deleted",
+            "on_nrt_listed",
+            "on_pod",
+            "on_pod_deleted",
+            "on_pods_listed",
+        ):
+            setattr(self.process.cache, name, self.noticed(getattr(self.process.cache, name)))
+        self.client = client
+        self.serving = threading.Thread(target=self.process.serve, daemon=True)
+        self.serving.start()
+
+    def noticed(self, call):
+        def told(*args):
+            call(*args)
+            with self.told:
+                self.told.notify_all()
+
+        return told
+
+    def wait_for(self, is_so):
+        with self.told:
+            assert self.told.wait_for(is_so, 20)
+
+    def passes(self, *names):
+        return json.loads(self.ask("POST", "/filter", question(names))[1])["NodeNames"]
+
+    def ask(self, method, path, body=None):
+        port = self.process.server.server_port
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    def close(self):
+        self.process.stop()
+        self.client.close()
+        self.serving.join(10)
+
+
+def question(names):
+    return json.dumps({"Pod": POD, "Nodes": None, "NodeNames": names}).encode()
+
+
+@pytest.fixture
+def api():
+    server = KubeAPI()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def extender(api, tmp_path):
+    one = Informed(api, tmp_path)
+    yield one
+    one.close()
+
+
+def test_without_the_kind_all_is_ready_and_passes_and_a_kind_defined_later_is_picked_up(api, extender):
+    extender.wait_for(lambda: extender.ask("GET", "/readyz")[0] == 200)
+    assert extender.passes("a", "b") == ["a", "b"]
+    api.define(crd())
+    api.put(nrt_object("a", SMALL))
+    extender.wait_for(lambda: extender.passes("a", "b") == ["b"])
+
+
+def test_changes_of_nodes_and_pods_arrive(api, extender):
+    api.define(crd())
+    api.put(nrt_object("a", {0: {"cpu": "8", "memory": "8Gi"}}))
+    extender.wait_for(lambda: extender.ask("GET", "/readyz")[0] == 200)
+    api.wait_for_watches(2)
+    assert extender.passes("a") == ["a"]
+    api.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            **pod_object(container(cpu="6", memory="1Gi"), name="x", node="a"),
+        }
+    )
+    extender.wait_for(lambda: extender.passes("a") == [])
+    api.put(nrt_object("a", {0: {"cpu": "16", "memory": "8Gi"}}))
+    extender.wait_for(lambda: extender.passes("a") == ["a"])
+
+
+def test_it_is_alive_before_it_is_ready_and_says_what_it_counts(api, tmp_path):
+    api.behaviour.fail_next = [(500, {})] * 1000
+    one = Informed(api, tmp_path)
+    try:
+        assert one.ask("GET", "/healthz") == (200, b"ok\n")
+        assert one.ask("GET", "/readyz")[0] == 503
+        assert b"nri_pin_extender_charged_pods 0\n" in one.ask("GET", "/metrics")[1]
+    finally:
+        one.close()

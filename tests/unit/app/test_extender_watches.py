@@ -1,0 +1,56 @@
+"""What following the API says, and when."""
+
+import logging
+
+from nri_plugin.app.extender_watches import PodSink, Told, TopologySink
+from nri_plugin.errors import KubeAPIError
+
+
+class Cache:
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *args: self.calls.append((name, *args))
+
+
+def sink_of(made, caplog):
+    log = logging.getLogger("watches")
+    caplog.set_level(logging.INFO, "watches")
+    cache = Cache()
+    return made(cache, Told(log, "things")), cache
+
+
+def test_trouble_is_said_once_and_its_end_once(caplog):
+    sink, cache = sink_of(PodSink, caplog)
+    for _ in range(3):
+        sink.failed(KubeAPIError("GET /x", "no answer"))
+    sink.listed([])
+    sink.listed([])
+    assert [record.getMessage() for record in caplog.records] == ["cannot be followed", "followed again"]
+    assert cache.calls == [("on_pods_listed", [])] * 2
+
+
+def test_a_cluster_without_the_kind_has_no_topologies_and_no_trouble(caplog):
+    sink, cache = sink_of(TopologySink, caplog)
+    sink.failed(KubeAPIError("GET /x", "not found", status=404))
+    sink.failed(KubeAPIError("GET /x", "not found", status=404))
+    assert cache.calls == [("on_nrt_listed", ())] * 2
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+
+
+def test_other_failures_leave_what_is_known(caplog):
+    sink, cache = sink_of(TopologySink, caplog)
+    sink.failed(KubeAPIError("GET /x", "broken", status=500))
+    assert cache.calls == []
+
+
+def test_objects_are_handed_on(caplog):
+    sink, cache = sink_of(TopologySink, caplog)
+    sink.changed({"metadata": {"name": "n"}})
+    sink.deleted({"metadata": {"name": "n"}})
+    pods, pod_cache = sink_of(PodSink, caplog)
+    pods.changed({"a": 1})
+    pods.deleted({"a": 1})
+    assert cache.calls == [("on_nrt", {"metadata": {"name": "n"}}), ("on_nrt_deleted", "n")]
+    assert pod_cache.calls == [("on_pod", {"a": 1}), ("on_pod_deleted", {"a": 1})]

@@ -1,0 +1,59 @@
+"""The words of `nri-pin extender`."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from nri_plugin.cli import extender
+from nri_plugin.kube.least_numa_nodes import DistanceBonus
+from nri_plugin.kube.scores import Strategy
+
+
+def options(monkeypatch, *words):
+    given = []
+    monkeypatch.setattr(extender, "_run", lambda options: given.append(extender.options_of(options)) or 0)
+    result = CliRunner().invoke(extender.command, words)
+    assert result.exit_code == 0, result.output
+    return given[0]
+
+
+def test_without_words_it_is_like_the_scheduler_plugin_but_for_sidecars(monkeypatch):
+    made = options(monkeypatch)
+    assert made.address == ("", 8888)
+    assert made.scoring.strategy is Strategy.LEAST_NUMA_NODES
+    assert made.scoring.bonus is DistanceBonus.ALWAYS
+    assert (made.accounting.is_on, made.sidecars_stay, made.offers_bind) == (True, True, False)
+
+
+def test_every_word_arrives(monkeypatch):
+    made = options(
+        monkeypatch,
+        *("--listen", "[::1]:9", "--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a"),
+        *("--strategy", "MostAllocated", "--weight", "cpu=2", "--weight", "a/b=3", "--scores", "raw"),
+        *("--distance-bonus", "prefer-closest-numa-nodes", "--no-accounting", "--charge-seconds", "5"),
+        *("--no-sidecars", "--bind", "--numa-annotation", "--max-body-mib", "2"),
+    )
+    assert made.address == ("::1", 9)
+    assert (made.certificate, made.key, made.client_ca) == (Path("c"), Path("k"), Path("a"))
+    assert made.scoring.weights == {"cpu": 2, "a/b": 3}
+    assert (made.scale.value, made.accounting.is_on, made.accounting.charge_s) == ("raw", False, 5)
+    assert (made.sidecars_stay, made.offers_bind, made.sends_to_numa_node) == (False, True, True)
+    assert made.limits.body_bytes == 2 << 20
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--tls-cert", "c"], "go together"),
+        (["--tls-client-ca", "c"], "needs --tls-cert"),
+        (["--numa-annotation"], "needs --bind"),
+        (["--weight", "cpu=0"], "cpu=2"),
+        (["--listen", "here"], ":8888"),
+        (["--listen", ":70000"], ":8888"),
+    ],
+)
+def test_words_that_do_not_fit_are_refused_with_what_would(words, text):
+    result = CliRunner().invoke(extender.command, words)
+    assert result.exit_code == 2
+    assert text in result.output
