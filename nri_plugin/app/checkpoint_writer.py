@@ -93,6 +93,8 @@ class CheckpointWriter:
             self._file.save(state)
         except CheckpointError as error:
             return error
+        except Exception as error:  # noqa: BLE001 - without this thread no container could be created any more
+            return CheckpointError(self.path, f"internal error: {type(error).__name__}: {error}")
         return None
 
     def _report(self, state: State, ticket: int, error: CheckpointError | None) -> None:

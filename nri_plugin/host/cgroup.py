@@ -220,6 +220,8 @@ class Cgroups:
             if error.errno in GONE:
                 return WriteOutcome.MISSING
             raise host_error(self._file(directory, "cpuset.cpus"), error, text, self.version) from error
+        except ValueError as error:
+            raise HostError(directory, f"a cpuset below it holds no CPU list: {error}") from error
         return WriteOutcome.WRITTEN
 
     def _put(self, directory: str, text: str) -> None:

@@ -119,3 +119,13 @@ def test_real_file_holds_what_was_saved(tmp_path: Path) -> None:
         writer.save(state(1), LONG)
         assert writer.path == file.path
         assert CheckpointFile(str(tmp_path / "nri-pin")).load().state == state(1)
+
+
+def test_a_mistake_in_a_save_is_an_error_of_that_save_and_not_the_end_of_all(disk: StallingFile):
+    with CheckpointWriter(cast("CheckpointFile", disk)) as writer:
+        disk.failure = cast("CheckpointError", RuntimeError("a bug"))
+        with pytest.raises(CheckpointError, match="internal error: RuntimeError: a bug"):
+            writer.save(state(1), LONG)
+        disk.failure = None
+        writer.save(state(2), LONG)
+    assert disk.saved == [state(2)]

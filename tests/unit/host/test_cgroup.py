@@ -263,3 +263,18 @@ def test_a_cgroup_is_removed_when_only_its_parent_is_left(tmp_path: Path) -> Non
     assert not cgroups.is_removed(CgroupRef("/kubepods/podlives"))
     assert not cgroups.is_removed(CgroupRef("/elsewhere/podgone"))
     assert not cgroups.is_removed(CgroupRef("/"))
+
+
+def test_a_cgroup_below_a_container_that_holds_no_list_is_an_error_of_that_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path, 1)
+    (tree.scope / "inner").mkdir()
+    (tree.scope / "inner/cpuset.cpus").write_text("what")
+
+    def busy(_descriptor: int, _data: bytes) -> int:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(os, "write", busy)
+    with pytest.raises(HostError, match="holds no CPU list"):
+        tree.cgroups.write_cpus(REF, CPUSet.of(1))
