@@ -272,9 +272,14 @@ def test_a_cgroup_below_a_container_that_holds_no_list_is_an_error_of_that_write
     (tree.scope / "inner").mkdir()
     (tree.scope / "inner/cpuset.cpus").write_text("what")
 
-    def busy(_descriptor: int, _data: bytes) -> int:
-        raise OSError(errno.EBUSY, "Device or resource busy")
+    real, calls = os.write, []
 
-    monkeypatch.setattr(os, "write", busy)
+    def busy_at_first(descriptor: int, data: bytes) -> int:
+        calls.append(data)
+        if len(calls) == 1:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", busy_at_first)
     with pytest.raises(HostError, match="holds no CPU list"):
         tree.cgroups.write_cpus(REF, CPUSet.of(1))
