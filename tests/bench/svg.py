@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 460, 320
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 44, 92
+LEFT, RIGHT, TOP, BOTTOM = 80, 24, 44, 92
 COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#b7791f", "#555555")
 
 Point = tuple[float, float]
@@ -75,10 +75,10 @@ def _axes(panel: Panel, across: Callable[[float], float], up: Callable[[float], 
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     for value in panel.y_ticks:
         yield f'<path d="M{LEFT} {up(value)}H{right}" stroke="#ddd"/>'
-        yield _text(LEFT - 6, up(value) + 4, f"{value:g}", anchor="end")
+        yield _text(LEFT - 6, up(value) + 4, f"{value:,g}", anchor="end")
     for value in panel.x_ticks:
         yield f'<path d="M{across(value)} {bottom}v5" stroke="#333"/>'
-        yield _text(across(value), bottom + 18, f"{value:g}")
+        yield _text(across(value), bottom + 18, f"{value:,g}")
     yield f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="#333"/>'
     yield _text((LEFT + right) / 2, bottom + 36, panel.x_name)
     yield _text(16, (TOP + bottom) / 2, panel.y_name, turn=True)
