@@ -1,8 +1,7 @@
 """The over-reserve cache of the scheduler plugin, for one node, as values: who reserved, who was seen, what is stale.
 
 A reserved pod is charged to every NUMA node until exporter and scheduler agree, by fingerprint, which pods run
-there. Known to be pessimistic: a node that refused, or got a pod from elsewhere, stays as it is until they agree.
-`charges` does it pod by pod; this is for those who want the plugin's behaviour.
+there. This is what an unmodified scheduler makes of the objects we publish; the extender goes pod by pod (`charges`).
 
 Source: scheduler-plugins pkg/noderesourcetopology/cache/overreserve.go.
 """
