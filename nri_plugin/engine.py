@@ -90,8 +90,8 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
         _refuse_empty_pool(node, state, allocation)
     except AdmissionError as error:
         if pod.namespace not in node.options.never_refuse:
-            return Decision(before, refusal=error, steps=("refused", error.reason))
-        overruled, allocation, steps = error, None, ("never-refuse", error.reason)
+            return Decision(before, refusal=error, steps=("refused", *error.steps))
+        overruled, allocation, steps = error, None, ("never-refuse", *error.steps)
     record = _record(pod, event.container, Phase.CREATING, str(overruled or ""))
     state = state.with_container(record)
     resources = _granted(node, state, record, allocation)

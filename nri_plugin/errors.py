@@ -33,14 +33,32 @@ class AdmissionError(NriPinError):
         super().__init__(detail)
         self.detail = detail
 
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Why, in the short codes of a decision."""
+        return (self.reason,)
+
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}"
 
 
 class TopologyAffinityError(AdmissionError):
-    """The merged hint does not satisfy the topology policy."""
+    """The merged hint does not satisfy the topology policy.
+
+    Attributes:
+        exact: False when a search for a better hint was cut short.
+    """
 
     reason = "TopologyAffinityError"
+
+    def __init__(self, detail: str, *, exact: bool = True) -> None:
+        super().__init__(detail)
+        self.exact = exact
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Why, and whether that is certain."""
+        return (self.reason,) if self.exact else (self.reason, "inexact-hint")
 
 
 class SMTAlignmentError(AdmissionError):

@@ -34,7 +34,7 @@ def admit(
     """
     merged = merge(policy, nodes, providers, distances=distances, tie_break=tie_break)
     if not admits(policy, merged):
-        raise TopologyAffinityError(_refusal(policy, merged, providers))
+        raise TopologyAffinityError(_refusal(policy, merged, providers), exact=merged.exact)
     return merged
 
 

@@ -106,3 +106,11 @@ def test_a_hint_that_a_search_had_to_give_up_on_is_said_whatever_the_container_g
         topology_manager_scope=TopologyManagerScope.POD,
     )
     assert "inexact-hint" in created(per_pod, State(), "p", 7).steps
+
+
+def test_a_refusal_for_want_of_steps_is_said_as_such(monkeypatch):
+    on = node(machine(nodes=16, cores=2), "0", topology_manager_policy=TopologyManagerPolicy.RESTRICTED)
+    assert created(on, State(), "p", 7).refusal is None
+    monkeypatch.setattr(merge, "STEP_BUDGET", 0)
+    decision = created(on, State(), "p", 7)
+    assert decision.steps == ("refused", "TopologyAffinityError", "inexact-hint")

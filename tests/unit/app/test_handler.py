@@ -298,6 +298,14 @@ def test_one_line_per_decision_names_who_what_and_how_long(bench: Bench):
     assert (fields["event"], fields["pod"], fields["cpus"]) == ("CreateContainer", "default/exclusive", "2-3")
 
 
+def test_a_hint_that_may_not_be_the_best_is_marked(bench: Bench):
+    bench.ask(create_exclusive(bench))
+    assert bench.lines.fields("decided")["exact"] is None
+    doubtful = Bench(node(), decide=lambda _, state, __: Decision(state, steps=("inexact-hint", "exclusive")))
+    doubtful.ask(create_exclusive(doubtful))
+    assert doubtful.lines.fields("decided")["exact"] == "no"
+
+
 def test_events_that_change_nothing_are_said_at_debug_level_only(bench: Bench):
     bench.ask(nri.PostStartContainer(SHARED_POD, container(SHARED_POD, cpu=0.5)))
     assert {level for level, _, _ in bench.lines.lines} == {"DEBUG"}
