@@ -1,6 +1,6 @@
 """nrt/overreserve_*: what the scheduler plugin's cache makes of a node, step by step."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from nri_plugin.kube.node_policy import node_policy
@@ -8,21 +8,21 @@ from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, from_obje
 from nri_plugin.kube.numa_zones import Zones
 from nri_plugin.kube.over_reserve import OverReserve, ResyncMethod, ResyncScope
 from nri_plugin.kube.pod_demand import PodDemand, pod_demand
-from tests.vectors.judges.scheduling import amounts
-from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
+from tests.vectors.judges.scheduling import amounts, each
+from tests.vectors.judges.verdict import Case, Judged, Verdict, compare
 
 
 def by_zone(zones: Zones) -> dict[str, dict[str, int]]:
     return {zone_name(zone.id): dict(zone.available) for zone in zones}
 
 
-def judge_arithmetic(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        cache = OverReserve(from_object(case["nrt"]))
-        for pod in case["assumedPods"] or ():
-            cache = cache.reserved(pod_demand(pod))
-        recorded = {zone: amounts(have) for zone, have in case["expect"]["available"].items()}
-        yield compare(case["id"], by_zone(cache.zones()), recorded)
+@each
+def judge_arithmetic(case: Case) -> Judged:
+    cache = OverReserve(from_object(case["nrt"]))
+    for pod in case["assumedPods"] or ():
+        cache = cache.reserved(pod_demand(pod))
+    recorded = {zone: amounts(have) for zone, have in case["expect"]["available"].items()}
+    return compare(case["id"], by_zone(cache.zones()), recorded)
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,10 @@ class Story:
     generation: int = 0
 
 
-def judge_traces(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        initial = from_object(case["initialNRT"])
-        story = Story(OverReserve(initial), initial, case["config"])
-        yield _judged(case, story)
+@each
+def judge_traces(case: Case) -> Judged:
+    initial = from_object(case["initialNRT"])
+    return _judged(case, Story(OverReserve(initial), initial, case["config"]))
 
 
 def _judged(case: Case, story: Story) -> Judged:

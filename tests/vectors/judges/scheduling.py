@@ -14,7 +14,7 @@ from nri_plugin.kube.over_reserve import is_foreign
 from nri_plugin.kube.pod_demand import PodDemand, pod_demand
 from nri_plugin.kube.pod_fingerprint import fingerprint
 from nri_plugin.kube.scores import Scoring, Strategy, score
-from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
+from tests.vectors.judges.verdict import Case, Document, Judge, Judged, Verdict, compare
 
 
 def amounts(recorded: Case | None) -> dict[str, int]:
@@ -34,6 +34,19 @@ def zones_of(recorded: list[Case]) -> Zones:
 
 def topology_of(case: Case) -> NodeResourceTopology | None:
     return from_object(case["nrt"]) if case["nrt"] else None
+
+
+def each(judge_one: Callable[[Case], Judged]) -> Judge:
+    """A judge of a file from one of a case; what crashes on a case fails that case only."""
+
+    def judge(document: Document) -> Iterator[Judged]:
+        for case in document["cases"]:
+            try:
+                yield judge_one(case)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the case is not answered
+                yield Judged(case["id"], Verdict.FAILED, f"{type(error).__name__}: {error}")
+
+    return judge
 
 
 def pod_of(case: Case) -> PodDemand:
@@ -61,145 +74,142 @@ def with_any_id(
     return judged
 
 
-def judge_filter(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        pod, allocatable = pod_of(case), amounts(case["nodeAllocatable"])
+@each
+def judge_filter(case: Case) -> Judged:
+    pod, allocatable = pod_of(case), amounts(case["nodeAllocatable"])
 
-        def ours(topology: NodeResourceTopology | None, pod=pod, allocatable=allocatable) -> Case:
-            found = refusal(pod, topology, allocatable)
-            return {"verdict": "reject", "what": found.what} if found else {"verdict": "pass"}
+    def ours(topology: NodeResourceTopology | None, pod=pod, allocatable=allocatable) -> Case:
+        found = refusal(pod, topology, allocatable)
+        return {"verdict": "reject", "what": found.what} if found else {"verdict": "pass"}
 
-        yield with_any_id(case, case["expect"], ours)
-
-
-def judge_score(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        strategy = case["strategy"]
-        scoring = Scoring(Strategy(strategy["type"]), strategy["weights"] or {})
-        pod = pod_of(case)
-        yield with_any_id(
-            case,
-            case["expect"]["score"],
-            lambda topology, pod=pod, scoring=scoring: score(pod, topology, scoring),
-        )
+    return with_any_id(case, case["expect"], ours)
 
 
-def judge_nodes_needed(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        zones = zones_of(case["numaNodes"])
-        found = least_numa_nodes.nodes_needed(
-            zones, amounts(case["request"]), is_guaranteed=case["qos"] == "Guaranteed"
-        )
-        ids = sorted(zones[at].id for at in found.positions) if found else None
-        expect = case["expect"]
-        told = [expect["numaNodes"], expect["minAvgDistance"] if ids else None]
-        yield compare(case["id"], [ids, found.is_closest if found else None], told)
+@each
+def judge_score(case: Case) -> Judged:
+    strategy = case["strategy"]
+    scoring = Scoring(Strategy(strategy["type"]), strategy["weights"] or {})
+    pod = pod_of(case)
+    return with_any_id(
+        case,
+        case["expect"]["score"],
+        lambda topology, pod=pod, scoring=scoring: score(pod, topology, scoring),
+    )
 
 
-def judge_normalised(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        ours = least_numa_nodes.normalised(
-            case["numaNodesCount"], case["maxNUMANodes"], is_closest=case["minAvgDistance"]
-        )
-        yield compare(case["id"], ours, case["expect"]["score"])
+@each
+def judge_nodes_needed(case: Case) -> Judged:
+    zones = zones_of(case["numaNodes"])
+    found = least_numa_nodes.nodes_needed(
+        zones, amounts(case["request"]), is_guaranteed=case["qos"] == "Guaranteed"
+    )
+    ids = sorted(zones[at].id for at in found.positions) if found else None
+    expect = case["expect"]
+    told = [expect["numaNodes"], expect["minAvgDistance"] if ids else None]
+    return compare(case["id"], [ids, found.is_closest if found else None], told)
 
 
-def judge_average(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        zones = zones_of(case["numaNodes"])
-        averages = [least_numa_nodes.average_distance(zones, tuple(one)) for one in case["combinations"]]
-        ours = min([float(numa_zones.UNKNOWN_COST), *averages])
-        yield compare(case["id"], _single(ours), _single(case["expect"]["minAvgDistance"]))
+@each
+def judge_normalised(case: Case) -> Judged:
+    ours = least_numa_nodes.normalised(
+        case["numaNodesCount"], case["maxNUMANodes"], is_closest=case["minAvgDistance"]
+    )
+    return compare(case["id"], ours, case["expect"]["score"])
+
+
+@each
+def judge_average(case: Case) -> Judged:
+    zones = zones_of(case["numaNodes"])
+    averages = [least_numa_nodes.average_distance(zones, tuple(one)) for one in case["combinations"]]
+    ours = min([float(numa_zones.UNKNOWN_COST), *averages])
+    return compare(case["id"], _single(ours), _single(case["expect"]["minAvgDistance"]))
 
 
 def _single(value: float) -> float:
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
-def judge_lists_none(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        ours = numa_zones.lists_none(zones_of(case["numaNodes"]), case["request"] or {})
-        yield compare(case["id"], ours, case["expect"]["onlyNonNUMA"])
+@each
+def judge_lists_none(case: Case) -> Judged:
+    ours = numa_zones.lists_none(zones_of(case["numaNodes"]), case["request"] or {})
+    return compare(case["id"], ours, case["expect"]["onlyNonNUMA"])
 
 
-def judge_take(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        zones, short = numa_zones.take_from_one(
-            zones_of(case["numaNodes"]),
-            case["numaID"],
-            amounts(case["request"]),
-            is_guaranteed=case["qos"] == "Guaranteed",
-        )
-        expect = case["expect"]
-        if bool(short) != expect["error"]:
-            yield Judged(
-                case["id"], Verdict.FAILED, f"ours short of {short}, recorded error {expect['error']}"
-            )
-        elif expect["error"]:
-            yield Judged(case["id"], Verdict.PASSED)
-        else:
-            yield compare(case["id"], zones, zones_of(expect["numaNodes"]))
+@each
+def judge_take(case: Case) -> Judged:
+    zones, short = numa_zones.take_from_one(
+        zones_of(case["numaNodes"]),
+        case["numaID"],
+        amounts(case["request"]),
+        is_guaranteed=case["qos"] == "Guaranteed",
+    )
+    expect = case["expect"]
+    if bool(short) != expect["error"]:
+        return Judged(case["id"], Verdict.FAILED, f"ours short of {short}, recorded error {expect['error']}")
+    if expect["error"]:
+        return Judged(case["id"], Verdict.PASSED)
+    return compare(case["id"], zones, zones_of(expect["numaNodes"]))
 
 
-def judge_drain(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        zones = numa_zones.drain(zones_of(case["numaNodes"]), case["order"], amounts(case["request"]))
-        yield compare(case["id"], zones, zones_of(case["expect"]["numaNodes"]))
+@each
+def judge_drain(case: Case) -> Judged:
+    zones = numa_zones.drain(zones_of(case["numaNodes"]), case["order"], amounts(case["request"]))
+    return compare(case["id"], zones, zones_of(case["expect"]["numaNodes"]))
 
 
-def judge_policy(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        parts = ("topologyPolicies", "attributes")
-        found = node_policy(from_object({"metadata": {"name": "n"}, **{part: case[part] for part in parts}}))
-        ours = {
-            "policy": found.policy.value,
-            "scope": found.scope.value,
-            "maxNUMANodes": found.max_numa_nodes,
-        }
-        yield compare(case["id"], ours, case["expect"])
+@each
+def judge_policy(case: Case) -> Judged:
+    parts = ("topologyPolicies", "attributes")
+    found = node_policy(from_object({"metadata": {"name": "n"}, **{part: case[part] for part in parts}}))
+    ours = {
+        "policy": found.policy.value,
+        "scope": found.scope.value,
+        "maxNUMANodes": found.max_numa_nodes,
+    }
+    return compare(case["id"], ours, case["expect"])
 
 
-def judge_effective(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        pod = pod_of(case)
-        expect = case["expect"]
-        yield compare(case["id"], [pod.qos.value, pod.effective], [expect["qos"], amounts(expect["request"])])
+@each
+def judge_effective(case: Case) -> Judged:
+    pod = pod_of(case)
+    expect = case["expect"]
+    return compare(case["id"], [pod.qos.value, pod.effective], [expect["qos"], amounts(expect["request"])])
 
 
-def judge_exclusive(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        pod = pod_of(case)
-        ours = {
-            "exclusive": pod.holds_exclusively(case["nrtResourceNames"] or ()),
-            "includesNonNative": pod.asks_for_devices,
-        }
-        yield compare(case["id"], ours, case["expect"])
+@each
+def judge_exclusive(case: Case) -> Judged:
+    pod = pod_of(case)
+    ours = {
+        "exclusive": pod.holds_exclusively(case["nrtResourceNames"] or ()),
+        "includesNonNative": pod.asks_for_devices,
+    }
+    return compare(case["id"], ours, case["expect"])
 
 
-def judge_foreign(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        ours = is_foreign(
-            pod_of(case),
-            case["schedulerProfiles"] or (),
-            case["nrtResourceNames"] or (),
-            only_exclusive=case["onlyExclusiveResources"],
-        )
-        yield compare(case["id"], ours, case["expect"]["foreign"])
+@each
+def judge_foreign(case: Case) -> Judged:
+    ours = is_foreign(
+        pod_of(case),
+        case["schedulerProfiles"] or (),
+        case["nrtResourceNames"] or (),
+        only_exclusive=case["onlyExclusiveResources"],
+    )
+    return compare(case["id"], ours, case["expect"]["foreign"])
 
 
-def judge_fingerprint(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        ours = fingerprint((one["namespace"], one["name"]) for one in case["pods"] or ())
-        yield compare(case["id"], ours, case["expect"]["fingerprint"])
+@each
+def judge_fingerprint(case: Case) -> Judged:
+    ours = fingerprint((one["namespace"], one["name"]) for one in case["pods"] or ())
+    return compare(case["id"], ours, case["expect"]["fingerprint"])
 
 
-def judge_placement(document: Document) -> Iterator[Judged]:
-    for case in document["cases"]:
-        placed = [
-            Placed(one["namespace"], one["pod"], one["container"], one["numa"])
-            for one in case["containers"] or ()
-        ]
-        metadata, vectors = placement(placed, case["numaNodes"])
-        expect = case["expect"]
-        recorded = {int(numa_id): text for numa_id, text in (expect["vectors"] or {}).items()}
-        yield compare(case["id"], [metadata, dict(vectors)], [expect["metadata"], recorded])
+@each
+def judge_placement(case: Case) -> Judged:
+    placed = [
+        Placed(one["namespace"], one["pod"], one["container"], one["numa"])
+        for one in case["containers"] or ()
+    ]
+    metadata, vectors = placement(placed, case["numaNodes"])
+    expect = case["expect"]
+    recorded = {int(numa_id): text for numa_id, text in (expect["vectors"] or {}).items()}
+    return compare(case["id"], [metadata, dict(vectors)], [expect["metadata"], recorded])
