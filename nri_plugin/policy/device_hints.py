@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from nri_plugin import bits
 from nri_plugin.nodemask import NO_NODES, NodeMask
+from nri_plugin.policy.budget import Budget
 from nri_plugin.policy.family_search import narrowest_size
 from nri_plugin.policy.hints import (
     LISTED_NODES,
@@ -82,17 +83,18 @@ def _wish(nodes: tuple[int, ...], resource: DeviceResource) -> Wish | None:
     required = bits.from_ids(bits.lowest(mask) for mask in placed if mask.bit_count() == 1)
     open_masks = dict.fromkeys(mask for mask in placed if not mask & required)
     needs = tuple(Need(1, dict.fromkeys(bits.iterate(mask), 1)) for mask in open_masks)
-    narrowest = _narrowest(Family(every, required, needs, 0), resource, len(placed))
+    budget = Budget()
+    narrowest = _narrowest(Family(every, required, needs, 0), resource, len(placed), budget)
     family, why = Family(every, required, needs, narrowest), _why(resource)
     if len(nodes) > LISTED_NODES:
-        return Wish(resource.name, (), family, why)
+        return Wish(resource.name, (), family, why, exact=not budget.is_spent)
     hints = tuple(Hint(mask, size == narrowest) for mask, size in masks_in_order(nodes) if mask in family)
     return Wish(resource.name, hints, why=why)
 
 
-def _narrowest(family: Family, resource: DeviceResource, count: int) -> int:
+def _narrowest(family: Family, resource: DeviceResource, count: int, budget: Budget) -> int:
     """Nodes that `count` devices of the resource take when none of them is in use."""
-    given = narrowest_size(family)
+    given = narrowest_size(family, budget)
     possible = smallest_size(dict(resource.total_by_node), count)
     return given if possible is None else min(given, possible)
 

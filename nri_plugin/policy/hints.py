@@ -101,12 +101,15 @@ class Wish:
             when nothing fits.
         family: further hints in closed form.
         why: the numbers behind it, for people.
+        exact: False when fewer hints than these may be preferred: how many nodes the request takes at
+            least could not be found out within the steps there are.
     """
 
     resource: str
     hints: tuple[Hint, ...] | None
     family: Family | None = None
     why: str = ""
+    exact: bool = True
 
     @cached_property
     def anywhere(self) -> frozenset[bool]:

@@ -9,6 +9,7 @@ Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (calculateHi
 from collections.abc import Mapping, Sequence
 
 from nri_plugin import bits
+from nri_plugin.policy.budget import Budget
 from nri_plugin.policy.family_search import narrowest_size
 from nri_plugin.policy.hints import (
     LISTED_NODES,
@@ -50,9 +51,11 @@ def memory_wishes(
         return _held_wishes(request, held)
     if not request:
         return None
-    hints, family = memory_hints(state, request, reuse)
+    budget = Budget()
+    hints, family = memory_hints(state, request, reuse, budget)
     listed = hints if hints or family else None
-    return tuple(Wish(name, listed, family, _why(state, name, size)) for name, size in request.items())
+    exact = not budget.is_spent
+    return tuple(Wish(name, listed, family, _why(state, name, size), exact) for name, size in request.items())
 
 
 def _held_wishes(request: Mapping[str, int], held: Sequence[MemoryBlock]) -> Provider:
@@ -62,14 +65,15 @@ def _held_wishes(request: Mapping[str, int], held: Sequence[MemoryBlock]) -> Pro
 
 
 def memory_hints(
-    state: MemoryState, request: Mapping[str, int], reuse: Reuse
+    state: MemoryState, request: Mapping[str, int], reuse: Reuse, budget: Budget | None = None
 ) -> tuple[tuple[Hint, ...], Family | None]:
     """The masks with enough free memory: listed, and beyond eight NUMA nodes partly as a family.
 
-    A hint is preferred when no smaller mask has enough allocatable memory, promised or not.
+    A hint is preferred when no smaller mask has enough allocatable memory, promised or not; past the
+    budget when none does that is known.
     """
     nodes = state.machine.nodes
-    narrowest = _narrowest(state, request)
+    narrowest = _narrowest(state, request, budget)
     if len(nodes) <= LISTED_NODES:
         masks, in_use = _with_room(state, request, masks_in_order(nodes), reuse), state.in_use
         allowed = [pair for pair in masks if not pair[0] & in_use or not is_barred(state, pair[0])]
@@ -79,11 +83,11 @@ def memory_hints(
     return hints, _family(state, request, narrowest)
 
 
-def _narrowest(state: MemoryState, request: Mapping[str, int]) -> int:
+def _narrowest(state: MemoryState, request: Mapping[str, int], budget: Budget | None) -> int:
     """Nodes that the request takes on a machine with nothing promised; all when even they are too few."""
     nodes = state.machine.nodes
     needs = tuple(Need(size, state.machine.allocatable_of(name)) for name, size in request.items())
-    return narrowest_size(Family(bits.from_ids(nodes), 0, needs, 0)) or len(nodes)
+    return narrowest_size(Family(bits.from_ids(nodes), 0, needs, 0), budget) or len(nodes)
 
 
 def is_barred(state: MemoryState, mask: int) -> bool:

@@ -104,11 +104,11 @@ def _merge_searching(all_nodes: int, wishes: Sequence[Wish], order: Order) -> Me
     agreed = _agreed(all_nodes, wishes, order, first)
     if agreed:
         mask = _narrowest_best(agreed, order)
-        return MergedHint(NodeMask(mask), preferred=True, exact=_is_exact(mask, order, first))
+        return MergedHint(NodeMask(mask), preferred=True, exact=_is_exact(wishes, mask, order, first))
     rest = Budget(STEP_BUDGET // 4 + max(0, first.left))
     target = max(_narrowest(wish, rest) for wish in wishes)
     mask = best_intersection(all_nodes, wishes, target, order, rest) or all_nodes
-    exact = _is_exact(mask, order, rest) and not first.is_spent
+    exact = _is_exact(wishes, mask, order, rest) and not first.is_spent
     return MergedHint(NodeMask(mask), preferred=False, exact=exact)
 
 
@@ -118,11 +118,11 @@ def _narrowest_best(masks: Collection[int], order: Order) -> int:
     return min(masks, key=lambda mask: (mask.bit_count(), order.of(mask)))
 
 
-def _is_exact(mask: int, order: Order, budget: Budget) -> bool:
+def _is_exact(wishes: Sequence[Wish], mask: int, order: Order, budget: Budget) -> bool:
     """Whether no search was cut short, and the tie break could be followed where it counted."""
-    if budget.is_spent or order.tie_break is None or mask.bit_count() == 1:
-        return not budget.is_spent
-    return order.tie_break.is_additive
+    if budget.is_spent or not all(wish.exact for wish in wishes):
+        return False
+    return order.tie_break is None or mask.bit_count() == 1 or order.tie_break.is_additive
 
 
 def _merge_single(all_nodes: int, wishes: Sequence[Wish], order: Order) -> MergedHint:

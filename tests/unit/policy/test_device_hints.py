@@ -4,6 +4,7 @@ import pytest
 
 from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.policy import budget
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_wishes
 from nri_plugin.policy.hints import Wish
 from nri_plugin.policy.merge import merge
@@ -102,3 +103,10 @@ def test_the_numbers_name_resource_ids_and_nodes() -> None:
     )
     assert only_wish(gpus(*[[0]] * 8)).why.endswith("gpu6 gpu7 on NUMA node 0")
     assert only_wish(gpus(*[[0]] * 10)).why.endswith("gpu6 gpu7 on NUMA node 0, and 2 more")
+
+
+def test_a_wish_says_when_its_preferred_size_could_not_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    between = gpus([0, 1], [2, 3])
+    assert only_wish(between, nodes=range(16)).exact
+    monkeypatch.setattr(budget, "STEP_BUDGET", 2)
+    assert not only_wish(between, nodes=range(16)).exact

@@ -1,8 +1,11 @@
 """Where memory fits."""
 
 from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.policy import budget
 from nri_plugin.policy.memory_hints import is_barred, memory_wishes
 from nri_plugin.policy.memory_state import MemoryMachine, memory_machine, memory_state
+from nri_plugin.policy.merge import merge
 from nri_plugin.state import MemoryBlock
 from tests.unit.policy.shapes import machine
 
@@ -95,3 +98,15 @@ def test_beyond_eight_nodes_unused_nodes_form_a_family_and_the_rest_is_listed():
 def test_beyond_eight_nodes_what_fits_nowhere_has_no_preference():
     (wish,) = memory_wishes(memory_state(wide(9)), {"memory": 91})
     assert (wish.hints, wish.family) == (None, None)
+
+
+def test_wishes_say_when_their_preferred_size_could_not_be_found_out(monkeypatch):
+    wishes = memory_wishes(memory_state(wide(16)), {"memory": 25})
+    assert [wish.exact for wish in wishes] == [True]
+    monkeypatch.setattr(budget, "STEP_BUDGET", 2)
+    doubtful = memory_wishes(memory_state(wide(16)), {"memory": 25})
+    assert [wish.exact for wish in doubtful] == [False]
+    monkeypatch.undo()
+    nodes, best_effort = NodeMask(0xFFFF), TopologyManagerPolicy.BEST_EFFORT
+    assert merge(best_effort, nodes, [wishes]).exact
+    assert not merge(best_effort, nodes, [doubtful]).exact
