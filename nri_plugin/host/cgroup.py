@@ -30,6 +30,9 @@ LONGEST_VALUE = 1 << 16
 CRUN_SUBGROUP = "container"
 """crun with the systemd driver keeps the processes, and a cpuset of their own, one level below the scope."""
 
+MOST_REMEMBERED = 8192
+"""Containers known to have no such subgroup: looking for it takes as long as a write, and names do not return."""
+
 
 class WriteOutcome(StrEnum):
     """What became of a write that did not fail."""
@@ -103,6 +106,7 @@ class Cgroups:
     def __init__(self, tree: CpusetTree) -> None:
         self.tree = tree
         self._files = _CpusetFilesV1 if tree.version == 1 else _CpusetFilesV2
+        self._undivided: set[str] = set()
 
     @classmethod
     def open(cls, root: str) -> "Cgroups":
@@ -202,11 +206,20 @@ class Cgroups:
     def _directories(self, ref: CgroupRef) -> list[str]:
         """The cgroup and, below it, the one with the processes where that has a cpuset of its own."""
         directory = self.directory(ref)
-        if self.version == 2 and directory.endswith(".scope"):
-            below = os.path.join(directory, CRUN_SUBGROUP)
-            if self._read(below, "cpus"):
-                return [directory, below]
+        if self.version == 1 or not directory.endswith(".scope") or directory in self._undivided:
+            return [directory]
+        below = os.path.join(directory, CRUN_SUBGROUP)
+        if self._read(below, "cpus"):
+            return [directory, below]
+        if os.path.isdir(directory) and not os.path.isdir(below):
+            self._remember_undivided(directory)
         return [directory]
+
+    def _remember_undivided(self, directory: str) -> None:
+        """The other way round is never remembered: a runtime divides a cgroup when it makes it, or never."""
+        if len(self._undivided) >= MOST_REMEMBERED:
+            self._undivided.clear()
+        self._undivided.add(directory)
 
     def _write(
         self, directory: str, cpus: CPUSet, put: Callable[[str, str], None], compare: bool

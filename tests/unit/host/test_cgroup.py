@@ -283,3 +283,44 @@ def test_a_cgroup_below_a_container_that_holds_no_list_is_an_error_of_that_write
     monkeypatch.setattr(os, "write", busy_at_first)
     with pytest.raises(HostError, match="holds no CPU list"):
         tree.cgroups.write_cpus(REF, CPUSet.of(1))
+
+
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files opened from now on."""
+    paths: list[str] = []
+    real = os.open
+
+    def spy(path: str | bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        paths.append(os.fsdecode(path))
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", spy)
+    return paths
+
+
+def test_a_container_without_a_subgroup_is_asked_for_it_once(
+    v2: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    v2.cgroups.write_cpus(REF, CPUSet.of(1), compare=False)
+    paths = opened(monkeypatch)
+    v2.cgroups.write_cpus(REF, CPUSet.of(2), compare=False)
+    assert paths == [str(v2.scope / "cpuset.cpus")]
+
+
+def test_a_container_that_was_not_there_yet_is_asked_again(v2: Tree) -> None:
+    late = CgroupRef("kubepods-pod1.slice", "kubepods-pod1.slice:cri-containerd:late")
+    assert v2.cgroups.write_cpus(late, CPUSet.of(1)) is WriteOutcome.MISSING
+    scope = v2.scope.parent / "cri-containerd-late.scope"
+    v2.fill(scope, "0-3")
+    v2.fill(scope / "container", "0-3")
+    v2.cgroups.write_cpus(late, CPUSet.of(1))
+    assert (scope / "container/cpuset.cpus").read_text().strip() == "1"
+
+
+def test_what_is_remembered_of_containers_is_bounded(v2: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "MOST_REMEMBERED", 1)
+    v2.fill(v2.scope.parent / "cri-containerd-other.scope", "0-3")
+    for name in ("abc", "other", "abc"):
+        ref = CgroupRef("kubepods-pod1.slice", f"kubepods-pod1.slice:cri-containerd:{name}")
+        v2.cgroups.write_cpus(ref, CPUSet.of(1))
+    assert len(v2.cgroups._undivided) == 1
