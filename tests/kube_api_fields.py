@@ -157,8 +157,14 @@ class Ownership:
                     del self.owned[key]
 
     def others(self, key: tuple[str, str], path: Path) -> list[str]:
-        """The managers besides `key` that own `path`."""
-        return sorted(other[1] for other, paths in self.owned.items() if other != key and path in paths)
+        """The managers besides `key` that own `path`, as a conflict calls them."""
+        return sorted(
+            self._called(other) for other, paths in self.owned.items() if other != key and path in paths
+        )
+
+    def _called(self, key: tuple[str, str]) -> str:
+        applied = key[0] == "Apply"
+        return f'"{key[1]}"' + ("" if applied else f" using {self.versions[key]} at {self.times[key]}")
 
     def entries(self) -> list[Object]:
         """As `managedFields`: those who apply first, then by name."""

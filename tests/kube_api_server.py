@@ -70,10 +70,14 @@ class KubeAPI:
         """Serve a custom resource from now on."""
         self.kinds.append(from_crd(crd))
 
-    def close(self) -> None:
-        self.is_closing = True
+    def end_watches(self) -> None:
+        """End all watches, and every new one at once."""
         with self.store.changed:
+            self.is_closing = True
             self.store.changed.notify_all()
+
+    def close(self) -> None:
+        self.end_watches()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

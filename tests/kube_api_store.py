@@ -283,7 +283,7 @@ def conflict_of(conflicts: list[tuple[tuple[str, ...], str]]) -> RefusedError:
     causes = [
         {
             "reason": "FieldManagerConflict",
-            "message": f'conflict with "{name}"',
+            "message": f"conflict with {name}",
             "field": f".{'.'.join(path)}",
         }
         for path, name in conflicts

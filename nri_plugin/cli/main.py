@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Entry] = {
     "topology": Entry("nri_plugin.cli.topology:command", "Show CPUs, caches and NUMA nodes of a machine."),
     "state": Entry("nri_plugin.cli.state:command", "Show or verify what the agent has promised."),
     "install": Entry("nri_plugin.cli.install:command", "Let the container runtime start the plugin itself."),
+    "export": Entry("nri_plugin.cli.export:command", "Tell the cluster what this node has and has left."),
     "extender": Entry("nri_plugin.cli.extender:command", "Answer kube-scheduler which nodes fit a pod."),
 }
 

@@ -1,0 +1,233 @@
+"""`nri-pin export`: tells the cluster what the agent has promised, as a NodeResourceTopology object.
+
+Three threads: one listens to the agent, one to what others do to our object, this one publishes. The agent does not
+know of any of this; without it, or without the cluster, everything told so far stands.
+"""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nri_plugin.app.logs import say
+from nri_plugin.app.status_client import follow
+from nri_plugin.app.status_rows import Status
+from nri_plugin.errors import KubeAPIError, NriPinError
+from nri_plugin.kube.api_client import KubeClient, Object
+from nri_plugin.kube.noderesourcetopology import to_object
+from nri_plugin.kube.publication import published
+from nri_plugin.kube.publisher import PAUSE_S, Publisher, owners_of
+from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES, NODES
+from nri_plugin.kube.watch import NOT_FOUND, Follower
+
+MANAGER = "nri-pin"
+"""Field manager of what we apply."""
+
+FORBIDDEN = 403
+OURS = ("topologyPolicies", "zones", "attributes")
+"""The fields of the object that are ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What an administrator chose.
+
+    Attributes:
+        node_name: what the cluster calls this node.
+        agent_socket: where the agent tells.
+        take_over: take the object from another exporter.
+        pause_s: between two writes.
+    """
+
+    node_name: str
+    agent_socket: str
+    take_over: bool = False
+    pause_s: float = PAUSE_S
+
+
+class Exporter:
+    """Publishes until told to stop.
+
+    Args:
+        options: what was chosen.
+        client: of the cluster.
+        log: for what changes, and troubles when they begin and end.
+        clock: seconds that only grow.
+
+    Attributes:
+        publisher: writes the object.
+        threads: those that listen; they end with what they listen to, and with the process.
+    """
+
+    def __init__(
+        self,
+        options: ExportOptions,
+        client: KubeClient,
+        log: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options, self._client, self._log = options, client, log
+        self.publisher = Publisher(
+            client,
+            NODE_RESOURCE_TOPOLOGIES,
+            MANAGER,
+            clock,
+            take_over=options.take_over,
+            pause_s=options.pause_s,
+        )
+        self._news = threading.Condition()
+        self._status: Status | None = None
+        self._seen: Object | None = None
+        self._has_seen = False
+        self._stopping = threading.Event()
+        self._owner: Object | None = None
+        self._asks_for_owner = True
+        self._trouble = ""
+        self.threads: list[threading.Thread] = []
+
+    def stop(self) -> None:
+        """End soon; safe from a signal handler's thread and from any other."""
+        self._stopping.set()
+        threading.Thread(target=self._wake).start()  # a signal may have come while this thread holds the lock
+
+    def run(self) -> None:
+        """Publish until `stop`."""
+        sink = _OwnObject(self)
+        selector = {"fieldSelector": f"metadata.name={self._options.node_name}"}
+        own = Follower(self._client, NODE_RESOURCE_TOPOLOGIES, sink, self._stopping.wait, parameters=selector)
+        listening = (follow, (self._options.agent_socket, self.tell, self._stopping.wait, self._log))
+        for target, arguments in (listening, (own.run, ())):
+            self.threads.append(threading.Thread(target=target, args=arguments, daemon=True))
+            self.threads[-1].start()
+        while not self._stopping.is_set():
+            self.step(self._wait())
+
+    def tell(self, status: Status) -> None:
+        """This is what the agent says now."""
+        with self._news:
+            self._status = status
+            self._news.notify_all()
+
+    def seen(self, obj: Object | None) -> None:
+        """This is what the cluster holds now, None for nothing; what is not ours is put right."""
+        with self._news:
+            self._seen, self._has_seen = obj, True
+            self._news.notify_all()
+
+    def step(self, status: Status | None) -> None:
+        """Take over what the agent says and what others did, and publish when it is time."""
+        if status is not None:
+            self.publisher.want(self.object_of(status))
+        if self.publisher.due_s() == 0.0:
+            self._publish()
+
+    def object_of(self, status: Status) -> Object:
+        """The object for what the agent says."""
+        obj = to_object(published(self._options.node_name, status.node, status.state))
+        owner = self._node_reference()
+        if owner is not None:
+            obj["metadata"]["ownerReferences"] = [owner]
+        return obj
+
+    def _wait(self) -> Status | None:
+        """The newest of what the agent says, None when it has said nothing new."""
+        with self._news:
+            if self._status is None and not self._has_seen and not self._stopping.is_set():
+                self._news.wait(self.publisher.due_s())
+            if self._has_seen:
+                self.publisher.noticed(self._seen, OURS)
+            status, self._status, self._has_seen = self._status, None, False
+        return status
+
+    def _wake(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _publish(self) -> None:
+        try:
+            self.publisher.publish()
+        except KubeAPIError as error:
+            self._failed(error)
+            return
+        if self._trouble or self.publisher.writes == 1:
+            say(self._log, logging.INFO, "published", node=self._options.node_name)
+        self._trouble = ""
+
+    def publish_once(self, status: Status) -> None:
+        """Publish what the agent says.
+
+        Raises:
+            NriPinError: it was not accepted; says what to do.
+        """
+        self.publisher.want(self.object_of(status))
+        try:
+            self.publisher.publish()
+        except KubeAPIError as error:
+            raise NriPinError(self._advice(error)) from error
+
+    def _failed(self, error: KubeAPIError) -> None:
+        """Say what is wrong and what to do, once."""
+        trouble = self._advice(error)
+        if trouble != self._trouble:
+            say(self._log, logging.WARNING, "not published, will be tried again", err=trouble)
+        self._trouble = trouble
+
+    def _advice(self, error: KubeAPIError) -> str:
+        """What is wrong, and what to do."""
+        if owners_of(error):
+            return (
+                f"{owners_of(error)} already publishes the NodeResourceTopology of {self._options.node_name}; "
+                "stop that exporter, or take the object from it with --take-over"
+            )
+        if error.status == NOT_FOUND:
+            return "the cluster does not know NodeResourceTopology yet; kubectl apply -f deploy/crd.yaml"
+        if error.status == FORBIDDEN:
+            return f"{error}; kubectl apply -f deploy/export-rbac.yaml"
+        return str(error)
+
+    def _node_reference(self) -> Object | None:
+        """The node as owner, so that the object goes when the node goes; None where it cannot be had."""
+        if self._owner is None and self._asks_for_owner:
+            try:
+                found = self._client.get(NODES, self._options.node_name)
+                metadata = {"name": self._options.node_name, "uid": found["metadata"]["uid"]}
+                self._owner = {"apiVersion": "v1", "kind": "Node", **metadata}
+            except KubeAPIError as error:
+                if error.status:
+                    self._asks_for_owner = False
+                    say(self._log, logging.WARNING, "the object will outlive its node", err=error)
+        return self._owner
+
+
+class _OwnObject:
+    """Told what the cluster holds of our object."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._exporter = exporter
+
+    def listed(self, objects: Sequence[Object]) -> None:
+        """All of that name: one or none."""
+        self._exporter.seen(objects[0] if objects else None)
+
+    def changed(self, obj: Object) -> None:
+        """Somebody wrote it, perhaps we."""
+        self._exporter.seen(obj)
+
+    def deleted(self, obj: Object) -> None:  # noqa: ARG002 - the name is known
+        """Somebody deleted it."""
+        self._exporter.seen(None)
+
+    def failed(self, error: KubeAPIError) -> None:
+        """Publishing meets the same trouble and says it."""
+
+
+def serve(options: ExportOptions, client: KubeClient, log: logging.Logger) -> None:
+    """Publish until SIGTERM or SIGINT."""
+    exporter = Exporter(options, client, log)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: exporter.stop())
+    say(log, logging.INFO, "exporting", node=options.node_name, agent=options.agent_socket)
+    exporter.run()
+    client.close()

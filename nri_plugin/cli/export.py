@@ -1,0 +1,128 @@
+"""`nri-pin export`: publish what the agent has promised, or only show what would be published."""
+
+import json
+import os
+import platform
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nri_plugin.errors import HostError
+
+if TYPE_CHECKING:
+    from nri_plugin.app.status_rows import Status
+
+STATE_DIR = "/run/nri-pin"
+
+EXAMPLES = """\b
+Examples:
+  nri-pin export --print                      show the object; needs no cluster and no agent
+  nri-pin export --once --kubeconfig ~/.kube/config
+  NODE_NAME=worker-1 nri-pin export           in the pod, beside the agent
+"""
+
+
+@click.command(
+    epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.option(
+    "--node-name",
+    envvar="NODE_NAME",
+    help="What the cluster calls this node; default: NODE_NAME, else the host name.",
+)
+@click.option("--state-dir", default=STATE_DIR, show_default=True, help="The agent's state directory.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False),
+    help="How to reach the cluster; default: the pod's service account.",
+)
+@click.option("--take-over", is_flag=True, help="Take the object from another exporter that publishes it.")
+@click.option(
+    "--min-interval",
+    "pause_s",
+    type=click.FloatRange(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two writes, however much changes.",
+)
+@click.option("--once", is_flag=True, help="Publish once and end.")
+@click.option("--print", "only_print", is_flag=True, help="Print the object; publish nothing.")
+@click.option(
+    "-o",
+    "--format",
+    "output_format",
+    type=click.Choice(["yaml", "json"]),
+    default="yaml",
+    show_default=True,
+    help="How --print writes it.",
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def command(**given: Any) -> int:
+    """Tell the cluster what this node's NUMA nodes have, and what of it is left, as a NodeResourceTopology object.
+
+    Reads the agent's status socket; pushes on change, never the same content twice.
+    """
+    try:
+        import nri_plugin.app.exporter  # noqa: F401 - is the extra there?
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"the module {error.name} is missing; install nri-pin[cluster]") from None
+    given["node_name"] = (given["node_name"] or platform.node()).lower()
+    given["socket"] = os.path.join(given.pop("state_dir"), "agent.sock")
+    if given["only_print"]:
+        click.echo(
+            _text(_object(given["node_name"], _status_or_machine(given["socket"])), given["output_format"])
+        )
+        return 0
+    return _publish(given)
+
+
+def _publish(given: dict[str, Any]) -> int:
+    from nri_plugin.app.exporter import Exporter, ExportOptions, serve
+    from nri_plugin.app.logs import to_stderr
+    from nri_plugin.app.status_client import read_status
+    from nri_plugin.kube.api_client import KubeClient
+
+    options = ExportOptions(given["node_name"], given["socket"], given["take_over"], given["pause_s"])
+    client = KubeClient.connected(given["kubeconfig"])
+    log = to_stderr(given["log_level"])
+    if not given["once"]:
+        serve(options, client, log)
+        return 0
+    Exporter(options, client, log).publish_once(read_status(given["socket"]))
+    client.close()
+    click.echo(f"published the NodeResourceTopology of {options.node_name}")
+    return 0
+
+
+def _status_or_machine(socket: str) -> "Status":
+    """What the agent says; without one, this machine with nothing promised."""
+    from nri_plugin.app.status_client import read_status
+    from nri_plugin.app.status_rows import Status
+    from nri_plugin.cpuset import CPUSet
+    from nri_plugin.host.sysfs import discover
+    from nri_plugin.options import Node, Options
+    from nri_plugin.state import State
+
+    try:
+        return read_status(socket)
+    except HostError as error:
+        click.echo(f"nri-pin: this machine as it is, without reservations and promises: {error}", err=True)
+        return Status(Node(discover("/"), Options(), CPUSet()), State())
+
+
+def _object(node_name: str, status: "Status") -> dict[str, Any]:
+    from nri_plugin.kube.noderesourcetopology import to_object
+    from nri_plugin.kube.publication import published
+
+    return to_object(published(node_name, status.node, status.state))
+
+
+def _text(obj: dict[str, Any], form: str) -> str:
+    if form == "json":
+        return json.dumps(obj, indent=2)
+    import yaml
+
+    text: str = yaml.safe_dump(obj, sort_keys=False, allow_unicode=True)
+    return text.rstrip("\n")

@@ -1,0 +1,163 @@
+"""The exporter between an agent's socket and an API server, both real as far as it can tell."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nri_plugin.app.exporter import Exporter, ExportOptions
+from nri_plugin.app.status_client import read_status
+from nri_plugin.app.status_rows import Status
+from nri_plugin.app.status_socket import StatusFeed, StatusSocket
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import HostError, NriPinError
+from nri_plugin.kube.api_client import KubeClient
+from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES as NRTS
+from nri_plugin.options import Node, Options
+from nri_plugin.state import Allocation, State
+from tests.builders import machine
+from tests.kube_api_exchanges import crd
+from tests.kube_api_server import KubeAPI
+
+PATIENCE_S = 30.0
+LOG = logging.getLogger("exporter under test")
+
+
+class Agent:
+    """An agent as far as its socket shows it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node = Node(machine(), Options(), CPUSet.parse("0"))
+        self.state = State()
+        self.feed = StatusFeed()
+        self.path = folder / "agent.sock"
+        self.socket = StatusSocket(self.path, lambda: (self.node, self.state), self.feed)
+
+    def close(self) -> None:
+        if self.path.exists():
+            self.socket.close()
+
+    def promises(self, cpus: str) -> None:
+        self.state = State(allocations={"u/app": Allocation(CPUSet.parse(cpus))})
+        self.feed.wake()
+
+
+@pytest.fixture
+def api() -> Iterator[KubeAPI]:
+    server = KubeAPI([crd()])
+    server.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {}})
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    made = Agent(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(api: KubeAPI, tmp_path: Path) -> Iterator[KubeClient]:
+    connected = KubeClient.connected(str(api.kubeconfig(tmp_path)))
+    yield connected
+    connected.close()
+
+
+@pytest.fixture
+def exporter(client: KubeClient, tmp_path: Path) -> Exporter:
+    return Exporter(ExportOptions("n1", str(tmp_path / "agent.sock"), pause_s=0.0), client, LOG)
+
+
+@pytest.fixture
+def running(api: KubeAPI, agent: Agent, exporter: Exporter) -> Iterator[Exporter]:
+    thread = threading.Thread(target=exporter.run)
+    thread.start()
+    yield exporter
+    exporter.stop()
+    thread.join(PATIENCE_S)
+    agent.close()
+    api.end_watches()
+    for one in (thread, *exporter.threads):
+        one.join(PATIENCE_S)
+        assert not one.is_alive()
+
+
+def stored(api: KubeAPI) -> dict[str, Any]:
+    return api.store.objects.get((NRTS.group, NRTS.plural, "", "n1"), {})
+
+
+def available(obj: dict[str, Any]) -> list[str]:
+    return [zone["resources"][0]["available"] for zone in obj.get("zones", ())]
+
+
+def wait_for(api: KubeAPI, figures: list[str]) -> None:
+    with api.store.changed:
+        assert api.store.changed.wait_for(lambda: available(stored(api)) == figures, PATIENCE_S), stored(api)
+
+
+def test_promises_are_published_as_they_are_made(running: Exporter, api: KubeAPI, agent: Agent) -> None:
+    wait_for(api, ["7", "8"])
+    agent.promises("2-5,8")
+    wait_for(api, ["3", "7"])
+
+
+def test_the_node_owns_the_object(running: Exporter, api: KubeAPI) -> None:
+    wait_for(api, ["7", "8"])
+    (owner,) = stored(api)["metadata"]["ownerReferences"]
+    uid = api.store.objects["", "nodes", "", "n1"]["metadata"]["uid"]
+    assert owner == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid}
+
+
+def test_an_object_that_somebody_deletes_is_made_again(
+    running: Exporter, api: KubeAPI, tmp_path: Path
+) -> None:
+    wait_for(api, ["7", "8"])
+    api.wait_for_watches(1)
+    other = KubeClient.connected(str(api.kubeconfig(tmp_path)))
+    other.delete(NRTS, "n1")
+    wait_for(api, ["7", "8"])
+    other.close()
+
+
+def test_a_status_without_news_is_not_sent(api: KubeAPI, agent: Agent, exporter: Exporter) -> None:
+    for _ in range(3):
+        exporter.step(read_status(str(agent.path)))
+    assert sum(asked.method == "PATCH" for asked in api.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("trouble", "advice"),
+    [
+        ("no kind", r"does not know NodeResourceTopology yet; kubectl apply -f deploy/crd\.yaml"),
+        ("forbidden", r"kubectl apply -f deploy/export-rbac\.yaml"),
+        ("other exporter", "them already publishes the NodeResourceTopology of n1; .* --take-over"),
+    ],
+)
+def test_what_stands_in_the_way_is_said_with_what_to_do(
+    api: KubeAPI, agent: Agent, exporter: Exporter, client: KubeClient, trouble: str, advice: str
+) -> None:
+    status = read_status(str(agent.path))
+    theirs = exporter.object_of(status) | {"zones": []}
+    if trouble == "no kind":
+        api.kinds.pop()
+    elif trouble == "forbidden":
+        api.behaviour.fail_next.append((403, {}))
+    else:
+        client.apply(NRTS, theirs, "them", force=True)
+    with pytest.raises(NriPinError, match=advice):
+        exporter.publish_once(status)
+
+
+def test_an_agent_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="no such file or directory; is the agent running"):
+        read_status(str(tmp_path / "agent.sock"))
+
+
+def test_what_the_agent_says_is_read_once(agent: Agent) -> None:
+    agent.promises("3")
+    assert isinstance(read_status(str(agent.path)), Status)
+    assert read_status(str(agent.path)).state == agent.state
