@@ -10,7 +10,7 @@ from nri_plugin import bits
 from nri_plugin.errors import AdmissionError, InsufficientMemoryError
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.policy.budget import Budget, BudgetSpentError
-from nri_plugin.policy.family_search import lowest_member
+from nri_plugin.policy.family_search import lowest_member, roomiest
 from nri_plugin.policy.hints import Family, Hint
 from nri_plugin.policy.memory_hints import is_barred, memory_hints
 from nri_plugin.policy.memory_reuse import NO_REUSE, Reuse
@@ -91,21 +91,23 @@ def _best(state: MemoryState, request: Mapping[str, int], reuse: Reuse, within: 
 
 
 def _lowest_of(family: Family, within: int) -> list[Hint]:
-    """The lowest member of the smallest size, and of the preferred size, that contains `within`."""
+    """The lowest member of the preferred size that contains `within`, else of the smallest.
+
+    Past the budget the one with most room, of the smallest size where that is a member.
+    """
     if within & ~family.nodes:
         return []
     grown = replace(family, required=family.required | within)
     budget = Budget()
     first = max(family.at_least, grown.required.bit_count())
-    sizes = [family.preferred_size, *range(first, family.nodes.bit_count() + 1)]
+    sizes = range(first, family.nodes.bit_count() + 1)
+    wanted = [family.preferred_size] if family.preferred_size >= first else []
     try:
-        for size in sizes:
-            mask = lowest_member(grown, size, budget) if size >= first else None
-            if mask is not None:
-                return [Hint(mask, size == family.preferred_size)]
+        lowest = (lowest_member(grown, size, budget) for size in (*wanted, *sizes))
+        mask = next(mask for mask in lowest if mask is not None)
     except BudgetSpentError:
-        pass
-    return [Hint(family.nodes, family.nodes.bit_count() == family.preferred_size)]
+        mask = next(mask for size in sizes if (mask := roomiest(grown, size)) in grown)
+    return [Hint(mask, mask.bit_count() == family.preferred_size)]
 
 
 def _free(state: MemoryState, resource: str, nodes: int) -> int:

@@ -4,6 +4,7 @@ import pytest
 
 from nri_plugin.errors import AdmissionError, InsufficientMemoryError
 from nri_plugin.nodemask import NodeMask
+from nri_plugin.policy import budget
 from nri_plugin.policy.memory_assignment import allocate_memory
 from nri_plugin.policy.memory_state import MemoryMachine, memory_state
 from nri_plugin.policy.merge import MergedHint
@@ -111,3 +112,27 @@ def test_on_64_nodes_the_lowest_nodes_that_hold_it_are_chosen():
     assert allocate_memory(used, {"memory": 25}, hint(None)).nodes == NodeMask(0b1110)
     with pytest.raises(InsufficientMemoryError, match="641 wanted"):
         allocate_memory(wide, {"memory": 641}, hint(None))
+
+
+def on_many(amounts, size, given, **changes):
+    allocatable = {"memory": dict(enumerate(amounts))}
+    state = memory_state(MemoryMachine(tuple(range(len(amounts))), allocatable, {}, allocatable))
+    return allocate_memory(state, {"memory": size}, hint(given, **changes)).nodes.mask
+
+
+def test_beyond_eight_nodes_too_few_nodes_become_the_lowest_that_hold_it():
+    assert on_many([5] * 10, 12, 0b1000) == 0b1011
+    assert on_many([5] * 8 + [10, 10], 15, 0b1000) == 1 << 8 | 0b1000
+
+
+def test_past_the_budget_the_nodes_with_most_room_are_added(monkeypatch):
+    monkeypatch.setattr(budget, "STEP_BUDGET", 0)
+    assert on_many([5] * 8 + [10, 6], 12, 0b1000) == 1 << 8 | 0b1000
+    assert on_many([5] * 8 + [6, 6], 12, 0b1000) == 1 << 8 | 1 << 9 | 0b1000
+
+
+def test_beyond_eight_nodes_memory_in_other_use_is_no_part_of_a_wider_set():
+    amounts = {"memory": dict.fromkeys(range(10), 5)}
+    state = memory_state(MemoryMachine(tuple(range(10)), amounts, {}, amounts), [[block(0b1000, 1)]])
+    with pytest.raises(AdmissionError):
+        allocate_memory(state, {"memory": 12}, hint(0b1000))
