@@ -256,7 +256,8 @@ def adopted(
 ) -> State | None:
     """The state in which a container that already exists keeps the `cpus` and `mems` it has.
 
-    None when it should have exclusive CPUs and those it has are too few, too many, or not free.
+    None when it should have exclusive CPUs and those it has are too few, too many, not free, or the last
+    of the shared pool.
     """
     if request.key in state.allocations:
         return state
@@ -266,6 +267,8 @@ def adopted(
         return None
     memory = memory_request(node, request) if mems <= node.topology.nodes_with_memory else {}
     if count and (len(cpus) != count or not cpus <= state.available(node)):
+        return None
+    if count and node.topology.online - state.exclusive <= cpus:
         return None
     blocks = tuple(MemoryBlock(mems, resource, size) for resource, size in memory.items() if mems)
     if not count and not blocks:

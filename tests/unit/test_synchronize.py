@@ -6,7 +6,7 @@ from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, ContainerState, Pod
 from nri_plugin.options import Effect, MemoryManagerPolicy, Node, TopologyManagerPolicy
 from nri_plugin.state import MemoryBlock, Phase, State
-from tests.builders import GIB, container, cpus, node, nodes, pod
+from tests.builders import GIB, container, cpus, machine, node, nodes, pod
 
 EMPTY = State()
 
@@ -163,3 +163,17 @@ def test_a_running_container_whose_pod_the_runtime_does_not_list_keeps_its_promi
     assert after.exclusive == cpus("2-3")
     assert after.containers["p1-c-0"].phase is Phase.RUNNING
     assert decide(on, after, nri.Synchronize((), ())).state == EMPTY
+
+
+def test_the_last_cpus_of_the_shared_pool_are_not_adopted_either() -> None:
+    small = machine(nodes=1, cores=2)
+    first = listed(node(small, reserved="2-3"), EMPTY, (pod("a"), container(pod("a"), cpu=2, cpus="0-1")))
+    on = node(small, reserved="0-1")
+    pairs = [
+        (pod("a"), container(pod("a"), cpu=2, cpus="0-1")),
+        (pod("b"), container(pod("b"), cpu=2, cpus="2-3")),
+    ]
+    state = listed(on, first.state, *pairs).state
+    assert state.exclusive == cpus("0-1")
+    assert "the last CPUs of the shared pool" in state.containers["b-c-0"].unplaced
+    assert state.violations(on) == []
