@@ -111,6 +111,13 @@ class Weight(click.ParamType[tuple[str, int]]):
     help="Stop counting a running pod after this, whatever its node says.",
 )
 @click.option(
+    "--guess-seconds",
+    type=click.FloatRange(0, 60),
+    default=1,
+    show_default=True,
+    help="Count a pod on its one best node for so long before its binding is seen; 0 never.",
+)
+@click.option(
     "--sidecars/--no-sidecars",
     default=True,
     show_default=True,
@@ -188,7 +195,7 @@ def options_of(given: dict[str, Any]) -> Any:
         address=given["listen"],
         scoring=scoring,
         scale=ScoreScale(given["scores"]),
-        accounting=Accounting(given["accounting"], given["charge_seconds"]),
+        accounting=Accounting(given["accounting"], given["charge_seconds"], given["guess_seconds"]),
         sidecars_stay=given["sidecars"],
         offers_bind=given["offers_bind"],
         sends_to_numa_node=given["numa_annotation"],

@@ -77,6 +77,7 @@ class NodeLedger:
             known = Resident(pod, self.came, is_charged, numa_id)
             self.residents[pod.key] = known
         known.pod = pod
+        known.numa_id = known.numa_id if numa_id is None else numa_id
         if is_running and known.running_since_s is None:
             known.running_since_s = now_s
         return known.is_charged

@@ -62,7 +62,7 @@ class Cluster:
         return self._answered("codes", nodes, pod, self._ask_codes).astype(np.int32)
 
     def scores(self, nodes: Sequence[str], pod: PodDemand) -> Scores:
-        """Per node 0..100, as `scores.score` says; 0 where what is known is stale."""
+        """Per node 0..100, as `scores.score` says."""
         if not pod.is_guaranteed:
             return np.full(len(nodes), MAX_SCORE, np.int64)
         return self._answered("scores", nodes, pod, self._ask_scores)
@@ -72,7 +72,7 @@ class Cluster:
 
     def _ask_scores(self, batch: Batch, pod: PodDemand) -> Column:
         found = np.zeros(len(batch), np.int64)
-        known = np.flatnonzero(batch.has_nrt & batch.is_fresh)
+        known = np.flatnonzero(batch.has_nrt)
         if not len(known):
             return found
         part, how = batch.take(known), self._scoring

@@ -16,19 +16,16 @@ from nri_plugin.kube.pod_demand import PodDemand, is_host_level
 PASS = 0
 POD = -1
 """The pod as a whole does not fit; a container that does not is told by its place, from 1."""
-STALE = -2
-"""What the node tells is not to be decided by."""
 
 Codes = NDArray[np.int32]
 
 
 def codes(batch: Batch, pod: PodDemand, *, sidecars_stay: bool = False) -> Codes:
-    """Per row PASS, STALE, POD, or the place of the first container that does not fit, from 1."""
+    """Per row PASS, POD, or the place of the first container that does not fit, from 1."""
     found = np.zeros(len(batch), np.int32)
     if needs_no_filter(pod):
         return found
-    found[~batch.is_fresh] = STALE
-    filtered = batch.has_nrt & batch.is_single & batch.is_fresh
+    filtered = batch.has_nrt & batch.is_single
     for rows, judge in (
         (np.flatnonzero(filtered & batch.is_pod_scope), _pod_codes),
         (np.flatnonzero(filtered & ~batch.is_pod_scope), _container_codes),

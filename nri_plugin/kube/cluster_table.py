@@ -33,12 +33,10 @@ class NodeRow:
     Attributes:
         how: the node's policy.
         zones: its NUMA nodes, less the charges.
-        is_fresh: False when nothing may be decided by it.
     """
 
     how: NodePolicy
     zones: Zones
-    is_fresh: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class Batch:
         available: by resource name, row and position; 0 where not listed.
         listed: where a zone lists the resource.
         ids: by row and position, `NO_ID` where there is no zone.
-        is_single, is_pod_scope, prefers_closest, has_nrt, is_fresh: by row.
+        is_single, is_pod_scope, prefers_closest, has_nrt: by row.
         max_numa_nodes: by row.
         cost_index: by row, into `ClusterTable.costs`.
     """
@@ -61,7 +59,6 @@ class Batch:
     is_pod_scope: Flags
     prefers_closest: Flags
     has_nrt: Flags
-    is_fresh: Flags
     max_numa_nodes: Amounts
     cost_index: Rows
 
@@ -88,7 +85,6 @@ _PER_ROW = (
     "is_pod_scope",
     "prefers_closest",
     "has_nrt",
-    "is_fresh",
     "max_numa_nodes",
     "cost_index",
 )
@@ -114,7 +110,6 @@ class ClusterTable:
             "is_pod_scope": np.zeros(self._size, np.bool_),
             "prefers_closest": np.zeros(self._size, np.bool_),
             "has_nrt": np.zeros(self._size, np.bool_),
-            "is_fresh": np.ones(self._size, np.bool_),
             "max_numa_nodes": np.full(self._size, 8, np.int64),
             "cost_index": np.zeros(self._size, np.intp),
         }
@@ -178,7 +173,6 @@ class ClusterTable:
         self._per_row["ids"][row] = NO_ID
         self._per_row["has_nrt"][row] = False
         self._per_row["is_single"][row] = False
-        self._per_row["is_fresh"][row] = True
 
     def _fill(self, row: int, content: NodeRow) -> None:
         zones, how = content.zones, content.how
@@ -194,7 +188,6 @@ class ClusterTable:
             "is_pod_scope": how.is_pod_scope,
             "prefers_closest": how.prefers_closest,
             "has_nrt": True,
-            "is_fresh": content.is_fresh,
             "max_numa_nodes": how.max_numa_nodes,
             "cost_index": self._cost_index(cost_table(zones)),
         }
@@ -231,4 +224,4 @@ class ClusterTable:
         return grown
 
 
-_BLANK = {"is_fresh": 1, "max_numa_nodes": 8}
+_BLANK = {"max_numa_nodes": 8}

@@ -14,7 +14,7 @@ import numpy as np
 
 from nri_plugin.errors import KubeObjectError, NriPinError
 from nri_plugin.kube import extender_forms as forms
-from nri_plugin.kube.cluster_filter import PASS, POD, STALE
+from nri_plugin.kube.cluster_filter import PASS, POD
 from nri_plugin.kube.extender_cache import ExtenderCache
 from nri_plugin.kube.noderesourcetopology import format_amount
 from nri_plugin.kube.numa_zones import fitting
@@ -78,6 +78,7 @@ class Extender:
             return forms.filter_error(str(error))
         self._remember(pod)
         self.cache.expire()
+        self.cache.forget_guess(pod)
         codes = self.cache.cluster.codes(args.names, pod)
         is_in = (codes == PASS).tolist()
         texts = {int(code): reason(pod, int(code)) for code in np.unique(codes) if code != PASS}
@@ -94,6 +95,7 @@ class Extender:
         pod = pod_demand(args.pod)
         self.cache.expire()
         scores = self.cache.cluster.scores(args.names, pod)
+        self._guess(pod, args.names, scores.tolist())
         values = scores.tolist() if self._scale is ScoreScale.RAW else ranks(scores.tolist())
         return forms.priorities(args.names, values)
 
@@ -127,9 +129,16 @@ class Extender:
         if known is None:
             return None, {}
         pod = replace(known, node=args.node, phase="Pending")
+        self.cache.forget_guess(pod)
         numa_id = self._numa_id(pod) if self._sends else None
         self.cache.promise(pod, numa_id)
         return pod, {} if numa_id is None else {ANNOTATION_NUMA_NODE: str(numa_id)}
+
+    def _guess(self, pod: PodDemand, names: Sequence[str], scores: Sequence[int]) -> None:
+        """Count the pod on the one best node: pods asked about before its binding is seen shall find it there."""
+        best = max(scores, default=0)
+        if scores.count(best) == 1 and len(names) > 1:
+            self.cache.guess(replace(pod, node=names[scores.index(best)], phase="Pending"))
 
     def _numa_id(self, pod: PodDemand) -> int | None:
         """The NUMA node of lowest id that holds the whole pod; None when none does or none matters."""
@@ -157,10 +166,6 @@ def ranks(scores: Sequence[int]) -> list[int]:
 
 def reason(pod: PodDemand, code: int) -> str:
     """Why a node is out, for the pod's events."""
-    if code == STALE:
-        return (
-            "what the node tells of its NUMA nodes is out of date; it is asked again when the node says more"
-        )
     if code == POD:
         return f"no NUMA node has available what the pod asks for: {_amounts(pod.effective_with_sidecars)}"
     container = pod.containers[code - 1]

@@ -30,10 +30,12 @@ class Accounting:
     Attributes:
         is_on: whether pods are charged at all.
         charge_s: how long a running pod stays charged when nothing tells that its node accounts for it.
+        guess_s: how long a pod counts on the node it will most likely get, before its binding is seen.
     """
 
     is_on: bool = True
     charge_s: float = 60.0
+    guess_s: float = 1.0
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class ExtenderCache:
         self._accounting, self._clock = accounting, clock
         self._ledgers: dict[str, NodeLedger] = {}
         self._node_by_pod: dict[str, str] = {}
+        self._guess_until_s: dict[str, tuple[float, PodDemand]] = {}
         self._next_expiry_s = 0.0
 
     def on_nrt(self, obj: Object) -> None:
@@ -116,7 +119,7 @@ class ExtenderCache:
         told = list(objects)
         for obj in told:
             self.on_pod(obj)
-        keys = {_key_of(obj) for obj in told}
+        keys = {_key_of(obj) for obj in told} | self._guess_until_s.keys()
         for key in [key for key in self._node_by_pod if key not in keys]:
             self._let_go_of(key)
         self.on_synced("pods")
@@ -136,6 +139,7 @@ class ExtenderCache:
         if not self._accounting.is_on:
             return
         key = pod.key
+        self._guess_until_s.pop(key, None)
         before = self._node_by_pod.get(key)
         if before is not None and before != pod.node:
             self._let_go(replace(pod, node=before))
@@ -145,6 +149,17 @@ class ExtenderCache:
         if ledger.arrived(pod, self._clock(), is_old=is_old, numa_id=numa_id):
             self._refresh(pod.node, ledger)
 
+    def guess(self, pod: PodDemand) -> None:
+        """A pod that is not bound yet will most likely get `pod.node`; the guess ends soon or with its binding."""
+        if self._accounting.is_on and self._accounting.guess_s and pod.key not in self._node_by_pod:
+            self.promise(pod)
+            self._guess_until_s[pod.key] = (self._clock() + self._accounting.guess_s, pod)
+
+    def forget_guess(self, pod: PodDemand) -> None:
+        """The pod is asked about again: it must not stand in its own way."""
+        if self._guess_until_s.pop(pod.key, None) is not None:
+            self._let_go(pod)
+
     def take_back(self, pod: PodDemand) -> None:
         """A promise that came to nothing: the binding failed."""
         self._let_go(pod)
@@ -152,6 +167,9 @@ class ExtenderCache:
     def expire(self) -> None:
         """End charges that have lasted too long; cheap to call often."""
         now = self._clock()
+        for until_s, pod in list(self._guess_until_s.values()):
+            if until_s <= now:
+                self.forget_guess(pod)
         if now < self._next_expiry_s:
             return
         self._next_expiry_s = now + 1.0

@@ -35,7 +35,7 @@ def cluster_of(nodes, scoring, *, sidecars_stay):
 
 
 @given(st.lists(st.none() | topologies(), max_size=6), pods(), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_the_filter_of_a_cluster_is_the_filter_of_each_node(nodes, asked, sidecars_stay):
     cluster, names = cluster_of(nodes, Scoring(), sidecars_stay=sidecars_stay)
     found = [refusal(asked, one, sidecars_stay=sidecars_stay) for one in nodes]
@@ -44,7 +44,7 @@ def test_the_filter_of_a_cluster_is_the_filter_of_each_node(nodes, asked, sideca
 
 
 @given(st.lists(st.none() | topologies(), max_size=6), pods(), SCORINGS)
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_the_scores_of_a_cluster_are_the_scores_of_each_node(nodes, asked, scoring):
     cluster, names = cluster_of(nodes, scoring, sidecars_stay=True)
     assert cluster.scores(names, asked).tolist() == [score(asked, one, scoring) for one in nodes]
@@ -84,7 +84,7 @@ def searches(draw):
 
 
 @given(searches())
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_the_search_finds_what_trying_all_sets_finds(asked):
     found, wanted = closest_set(*asked), least_numa.closest_set(*asked)
     assert (found and (found.positions, found.total)) == wanted

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from nri_plugin.cli import extender
+from nri_plugin.kube.extender_cache import Accounting
 from nri_plugin.kube.least_numa_nodes import DistanceBonus
 from nri_plugin.kube.scores import Strategy
 
@@ -31,13 +32,22 @@ def test_every_word_arrives(monkeypatch):
         monkeypatch,
         *("--listen", "[::1]:9", "--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a"),
         *("--strategy", "MostAllocated", "--weight", "cpu=2", "--weight", "a/b=3", "--scores", "raw"),
-        *("--distance-bonus", "prefer-closest-numa-nodes", "--no-accounting", "--charge-seconds", "5"),
+        *(
+            "--distance-bonus",
+            "prefer-closest-numa-nodes",
+            "--no-accounting",
+            "--charge-seconds",
+            "5",
+            "--guess-seconds",
+            "0",
+        ),
         *("--no-sidecars", "--bind", "--numa-annotation", "--max-body-mib", "2"),
     )
     assert made.address == ("::1", 9)
     assert (made.certificate, made.key, made.client_ca) == (Path("c"), Path("k"), Path("a"))
     assert made.scoring.weights == {"cpu": 2, "a/b": 3}
-    assert (made.scale.value, made.accounting.is_on, made.accounting.charge_s) == ("raw", False, 5)
+    assert made.scale.value == "raw"
+    assert made.accounting == Accounting(is_on=False, charge_s=5, guess_s=0)
     assert (made.sidecars_stay, made.offers_bind, made.sends_to_numa_node) == (False, True, True)
     assert made.limits.body_bytes == 2 << 20
 

@@ -1,11 +1,9 @@
 """A cluster that remembers its answers."""
 
 from nri_plugin.kube.cluster import SHAPES, Cluster
-from nri_plugin.kube.cluster_filter import PASS, POD, STALE
-from nri_plugin.kube.cluster_table import NodeRow
-from nri_plugin.kube.node_policy import node_policy
+from nri_plugin.kube.cluster_filter import PASS, POD
 from nri_plugin.kube.scores import Scoring
-from tests.kube_builders import container, node_row, pod, topology, zones_of
+from tests.kube_builders import container, node_row, pod, topology
 
 SMALL = topology("a", {0: {"cpu": "2", "memory": "1Gi"}})
 LARGE = topology("b", {0: {"cpu": "8", "memory": "1Gi"}, 1: {"cpu": "1", "memory": "1Gi"}}, scope="pod")
@@ -50,14 +48,6 @@ def test_names_that_are_only_asked_for_take_no_room():
     one = cluster(a=SMALL)
     one.codes([f"other-{n}" for n in range(1000)], ASKED)
     assert one.table.row_by_node.keys() == {"a"}
-
-
-def test_a_stale_node_is_out_for_pods_that_are_bound_to_numa_nodes_and_scores_nothing():
-    one = Cluster(Scoring())
-    one.put("a", NodeRow(node_policy(LARGE), zones_of(LARGE), is_fresh=False))
-    assert one.codes(["a"], ASKED).tolist() == [STALE]
-    assert one.scores(["a"], ASKED).tolist() == [0]
-    assert one.codes(["a"], pod(container())).tolist() == [PASS]
 
 
 def test_a_thousand_nodes_of_growing_width_keep_what_they_said():

@@ -74,6 +74,25 @@ def test_better_nodes_get_more():
     assert [row["Score"] for row in json.loads(raw.prioritize(asks("two", "none", "one")))] == [82, 0, 94]
 
 
+def test_pods_of_a_burst_find_each_other_on_the_best_node_before_their_bindings_are_seen():
+    far = {0: {"cpu": "4", "memory": "8Gi"}, 1: {"cpu": "4", "memory": "8Gi"}}
+    one = extender(nodes=[("best", {0: {"cpu": "6", "memory": "8Gi"}}), ("far", far)])
+    first, second = (pod_object(container(cpu="6", memory="1Gi"), name=name) for name in "ab")
+    for node in ("best", "far"):
+        one.cache.on_nrt(
+            {
+                **nrt_object(
+                    node, {"best": {0: {"cpu": "6", "memory": "8Gi"}}, "far": far}[node], policy="restricted"
+                )
+            }
+        )
+    one.prioritize(asks("best", "far", pod=first))
+    rows = json.loads(one.prioritize(asks("best", "far", pod=second)))
+    assert [row["Host"] for row in sorted(rows, key=lambda row: -row["Score"])] == ["far", "best"]
+    again = json.loads(one.filter(asks("best", "far", pod=first)))
+    assert again["NodeNames"] == ["best", "far"]
+
+
 def test_what_is_no_question_is_an_error_the_scheduler_sees():
     assert "kube-scheduler" in json.loads(extender().filter(b"{}"))["Error"]
     with pytest.raises(KubeObjectError):
@@ -111,6 +130,7 @@ def test_the_chosen_numa_node_is_written_and_charged_alone():
         asked["metadata"]["name"] = "p"
         asked["metadata"]["uid"] = name
         assert json.loads(one.filter(asks("big", pod=asked)))["NodeNames"] == ["big"]
+        one.prioritize(asks("big", "small", pod=asked))
         one.bind(binds("big", uid=name), threading.Lock())
     assert [made[4] for made in bindings.made] == [{"nri-pin/numa-node": "0"}, {"nri-pin/numa-node": "1"}]
 

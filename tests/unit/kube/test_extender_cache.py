@@ -125,6 +125,51 @@ def test_a_pod_that_moves_is_charged_where_it_is():
     assert not fits(made, "8", "m")
 
 
+def demand(name="a", cpu="6"):
+    return pod(container(cpu=cpu, memory="1Gi"), name=name, node="n", phase="Pending")
+
+
+def test_a_guess_counts_until_it_is_too_old():
+    made, clock = cache()
+    made.guess(demand())
+    assert not fits(made, "8")
+    clock.now = 1.0
+    made.expire()
+    assert fits(made, "8")
+    assert made.charged_pods() == 0
+
+
+def test_a_guess_that_came_true_stays_and_one_that_did_not_ends_with_the_binding():
+    made, clock = cache()
+    made.on_nrt(nrt_object("m", EIGHT))
+    made.guess(demand("a"))
+    made.guess(demand("b", "1"))
+    made.on_pod(bound("a"))
+    made.on_pod(bound("b", node="m"))
+    clock.now = 5.0
+    made.expire()
+    assert (fits(made, "2"), fits(made, "3")) == (True, False)
+    assert not fits(made, "3", "m")
+
+
+def test_a_guess_does_not_move_a_bound_pod_nor_stand_in_its_own_way():
+    made, _ = cache()
+    made.on_pod(bound("a"))
+    made.guess(demand("a"))
+    made.forget_guess(demand("a"))
+    assert not fits(made, "8")
+    made.guess(demand("b", "2"))
+    made.forget_guess(demand("b", "2"))
+    assert fits(made, "2")
+
+
+def test_a_list_of_pods_leaves_guesses():
+    made, _ = cache()
+    made.guess(demand())
+    made.on_pods_listed([])
+    assert not fits(made, "8")
+
+
 def test_two_thousand_nodes_that_come_and_go_leave_nothing():
     made, _ = cache()
     for number in range(2000):

@@ -24,6 +24,7 @@ AT_LEAST = {
     "topology_manager_misc": 70,
     "unit_cpu": 100,
     "unit_memory": 40,
+    "nrt/apiserver_exchanges": 40,
     "nrt/effective_request": 40,
     "nrt/exclusive_resources": 7,
     "nrt/filter": 130,

@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from nri_plugin.kube import least_numa_nodes, numa_zones
+from nri_plugin.kube.cluster import Cluster
+from nri_plugin.kube.cluster_filter import PASS
+from nri_plugin.kube.cluster_table import NodeRow
 from nri_plugin.kube.filter import refusal
 from nri_plugin.kube.node_policy import node_policy
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, from_object, parse_amount
@@ -74,11 +77,26 @@ def with_any_id(
     return judged
 
 
+def cluster_of(topology: NodeResourceTopology | None, scoring: Scoring) -> Cluster:
+    """A cluster of one node, as the extender asks it."""
+    cluster = Cluster(scoring, sidecars_stay=False)
+    if topology is not None:
+        cluster.put("n", NodeRow(node_policy(topology), numa_zones.numa_zones(topology)))
+    return cluster
+
+
+def column_code(pod: PodDemand, topology: NodeResourceTopology | None) -> int:
+    return int(cluster_of(topology, Scoring()).codes(["n"], pod)[0])
+
+
 @each
 def judge_filter(case: Case) -> Judged:
     pod, allocatable = pod_of(case), amounts(case["nodeAllocatable"])
 
-    def ours(topology: NodeResourceTopology | None, pod=pod, allocatable=allocatable) -> Case:
+    def ours(topology: NodeResourceTopology | None) -> Case:
+        in_columns = column_code(pod, topology)
+        if (refusal(pod, topology) is None) != (in_columns == PASS):
+            return {"verdict": f"the columns say {in_columns}"}
         found = refusal(pod, topology, allocatable)
         return {"verdict": "reject", "what": found.what} if found else {"verdict": "pass"}
 
@@ -90,11 +108,13 @@ def judge_score(case: Case) -> Judged:
     strategy = case["strategy"]
     scoring = Scoring(Strategy(strategy["type"]), strategy["weights"] or {})
     pod = pod_of(case)
-    return with_any_id(
-        case,
-        case["expect"]["score"],
-        lambda topology, pod=pod, scoring=scoring: score(pod, topology, scoring),
-    )
+
+    def ours(topology: NodeResourceTopology | None) -> object:
+        alone = score(pod, topology, scoring)
+        in_columns = int(cluster_of(topology, scoring).scores(["n"], pod)[0])
+        return alone if alone == in_columns else f"{alone}, but {in_columns} in columns"
+
+    return with_any_id(case, case["expect"]["score"], ours)
 
 
 @each
