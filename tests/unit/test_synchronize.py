@@ -176,4 +176,4 @@ def test_the_last_cpus_of_the_shared_pool_are_not_adopted_either() -> None:
     state = listed(on, first.state, *pairs).state
     assert state.exclusive == cpus("0-1")
     assert "the last CPUs of the shared pool" in state.containers["b-c-0"].unplaced
-    assert state.violations(on) == []
+    assert state.shared_pool(on) == cpus("2-3")
