@@ -56,7 +56,7 @@ def _can_matter(need: Need, nodes: int, common: int, size: int) -> bool:
     """Whether leaving out all but `size` nodes could break the need."""
     largest = sorted((need.capped(node) for node in bits.iterate(common)), reverse=True)
     left_out = sum(largest[: common.bit_count() - size])
-    return need.amount > 0 and _all_of(need, nodes) - left_out < need.amount
+    return _all_of(need, nodes) - left_out < need.amount
 
 
 def _all_of(need: Need, nodes: int) -> int:

@@ -33,6 +33,16 @@ def test_a_need_that_any_nodes_of_that_size_meet_is_no_limit():
     assert limits_of(FOUR, 1, [family(0, 0, 0, 0, 0)]) == []
 
 
+def test_nodes_that_not_all_can_use_are_never_left():
+    assert limits_of(0b0011, 1, [family(3, 4, 0, 2, 1)]) == []
+    (limit,) = limits_of(0b0011, 1, [family(4, 4, 0, 2, 1)])
+    assert limit == Limit(3, ({0: 4, 1: 0},))
+
+
+def test_one_limit_of_several_families_is_its_own_sum():
+    assert len(limits_of(FOUR, 1, [family(5, 4, 3, 2, 1), family(0)])) == 1
+
+
 def test_a_number_of_nodes_is_a_limit_too():
     (limit,) = limits_of(FOUR, 1, [family(0, at_least=2)])
     assert limit == Limit(2, ({0: 1, 1: 1, 2: 1, 3: 1},))
@@ -63,7 +73,7 @@ def test_each_node_must_be_left_by_somebody():
 
 
 def test_a_node_that_all_require_cannot_be_left():
-    assert not possible([0], family(1, 1, 1, 1, 1, required=0b1))
+    assert possible([0], family(1, 1, 1, 1, 1, required=0b1)) is False
 
 
 def test_what_costs_a_family_nothing_can_always_be_left():
@@ -73,7 +83,20 @@ def test_what_costs_a_family_nothing_can_always_be_left():
 def test_dealing_turns_back_where_it_went_wrong():
     big, small = family(7, 5, 5, 2, 2), family(9, 5, 5, 2, 2)
     assert possible([0, 2, 3], big, small)
-    assert not possible([0, 1, 2, 3], big, small)
+    assert possible([0, 1, 2, 3], big, small) is False
+
+
+def test_the_dearest_node_is_dealt_first():
+    alike = Family((1 << 6) - 1, 0, (Need(12, dict(enumerate([4, 4, 6, 6, 1, 1]))),), 1)
+    families = [alike, alike]
+    limits = limits_of((1 << 6) - 1, 1, families)
+    assert [limit.spare for limit in limits[:2]] == [10, 10]
+    assert can_leave(range(4), families, limits, Budget(4)) is True
+
+
+def test_what_all_together_cannot_spare_is_seen_at_once():
+    tight = family(6, 4, 3, 2, 1)
+    assert possible([0, 1, 2], tight, tight, steps=1) is False
 
 
 def test_the_same_situation_is_not_tried_twice():

@@ -1,6 +1,7 @@
 """Sets that several families prefer alike."""
 
 from nri_plugin.policy.budget import Budget
+from nri_plugin.policy.distances import Distances
 from nri_plugin.policy.hints import Family, Need
 from nri_plugin.policy.order import Order
 from nri_plugin.policy.preferred import best_agreed
@@ -66,6 +67,21 @@ def test_the_size_that_another_family_prefers_is_kept():
     assert best(by_socket(10, 1, preferred_size=1), family(20)) == 0b11
     assert best(by_socket(10, 2, preferred_size=1), family(20)) == 0b101
     assert best(by_socket(10, 2, preferred_size=5), by_socket(10, 1, preferred_size=6)) is None
+
+
+def test_of_several_choices_of_sockets_the_closest_wins():
+    rows = {
+        a: {b: far + (a != b and min(a, b) < 8) for b, far in of.items()} for a, of in ring().rows.items()
+    }
+    apart = by_socket(20, 1, preferred_size=1)
+    assert best(apart) == 0b11
+    assert best(apart, order=Order(Distances(rows))) == 1 << 8 | 1 << 9
+
+
+def test_where_the_mask_alone_decides_the_lowest_is_not_looked_at_again():
+    budget = Budget(14)
+    assert best_agreed([family(20)], Order(), budget) == 0b11
+    assert not budget.is_spent
 
 
 def test_all_sockets_wanted_must_be_touched():
