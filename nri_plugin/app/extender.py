@@ -124,7 +124,13 @@ class ExtenderProcess:
         with self._lock:
             counters, charged = self._cache.counters, self._cache.charged_pods()
             nodes = len(self._cache.cluster.table.row_by_node)
+        certificates = self.server.certificates
         lines = [
+            (
+                "nri_pin_extender_certificate_stale",
+                "gauge",
+                int(bool(certificates and certificates.is_stale)),
+            ),
             ("nri_pin_extender_nodes", "gauge", nodes),
             ("nri_pin_extender_charged_pods", "gauge", charged),
             ("nri_pin_extender_expired_charges_total", "counter", counters.expired_charges),

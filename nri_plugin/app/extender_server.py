@@ -83,6 +83,11 @@ class Certificates:
                 self._seen = state
         return self._context
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether the files have changed and could not be used."""
+        return self._state() != self._seen
+
     def _state(self) -> list[tuple[int, int] | None]:
         return [_identity(path) for path in self._files]
 
@@ -131,7 +136,8 @@ class ExtenderServer(ThreadingHTTPServer):
         self._busy = 0
         self._change = threading.Condition()
         host, port = address
-        self.address_family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
+        is_any = not host and socket.has_dualstack_ipv6()
+        self.address_family = socket.AF_INET6 if ":" in host or is_any else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:

@@ -105,6 +105,15 @@ def test_stopping_lets_the_question_that_is_being_answered_be_answered(serve):
     assert got == [(200, b"1")]
 
 
+def test_without_a_host_it_listens_on_every_address_the_machine_has(monkeypatch):
+    for has_six in (True, False):
+        monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda has_six=has_six: has_six)
+        server = ExtenderServer(("", 0), ROUTES)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        assert ask(server, "GET", "/healthz") == (200, b"ok\n")
+        server.stop(1.0)
+
+
 def test_an_address_in_use_is_refused(serve):
     with pytest.raises(ConfigError, match="cannot listen"):
         ExtenderServer(("127.0.0.1", serve().server_port), ROUTES)
@@ -136,11 +145,13 @@ def made_certificate(folder, name):
 @needs_openssl
 def test_a_renewed_certificate_is_used_for_the_next_connection_and_a_broken_one_is_not(serve, tmp_path):
     certificate, key = made_certificate(tmp_path, "first")
-    server = serve(certificates=Certificates(certificate, key))
+    certificates = Certificates(certificate, key)
+    server = serve(certificates=certificates)
     first = ssl.create_default_context(cafile=str(certificate))
     assert ask(server, "GET", "/healthz", context=first) == (200, b"ok\n")
     key.write_text("half a ke")
     assert ask(server, "GET", "/healthz", context=first)[0] == 200
+    assert certificates.is_stale
     other, other_key = made_certificate(tmp_path, "second")
     other_key.replace(key)
     other.replace(certificate)
@@ -148,6 +159,7 @@ def test_a_renewed_certificate_is_used_for_the_next_connection_and_a_broken_one_
         ask(server, "GET", "/healthz", context=first)
     second = ssl.create_default_context(cafile=str(certificate))
     assert ask(server, "GET", "/healthz", context=second)[0] == 200
+    assert not certificates.is_stale
 
 
 @needs_openssl
