@@ -42,9 +42,8 @@ class Apart:
         Raises:
             BudgetSpentError: the chooser's budget ran out.
         """
-        if all(self._ways):
-            uses = (0,) * len(self._chooser.limits)
-            self._decide(0, self._chooser.count, Way(0, uses), [0] * len(self._ways))
+        uses = (0,) * len(self._chooser.limits)
+        self._decide(0, self._chooser.count, Way(0, uses), [0] * len(self._ways))
 
     def _decide(self, place: int, left: int, so_far: Way, dearer: Sequence[int]) -> None:
         """Decide on the clusters from `place` on; each of their nodes costs `dearer` beside its own cost."""

@@ -81,8 +81,9 @@ def test_more_nodes_than_there_are_cannot_be_taken():
     assert found(machine, items([0, 1]), 3) is None
 
 
-def test_clusters_of_which_nothing_can_be_done_end_the_search():
-    machine = MACHINES["ring of sockets"]
+@pytest.mark.parametrize("each", [3, 8])
+def test_a_cluster_of_which_nothing_can_be_done_ends_the_search(each):
+    machine = ring(5, each)
     nothing = items(machine.rows, dict.fromkeys(machine.rows, 50))
     assert found(machine, nothing, 2, (10,)) is None
 
