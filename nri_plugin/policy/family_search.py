@@ -12,6 +12,7 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod
+from operator import sub
 
 from nri_plugin import bits
 from nri_plugin.policy.budget import Budget, BudgetSpentError
@@ -106,16 +107,28 @@ class _Search:
 
     def lowest(self, upto: int, size: int, left: tuple[int, ...], mask: int) -> int | None:
         """`mask` with the lowest `size` of the first `upto` nodes that meet what is `left`."""
-        self.budget.step()
-        if not self.can(upto, size, left):
-            return None
-        if not size:
-            return mask if self.accept is None or self.accept(mask) else None
-        without = self.lowest(upto - 1, size, left, mask)
-        if without is not None:
-            return without
-        rest = tuple(need - amount for need, amount in zip(left, self.amounts[upto - 1], strict=True))
-        return self.lowest(upto - 1, size - 1, rest, mask | 1 << self.nodes[upto - 1])
+        open_ends = [(upto, size, left, mask)]
+        later: list[tuple[int, int, tuple[int, ...], int]] = []
+        while open_ends or later:
+            if not open_ends:
+                open_ends.append(self._put_in(*later.pop()))
+            upto, size, left, mask = open_ends.pop()
+            self.budget.step()
+            if not self.can(upto, size, left):
+                continue
+            if size:
+                later.append((upto, size, left, mask))
+                open_ends.append((upto - 1, size, left, mask))
+            elif self.accept is None or self.accept(mask):
+                return mask
+        return None
+
+    def _put_in(
+        self, upto: int, size: int, left: tuple[int, ...], mask: int
+    ) -> tuple[int, int, tuple[int, ...], int]:
+        """What is still to be done once the last of the first `upto` nodes is in."""
+        rest = tuple(map(sub, left, self.amounts[upto - 1]))
+        return upto - 1, size - 1, rest, mask | 1 << self.nodes[upto - 1]
 
     def can(self, upto: int, size: int, left: tuple[int, ...]) -> bool:
         """Whether `size` of the first `upto` nodes could meet what is left, each need on its own."""

@@ -94,29 +94,22 @@ def can_leave(
         return False
     costly = [sorted(of_node) for of_node in ways if all(map(any, of_node))]
     costly.sort(key=lambda of_node: -min(use[-1] for use in of_node))
-    return _Deal(costly, budget).goes_on(0, tuple(limit.spare for limit in limits))
+    return _are_dealt(costly, tuple(limit.spare for limit in limits), budget)
 
 
-class _Deal:
-    """Deals nodes out, the dearest first; a situation that failed once is not tried again."""
-
-    def __init__(self, ways: Sequence[Sequence[tuple[int, ...]]], budget: Budget) -> None:
-        self._ways = ways
-        self._budget = budget
-        self._failed: set[tuple[int, tuple[int, ...]]] = set()
-        least = [min(use[-1] for use in of_node) for of_node in ways]
-        self._least = list(accumulate(reversed(least), initial=0))[::-1]
-
-    def goes_on(self, place: int, left: tuple[int, ...]) -> bool:
-        """Whether the nodes from `place` on can be dealt out of what is `left`."""
-        if place == len(self._ways):
+def _are_dealt(ways: Sequence[Sequence[tuple[int, ...]]], spare: tuple[int, ...], budget: Budget) -> bool:
+    """Whether a way can be found for each node; what is left then is not looked at twice."""
+    least = [min(use[-1] for use in of_node) for of_node in ways]
+    rest = list(accumulate(reversed(least), initial=0))[::-1]
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    open_ends = [(0, spare)]
+    while open_ends:
+        place, left = open_ends.pop()
+        if place == len(ways):
             return True
-        self._budget.step()
-        if self._least[place] > left[-1] or (place, left) in self._failed:
-            return False
-        for use in self._ways[place]:
-            rest = tuple(map(sub, left, use))
-            if min(rest) >= 0 and self.goes_on(place + 1, rest):
-                return True
-        self._failed.add((place, left))
-        return False
+        budget.step()
+        if rest[place] <= left[-1] and (place, left) not in seen:
+            seen.add((place, left))
+            further = [tuple(map(sub, left, use)) for use in reversed(ways[place])]
+            open_ends += [(place + 1, after) for after in further if min(after) >= 0]
+    return False

@@ -19,6 +19,12 @@ def test_the_lowest_mask_of_a_size_is_found_among_64_nodes():
     assert lowest_member(family(20, {60: 10, 61: 1, 62: 10, 63: 10}), 2, Budget()) == 1 << 60 | 1 << 62
 
 
+def test_as_many_nodes_as_the_kernel_knows_can_be_searched():
+    many = range(1024)
+    each = Family(bits.from_ids(many), 0, (Need(30, dict.fromkeys(many, 10)),), 3)
+    assert lowest_member(each, 3, Budget()) == 0b111
+
+
 def test_required_nodes_are_part_of_it():
     assert lowest_member(family(20, required=1 << 40), 2, Budget()) == 1 << 40 | 1
     assert lowest_member(family(0, required=0b111), 2, Budget()) is None

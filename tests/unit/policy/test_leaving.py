@@ -113,3 +113,10 @@ def test_dealing_stops_when_the_budget_is_spent():
     tight = family(6, 4, 3, 2, 1)
     with pytest.raises(BudgetSpentError):
         possible([0, 1], tight, tight, steps=1)
+
+
+def test_as_many_nodes_as_the_kernel_knows_can_be_dealt_out():
+    nodes = range(1024)
+    alike = Family((1 << 1024) - 1, 0, (Need(2, dict.fromkeys(nodes, 1)),), 1)
+    limits = limits_of((1 << 1024) - 1, 1, [alike, alike])
+    assert can_leave(nodes, [alike, alike], limits, Budget(1_100))
