@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from nri_plugin.annotations import annotated
 from nri_plugin.decision import Decision, EffectiveCheck
 from nri_plugin.errors import AdmissionError, InsufficientCPUsError
 from nri_plugin.facts import InformedCreate
@@ -83,7 +84,9 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
     overruled = None
     try:
         request = replace(
-            container_request(pod, event.container), devices=known.devices, pod_devices=known.pod_devices
+            annotated(node.options, pod, container_request(pod, event.container)),
+            devices=known.devices,
+            pod_devices=known.pod_devices,
         )
         placed = place(node, state, pod, request)
         state, allocation, steps = placed.state, placed.allocation, placed.steps

@@ -67,6 +67,14 @@ class SMTAlignmentError(AdmissionError):
     reason = "SMTAlignmentError"
 
 
+class AnnotationError(AdmissionError):
+    """An annotation that is heard asks for something that cannot be; names the annotation."""
+
+    def __init__(self, key: str, detail: str) -> None:
+        super().__init__(f"annotation {key}: {detail}")
+        self.key = key
+
+
 class InsufficientCPUsError(AdmissionError):
     """Fewer CPUs are available than requested."""
 
@@ -162,6 +170,22 @@ class KubeAPIError(NriPinError):
         self.reason = reason
         self.causes = tuple(causes)
         self.retry_after_s = retry_after_s
+
+
+class KubeletError(NriPinError):
+    """The kubelet's PodResources API gave no answer.
+
+    Attributes:
+        is_unknown: it does not know the pod.
+        is_unsupported: it is too old for the question, or has it switched off.
+    """
+
+    def __init__(
+        self, path: str, detail: str, *, is_unknown: bool = False, is_unsupported: bool = False
+    ) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.is_unknown = is_unknown
+        self.is_unsupported = is_unsupported
 
 
 class InvariantError(NriPinError):

@@ -114,6 +114,7 @@ class Options:
         uncore_cache_rule: how caches are packed.
         uncore_cache_fit: first as the kubelet orders places, or the best of all choices.
         strict_uncore_cache: refuse what cannot stay in one uncore cache; with the best fit only.
+        annotation_namespaces: namespaces whose pods may ask for something by annotation.
         smt_odd_counts: what becomes of a number of CPUs that does not fill its last core.
         topology_tie_break: which of equally good NUMA node masks is taken.
         device_proportional_cpus: CPUs by NUMA node in proportion to the container's devices there.
@@ -135,6 +136,7 @@ class Options:
     uncore_cache_rule: UncoreCacheRule = UncoreCacheRule.KUBELET
     uncore_cache_fit: UncoreCacheFit = UncoreCacheFit.FIRST
     strict_uncore_cache: bool = False
+    annotation_namespaces: frozenset[str] = frozenset()
     smt_odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
     topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
     device_proportional_cpus: bool = False

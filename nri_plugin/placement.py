@@ -12,7 +12,7 @@ from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.errors import AdmissionError, InsufficientCPUsError, NotYetSupportedError
 from nri_plugin.hint_providers import Question, ask, memory_request, memory_state_of, tables_of
 from nri_plugin.nodemask import NO_NODES, NodeMask
-from nri_plugin.options import CPUManagerPolicy, Node, Options, TopologyManagerScope
+from nri_plugin.options import CPUManagerPolicy, Node, Options, SMTOddCounts, TopologyManagerScope
 from nri_plugin.policy.admission import admit
 from nri_plugin.policy.cpu_choice import take_cpus
 from nri_plugin.policy.cpu_policy import allocate_cpus
@@ -118,7 +118,11 @@ def _exclusive_count(node: Node, request: ContainerRequest) -> int:
             "the runtime cannot tell how many, so it gets no exclusive CPUs: set a CPU limit"
         )
     threads = tables_of(node).cpus_per_core
-    return whole_core_count(node.options.smt_odd_counts, request.exclusive_cpus, threads)
+    return whole_core_count(_odd_rule(node, request), request.exclusive_cpus, threads)
+
+
+def _odd_rule(node: Node, request: ContainerRequest) -> SMTOddCounts:
+    return request.smt_odd_counts or node.options.smt_odd_counts
 
 
 def _reusable(node: Node, state: State, pod: PodRecord, name: str) -> CPUSet:
@@ -159,11 +163,23 @@ def _admitted(
     if pod.affinity is not None:
         return state, _kept_hint(node, pod, pod.affinity, request), ("pod-scope-kept",)
     total = replace(pod_request(pod), devices=request.pod_devices or request.devices)
-    whole = pod.cpu_milli // 1000 if pod.qos is QOSClass.GUARANTEED else 0
-    hint = _merged(replace(question, request=total, exclusive_cpus=whole))
+    hint = _merged(replace(question, request=total, exclusive_cpus=_pod_count(node, pod)))
     affinity = hint.affinity or NO_NODES
     state = state.with_pod(replace(pod, affinity=affinity, affinity_preferred=hint.preferred))
     return state, hint, ("pod-scope", *_doubts(hint))
+
+
+def _pod_count(node: Node, pod: PodRecord) -> int:
+    """Exclusive CPUs of the whole pod, its last core too where cores are filled up.
+
+    Differs: how containers share the total is not known yet, so a pod of several with odd counts is
+        looked for too little room: its first container fixes the nodes, a later one may be refused.
+    """
+    whole = pod.cpu_milli // 1000 if pod.qos is QOSClass.GUARANTEED and pod.cpu_milli else 0
+    rounds_up = node.options.smt_odd_counts is SMTOddCounts.ROUND_UP
+    return (
+        whole_core_count(SMTOddCounts.ROUND_UP, whole, tables_of(node).cpus_per_core) if rounds_up else whole
+    )
 
 
 def _doubts(hint: MergedHint) -> tuple[str, ...]:
@@ -211,7 +227,7 @@ def _take_cpus(
         hint.affinity,
         reserved=node.reserved,
         reusable=reusable,
-        options=node.options,
+        options=replace(node.options, smt_odd_counts=_odd_rule(node, request)),
         weight_by_node=devices_by_node(request.devices) if proportional else None,
     )
 

@@ -100,6 +100,7 @@ class PodRecord:
         hugepages: the pod's totals, (`hugepages-SIZE`, bytes).
         affinity: the merged hint of the whole pod under pod scope; None until its first container.
         affinity_preferred: whether that hint was preferred.
+        annotations: those that may ask for something here, (key, value); see `nri_plugin.annotations`.
         run_seen: RunPodSandbox was seen, so its end will be told too; pods known only from
             Synchronize may end without an event.
     """
@@ -115,6 +116,7 @@ class PodRecord:
     hugepages: tuple[tuple[str, int], ...] = ()
     affinity: NodeMask | None = None
     affinity_preferred: bool = True
+    annotations: tuple[tuple[str, str], ...] = ()
     run_seen: bool = False
 
 

@@ -8,6 +8,7 @@ was promised its CPUs is moved.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from nri_plugin.annotations import annotated
 from nri_plugin.decision import Decision
 from nri_plugin.errors import AdmissionError
 from nri_plugin.nri.events import Synchronize, SynchronizeResponse
@@ -53,11 +54,11 @@ def adopt(
     Never refuses: what policy would have refused runs in the shared pool, marked `unplaced`.
     """
     pod = state.pods[record.pod_uid]
-    request = container_request(pod, container)
-    as_it_is = adopted(node, state, request, record.stored_cpus, record.stored_mems)
-    if as_it_is is not None:
-        return as_it_is, ("adopted",)
     try:
+        request = annotated(node.options, pod, container_request(pod, container))
+        as_it_is = adopted(node, state, request, record.stored_cpus, record.stored_mems)
+        if as_it_is is not None:
+            return as_it_is, ("adopted",)
         placed = place(node, state, pod, request)
     except AdmissionError as error:
         return state.with_container(replace(record, unplaced=str(error))), ("unplaced", error.reason)
@@ -118,8 +119,7 @@ def _adopt_all(
     for record, container in unseen:
         if record.phase is Phase.STOPPED:
             continue
-        request = container_request(state.pods[record.pod_uid], container)
-        as_it_is = adopted(node, state, request, record.stored_cpus, record.stored_mems)
+        as_it_is = _as_it_is(node, state, record, container)
         if as_it_is is None:
             waiting.append((record, container))
         else:
@@ -129,6 +129,16 @@ def _adopt_all(
         state, how = adopt(node, state, record, container)
         steps.extend(how)
     return state, steps
+
+
+def _as_it_is(node: Node, state: State, record: ContainerRecord, container: Container) -> State | None:
+    """The state in which it keeps what it has; None when it should not, or asks for what cannot be."""
+    pod = state.pods[record.pod_uid]
+    try:
+        request = annotated(node.options, pod, container_request(pod, container))
+    except AdmissionError:
+        return None
+    return adopted(node, state, request, record.stored_cpus, record.stored_mems)
 
 
 def _record(state: State, pod: PodRecord, container: Container) -> ContainerRecord:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri.messages import Container, Pod, Resources
+from nri_plugin.options import SMTOddCounts
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.state import CgroupRef, PodRecord, QOSClass, allocation_key
 
@@ -17,6 +18,9 @@ MIN_SHARES = 2
 
 MAX_SHARES = 262144
 """Where shares stop, 256 CPUs; a larger request looks the same (same source, MaxShares)."""
+
+OWN_ANNOTATIONS = "nri-pin/"
+"""What annotations meant for us begin with; the others are not remembered."""
 
 _SLICE = ".slice"
 _KUBEPODS = "kubepods"
@@ -34,6 +38,8 @@ class ContainerRequest:
         cpu_milli: CPU request; None when shares are at their end and no limit tells it.
         memory_bytes: memory limit, which is also the request of a Guaranteed container; 0 = none.
         hugepages: (`hugepages-SIZE`, bytes) for each page size with a limit above zero.
+        smt_odd_counts: its own rule for a count that does not fill its last core; None for the node's.
+        wanted_exclusive: exclusive CPUs asked for by annotation; 0 = none.
         devices: what it has been given.
         pod_devices: what all containers of its pod have been given, where somebody knows that.
     """
@@ -44,6 +50,8 @@ class ContainerRequest:
     cpu_milli: int | None = 0
     memory_bytes: int = 0
     hugepages: tuple[tuple[str, int], ...] = ()
+    smt_odd_counts: SMTOddCounts | None = None
+    wanted_exclusive: int = 0
     devices: tuple[DeviceResource, ...] = ()
     pod_devices: tuple[DeviceResource, ...] = ()
 
@@ -54,12 +62,12 @@ class ContainerRequest:
 
     @property
     def exclusive_cpus(self) -> int:
-        """How many CPUs it gets to itself: whole CPUs of a Guaranteed pod, else 0.
+        """How many CPUs it gets to itself: whole CPUs of a Guaranteed pod, or those it wants by annotation.
 
         Source: kubelet v1.36 policy_static.go, guaranteedCPUs.
         """
         if self.qos is not QOSClass.GUARANTEED or self.cpu_milli is None or self.cpu_milli % 1000:
-            return 0
+            return self.wanted_exclusive
         return self.cpu_milli // 1000
 
     @property
@@ -136,6 +144,9 @@ def pod_record(pod: Pod, *, run_seen: bool) -> PodRecord:
         cpu_milli=cpu_milli(resources, qos) if resources is not None else None,
         memory_bytes=resources.memory_limit_bytes if resources is not None else None,
         hugepages=_hugepages(resources) if resources is not None else (),
+        annotations=tuple(
+            pair for pair in sorted(pod.annotations.items()) if pair[0].startswith(OWN_ANNOTATIONS)
+        ),
         run_seen=run_seen,
     )
 

@@ -279,6 +279,7 @@ def _options(settings: Settings) -> Options:
         uncore_cache_fit=settings.uncore_cache_fit,
         strict_uncore_cache=settings.strict_uncore_cache,
         smt_odd_counts=settings.smt_odd_counts,
+        annotation_namespaces=settings.annotation_namespaces,
         topology_tie_break=settings.topology_tie_break,
         device_proportional_cpus=settings.device_proportional_cpus,
         prefer_closest_numa_nodes=topology.prefer_closest,
@@ -287,6 +288,7 @@ def _options(settings: Settings) -> Options:
         topology_manager_scope=settings.topology_manager_scope,
         memory_manager_policy=settings.memory_manager_policy,
         reserved_memory=settings.reserved_memory,
-        pool_floor=settings.pool_floor,
+        # A Burstable container with exclusive CPUs would be bounded by a floor without them.
+        pool_floor=settings.pool_floor and not settings.annotation_namespaces,
         never_refuse=settings.never_refuse,
     )

@@ -72,6 +72,7 @@ class Settings:
     uncore_cache_fit: UncoreCacheFit = UncoreCacheFit.FIRST
     strict_uncore_cache: bool = False
     smt_odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
+    annotation_namespaces: frozenset[str] = frozenset()
     topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
     device_hints: bool = True
     device_proportional_cpus: bool = False
@@ -117,6 +118,7 @@ KEYS: Mapping[str, Key] = {
     "uncoreCacheFit": Key("uncore_cache_fit", values.choice(UncoreCacheFit)),
     "strictUncoreCache": Key("strict_uncore_cache", source.flag),
     "smtOddCounts": Key("smt_odd_counts", values.choice(SMTOddCounts)),
+    "annotationNamespaces": Key("annotation_namespaces", values.namespaces),
     "topologyTieBreak": Key("topology_tie_break", values.choice(TopologyTieBreak)),
     "deviceHints": Key("device_hints", source.flag),
     "deviceProportionalCPUs": Key("device_proportional_cpus", source.flag),

@@ -35,6 +35,7 @@ class PodRow(Row, frozen=True):
     hugepages: tuple[tuple[str, int], ...] = ()
     affinity: str | None = None
     affinity_preferred: bool = True
+    annotations: tuple[tuple[str, str], ...] = ()
     run_seen: bool = False
 
 
@@ -187,6 +188,7 @@ def pod_row(_key: str, pod: PodRecord) -> PodRow:
         hugepages=pod.hugepages,
         affinity=None if pod.affinity is None else _text(pod.affinity.mask),
         affinity_preferred=pod.affinity_preferred,
+        annotations=pod.annotations,
         run_seen=pod.run_seen,
     )
 
@@ -209,6 +211,7 @@ def pod_from(row: PodRow) -> tuple[str, PodRecord]:
         hugepages=row.hugepages,
         affinity=None if row.affinity is None else _nodes(row.affinity),
         affinity_preferred=row.affinity_preferred,
+        annotations=row.annotations,
         run_seen=row.run_seen,
     )
 

@@ -499,3 +499,10 @@ def test_the_best_fit_beside_an_option_that_spreads_is_refused() -> None:
     assert error_of(SMALLEST + text).endswith(
         "uncoreCacheFit: best packs CPUs and distribute-cpus-across-numa spreads them; turn one of them off"
     )
+
+
+def test_namespaces_whose_annotations_are_read_switch_the_pool_floor_off() -> None:
+    options = load_text("reservedSystemCPUs: '0'\nannotationNamespaces: [trading]", "f").options
+    assert options.annotation_namespaces == {"trading"}
+    assert not options.pool_floor
+    assert load_text("reservedSystemCPUs: '0'", "f").options.annotation_namespaces == frozenset()

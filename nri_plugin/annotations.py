@@ -1,0 +1,81 @@
+"""What a pod's annotations ask for, where they are heard.
+
+Annotations are input from whoever can create pods. They are read only in the namespaces that `annotationNamespaces`
+names, and have no effect at all elsewhere. One that is heard and makes no sense refuses its container: an operator who
+trusts a namespace wants to know.
+
+    nri-pin/smt-odd-counts.container.NAME   kubelet | reject | round-up | allow
+    nri-pin/exclusive-cpus.container.NAME   a number of CPUs, for a container of a Burstable pod
+
+`.pod` instead of `.container.NAME` speaks for all containers of the pod that have none of their own; an annotation's name
+ends after 63 characters, which a long container name exceeds.
+
+Differs: the kubelet has neither.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nri_plugin.errors import AnnotationError
+from nri_plugin.options import Options, SMTOddCounts
+from nri_plugin.state import PodRecord, QOSClass
+from nri_plugin.workload import ContainerRequest
+
+SMT_ODD_COUNTS = "nri-pin/smt-odd-counts"
+EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
+_COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
+
+
+def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> ContainerRequest:
+    """`request` as the pod's annotations want it.
+
+    Raises:
+        AnnotationError: one is heard that makes no sense, or cannot be had by this container.
+    """
+    if not pod.annotations or pod.namespace not in options.annotation_namespaces:
+        return request
+    given = dict(pod.annotations)
+    return replace(
+        request,
+        smt_odd_counts=_smt_odd_counts(given, request.name),
+        wanted_exclusive=_exclusive_cpus(given, request),
+    )
+
+
+def _heard(given: Mapping[str, str], key: str, name: str) -> tuple[str, str] | None:
+    """The annotation that speaks for the container, and its value."""
+    for full in (f"{key}.container.{name}", f"{key}.pod"):
+        if full in given:
+            return full, given[full]
+    return None
+
+
+def _smt_odd_counts(given: Mapping[str, str], name: str) -> SMTOddCounts | None:
+    heard = _heard(given, SMT_ODD_COUNTS, name)
+    if heard is None:
+        return None
+    key, value = heard
+    if value not in set(SMTOddCounts):
+        raise AnnotationError(key, f"expected {', '.join(SMTOddCounts)}, found {value[:40]!r}")
+    return SMTOddCounts(value)
+
+
+def _exclusive_cpus(given: Mapping[str, str], request: ContainerRequest) -> int:
+    heard = _heard(given, EXCLUSIVE_CPUS, request.name)
+    if heard is None:
+        return 0
+    key, value = heard
+    if not _COUNT.match(value):
+        raise AnnotationError(key, f"expected a number of CPUs such as 2, found {value[:40]!r}")
+    if request.qos is QOSClass.GUARANTEED:
+        if key.endswith(".pod"):
+            return 0
+        raise AnnotationError(key, "the pod is Guaranteed: its CPU request decides; remove the annotation")
+    count, asked = int(value), request.cpu_milli or 0
+    if (count - 1) * 1000 >= asked:
+        detail = (
+            f"{count} exclusive CPUs need a CPU request above {(count - 1) * 1000}m, found {asked}m; raise it"
+        )
+        raise AnnotationError(key, detail)
+    return count

@@ -1,0 +1,147 @@
+from dataclasses import replace
+
+import pytest
+
+from nri_plugin.annotations import annotated
+from nri_plugin.engine import decide
+from nri_plugin.errors import AnnotationError
+from nri_plugin.nri import events as nri
+from nri_plugin.nri.messages import Pod
+from nri_plugin.options import Node, SMTOddCounts, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.state import State
+from nri_plugin.workload import ContainerRequest, container_request, pod_record
+from tests.builders import container, cpus, node, pod
+
+TRUSTING = frozenset({"trusted"})
+ODD, OWN = "nri-pin/smt-odd-counts", "nri-pin/exclusive-cpus"
+
+
+def asking(qos: str = "Burstable", namespace: str = "trusted", **annotations: str) -> Pod:
+    """A pod with annotations; `odd` and `own` are those of all its containers, `odd_c` and `own_c` of container c."""
+    names = {
+        "odd": f"{ODD}.pod",
+        "own": f"{OWN}.pod",
+        "odd_c": f"{ODD}.container.c",
+        "own_c": f"{OWN}.container.c",
+    }
+    made = pod("p", qos, cpu=4, namespace=namespace)
+    return replace(made, annotations={names.get(key, key): value for key, value in annotations.items()})
+
+
+def wished(of: Pod, cpu: float = 2.5, trusted: frozenset[str] = TRUSTING) -> ContainerRequest:
+    record = pod_record(of, run_seen=True)
+    options = node(annotation_namespaces=trusted).options
+    return annotated(options, record, container_request(record, container(of, cpu=cpu)))
+
+
+def create(of: Pod, cpu: float, on: Node) -> tuple[str, str]:
+    """The CPUs given and the refusal."""
+    decision = decide(on, State(), nri.CreateContainer(of, container(of, cpu=cpu)))
+    resources = getattr(decision.response, "resources", None)
+    return (resources.cpus if resources else ""), str(decision.refusal or "")
+
+
+def test_a_container_of_a_burstable_pod_gets_the_exclusive_cpus_it_asks_for():
+    on = node(annotation_namespaces=TRUSTING, pool_floor=False)
+    assert create(asking(own_c="2"), 2, on) == ("2-3", "")
+    assert create(asking(own="3"), 2.5, on) == ("2-4", "")
+
+
+def test_its_own_annotation_wins_over_the_pods():
+    request = wished(asking(own="1", own_c="3", odd="reject", odd_c="allow"))
+    assert (request.exclusive_cpus, request.smt_odd_counts) == (3, SMTOddCounts.ALLOW)
+
+
+def test_elsewhere_annotations_have_no_effect_however_wrong_they_are():
+    of = asking(namespace="default", own_c="lots", odd_c="maybe")
+    assert wished(of).exclusive_cpus == 0
+    assert wished(asking(own_c="lots"), trusted=frozenset()).exclusive_cpus == 0
+    assert create(of, 2.5, node(annotation_namespaces=TRUSTING))[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("annotations", "told"),
+    [
+        ({"own_c": "two"}, f"annotation {OWN}.container.c: expected a number of CPUs such as 2, found 'two'"),
+        ({"own": "0"}, f"annotation {OWN}.pod: expected a number of CPUs such as 2, found '0'"),
+        ({"own_c": "1.5"}, "found '1.5'"),
+        ({"own_c": "4"}, "4 exclusive CPUs need a CPU request above 3000m, found 2500m; raise it"),
+        ({"odd_c": "up"}, f"{ODD}.container.c: expected kubelet, reject, round-up, allow, found 'up'"),
+        ({"odd": "x" * 99}, f"found '{'x' * 40}'"),
+    ],
+)
+def test_an_annotation_that_makes_no_sense_refuses_its_container_by_name(
+    annotations: dict[str, str], told: str
+):
+    with pytest.raises(AnnotationError) as caught:
+        wished(asking(**annotations))
+    assert told in str(caught.value)
+    cpus_given, refusal = create(asking(**annotations), 2.5, node(annotation_namespaces=TRUSTING))
+    assert (cpus_given, told in refusal) == ("", True)
+
+
+def test_a_guaranteed_pods_request_decides():
+    with pytest.raises(AnnotationError, match="the pod is Guaranteed: its CPU request decides"):
+        wished(asking("Guaranteed", own_c="2"), cpu=2)
+    assert wished(asking("Guaranteed", own="1"), cpu=2).exclusive_cpus == 2
+
+
+def test_a_best_effort_container_has_no_request_to_make_exclusive():
+    with pytest.raises(AnnotationError, match="1 exclusive CPUs need a CPU request above 0m, found 0m"):
+        wished(asking("BestEffort", own_c="1"), cpu=0)
+
+
+def test_annotations_of_others_are_not_remembered():
+    record = pod_record(asking(own_c="1", **{"example/a": "b"}), run_seen=True)
+    assert record.annotations == ((f"{OWN}.container.c", "1"),)
+
+
+@pytest.mark.parametrize(
+    ("rule", "cpu", "given", "refused"),
+    [
+        ("round-up", 3, "2-5", False),
+        ("reject", 3, "", True),
+        ("allow", 3, "2-4", False),
+        ("kubelet", 3, "", True),
+        ("reject", 2, "2-3", False),
+    ],
+)
+def test_a_containers_own_rule_for_odd_counts_wins_over_the_nodes(
+    rule: str, cpu: int, given: str, refused: bool
+):
+    on = node(annotation_namespaces=TRUSTING, full_pcpus_only=True, smt_odd_counts=SMTOddCounts.ROUND_UP)
+    got, refusal = create(asking("Guaranteed", odd_c=rule), cpu, on)
+    assert (got, "SMTAlignmentError" in refusal) == (given, refused)
+
+
+def test_a_container_met_at_synchronize_gets_what_its_annotations_ask_for():
+    on = node(annotation_namespaces=TRUSTING, pool_floor=False)
+    of = asking(own_c="2")
+    state = decide(on, State(), nri.Synchronize((of,), (container(of, cpu=2, cpus="4-5"),))).state
+    assert state.exclusive == cpus("4-5")
+    placed = decide(on, State(), nri.Synchronize((of,), (container(of, cpu=2, cpus="0-15"),))).state
+    assert placed.exclusive == cpus("2-3")
+
+
+def test_one_met_at_synchronize_that_asks_for_what_cannot_be_is_unplaced():
+    on = node(annotation_namespaces=TRUSTING, pool_floor=False)
+    of = asking(own_c="many")
+    state = decide(on, State(), nri.Synchronize((of,), (container(of, cpu=2),))).state
+    (record,) = state.containers.values()
+    assert "expected a number of CPUs" in record.unplaced
+    assert not state.exclusive
+
+
+@pytest.mark.parametrize(("rule", "affinity"), [(SMTOddCounts.ROUND_UP, (1,)), (SMTOddCounts.KUBELET, (0,))])
+def test_a_pods_total_is_rounded_up_before_its_nodes_are_chosen(
+    rule: SMTOddCounts, affinity: tuple[int, ...]
+):
+    on = node(
+        reserved="0",
+        topology_manager_policy=TopologyManagerPolicy.RESTRICTED,
+        topology_manager_scope=TopologyManagerScope.POD,
+        smt_odd_counts=rule,
+    )
+    of = pod("p", cpu=7)  # NUMA node 0 has seven CPUs left, three of them in whole cores
+    decision = decide(on, State(), nri.CreateContainer(of, container(of, cpu=7)))
+    assert tuple(decision.state.pods["p"].affinity or ()) == affinity
