@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from nri_plugin.policy.budget import Budget, BudgetSpentError
+from nri_plugin.policy.budget import STEP_BUDGET, Budget, BudgetSpentError
 from nri_plugin.policy.clusters import layout
 from nri_plugin.policy.joints import joints_of
 from nri_plugin.policy.ways import Bound, Chooser, Item, Way
@@ -85,7 +85,7 @@ def test_a_bound_lets_only_good_ways_pass():
     best = cheapest(items(), 4, (12, 8))
 
     def below(limit):
-        return cheapest(items(), 4, (12, 8), bound=Bound((0, 0), 0, 9, 1, rows, limit))
+        return cheapest(items(), 4, (12, 8), bound=Bound((0, 0), 3, 9, 8, rows, limit << 3))
 
     assert below(best >> 9) == best
     assert below((best >> 9) - 1) is None
@@ -96,6 +96,12 @@ def test_use_is_paid_for_at_the_price_of_its_limit():
     (way,) = bound.priced([Way((6 << 9) + 1, (10, 1))])
     assert way.paid == 6 * 8 + 2 * 10 + 5 * 1
     assert bound.most(0, 1) == 96
+
+
+def test_ways_that_cannot_stay_within_the_limits_are_dropped_where_there_are_many():
+    budget = Budget()
+    Chooser(items(), 4, (14, 9), UNIT, budget).ways_of(JOINTS)
+    assert STEP_BUDGET - budget.left == 97
 
 
 def test_every_pair_of_ways_is_a_step():
