@@ -11,19 +11,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from nri_plugin.app.local_sockets import LocalSockets
 from nri_plugin.app.logs import say
 from nri_plugin.app.status_client import follow
 from nri_plugin.app.status_rows import Status
 from nri_plugin.errors import KubeAPIError, NriPinError
 from nri_plugin.kube.api_client import KubeClient, Object
 from nri_plugin.kube.noderesourcetopology import to_object
-from nri_plugin.kube.publication import published
+from nri_plugin.kube.publication import NO_DEVICES, Devices, published
 from nri_plugin.kube.publisher import PAUSE_S, Publisher, owners_of
 from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES, NODES
 from nri_plugin.kube.watch import NOT_FOUND, Follower
+from nri_plugin.options import Node
+from nri_plugin.state import State
 
 MANAGER = "nri-pin"
 """Field manager of what we apply."""
+
+DEVICES_S = 30.0
+"""The kubelet is asked for devices again so often, and whenever the agent says something."""
 
 FORBIDDEN = 403
 OURS = ("topologyPolicies", "zones", "attributes")
@@ -39,12 +45,14 @@ class ExportOptions:
         agent_socket: where the agent tells.
         take_over: take the object from another exporter.
         pause_s: between two writes.
+        kubelet_socket: where the kubelet tells of devices; empty to do without.
     """
 
     node_name: str
     agent_socket: str
     take_over: bool = False
     pause_s: float = PAUSE_S
+    kubelet_socket: str = ""
 
 
 class Exporter:
@@ -55,6 +63,7 @@ class Exporter:
         client: of the cluster.
         log: for what changes, and troubles when they begin and end.
         clock: seconds that only grow.
+        devices: what the kubelet says of devices now; None where it is not asked.
 
     Attributes:
         publisher: writes the object.
@@ -67,7 +76,10 @@ class Exporter:
         client: KubeClient,
         log: logging.Logger,
         clock: Callable[[], float] = time.monotonic,
+        devices: Callable[[], Devices] | None = None,
     ) -> None:
+        self._devices = devices
+        self._latest: Status | None = None
         self._options, self._client, self._log = options, client, log
         self.publisher = Publisher(
             client,
@@ -107,7 +119,7 @@ class Exporter:
     def tell(self, status: Status) -> None:
         """This is what the agent says now."""
         with self._news:
-            self._status = status
+            self._status = self._latest = status
             self._news.notify_all()
 
     def seen(self, obj: Object | None) -> None:
@@ -118,6 +130,7 @@ class Exporter:
 
     def step(self, status: Status | None) -> None:
         """Take over what the agent says and what others did, and publish when it is time."""
+        status = status or (self._latest if self._devices else None)
         if status is not None:
             self.publisher.want(self.object_of(status))
         if self.publisher.due_s() == 0.0:
@@ -125,7 +138,8 @@ class Exporter:
 
     def object_of(self, status: Status) -> Object:
         """The object for what the agent says."""
-        obj = to_object(published(self._options.node_name, status.node, status.state))
+        devices = self._devices() if self._devices else NO_DEVICES
+        obj = to_object(published(self._options.node_name, status.node, status.state, devices))
         owner = self._node_reference()
         if owner is not None:
             obj["metadata"]["ownerReferences"] = [owner]
@@ -135,11 +149,21 @@ class Exporter:
         """The newest of what the agent says, None when it has said nothing new."""
         with self._news:
             if self._status is None and not self._has_seen and not self._stopping.is_set():
-                self._news.wait(self.publisher.due_s())
+                self._news.wait(self._patience_s())
             if self._has_seen:
                 self.publisher.noticed(self._seen, OURS)
             status, self._status, self._has_seen = self._status, None, False
         return status
+
+    def _patience_s(self) -> float | None:
+        """How long to wait for news: device plugins come and go without any."""
+        due_s = self.publisher.due_s()
+        return due_s if self._devices is None else min(DEVICES_S if due_s is None else due_s, DEVICES_S)
+
+    def view(self) -> tuple[Node, State] | None:
+        """What the agent has said last, None for nothing yet."""
+        latest = self._latest
+        return None if latest is None else (latest.node, latest.state)
 
     def _wake(self) -> None:
         with self._news:
@@ -225,9 +249,16 @@ class _OwnObject:
 
 def serve(options: ExportOptions, client: KubeClient, log: logging.Logger) -> None:
     """Publish until SIGTERM or SIGINT."""
-    exporter = Exporter(options, client, log)
+    local = (
+        LocalSockets(options.kubelet_socket, options.agent_socket, log) if options.kubelet_socket else None
+    )
+    exporter = Exporter(options, client, log, devices=local.devices if local else None)
+    if local:
+        local.open(exporter.view)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: exporter.stop())
     say(log, logging.INFO, "exporting", node=options.node_name, agent=options.agent_socket)
     exporter.run()
+    if local:
+        local.close()
     client.close()

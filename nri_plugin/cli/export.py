@@ -36,6 +36,12 @@ Examples:
     type=click.Path(dir_okay=False),
     help="How to reach the cluster; default: the pod's service account.",
 )
+@click.option(
+    "--kubelet-socket",
+    default="/var/lib/kubelet/pod-resources/kubelet.sock",
+    show_default=True,
+    help="The kubelet's PodResources socket, which knows of devices; without it none are listed or served.",
+)
 @click.option("--take-over", is_flag=True, help="Take the object from another exporter that publishes it.")
 @click.option(
     "--min-interval",
@@ -84,7 +90,10 @@ def _publish(given: dict[str, Any]) -> int:
     from nri_plugin.app.status_client import read_status
     from nri_plugin.kube.api_client import KubeClient
 
-    options = ExportOptions(given["node_name"], given["socket"], given["take_over"], given["pause_s"])
+    kubelet = given["kubelet_socket"] if os.path.exists(given["kubelet_socket"]) else ""
+    options = ExportOptions(
+        given["node_name"], given["socket"], given["take_over"], given["pause_s"], kubelet
+    )
     client = KubeClient.connected(given["kubeconfig"])
     log = to_stderr(given["log_level"])
     if not given["once"]:

@@ -40,6 +40,10 @@ LONGEST_NUMA_LIST = 8
 """The scheduler plugin's own divisor where the object says nothing."""
 
 
+PodName = tuple[str, str]
+"""Namespace and name."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceCount:
     """Devices of one resource on one NUMA node: all there are, and those nobody has."""
@@ -50,9 +54,23 @@ class DeviceCount:
     available: int
 
 
-def published(
-    name: str, node: Node, state: State, devices: Iterable[DeviceCount] = ()
-) -> NodeResourceTopology:
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """What the kubelet says of devices.
+
+    Attributes:
+        counts: by resource and NUMA node.
+        pods: that have some near a NUMA node.
+    """
+
+    counts: tuple[DeviceCount, ...] = ()
+    pods: frozenset[PodName] = frozenset()
+
+
+NO_DEVICES = Devices()
+
+
+def published(name: str, node: Node, state: State, devices: Devices = NO_DEVICES) -> NodeResourceTopology:
     """The object of the node called `name`.
 
     Args:
@@ -61,7 +79,7 @@ def published(
         state: what it has promised.
         devices: what the kubelet says of devices; without it no device is listed.
     """
-    resources = _resources(node, state, devices)
+    resources = _resources(node, state, devices.counts)
     return NodeResourceTopology(
         name=name,
         zones=tuple(
@@ -72,20 +90,26 @@ def published(
             )
             for numa in sorted(node.topology.nodes, key=lambda numa: numa.id)
         ),
-        attributes=tuple(_attributes(node, state)),
+        attributes=tuple(_attributes(node, state, devices)),
         topology_policies=(legacy_policy(node.options),),
     )
 
 
-def accounted_pods(state: State) -> list[PodRecord]:
+def accounted_pods(state: State, with_devices: frozenset[PodName] = frozenset()) -> list[PodRecord]:
     """The pods that `available` accounts for, by uid: those the scheduler plugin takes to hold something of a zone.
 
     Every Guaranteed pod has a memory limit and so counts as one, whether or not it got CPUs or memory of its own here;
+    so does one of any class that has devices of a zone;
     a fingerprint of any other set would never be equal to the plugin's. A pod counts from its first container on.
     """
     present = {record.pod_uid for record in state.containers.values()}
-    guaranteed = (pod for pod in state.pods.values() if pod.qos is QOSClass.GUARANTEED)
-    return sorted((pod for pod in guaranteed if pod.uid in present), key=lambda pod: pod.uid)
+    counted = (
+        pod
+        for pod in state.pods.values()
+        if pod.uid in present
+        and (pod.qos is QOSClass.GUARANTEED or (pod.namespace, pod.name) in with_devices)
+    )
+    return sorted(counted, key=lambda pod: pod.uid)
 
 
 def legacy_policy(options: Options) -> str:
@@ -146,13 +170,13 @@ def _memory(node: Node, state: State) -> Iterator[tuple[int, ZoneResource]]:
             )
 
 
-def _attributes(node: Node, state: State) -> Iterator[Pair]:
+def _attributes(node: Node, state: State, devices: Devices) -> Iterator[Pair]:
     options = node.options
     yield nrt.ATTRIBUTE_POLICY, options.topology_manager_policy.value
     yield nrt.ATTRIBUTE_SCOPE, options.topology_manager_scope.value
     if len(node.topology.nodes) > LONGEST_NUMA_LIST:
         yield nrt.ATTRIBUTE_MAX_NUMA_NODES, str(len(node.topology.nodes))
-    pods = accounted_pods(state)
+    pods = accounted_pods(state, devices.pods)
     yield nrt.ATTRIBUTE_FINGERPRINT, fingerprint((pod.namespace, pod.name) for pod in pods)
     yield nrt.ATTRIBUTE_FINGERPRINT_METHOD, nrt.METHOD_EXCLUSIVE
     yield nrt.ATTRIBUTE_ACCOUNTED_PODS, ",".join(sorted(nrt.short_uid(pod.uid) for pod in pods))

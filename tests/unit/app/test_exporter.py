@@ -15,6 +15,7 @@ from nri_plugin.app.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError, NriPinError
 from nri_plugin.kube.api_client import KubeClient
+from nri_plugin.kube.publication import DeviceCount, Devices
 from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES as NRTS
 from nri_plugin.options import Node, Options
 from nri_plugin.state import Allocation, State
@@ -150,6 +151,19 @@ def test_what_stands_in_the_way_is_said_with_what_to_do(
         client.apply(NRTS, theirs, "them", force=True)
     with pytest.raises(NriPinError, match=advice):
         exporter.publish_once(status)
+
+
+def test_devices_that_come_without_a_word_of_the_agent_are_published(
+    api: KubeAPI, agent: Agent, client: KubeClient
+) -> None:
+    known = [Devices(), Devices((DeviceCount(0, "v/gpu", 2, 2),))]
+    options = ExportOptions("n1", str(agent.path), pause_s=0.0)
+    exporter = Exporter(options, client, LOG, devices=lambda: known.pop(0))
+    exporter.tell(read_status(str(agent.path)))
+    exporter.step(None)
+    assert len(stored(api)["zones"][0]["resources"]) == 2
+    exporter.step(None)
+    assert stored(api)["zones"][0]["resources"][2]["name"] == "v/gpu"
 
 
 def test_an_agent_that_is_not_there_is_said_so(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from nri_plugin.kube.node_policy import node_policy
 from nri_plugin.kube.noderesourcetopology import from_object, to_object
 from nri_plugin.kube.pod_demand import pod_demand
 from nri_plugin.kube.pod_fingerprint import fingerprint
-from nri_plugin.kube.publication import DeviceCount, accounted_pods, legacy_policy, published
+from nri_plugin.kube.publication import DeviceCount, Devices, accounted_pods, legacy_policy, published
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import (
     MemoryManagerPolicy,
@@ -153,14 +153,21 @@ def test_the_fingerprint_is_of_guaranteed_pods_that_have_begun() -> None:
 
 
 def test_devices_are_listed_where_they_are() -> None:
-    devices = [
+    counts = (
         DeviceCount(1, "vendor/gpu", 4, 1),
         DeviceCount(0, "vendor/gpu", 4, 4),
         DeviceCount(9, "vendor/x", 1, 1),
-    ]
-    zones = published("n", node(), State(), devices).zones
+    )
+    zones = published("n", node(), State(), Devices(counts)).zones
     assert [zone.resources[-1].available_milli for zone in zones] == [4000, 1000]
     assert {row.name for zone in zones for row in zone.resources} == {"cpu", "memory", "vendor/gpu"}
+
+
+def test_a_pod_with_devices_is_in_the_fingerprint_whatever_its_class() -> None:
+    devices = Devices(pods=frozenset({("default", "web"), ("default", "gone")}))
+    for qos in QOSClass:
+        topology = published("n", node(), holding("", qos=qos), devices)
+        assert topology.fingerprint == fingerprint([("default", "web")])
 
 
 def test_what_is_published_reads_as_it_was_meant() -> None:

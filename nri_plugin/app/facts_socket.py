@@ -1,0 +1,143 @@
+"""The exporter's side of `exporter.sock`: answers the agent what the kubelet knows of a container's devices.
+
+The runtime, and every pod of the node, waits while we answer: the kubelet is asked with a limit below the agent's own,
+and what changes seldom is remembered. See `nri_plugin.facts` for the wire.
+"""
+
+import logging
+import os
+import socketserver
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import Thread
+
+import msgspec
+
+from nri_plugin.app.logs import say
+from nri_plugin.errors import HostError, KubeletError
+from nri_plugin.facts import LINE_BYTES
+from nri_plugin.kube.device_facts import Totals, answer, totals_of
+from nri_plugin.kube.pod_resources_server import KubeletClient
+
+KUBELET_S = 0.08
+"""Below the 100 ms that the agent waits for us."""
+
+TOTALS_S = 10.0
+"""Device plugins come and go in minutes."""
+
+QUESTION_S = 1.0
+"""A question is one line and is sent at once."""
+
+NOT_KNOWN = b"{}\n"
+
+
+class Question(msgspec.Struct):
+    """What the agent asks."""
+
+    pod: str
+    namespace: str
+    name: str
+    container: str
+
+
+class DeviceSource:
+    """Asks the kubelet for one question.
+
+    Args:
+        kubelet: is asked.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, kubelet: KubeletClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kubelet, self._clock = kubelet, clock
+        self._totals: Totals = {}
+        self._totals_until = clock()
+
+    def __call__(self, question: Question) -> Mapping[str, object]:
+        """The answer; without `devices` where the kubelet does not know the container.
+
+        Raises:
+            KubeletError: it did not answer in time.
+        """
+        try:
+            pod = self._kubelet.get(question.namespace, question.name, KUBELET_S).pod_resources
+        except KubeletError as error:
+            if error.is_unknown:
+                return {}
+            raise
+        found = answer(pod, question.container, {})
+        return answer(pod, question.container, self._fresh_totals()) if found.get("pod_devices") else found
+
+    def _fresh_totals(self) -> Totals:
+        if self._clock() >= self._totals_until:
+            with suppress(
+                KubeletError
+            ):  # without them the agent prefers by what was given, which is nearly the same
+                self._totals = totals_of(self._kubelet.allocatable(KUBELET_S))
+                self._totals_until = self._clock() + TOTALS_S
+        return self._totals
+
+
+class FactsSocket:
+    """Answers from the moment it is made until `close`.
+
+    Args:
+        path: of the socket; whatever socket is there is replaced.
+        source: gives answers.
+        log: for questions that could not be answered, at debug level.
+
+    Raises:
+        HostError: the socket cannot be made there.
+    """
+
+    def __init__(
+        self, path: str, source: Callable[[Question], Mapping[str, object]], log: logging.Logger
+    ) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        before = os.umask(0o177)
+        try:
+            self._server = _Server(path, source, log)
+        except OSError as error:
+            raise HostError(path, f"cannot be listened on: {error.strerror or error}") from None
+        finally:
+            os.umask(before)
+        self._path = path
+        self._thread = Thread(target=self._server.serve_forever, args=(0.05,), name="facts", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering and take the socket away."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        with suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 32
+
+    def __init__(
+        self, path: str, source: Callable[[Question], Mapping[str, object]], log: logging.Logger
+    ) -> None:
+        self.source, self.log = source, log
+        super().__init__(path, _Handler)
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    timeout = QUESTION_S
+    server: _Server
+
+    def handle(self) -> None:
+        """One question, one answer; what cannot be answered is hung up on, and the agent goes another way."""
+        try:
+            question = msgspec.json.decode(self.rfile.readline(LINE_BYTES), type=Question)
+            line = msgspec.json.encode(self.server.source(question)) + b"\n"
+        except (msgspec.DecodeError, KubeletError, OSError) as error:
+            say(self.server.log, logging.DEBUG, "question not answered", err=error)
+            return
+        with suppress(OSError):
+            self.wfile.write(line if len(line) <= LINE_BYTES else NOT_KNOWN)

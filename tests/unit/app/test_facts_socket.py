@@ -1,0 +1,110 @@
+"""The agent's own client asks the exporter's socket, and the exporter a kubelet: the whole way of a question."""
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.app.facts_socket import DeviceSource, FactsSocket
+from nri_plugin.errors import HostError
+from nri_plugin.facts import InformedCreate
+from nri_plugin.host.pod_resources_client import NoAnswerError, PodResourcesClient
+from nri_plugin.kube.pod_resources_server import KubeletClient
+from nri_plugin.nri.events import CreateContainer
+from nri_plugin.nri.messages import Container, Pod
+from tests.kubelet import Kubelet, devices, pod
+
+LOG = logging.getLogger("facts under test")
+PATIENCE_S = 30.0
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path) -> Iterator[Kubelet]:
+    served = Kubelet(tmp_path)
+    served.pods = [
+        pod(
+            "web",
+            app=[devices("v/nic", "n", -1), devices("v/gpu", "a b", 0), devices("v/gpu", "c", 1)],
+            side=[],
+        )
+    ]
+    served.all_devices = [devices("v/gpu", "a b", 0), devices("v/gpu", "c d e", 1)]
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def facts(kubelet: Kubelet, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr("nri_plugin.app.facts_socket.KUBELET_S", PATIENCE_S)
+    client = KubeletClient(kubelet.path)
+    served = FactsSocket(str(tmp_path / "exporter.sock"), DeviceSource(client, clock), LOG)
+    yield str(tmp_path / "exporter.sock")
+    served.close()
+    client.close()
+
+
+def ask(path: str, container: str = "app", name: str = "web") -> InformedCreate | None:
+    event = CreateContainer(Pod("s", uid="u", name=name, namespace="default"), Container("c", name=container))
+    return PodResourcesClient(path, time.monotonic).ask(event, PATIENCE_S)
+
+
+def test_the_agent_learns_where_devices_are(facts: str) -> None:
+    informed = ask(facts)
+    assert informed is not None
+    nic, gpu = informed.devices
+    assert (nic.name, [str(device.nodes) for device in nic.devices]) == ("v/nic", [""])
+    assert [(device.id, str(device.nodes)) for device in gpu.devices] == [("a", "0"), ("b", "0"), ("c", "1")]
+
+
+def test_a_container_without_devices_has_none_and_its_pod_has(facts: str) -> None:
+    informed = ask(facts, "side")
+    assert informed is not None
+    assert informed.devices == ()
+    assert [resource.name for resource in informed.pod_devices] == ["v/nic", "v/gpu"]
+
+
+def test_who_is_unknown_to_the_kubelet_is_unknown_here(facts: str) -> None:
+    assert ask(facts, "nobody") is None
+    assert ask(facts, name="nobody") is None
+
+
+def test_totals_are_asked_for_now_and_then_only(facts: str, kubelet: Kubelet, clock: Clock) -> None:
+    for _ in range(3):
+        ask(facts)
+    clock.now += 60
+    ask(facts)
+    assert kubelet.asked.count("GetAllocatableResources") == 2
+
+
+def test_a_kubelet_that_is_away_is_no_answer(facts: str, kubelet: Kubelet) -> None:
+    kubelet.close()
+    with pytest.raises(NoAnswerError):
+        ask(facts)
+
+
+def test_nonsense_is_hung_up_on(facts: str) -> None:
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(PATIENCE_S)
+        peer.connect(facts)
+        peer.sendall(b"what?\n")
+        assert peer.recv(100) == b""
+
+
+def test_a_place_that_takes_no_socket_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="cannot be listened on"):
+        FactsSocket(str(tmp_path / "missing" / "exporter.sock"), lambda _question: {}, LOG)

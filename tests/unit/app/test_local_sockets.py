@@ -1,0 +1,62 @@
+"""What the exporter serves on its node, put together."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.app.local_sockets import LocalSockets
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.kube.pod_resources_server import KubeletClient
+from nri_plugin.kube.publication import DeviceCount
+from nri_plugin.options import Node, Options
+from nri_plugin.state import State
+from tests.builders import machine
+from tests.kubelet import Kubelet, devices, pod
+
+NODE = Node(machine(), Options(), CPUSet.parse("0"))
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path) -> Iterator[Kubelet]:
+    served = Kubelet(tmp_path)
+    served.pods = [pod("web", app=[devices("v/gpu", "a", 1)])]
+    served.all_devices = [devices("v/gpu", "a b", 1)]
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def sockets(kubelet: Kubelet, tmp_path: Path) -> Iterator[LocalSockets]:
+    made = LocalSockets(kubelet.path, str(tmp_path / "agent.sock"), logging.getLogger("sockets under test"))
+    yield made
+    made.close()
+
+
+def test_both_sockets_lie_beside_the_agents(sockets: LocalSockets, tmp_path: Path) -> None:
+    sockets.open(lambda: (NODE, State()))
+    assert (tmp_path / "exporter.sock").is_socket()
+    client = KubeletClient(str(tmp_path / "pod-resources.sock"))
+    assert [one.name for one in client.list().pod_resources] == ["web"]
+    client.close()
+
+
+def test_devices_stay_known_while_the_kubelet_is_away(
+    sockets: LocalSockets, kubelet: Kubelet, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = sockets.devices()
+    assert known.counts == (DeviceCount(1, "v/gpu", 2, 1),)
+    kubelet.close()
+    with caplog.at_level(logging.WARNING):
+        assert sockets.devices() == sockets.devices() == known
+    assert [record.message for record in caplog.records] == ["devices are not known anew"]
+
+
+def test_a_place_that_takes_no_socket_is_said_and_passed_over(
+    kubelet: Kubelet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = LocalSockets(kubelet.path, str(tmp_path / "missing" / "agent.sock"), logging.getLogger("x"))
+    made.open(lambda: (NODE, State()))
+    assert [record.message for record in caplog.records] == ["a local socket is missing"]
+    made.close()
