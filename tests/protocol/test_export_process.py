@@ -1,0 +1,97 @@
+"""Runtime, agent, exporter and API server, each in its own place: what is placed is what the cluster reads."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, from_object
+from nri_plugin.kube.pod_fingerprint import fingerprint
+from nri_plugin.nri import events as nri
+from tests.agent_process import PATIENCE_S, REPOSITORY, Peer, Process, config_text, machine_root
+from tests.builders import container, pod
+from tests.kube_api_exchanges import crd
+from tests.kube_api_server import KubeAPI
+
+KEY = ("topology.node.k8s.io", "noderesourcetopologies", "", "worker-1")
+POD = pod("exclusive", cpu=2)
+
+
+class Cluster:
+    """Everything there is, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        machine_root(folder)
+        (folder / "config.yaml").write_text(config_text(folder, topologyManagerPolicy="single-numa-node"))
+        self.folder = folder
+        self.api = KubeAPI([crd()])
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(folder / "nri.sock"))
+        self.listener.listen()
+        self.listener.settimeout(PATIENCE_S)
+        self.processes = [self.start("run", "--config", str(folder / "config.yaml"))]
+        self.runtime = Peer(self.listener.accept()[0])
+
+    def start(self, *words: str) -> Process:
+        environment = {"PYTHONPATH": str(REPOSITORY), "PATH": os.environ["PATH"], "NODE_NAME": "worker-1"}
+        return Process(["-m", "nri_plugin", *words], environment)
+
+    def export(self) -> Process:
+        config = str(self.api.kubeconfig(self.folder))
+        words = ("--state-dir", str(self.folder / "state"), "--kubeconfig", config, "--min-interval", "0.1")
+        self.processes.append(self.start("export", *words))
+        return self.processes[-1]
+
+    def reads(self, available: list[int]) -> NodeResourceTopology:
+        """The object once its zones have so many CPUs available."""
+        store = self.api.store
+        with store.changed:
+            assert store.changed.wait_for(lambda: self._available() == available, PATIENCE_S), store.objects
+            return from_object(store.objects[KEY])
+
+    def _available(self) -> list[int]:
+        obj = self.api.store.objects.get(KEY)
+        return [zone.resources[0].available_milli // 1000 for zone in from_object(obj).zones] if obj else []
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.end()
+        self.runtime.sock.close()
+        self.listener.close()
+        self.api.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.close()
+
+
+def test_what_the_agent_places_is_what_the_cluster_reads(cluster: Cluster) -> None:
+    cluster.runtime.synchronize()
+    exporter = cluster.export()
+    empty = cluster.reads([6, 8])
+    assert empty.topology_policies == ("SingleNUMANodeContainerLevel",)
+    cluster.runtime.ask(nri.RunPodSandbox(POD))
+    cluster.runtime.ask(nri.CreateContainer(POD, container(POD, cpu=2)))
+    full = cluster.reads([4, 8])
+    assert full.fingerprint == fingerprint([(POD.namespace, POD.name)])
+    cluster.runtime.ask(nri.StopPodSandbox(POD))
+    cluster.reads([6, 8])
+    exporter.signal(signal.SIGTERM)
+    assert exporter.wait() == 0
+
+
+def test_the_exporter_waits_for_an_agent_that_is_away(cluster: Cluster) -> None:
+    cluster.runtime.synchronize()
+    agent = cluster.processes[0]
+    agent.signal(signal.SIGTERM)
+    assert agent.wait() == 0
+    exporter = cluster.export()
+    exporter.wait_for_line("the agent is not there")
+    cluster.processes.append(cluster.start("run", "--config", str(cluster.folder / "config.yaml")))
+    cluster.reads([6, 8])
