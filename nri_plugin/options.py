@@ -54,6 +54,15 @@ class Effect(StrEnum):
     UPDATE = "update"
 
 
+class FullPCPUsRule(StrEnum):
+    """fullPCPUsRule: what full-pcpus-only counts before it lets a container have CPUs."""
+
+    KUBELET = "kubelet"
+    """Available CPUs, on whole cores or not; none of those that its pod's init containers leave."""
+    WHOLE_CORES = "whole-cores"
+    """CPUs of wholly free cores, those that init containers leave among them."""
+
+
 class UncoreCacheRule(StrEnum):
     """What prefer-align-cpus-by-uncorecache does.
 
@@ -114,6 +123,7 @@ class Options:
         uncore_cache_rule: how caches are packed.
         uncore_cache_fit: first as the kubelet orders places, or the best of all choices.
         strict_uncore_cache: refuse what cannot stay in one uncore cache; with the best fit only.
+        full_pcpus_rule: what full-pcpus-only counts.
         annotation_namespaces: namespaces whose pods may ask for something by annotation.
         smt_odd_counts: what becomes of a number of CPUs that does not fill its last core.
         topology_tie_break: which of equally good NUMA node masks is taken.
@@ -136,6 +146,7 @@ class Options:
     uncore_cache_rule: UncoreCacheRule = UncoreCacheRule.KUBELET
     uncore_cache_fit: UncoreCacheFit = UncoreCacheFit.FIRST
     strict_uncore_cache: bool = False
+    full_pcpus_rule: FullPCPUsRule = FullPCPUsRule.KUBELET
     annotation_namespaces: frozenset[str] = frozenset()
     smt_odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
     topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED

@@ -279,6 +279,7 @@ def _options(settings: Settings) -> Options:
         uncore_cache_fit=settings.uncore_cache_fit,
         strict_uncore_cache=settings.strict_uncore_cache,
         smt_odd_counts=settings.smt_odd_counts,
+        full_pcpus_rule=settings.full_pcpus_rule,
         annotation_namespaces=settings.annotation_namespaces,
         topology_tie_break=settings.topology_tie_break,
         device_proportional_cpus=settings.device_proportional_cpus,

@@ -15,6 +15,7 @@ from nri_plugin.app import config_yaml as source
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.options import (
     CPUManagerPolicy,
+    FullPCPUsRule,
     MemoryManagerPolicy,
     ReservedMemory,
     SMTOddCounts,
@@ -72,6 +73,7 @@ class Settings:
     uncore_cache_fit: UncoreCacheFit = UncoreCacheFit.FIRST
     strict_uncore_cache: bool = False
     smt_odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
+    full_pcpus_rule: FullPCPUsRule = FullPCPUsRule.KUBELET
     annotation_namespaces: frozenset[str] = frozenset()
     topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
     device_hints: bool = True
@@ -118,6 +120,7 @@ KEYS: Mapping[str, Key] = {
     "uncoreCacheFit": Key("uncore_cache_fit", values.choice(UncoreCacheFit)),
     "strictUncoreCache": Key("strict_uncore_cache", source.flag),
     "smtOddCounts": Key("smt_odd_counts", values.choice(SMTOddCounts)),
+    "fullPCPUsRule": Key("full_pcpus_rule", values.choice(FullPCPUsRule)),
     "annotationNamespaces": Key("annotation_namespaces", values.namespaces),
     "topologyTieBreak": Key("topology_tie_break", values.choice(TopologyTieBreak)),
     "deviceHints": Key("device_hints", source.flag),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import Options
+from nri_plugin.options import FullPCPUsRule, Options
 from nri_plugin.policy.best_fit import take_in_one_cache
 from nri_plugin.policy.cpu_choice import take_cpus
 from nri_plugin.policy.device_proportion import proportional_shares
@@ -143,19 +143,25 @@ def allocate_cpus(
 
     Raises:
         SMTAlignmentError: full_pcpus_only and the count does not fill cores or exceeds what is free
-            beside the cores of reserved CPUs. Checked first, as the kubelet does, even when `held`.
+            beside the cores of reserved CPUs. Checked first, as the kubelet does, even when `held`; by the
+            rule whole-cores not then.
         InsufficientCPUsError: fewer CPUs are on offer than wanted.
         UncoreCacheAlignmentError: strict_uncore_cache, and no cache there has as many.
     """
     if count <= 0:
         return CPUSet()
-    if options.full_pcpus_only:
+    on_offer = available | reusable
+    counts_cores = options.full_pcpus_rule is FullPCPUsRule.WHOLE_CORES
+    if options.full_pcpus_only and not (held and counts_cores):
         check_full_pcpus(
-            tables, count, available, reserved, allow_odd=not checks_multiple(options.smt_odd_counts)
+            tables,
+            count,
+            CPUSet(tables.whole_cores_in(on_offer.mask)) if counts_cores else available,
+            reserved,
+            allow_odd=not checks_multiple(options.smt_odd_counts),
         )
     if held:
         return held
-    on_offer = available | reusable
     if options.strict_uncore_cache:
         near = on_offer if affinity is None else on_offer & CPUSet(_near(tables, affinity, options))
         return take_in_one_cache(tables, near if len(near) >= count else on_offer, count)
@@ -205,8 +211,8 @@ def check_full_pcpus(
 
     Raises:
         SMTAlignmentError: `count` is no multiple of the threads of a core, or larger than the number
-            of available CPUs outside cores with a reserved CPU. CPUs reusable from init containers
-            do not count, nor whether the cores are whole: both as the kubelet has it.
+            of `available` CPUs outside cores with a reserved CPU. The kubelet gives the CPUs that anybody may
+            have, so those reusable from init containers do not count, nor whether cores are whole.
     """
     threads = tables.cpus_per_core
     if threads > 1 and count % threads and not allow_odd:

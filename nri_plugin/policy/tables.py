@@ -60,6 +60,14 @@ class CPUTables:
                 mask |= core
         return mask
 
+    def whole_cores_in(self, cpus: int) -> int:
+        """Those of `cpus` that are all threads of their core."""
+        mask = 0
+        for core in self.cores:
+            if not core & ~cpus:
+                mask |= core
+        return mask
+
     def cpus_in(self, nodes: int) -> int:
         """CPUs of the NUMA nodes in the mask `nodes`."""
         mask = 0

@@ -67,6 +67,7 @@ poolFloor: false
 neverRefuse: [kube-system, a]
 repairMems: false
 uncoreCacheRule: kubelet
+fullPCPUsRule: whole-cores
 metricsBindAddress: 127.0.0.1:9465
 logFormat: json
 logLevel: debug
@@ -76,6 +77,7 @@ logLevel: debug
     options = loaded.options
     assert options.full_pcpus_only
     assert options.prefer_align_cpus_by_uncore_cache
+    assert options.full_pcpus_rule == "whole-cores"
     assert options.topology_manager_policy is TopologyManagerPolicy.SINGLE_NUMA_NODE
     assert options.topology_manager_scope is TopologyManagerScope.POD
     assert options.memory_manager_policy is MemoryManagerPolicy.STATIC

@@ -5,7 +5,7 @@ import pytest
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import Options
+from nri_plugin.options import FullPCPUsRule, Options
 from nri_plugin.policy.cpu_policy import (
     allocate_cpus,
     check_full_pcpus,
@@ -144,6 +144,26 @@ def test_full_pcpus_only_counts_cpus_not_cores_and_ignores_what_is_reusable():
         allocate_cpus(TWO, 2, CPUSet(), None, reusable=cpus("0-1"), options=Options(full_pcpus_only=True))
     with pytest.raises(SMTAlignmentError, match="only 0 are available"):
         allocate_cpus(TWO, 2, CPUSet(), None, held=cpus("0-1"), options=Options(full_pcpus_only=True))
+
+
+WHOLE_CORES = Options(full_pcpus_only=True, full_pcpus_rule=FullPCPUsRule.WHOLE_CORES)
+
+
+def test_by_whole_cores_what_init_containers_leave_counts():
+    assert allocate_cpus(TWO, 2, CPUSet(), None, reusable=cpus("0-1"), options=WHOLE_CORES) == cpus("0-1")
+    assert allocate_cpus(TWO, 2, cpus("0"), None, reusable=cpus("1"), options=WHOLE_CORES) == cpus("0-1")
+
+
+def test_by_whole_cores_parts_of_cores_do_not_count():
+    assert allocate_cpus(TWO, 2, cpus("0,2,4-5"), None, options=WHOLE_CORES) == cpus("4-5")
+    with pytest.raises(SMTAlignmentError, match="requested 2 cpus, but only 0 are available"):
+        allocate_cpus(TWO, 2, cpus("0,2"), None, options=WHOLE_CORES)
+    with pytest.raises(SMTAlignmentError, match="requested 4 cpus, but only 2 are available"):
+        allocate_cpus(TWO, 4, cpus("0-3"), None, reserved=cpus("1"), options=WHOLE_CORES)
+
+
+def test_by_whole_cores_who_has_cpus_keeps_them_on_a_full_machine():
+    assert allocate_cpus(TWO, 2, CPUSet(), None, held=cpus("0-1"), options=WHOLE_CORES) == cpus("0-1")
 
 
 def test_full_pcpus_only_is_satisfied_without_smt():
