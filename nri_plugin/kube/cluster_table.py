@@ -147,7 +147,6 @@ class ClusterTable:
         row = self.row_by_node.pop(node, None)
         if row is not None:
             self._clear(row)
-            self._touch(row)
             self._free.append(row)
 
     def batch(self, rows: Rows, names: Sequence[str]) -> Batch:

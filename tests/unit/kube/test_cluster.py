@@ -70,3 +70,19 @@ def test_more_sets_than_columns_are_searched_one_by_one():
     zones = {n: {"cpu": "1", "memory": "1Gi"} for n in range(34)}
     one = cluster(a=topology("a", zones, topologyManagerMaxNUMANodes="64"))
     assert one.scores(["a"], pod(container(cpu="5", memory="1Gi"))).tolist() == [100 - 5]
+
+
+def test_what_containers_take_comes_from_the_lowest_id_first():
+    large = {"cpu": "8", "memory": "8Gi"}
+    one = cluster(a=topology("a", {1: large, 0: {"cpu": "4", "memory": "8Gi"}}))
+    first, second = container("x", cpu="3", memory="1Mi"), container("y", cpu="8", memory="1Mi")
+    assert one.codes(["a"], pod(first, second)).tolist() == [PASS]
+
+
+def test_sets_are_drained_by_id_whatever_their_order():
+    zones = {9: {"cpu": "3", "memory": "8Gi", "hugepages-1Gi": "1Gi"}, 4: {"cpu": "4", "memory": "8Gi"}}
+    one = cluster(a=topology("a", zones))
+    both = container("x", cpu="5", memory="1Mi")
+    rest = container("y", cpu="2", memory="1Mi")
+    rest["resources"]["requests"]["hugepages-1Gi"] = "1Gi"
+    assert one.scores(["a"], pod(both, rest)).tolist() == [82]

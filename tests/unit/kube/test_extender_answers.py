@@ -93,6 +93,20 @@ def test_pods_of_a_burst_find_each_other_on_the_best_node_before_their_bindings_
     assert again["NodeNames"] == ["best", "far"]
 
 
+def test_nothing_is_guessed_among_equals_or_where_only_one_is_asked_about():
+    one = extender(nodes=[("a", BIG), ("b", BIG)])
+    one.prioritize(asks("a", "b"))
+    one.prioritize(asks("a"))
+    assert one.cache.charged_pods() == 0
+
+
+def test_a_pod_that_is_asked_about_again_does_not_stand_in_its_own_way():
+    one = extender(nodes=[("big", {0: {"cpu": "4", "memory": "8Gi"}}), ("small", SMALL)])
+    one.prioritize(asks("big", "small"))
+    assert one.cache.charged_pods() == 1
+    assert json.loads(one.filter(asks("big", "small")))["NodeNames"] == ["big"]
+
+
 def test_what_is_no_question_is_an_error_the_scheduler_sees():
     assert "kube-scheduler" in json.loads(extender().filter(b"{}"))["Error"]
     with pytest.raises(KubeObjectError):

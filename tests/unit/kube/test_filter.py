@@ -51,3 +51,10 @@ def test_a_best_effort_pod_is_never_looked_at_unless_it_asks_for_devices():
     node = topology("n", {0: {"vendor/gpu": "1"}})
     assert refusal(pod(container()), node) is None
     assert what(pod(container("g", vendor__gpu="2")), node) == ("app-container", "g")
+
+
+def test_the_lowest_numa_node_that_fits_gives():
+    node = topology("n", {1: {"cpu": "8", "memory": "8Gi"}, 0: {"cpu": "4", "memory": "8Gi"}})
+    first, second = container("x", cpu="3", memory="1Mi"), container("y", cpu="8", memory="1Mi")
+    assert refusal(pod(first, second), node) is None
+    assert what(pod(second, first, second), node) == ("app-container", "y")

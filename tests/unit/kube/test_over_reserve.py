@@ -61,3 +61,7 @@ def test_a_pod_is_foreign_when_another_scheduler_put_it_there():
         pod(container(), node="n", schedulerName="mine"), ["mine"], [], only_exclusive=False
     )
     assert not is_foreign(pod(container()), ["mine"], [], only_exclusive=False)
+
+
+def test_an_empty_node_agrees_with_nobody():
+    assert not agrees(topology("n", ZONES, nodeTopologyPodsFingerprint=fingerprint([])), [], ResyncMethod.ALL)

@@ -23,6 +23,12 @@ def test_qos_counts_cpus_and_memory_of_all_containers(containers, qos):
     assert pod(*containers).qos is qos
 
 
+def test_limits_above_the_requests_are_burstable():
+    obj = container(cpu="1", memory="1Gi")
+    obj["resources"]["limits"] = {"cpu": "2", "memory": "1Gi"}
+    assert pod(obj).qos is QoS.BURSTABLE
+
+
 def test_what_the_status_tells_of_qos_wins():
     obj = {"spec": {"containers": [container()]}, "status": {"qosClass": "Guaranteed"}}
     assert pod_demand(obj).is_guaranteed
