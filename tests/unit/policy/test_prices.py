@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from nri_plugin.policy import prices as module
-from nri_plugin.policy.budget import Budget
+from nri_plugin.policy.budget import STEP_BUDGET, Budget
 from nri_plugin.policy.prices import Prices
 from nri_plugin.policy.ways import Chooser
 from tests.unit.policy.test_ways import JOINTS, LIMITS, UNIT, USES, cost_of, items, possible
@@ -70,3 +70,14 @@ def test_no_way_that_leads_to_a_set_as_good_as_the_known_one_is_held_back(limits
         prices.improve(known >> WIDTH, lambda mask: None)
         chooser = Chooser(items(), 5, limits, UNIT, Budget(100_000))
         assert chooser.ways_of(JOINTS, prices.bound(known >> WIDTH))[5][0].cost == sets[0]
+
+
+@pytest.mark.parametrize(("limits", "tries", "steps"), [((6, 99), 3, 58), ((6, 6), 6, 54)])
+def test_few_prices_are_tried_and_they_save_steps(limits, tries, steps):
+    known = max(map(cost_of, possible(5, limits))) >> WIDTH
+    prices, tried = looking(5, limits), []
+    assert prices.improve(known, tried.append) == 474
+    assert len(tried) == tries
+    budget = Budget()
+    Chooser(items(), 5, limits, UNIT, budget).ways_of(JOINTS, prices.bound(known))
+    assert STEP_BUDGET - budget.left == steps
