@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from nri_plugin.app.exporter_events import Announcer
 from nri_plugin.app.local_sockets import LocalSockets
 from nri_plugin.app.logs import say
 from nri_plugin.app.status_client import follow
@@ -89,6 +90,7 @@ class Exporter:
             take_over=options.take_over,
             pause_s=options.pause_s,
         )
+        self._announcer = Announcer(client, options.node_name, log, clock)
         self._news = threading.Condition()
         self._status: Status | None = None
         self._seen: Object | None = None
@@ -135,6 +137,8 @@ class Exporter:
             self.publisher.want(self.object_of(status))
         if self.publisher.due_s() == 0.0:
             self._publish()
+        if status is not None:
+            self._announcer.announce(status)
 
     def object_of(self, status: Status) -> Object:
         """The object for what the agent says."""

@@ -1,0 +1,84 @@
+"""Refusals and unplaced containers become events on their pods, each once."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.app.exporter_events import Announcer
+from nri_plugin.app.status_rows import RefusalRow, Status
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.kube.api_client import KubeClient
+from nri_plugin.options import Node, Options
+from nri_plugin.state import CgroupRef, ContainerRecord, Phase, PodRecord, State
+from tests.builders import machine
+from tests.kube_api_server import KubeAPI
+
+NODE = Node(machine(), Options(), CPUSet.parse("0"))
+
+
+@pytest.fixture
+def api() -> Iterator[KubeAPI]:
+    server = KubeAPI()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def announcer(api: KubeAPI, tmp_path: Path) -> Iterator[Announcer]:
+    client = KubeClient.connected(str(api.kubeconfig(tmp_path)))
+    yield Announcer(client, "n1", logging.getLogger("announcer under test"), lambda: 0.0)
+    client.close()
+
+
+def refused(*numbers: int) -> Status:
+    rows = tuple(
+        RefusalRow(
+            number, "u", "default", f"web-{number}", "app", "SMTAlignmentError", "SMTAlignmentError: odd"
+        )
+        for number in numbers
+    )
+    return Status(NODE, State(), rows)
+
+
+def notes(api: KubeAPI) -> list[str]:
+    events = sorted(
+        (obj for key, obj in api.store.objects.items() if key[1] == "events"),
+        key=lambda obj: int(obj["metadata"]["resourceVersion"]),
+    )
+    return [f"{event['reason']} {event['regarding']['name']}" for event in events]
+
+
+def test_only_what_is_new_is_told(announcer: Announcer, api: KubeAPI) -> None:
+    announcer.announce(refused(1, 2))
+    assert notes(api) == []
+    announcer.announce(refused(1, 2, 3))
+    announcer.announce(refused(2, 3, 4))
+    assert notes(api) == ["SMTAlignmentError web-3", "SMTAlignmentError web-4"]
+
+
+def test_an_agent_that_counts_anew_is_followed(announcer: Announcer, api: KubeAPI) -> None:
+    announcer.announce(refused(7))
+    announcer.announce(refused())
+    announcer.announce(refused(1))
+    assert notes(api) == ["SMTAlignmentError web-1"]
+
+
+def test_a_container_that_runs_unplaced_is_told_of_once(announcer: Announcer, api: KubeAPI) -> None:
+    record = ContainerRecord("c1", "u", "app", Phase.RUNNING, CgroupRef(""), unplaced="no room")
+    state = State({"u": PodRecord("u", "s", "db", "default")}, {"c1": record})
+    announcer.announce(Status(NODE, State()))
+    for _ in range(2):
+        announcer.announce(Status(NODE, state))
+    assert notes(api) == ["Unplaced db"]
+
+
+def test_events_that_may_not_be_created_are_said_once(
+    announcer: Announcer, api: KubeAPI, caplog: pytest.LogCaptureFixture
+) -> None:
+    announcer.announce(refused())
+    api.behaviour.fail_next += [(403, {}), (403, {})]
+    with caplog.at_level(logging.WARNING):
+        announcer.announce(refused(1, 2))
+    assert [record.message for record in caplog.records] == ["event not created"]
