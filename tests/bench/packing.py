@@ -185,8 +185,9 @@ def table(found: Sequence[Cell]) -> str:
     """Every cell, and all machines together at each utilisation."""
     lines = [
         "per cent of containers that span more uncore caches than they need: mean and 95 % interval;",
-        "and, last, more NUMA nodes than they need (first fit > best fit); the best fit puts NUMA nodes first,",
-        "which without the Topology Manager can cost a cache where first fit goes to a second node for it",
+        "and, last, more NUMA nodes than they need (first fit > best fit). The best fit puts NUMA nodes first: where",
+        "no Topology Manager does (none), a cell can be WORSE by caches because it is better by nodes, as one test of",
+        "tests/unit/policy/test_best_fit.py shows on eight CPUs; under best-effort both rules stay on the nodes of the hint",
     ]
     for policy in POLICIES:
         lines += [

@@ -4,8 +4,10 @@ import pytest
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError, UncoreCacheAlignmentError
+from nri_plugin.options import Options
 from nri_plugin.policy import best_fit
 from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
+from nri_plugin.policy.cpu_choice import take_cpus
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.topology import Topology
 from tests.unit.policy.shapes import machine
@@ -54,6 +56,15 @@ ACROSS = cpu_tables(
 )
 def test_the_best_fit(tables, available, count, expected, rule):
     assert str(take_best_fit(tables, cpus(available), count)) == expected, rule
+
+
+def test_one_numa_node_is_worth_a_third_cache_where_first_fit_goes_to_two_nodes_for_two():
+    """Why the best fit alone, without topology hints, can be on more caches than first fit: nodes come first."""
+    tables = cpu_tables(machine(sockets=2, caches=4, cores=4, threads=1))  # caches 0-3, 4-7... node 1 from 16 on
+    left = CPUSet.parse("0-3,4-5,8-9,16-19")
+    first = take_cpus(tables, left, 8, Options(prefer_align_cpus_by_uncore_cache=True))
+    assert str(first) == "0-3,16-19"
+    assert str(take_best_fit(tables, left, 8)) == "0-5,8-9"
 
 
 def test_too_few_cpus_are_refused_with_the_numbers():
