@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.app import status_socket
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.app.status_rows import Status, decode
 from nri_plugin.app.status_socket import LATEST_REFUSALS, StatusFeed, StatusSocket
@@ -68,7 +69,8 @@ class Reader:
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    monkeypatch.setattr(status_socket, "LOOK_S", 10 * PATIENCE_S)  # what is seen has been told
     made = Agent(tmp_path)
     yield made
     made.socket.close()
