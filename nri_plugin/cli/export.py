@@ -28,9 +28,12 @@ Examples:
 @click.option(
     "--node-name",
     envvar="NODE_NAME",
+    metavar="NAME",
     help="What the cluster calls this node; default: NODE_NAME, else the host name.",
 )
-@click.option("--state-dir", default=STATE_DIR, show_default=True, help="The agent's state directory.")
+@click.option(
+    "--state-dir", metavar="DIR", default=STATE_DIR, show_default=True, help="The agent's state directory."
+)
 @click.option(
     "--kubeconfig",
     type=click.Path(dir_okay=False),
@@ -38,6 +41,7 @@ Examples:
 )
 @click.option(
     "--kubelet-socket",
+    metavar="FILE",
     default="/var/lib/kubelet/pod-resources/kubelet.sock",
     show_default=True,
     help="The kubelet's PodResources socket, which knows of devices; without it none are listed or served.",

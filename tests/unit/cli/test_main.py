@@ -1,4 +1,5 @@
 import importlib
+import logging
 import subprocess
 import sys
 
@@ -6,6 +7,7 @@ import click
 import pytest
 
 from nri_plugin import __version__
+from nri_plugin.app.logs import LOGGER_NAME
 from nri_plugin.cli import main as cli
 from nri_plugin.cli.main import COMMANDS, Entry, run_command_line
 
@@ -106,7 +108,8 @@ def test_what_is_no_command_is_found_when_it_is_used(monkeypatch) -> None:
         run_command_line(["odd"])
 
 
-def test_run_reaches_the_agent_on_the_long_way_too(capsys) -> None:
+def test_run_reaches_the_agent_on_the_long_way_too(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(logging.getLogger(LOGGER_NAME), "handlers", [])  # whatever ran before in this process
     assert run_command_line(["run", "--config", "/nonexistent/config.yaml"]) == 2
     assert "/nonexistent/config.yaml: no configuration" in capsys.readouterr().err
 
