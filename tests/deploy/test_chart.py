@@ -2,8 +2,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
 from nri_plugin.app.config import load_text
+from nri_plugin.cli.export import command as export
+from nri_plugin.cli.extender import command as extend
+from tests.deploy.conftest import DEPLOY
 
 Objects = list[dict[str, Any]]
 Render = Callable[..., Objects]
@@ -125,3 +129,84 @@ def test_security_image_and_names_follow_the_values(render: Render):
 def test_wrong_values_are_refused_by_name(render: Render, values: dict[str, object], told: str):
     with pytest.raises(ValueError, match=told):
         render(**values)
+
+
+CLUSTER = {"exporter": {"enabled": True}, "extender": {"enabled": True}}
+
+
+def test_only_the_exporter_has_credentials(render: Render):
+    pod = pod_of(named(render(**CLUSTER), "DaemonSet", "pin"))
+    assert pod["automountServiceAccountToken"] is False
+    mounts = {item["name"]: {mount["name"] for mount in item["volumeMounts"]} for item in pod["containers"]}
+    assert mounts["exporter"] == {"state", "pod-resources", "token"}
+    assert not mounts["agent"] & {"token", "pod-resources"}
+    assert pod["containers"][1]["args"] == ["export", "--min-interval=1"]
+    for item in pod["containers"]:
+        assert item["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_arguments_in_the_chart_are_ones_the_commands_take(render: Render):
+    objects = render(
+        exporter={"enabled": True, "takeOver": True, "minIntervalSeconds": 5},
+        extender={
+            "enabled": True,
+            "strategy": "LeastAllocated",
+            "distanceBonus": "prefer-closest-numa-nodes",
+            "weights": {"cpu": 2},
+            "accounting": False,
+            "bind": {"enabled": True, "numaAnnotation": True},
+            "tlsSecret": "certificate",
+        },
+    )
+    exporter = pod_of(named(objects, "DaemonSet", "pin"))["containers"][1]
+    extender = pod_of(named(objects, "Deployment", "pin-extender"))["containers"][0]
+    assert (exporter["args"][0], extender["args"][0]) == ("export", "extender")
+    for command, (_, *options) in ((export, exporter["args"]), (extend, extender["args"])):
+        known = {
+            option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        assert {option.partition("=")[0] for option in options} <= known
+    assert extender["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+
+@pytest.mark.parametrize(
+    ("values", "pods", "binding"),
+    [
+        ({}, ["get", "list", "watch"], []),
+        ({"accounting": False}, [], []),
+        ({"bind": {"enabled": True}}, ["get", "list", "watch"], ["create"]),
+        ({"bind": {"enabled": True, "numaAnnotation": True}}, ["get", "list", "patch", "watch"], ["create"]),
+    ],
+)
+def test_the_extender_may_do_what_its_options_need_and_no_more(
+    render: Render, values: dict[str, object], pods: list[str], binding: list[str]
+):
+    objects = render(extender={"enabled": True, **values})
+    verbs: dict[str, list[str]] = {}
+    for rule in named(objects, "ClusterRole", "pin-extender")["rules"]:
+        for resource in rule["resources"]:
+            verbs[resource] = sorted(verbs.get(resource, []) + rule["verbs"])
+    assert verbs.get("pods", []) == pods
+    assert verbs.get("pods/binding", []) == binding
+    assert verbs["noderesourcetopologies"] == ["get", "list", "watch"]
+
+
+def test_the_exporter_may_do_what_the_plain_file_says(render: Render):
+    of_chart = named(render(**CLUSTER), "ClusterRole", "pin-export")["rules"]
+    plain = list(yaml.safe_load_all((DEPLOY / "export-rbac.yaml").read_text()))
+    assert of_chart == named(plain, "ClusterRole", "nri-pin-export")["rules"]
+
+
+def test_the_kind_is_installed_with_those_who_need_it_and_left_out_where_others_do(render: Render):
+    def has_kind(**values: object) -> bool:
+        return "CustomResourceDefinition" in {item["kind"] for item in render(**values)}
+
+    assert not has_kind()
+    assert has_kind(exporter={"enabled": True})
+    assert has_kind(extender={"enabled": True})
+    assert not has_kind(crd={"install": False}, **CLUSTER)
+
+
+def test_an_annotation_without_the_binding_it_is_written_at_is_refused(render: Render):
+    with pytest.raises(ValueError, match=r"numaAnnotation needs extender\.bind\.enabled"):
+        render(extender={"enabled": True, "bind": {"numaAnnotation": True}})

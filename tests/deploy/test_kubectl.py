@@ -17,6 +17,32 @@ pytestmark = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="needs kubectl on the PATH; then run hack/test tests/deploy"
 )
 
+POD_MONITORS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "scope": "Namespaced",
+        "names": {
+            "kind": "PodMonitor",
+            "listKind": "PodMonitorList",
+            "plural": "podmonitors",
+            "singular": "podmonitor",
+        },
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                },
+            }
+        ],
+    },
+}
+
 Kubectl = Callable[..., str]
 
 
@@ -57,6 +83,19 @@ def topology(**fields: object) -> str:
 def test_every_manifest_passes_a_dry_run(kubectl: Kubectl) -> None:
     for path in sorted(DEPLOY.glob("*.yaml")):
         assert "created (server dry run)" in kubectl("apply", "--dry-run=server", "-f", str(path)), path
+
+
+@pytest.mark.parametrize("folder", ["base", "cluster"])
+def test_every_kustomization_passes_a_dry_run(kubectl: Kubectl, folder: str) -> None:
+    told = kubectl("apply", "--dry-run=server", "-k", str(DEPLOY / "kustomize" / folder))
+    assert "daemonset.apps/nri-pin created (server dry run)" in told
+    assert "error" not in told.lower()
+
+
+def test_monitoring_passes_where_the_prometheus_operator_is(kubectl: Kubectl, api: KubeAPI) -> None:
+    api.define(POD_MONITORS)
+    told = kubectl("apply", "--dry-run=server", "-k", str(DEPLOY / "kustomize" / "monitoring"))
+    assert "podmonitor.monitoring.coreos.com/nri-pin created (server dry run)" in told
 
 
 def test_a_defined_kind_can_be_applied_read_patched_and_deleted(kubectl: Kubectl) -> None:

@@ -6,6 +6,16 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The image with what speaks to the cluster in it, deploy/Containerfile --target cluster */}}
+{{- define "nri-pin.clusterImage" -}}
+{{- $image := .Values.clusterImage -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
 {{- define "nri-pin.labels" -}}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
