@@ -60,7 +60,9 @@ def test_the_best_fit(tables, available, count, expected, rule):
 
 def test_one_numa_node_is_worth_a_third_cache_where_first_fit_goes_to_two_nodes_for_two():
     """Why the best fit alone, without topology hints, can be on more caches than first fit: nodes come first."""
-    tables = cpu_tables(machine(sockets=2, caches=4, cores=4, threads=1))  # caches 0-3, 4-7... node 1 from 16 on
+    tables = cpu_tables(
+        machine(sockets=2, caches=4, cores=4, threads=1)
+    )  # caches 0-3, 4-7... node 1 from 16 on
     left = CPUSet.parse("0-3,4-5,8-9,16-19")
     first = take_cpus(tables, left, 8, Options(prefer_align_cpus_by_uncore_cache=True))
     assert str(first) == "0-3,16-19"
