@@ -52,6 +52,13 @@ def turn_skip_into_failure(report: pytest.TestReport | pytest.CollectReport) -> 
     report.longrepr = f"skipped under --strict-skips: {reason}"
 
 
+@pytest.fixture
+def tmp_path() -> Generator[Path, None, None]:
+    """Pytest's own with a short name: a socket's path has at most 107 bytes, wherever TMPDIR is."""
+    with tempfile.TemporaryDirectory(prefix="t", ignore_cleanup_errors=True) as folder:
+        yield Path(folder).resolve()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield

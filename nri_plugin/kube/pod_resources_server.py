@@ -22,6 +22,9 @@ SERVICE = "v1.PodResourcesLister"
 LONGEST_BYTES = 16 << 20
 """Of an answer, as node feature discovery takes them."""
 
+LONGEST_PATH = 107
+"""Bytes of a socket's path. Source: unix(7), `sun_path`."""
+
 ASK_S = 10.0
 ANSWERERS = 4
 """Monitoring asks now and then; the kubelet answers no faster to more."""
@@ -140,9 +143,14 @@ class PodResourcesServer:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         with suppress(FileNotFoundError):
             os.unlink(path)
+        address = os.path.abspath(path)
+        if len(os.fsencode(address)) > LONGEST_PATH:
+            raise HostError(
+                path, f"cannot be listened on: longer than {LONGEST_PATH} bytes, use a shorter path"
+            )
         before = os.umask(0o177)
         try:
-            self._server.add_insecure_port(f"unix://{os.path.abspath(path)}")
+            self._server.add_insecure_port(f"unix://{address}")
         except RuntimeError as error:
             raise HostError(path, f"cannot be listened on: {error}") from None
         finally:

@@ -128,6 +128,12 @@ def test_a_place_that_takes_no_socket_is_named(tmp_path: Path) -> None:
     kubelet.close()
 
 
+def test_a_path_too_long_for_a_socket_is_refused_with_the_length(tmp_path: Path) -> None:
+    long = str(tmp_path / ("x" * 100) / "ours.sock")
+    with pytest.raises(HostError, match=r"longer than 107 bytes, use a shorter path$"):
+        PodResourcesServer(long, KubeletClient("/x"), lambda: None)
+
+
 def test_messages_have_the_kubelets_field_numbers() -> None:
     device = pb.ContainerDevices(resource_name="r", device_ids=["i"])
     device.topology.nodes.add(ID=1)
