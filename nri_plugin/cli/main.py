@@ -1,14 +1,12 @@
-"""The table of commands. A command's module is imported when it is used, never to list it."""
+"""The table of commands."""
 
-import difflib
-import importlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import click
 
 from nri_plugin import __version__
+from nri_plugin.cli.lazy_group import Entry, LazyGroup
 
 EXIT_INTERRUPTED = 130
 DID_YOU_MEAN = re.compile(r"[.]? [(]?Did you mean (?:one of: )?(.*?)[?][)]?$")
@@ -22,14 +20,6 @@ Examples:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One command: where its code is and the line that lists it."""
-
-    target: str
-    summary: str
-
-
 COMMANDS: Mapping[str, Entry] = {
     "run": Entry("nri_plugin.cli.run:command", "Run the agent on this node."),
     "demo": Entry("nri_plugin.cli.demo:command", "Play a day in the life of a node; needs no root."),
@@ -41,45 +31,9 @@ COMMANDS: Mapping[str, Entry] = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose members are the rows of `COMMANDS`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
-        """The names in the order of the table."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - same
-        """The command, imported now; None when there is no such name."""
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        module, _, attribute = entry.target.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{entry.target} is no command")
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first word.
-
-        Raises:
-            UsageError: there is none; names the one that looks like it.
-        """
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            ctx.fail(f"no such command '{args[0]}'" + (f", did you mean '{close[0]}'" if close else ""))
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - same
-        """List the table without importing what it names."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
-
-
 @click.command(
     cls=LazyGroup,
+    entries=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     epilog=EXAMPLES,

@@ -1,15 +1,16 @@
 """`nri-pin state`: what the agent has promised, and whether it can be true.
 
-Reads the checkpoint and changes nothing, not even a damaged one.
+`show` and `verify` read the checkpoint and change nothing, not even a damaged one.
 """
 
 import os
 
 import click
 
+from nri_plugin.cli.lazy_group import Entry, LazyGroup
 from nri_plugin.cli.output import columns, format_option
 from nri_plugin.cli.state_report import findings, show_json, show_text
-from nri_plugin.errors import CheckpointError, HostError
+from nri_plugin.errors import CheckpointError, NriPinError
 from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.host.checkpoint_format import Checkpoint, OtherVersionError
 
@@ -32,6 +33,7 @@ EXAMPLES = """\b
 Examples:
   nri-pin state show         who holds which CPUs
   nri-pin state verify       whether that can be true
+  nri-pin state import /var/lib/kubelet    take over from the kubelet's static managers
 """
 SHOW_EXAMPLES = """\b
 Examples:
@@ -43,7 +45,19 @@ Examples:
   nri-pin state verify
   nri-pin state verify --root / --cgroup-root /sys/fs/cgroup
   nri-pin state verify --file ./checkpoint-of-another-node
+  nri-pin state verify --as-kubelet /etc/nri-pin/config.yaml
 """
+
+
+KUBELET_COMMANDS = {
+    "import": Entry(
+        "nri_plugin.cli.state_kubelet:import_command",
+        "Take over what the kubelet's static managers promised.",
+    ),
+    "export": Entry(
+        "nri_plugin.cli.state_kubelet:export_command", "Write the promises as the kubelet's state files."
+    ),
+}
 
 
 class UnreadableError(click.ClickException):
@@ -52,9 +66,15 @@ class UnreadableError(click.ClickException):
     exit_code = 2
 
 
-@click.group(name="state", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    name="state",
+    cls=LazyGroup,
+    entries=KUBELET_COMMANDS,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 def command() -> None:
-    """Show or verify what the agent has promised to containers."""
+    """Show, verify, import or export what the agent has promised to containers."""
 
 
 @command.command(epilog=SHOW_EXAMPLES)
@@ -85,6 +105,11 @@ def show(state_dir: str, path: str | None, output_format: str) -> None:
     "not by what the checkpoint says of it.",
 )
 @click.option("--cgroup-root", metavar="DIR", help="Also compare with the cgroups of this tree.")
+@click.option(
+    "--as-kubelet",
+    metavar="CONFIG",
+    help="Also say what a kubelet with the options of this configuration would find wrong at its start.",
+)
 @format_option()
 @click.pass_context
 def verify(
@@ -93,6 +118,7 @@ def verify(
     path: str | None,
     root: str | None,
     cgroup_root: str | None,
+    as_kubelet: str | None,
     output_format: str,
 ) -> None:
     """Check the checksum and that no promise contradicts another.
@@ -103,7 +129,11 @@ def verify(
     checkpoint = _read(source)
     try:
         found = findings(checkpoint, root, cgroup_root)
-    except HostError as error:
+        if as_kubelet is not None:
+            from nri_plugin.cli.state_kubelet import would_refuse
+
+            found += would_refuse(checkpoint.state, as_kubelet, root)
+    except NriPinError as error:
         raise UnreadableError(str(error)) from error
     _report(source, checkpoint, found, output_format)
     context.exit(EXIT_FINDINGS if found else 0)

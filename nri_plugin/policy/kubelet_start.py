@@ -92,7 +92,7 @@ def memory_state_refusal(
     if wrong:
         return wrong
     blocks = [blocks for by_name in assignments.values() for blocks in by_name.values()]
-    if _comparable(stored) != _comparable(_expected(machine, blocks)):
+    if _comparable(stored) != _comparable(machine_state(machine, blocks)):
         return "the expected machine state is different from the real one"
     return ""
 
@@ -109,7 +109,7 @@ def _unknown_blocks(stored: Mapping[int, StoredNode], assignments: MemoryAssignm
                         yield f"{where} memory resource that does not exist"
 
 
-def _expected(
+def machine_state(
     machine: MemoryMachine, containers: Sequence[Sequence[MemoryBlock]]
 ) -> Mapping[int, StoredNode]:
     """The machine as it would be stored with these blocks."""

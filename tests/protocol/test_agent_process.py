@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.host.kubelet_checkpoint import checksum, cpu_v2
 from nri_plugin.nri import events as nri
 from nri_plugin.simulator.runtime_events import ConnectionLost
 from tests.agent_process import REPOSITORY, Peer, Process, config_text, machine_root
@@ -310,3 +311,22 @@ def test_the_agent_loads_nothing_that_only_commands_need(site: Site, tmp_path: P
     loaded = set(report.read_text().split())
     assert "nri_plugin" in loaded
     assert not loaded & FORBIDDEN
+
+
+def test_a_node_comes_from_the_kubelets_static_policy_without_a_container_moved(site: Site):
+    """Before: a kubelet gave u1 CPUs the packing would not give. After: the checkpoint, the runtime, the agent agree."""
+    folder = site.folder / "kubelet"
+    folder.mkdir()
+    record = {"policyName": "static", "defaultCpuSet": "0-9,12-15", "entries": {"u1": {"db": "10-11"}}}
+    (folder / "cpu_manager_state").write_text(json.dumps(record | {"checksum": checksum(cpu_v2(record))}))
+    words = ["-m", "nri_plugin", "state", "import", str(folder), "--config", str(site.config)]
+    assert site.spawn(words, {"PYTHONPATH": str(REPOSITORY)}).wait() == 0
+    running = pod("u1", cpu=2)
+    process = site.start()
+    peer = site.accept()
+    peer.listed = ((running,), (container(running, "db", cpu=2),))
+    peer.synchronize()
+    assert "kept=1" in process.wait_for_line("Synchronize")
+    assert peer.ask(CREATE).response.resources.cpus == "2-3"
+    again = peer.ask(nri.CreateContainer(running, container(running, "db", cpu=2, number=1)))
+    assert again.response.resources.cpus == "10-11"

@@ -21,7 +21,7 @@ def failing(monkeypatch: pytest.MonkeyPatch):
         module = type(sys)("odd_command")
         module.command = odd
         monkeypatch.setitem(sys.modules, "odd_command", module)
-        monkeypatch.setattr(cli, "COMMANDS", {**COMMANDS, "odd": Entry("odd_command:command", "Odd.")})
+        monkeypatch.setattr(cli.group, "entries", {**COMMANDS, "odd": Entry("odd_command:command", "Odd.")})
 
     return use
 
@@ -103,7 +103,7 @@ def test_an_abort_ends_as_an_interrupt(failing) -> None:
 
 
 def test_what_is_no_command_is_found_when_it_is_used(monkeypatch) -> None:
-    monkeypatch.setattr(cli, "COMMANDS", {"odd": Entry("nri_plugin.ids:CPUID", "Odd.")})
+    monkeypatch.setattr(cli.group, "entries", {"odd": Entry("nri_plugin.ids:CPUID", "Odd.")})
     with pytest.raises(TypeError, match=r"nri_plugin\.ids:CPUID is no command"):
         run_command_line(["odd"])
 
