@@ -43,8 +43,7 @@ PYTEST += ["-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0"]
 def main() -> int:
     """Judge the mutants of the files, print the survivors and a table; 1 where something is to be done."""
     chosen = _arguments()
-    tests = sorted(str(path) for path in Path("tests").rglob("*.py") if "mutation" not in path.parts)
-    results = Results(tests, fresh=chosen.fresh)
+    results = Results(_test_files(), fresh=chosen.fresh, keep=chosen.keep)
     files = [name for name in _files(chosen.files) if name.endswith(".py")]
     mutants = [mutant for name in files for mutant in mutants_of(name)]
     _judge([mutant for mutant in mutants if results.of(mutant) is None], results, chosen.jobs)
@@ -62,6 +61,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("files", nargs="*", default=["nri_plugin/policy"], help="default: nri_plugin/policy")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at a time (default: 2)")
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
+    parser.add_argument(
+        "--keep", action="store_true", help="do not try survivors again because a test has changed"
+    )
     parser.add_argument("--killed", action="store_true", help="also print who noticed the others")
     parser.add_argument(
         "--at-least", type=float, default=95, metavar="PERCENT", help="killed of all mutants (default: 95)"
@@ -72,6 +74,14 @@ def _arguments() -> argparse.Namespace:
 def _files(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         yield from sorted(map(str, Path(name).glob("**/*.py"))) if Path(name).is_dir() else [name]
+
+
+def _test_files() -> list[str]:
+    """What a survivor's fate may hang on: the tests and what they are built from."""
+    named = [*map(Path, TESTS), Path("tests/conftest.py"), Path("tests/builders.py"), Path("tests/oracles")]
+    files = [file for path in named for file in (path.glob("*.py") if path.is_dir() else [path])]
+    files += [file for file in Path("tests/property").glob("*.py") if not file.name.startswith("test_")]
+    return sorted(map(str, files))
 
 
 def _judge(mutants: list[Mutant], results: Results, jobs: int) -> None:

@@ -16,9 +16,15 @@ class Results:
 
     A killed mutant stays killed until its file or that of the test which noticed it changes; a survivor is
     tried again when any test changes. A change elsewhere in the package is not looked at: ask for a fresh run.
+
+    Args:
+        tests: the files in which a change may kill a survivor.
+        fresh: forget everything.
+        keep: believe in survivors although a test has changed since; more tests only kill more.
     """
 
-    def __init__(self, tests: Iterable[str], *, fresh: bool = False) -> None:
+    def __init__(self, tests: Iterable[str], *, fresh: bool = False, keep: bool = False) -> None:
+        self._keep = keep
         self._all_tests = _digest(*(Path(name).read_bytes() for name in sorted(tests)))
         self._digests: dict[str, str] = {}
         self._known: dict[str, tuple[Outcome, str]] = {}
@@ -30,6 +36,8 @@ class Results:
     def of(self, mutant: Mutant) -> Outcome | None:
         """The outcome that still holds; None when the mutant must be tried."""
         outcome, tests_digest = self._known.get(_key(mutant), (None, ""))
+        if outcome and self._keep and not outcome.killed:
+            return outcome
         return outcome if outcome and tests_digest == self._tests_digest(outcome) else None
 
     def note(self, mutant: Mutant, outcome: Outcome) -> None:
