@@ -196,9 +196,8 @@ class _Taker:
         """Single CPUs: fill cores in use first (packed), or go by CPU number in each socket (spread)."""
         if not self.need:
             return
-        for unit in self.sockets() if spread else self.cores():
-            part = unit & self.free
+        units = iter(self.sockets() if spread else self.cores())
+        while self.need:
+            part = next(units) & self.free
             size = part.bit_count()
             self.take(part if size <= self.need else lowest_bits(part, self.need))
-            if not self.need:
-                return

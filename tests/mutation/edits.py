@@ -1,7 +1,7 @@
 """Which small changes are made to a piece of code: every one is a span of its text and what stands there instead.
 
-Left alone: docstrings, annotations, decorators, `__slots__`, assert (it tells the type checker a fact),
-the inside of f-strings (Python before 3.12 does not say where it is) and names bound once (without them nothing runs).
+Left alone: docstrings, annotations, decorators, `__slots__`, assert (it tells the type checker a fact), `strict=` of
+zip (it asserts one), the order of arguments of min and max (it says nothing where equals are alike), the inside of f-strings (Python before 3.12 does not say where it is) and names bound once (without them nothing runs).
 """
 
 import ast
@@ -39,6 +39,7 @@ ARITHMETIC = {
     ">>": "<<",
 }
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list"}
+ANY_ORDER = ("min", "max")
 OPERATOR = re.compile(r"not\s+in|is\s+not|and|or|in|is|\*\*|//|<<|>>|[<>=!]=|[-+*/%&|^<>]")
 PLAIN = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript)
 
@@ -207,10 +208,18 @@ def _continue(node: ast.Continue, source: Source) -> Edits:
     yield source.instead(node, "pass")
 
 
+def _called(node: ast.Call) -> str:
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _is_assertion(node: ast.Call, keyword: ast.keyword) -> bool:
+    return _called(node) == "zip" and keyword.arg == "strict"
+
+
 def _call(node: ast.Call, source: Source) -> Edits:
-    if isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
-        yield source.instead(node.func, FUNCTIONS[node.func.id])
-    for left, right in pairwise(node.args):
+    if _called(node) in FUNCTIONS:
+        yield source.instead(node.func, FUNCTIONS[_called(node)])
+    for left, right in pairwise(node.args) if _called(node) not in ANY_ORDER else ():
         if not isinstance(left, ast.Starred) and not isinstance(right, ast.Starred):
             between = source.text[source.end(left) : source.start(right)]
             if "(" not in between and ")" not in between and source.of(left) != source.of(right):
@@ -218,7 +227,7 @@ def _call(node: ast.Call, source: Source) -> Edits:
                     source.start(left), source.end(right), source.of(right) + between + source.of(left)
                 )
     for keyword in node.keywords:
-        if keyword.arg is not None:
+        if keyword.arg is not None and not _is_assertion(node, keyword):
             yield _without_keyword(keyword, source)
 
 

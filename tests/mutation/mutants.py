@@ -146,6 +146,8 @@ def _is_left_alone(node: ast.AST) -> bool:
         return True
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.keyword):
+        return node.arg == "strict"
     return isinstance(node, ast.Assign) and any(
         isinstance(target, ast.Name) and target.id == "__slots__" for target in node.targets
     )

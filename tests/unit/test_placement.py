@@ -5,12 +5,14 @@ import pytest
 from nri_plugin.engine import decide
 from nri_plugin.nri import events as nri
 from nri_plugin.options import (
+    Options,
     SMTOddCounts,
     TopologyManagerPolicy,
     TopologyManagerScope,
     TopologyTieBreak,
     UncoreCacheFit,
 )
+from nri_plugin.placement import reserved_cpus
 from nri_plugin.policy import merge
 from nri_plugin.state import State
 from tests.builders import container, machine, node, pod
@@ -114,3 +116,25 @@ def test_a_refusal_for_want_of_steps_is_said_as_such(monkeypatch):
     monkeypatch.setattr(merge, "STEP_BUDGET", 0)
     decision = created(on, State(), "p", 7)
     assert decision.steps == ("refused", "TopologyAffinityError", "inexact-hint")
+
+
+def test_what_an_ended_container_hands_over_leaves_the_pods_others_as_they_are():
+    on, of = node(machine(nodes=1, cores=4)), pod()
+    state = State()
+    init, sidecar, app = (container(of, name, cpu=2) for name in ("init", "sidecar", "app"))
+    for event in (
+        nri.CreateContainer(of, init),
+        nri.CreateContainer(of, sidecar),
+        nri.StopContainer(of, init),
+        nri.CreateContainer(of, app),
+    ):
+        state = decide(on, state, event).state
+    held = {key: str(allocation.cpus) for key, allocation in state.allocations.items()}
+    assert held == {"p1/init": "", "p1/sidecar": "4-5", "p1/app": "2-3"}
+
+
+@pytest.mark.parametrize(("count", "reserved"), [(1, "0"), (2, "0-1"), (4, "0-3")])
+def test_where_only_the_number_of_reserved_cpus_is_given_they_are_those_the_policy_takes_first(
+    count, reserved
+):
+    assert str(reserved_cpus(MACHINE, Options(), count)) == reserved

@@ -4,7 +4,7 @@ from nri_plugin.decision import Decision
 from nri_plugin.engine import decide
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, ContainerState, Pod
-from nri_plugin.options import Effect, MemoryManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.options import Effect, MemoryManagerPolicy, Node, SMTOddCounts, TopologyManagerPolicy
 from nri_plugin.state import MemoryBlock, Phase, State
 from tests.builders import GIB, container, cpus, machine, node, nodes, pod
 
@@ -177,3 +177,25 @@ def test_the_last_cpus_of_the_shared_pool_are_not_adopted_either() -> None:
     assert state.exclusive == cpus("0-1")
     assert "the last CPUs of the shared pool" in state.containers["b-c-0"].unplaced
     assert state.shared_pool(on) == cpus("2-3")
+
+
+def test_a_container_found_at_its_start_keeps_the_exclusive_cpus_it_has() -> None:
+    found = container(pod(), cpu=2, cpus="4-5")
+    decision = decide(node(), EMPTY, nri.StartContainer(pod(), found))
+    assert decision.state.exclusive == cpus("4-5")
+    assert "adopted" in decision.steps
+
+
+def test_another_instance_found_of_a_container_that_has_its_promise_takes_nothing_more() -> None:
+    on = node()
+    state = decide(on, EMPTY, nri.StartContainer(pod(), container(pod(), cpu=2, cpus="4-5"))).state
+    again = container(pod(), cpu=2, number=1, cpus="6-7")
+    assert decide(on, state, nri.StartContainer(pod(), again)).state.exclusive == cpus("4-5")
+
+
+def test_a_container_found_with_a_number_of_cpus_that_policy_refuses_runs_on_unplaced() -> None:
+    on = node(smt_odd_counts=SMTOddCounts.REJECT)
+    found = container(pod(), cpu=3, cpus="4-6")
+    decision = decide(on, EMPTY, nri.StartContainer(pod(), found))
+    assert not decision.state.exclusive
+    assert "SMTAlignmentError" in decision.state.containers["p1-c-0"].unplaced

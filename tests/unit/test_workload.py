@@ -14,8 +14,9 @@ from nri_plugin.workload import (
     qos_slices,
     slice_pattern,
     stored_cpus,
+    stored_mems,
 )
-from tests.builders import cpus
+from tests.builders import cpus, nodes
 
 UID = "0f6c1c1e-1111-2222-3333-444455556666"
 DASHED = UID.replace("-", "_")
@@ -130,3 +131,12 @@ def test_a_pod_without_uid_is_known_by_its_sandbox() -> None:
 def test_an_unreadable_cpuset_counts_as_none() -> None:
     assert stored_cpus(Resources(cpus="0-3,8")) == cpus("0-3,8")
     assert not stored_cpus(Resources(cpus="3-0"))
+
+
+def test_an_unreadable_list_of_memory_nodes_counts_as_none() -> None:
+    assert stored_mems(Resources(mems="0,2")) == nodes(0, 2)
+    assert not stored_mems(Resources(mems="first"))
+
+
+def test_where_resources_are_not_told_nothing_is_requested() -> None:
+    assert cpu_milli(None, QOSClass.GUARANTEED) == 0

@@ -118,3 +118,14 @@ def test_single_nodes_of_a_large_machine_are_told_apart_by_their_own_distance():
     assert merge(BEST, NodeMask(0xFFFF), [(family(10, size=1),)], distances=distances).affinity == NodeMask(
         1 << 4
     )
+
+
+def test_what_fits_one_node_of_a_large_machine_but_nowhere_together_agrees_on_nothing():
+    here, there = ({node: 10 if (node < 8) is low else 0 for node in range(16)} for low in (True, False))
+    wishes = [
+        (Wish(name, (), Family(0xFFFF, 0, (Need(5, free),), 1)),)
+        for name, free in (("a", here), ("b", there))
+    ]
+    hint = merge(RESTRICTED, NodeMask(0xFFFF), wishes)
+    assert not hint.preferred
+    assert hint.exact
