@@ -21,8 +21,8 @@ from tests.vectors.judges.managers import (
 from tests.vectors.judges.memory import machine_of
 from tests.vectors.judges.merging import as_pair, preferring, provider_of
 from tests.vectors.judges.packed import tables_of
-from tests.vectors.judges.static import compare_refusals, refusal_at_start
-from tests.vectors.judges.verdict import Case, Document, Judged, Verdict
+from tests.vectors.judges.static import compare_refusals, is_uneven, refusal_at_start
+from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 
 ANYWHERE = MergedHint(None, preferred=False)
 
@@ -30,18 +30,25 @@ ANYWHERE = MergedHint(None, preferred=False)
 def judge(document: Document) -> Iterator[Judged]:
     tables = {name: tables_of(recorded) for name, recorded in document["topologies"].items()}
     for case in document["cases"]:
-        yield judge_case(case, tables[case["topology"]])
+        malformed = "inconsistent" in document["topologies"][case["topology"]]
+        yield judge_case(case, tables[case["topology"]], malformed=malformed)
 
 
-def judge_case(case: Case, tables: CPUTables) -> Judged:
+def judge_case(case: Case, tables: CPUTables, *, malformed: bool = False) -> Judged:
     refused = refusal_at_start(case, tables)
     if refused or "steps" not in case["expect"]:
         return compare_refusals(case, refused)
     node = _Node(case, tables)
+    at_first = [str(node.cpu.reserved), str(node.cpu.default)]
+    if at_first != [case["expect"]["reserved"], case["expect"]["initial_default"]]:
+        told = [case["expect"]["reserved"], case["expect"]["initial_default"]]
+        return compare(case["id"], at_first, told, "reserved, and the shared pool at first")
     for number, (step, expect) in enumerate(zip(case["steps"], case["expect"]["steps"], strict=True)):
         on_offer = node.cpu.available
         wrong = node.step(step, expect)
-        if wrong and _is_unsound(expect, on_offer):
+        if wrong and malformed:
+            return Judged(case["id"], Verdict.REPAIRED, "the recorded machine contradicts itself")
+        if wrong and is_uneven(tables) and _is_unsound(expect, on_offer):
             return Judged(case["id"], Verdict.REPAIRED, "recorded CPUs that were not on offer")
         if wrong:
             return Judged(case["id"], Verdict.FAILED, f"step {number}: {wrong}")
@@ -74,6 +81,8 @@ class _Node:
         hints: dict[str, MergedHint] = {}
         error = self.add(pod, provider_of(step.get("device_hints")), hints)
         reason = "" if error is None else error.reason
+        if (error is None) is not expect["admit"]:
+            return f"ours {error or 'admits'} recorded {expect['admit']}"
         if reason != expect["reason"] or not same_error(error, expect["message"]):
             return f"ours {error} recorded {expect['reason']} {expect['message']}"
         wrong = self.compare_containers(pod, hints, expect)
@@ -123,6 +132,9 @@ class _Node:
         return ""
 
     def compare_containers(self, pod: Pod, hints: dict[str, MergedHint], expect: Case) -> str:
+        names = [container.name for container in pod.containers]
+        if [entry["container"] for entry in expect["containers"]] != names:
+            return f"containers {names} recorded {expect['containers']}"
         for entry in expect["containers"]:
             name = entry["container"]
             cpus = self.cpu.held.get((pod.uid, name))

@@ -1,5 +1,6 @@
 """cpu_distributed: choosing CPUs in equal shares over NUMA nodes."""
 
+import time
 from collections.abc import Iterator
 
 from nri_plugin.cpuset import CPUSet
@@ -8,6 +9,9 @@ from nri_plugin.policy.cpu_distribution import take_distributed
 from nri_plugin.policy.tables import CPUTables
 from tests.vectors.judges.packed import tables_of
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
+
+SECONDS = 1
+"""How long an answer may take where the reference gives none."""
 
 
 def judge(document: Document) -> Iterator[Judged]:
@@ -20,6 +24,7 @@ def judge(document: Document) -> Iterator[Judged]:
 
 def judge_case(case: Case, tables: CPUTables, *, malformed: bool) -> Judged:
     available = CPUSet.parse(case["available"])
+    began = time.monotonic()
     try:
         ours = take_distributed(
             tables,
@@ -36,6 +41,9 @@ def judge_case(case: Case, tables: CPUTables, *, malformed: bool) -> Judged:
         answer = (str(ours), None)
     if not sound:
         return Judged(case["id"], Verdict.FAILED, f"ours {answer} is not {case['n']} CPUs of {available}")
+    took = time.monotonic() - began
+    if case.get("never_returns") and took > SECONDS:
+        return Judged(case["id"], Verdict.FAILED, f"took {took:.1f} s where the reference never returns")
     if case.get("never_returns"):
         return Judged(case["id"], Verdict.REPAIRED, "the reference never returns")
     if case.get("result_outside_available") or case.get("result_size"):

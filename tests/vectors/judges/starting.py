@@ -41,7 +41,12 @@ def judge_cpu_case(case: Case, tables: CPUTables) -> Judged:
         reserved=reserved,
         strict=options.strict_cpu_reservation,
     )
-    return compare(case["id"], ours, case["error"] or "")
+    if ours != (case["error"] or ""):
+        return compare(case["id"], ours, case["error"])
+    kept = case["state"]["default"]
+    if not kept and not assignments:
+        kept = str(online - reserved if options.strict_cpu_reservation else online)
+    return compare(case["id"], kept, case["default_after"], "shared pool")
 
 
 def judge_memory_start(case: Case) -> Judged:

@@ -8,8 +8,9 @@ from nri_plugin.errors import AdmissionError, ConfigError
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import TopologyManagerPolicy
 from nri_plugin.policy.admission import admit
-from nri_plugin.policy.merge import MergedHint, merge
+from nri_plugin.policy.merge import MergedHint, admits, merge
 from nri_plugin.policy.tables import CPUTables
+from nri_plugin.topology import Topology
 from tests.vectors.judges.managers import (
     CPUManager,
     Pod,
@@ -20,18 +21,19 @@ from tests.vectors.judges.managers import (
 )
 from tests.vectors.judges.merging import as_pair
 from tests.vectors.judges.packed import tables_of
-from tests.vectors.judges.verdict import Case, Document, Judged, Verdict
+from tests.vectors.judges.restarting import cpu_refusal, loses_something
+from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 
 
 def judge(document: Document) -> Iterator[Judged]:
     tables = {name: tables_of(recorded) for name, recorded in document["topologies"].items()}
     for case in document["cases"]:
-        malformed = "inconsistent" in document["topologies"][case["topology"]]
-        yield judge_case(case, tables[case["topology"]], malformed=malformed)
+        recorded = document["topologies"][case["topology"]]
+        yield judge_case(case, tables[case["topology"]], recorded)
 
 
-def judge_case(case: Case, tables: CPUTables, *, malformed: bool = False) -> Judged:
-    expect = case["expect"]
+def judge_case(case: Case, tables: CPUTables, recorded: Mapping[str, Any]) -> Judged:
+    expect, malformed = case["expect"], "inconsistent" in recorded
     refused = refusal_at_start(case, tables)
     if refused or "steps" not in expect:
         return compare_refusals(case, refused)
@@ -40,6 +42,8 @@ def judge_case(case: Case, tables: CPUTables, *, malformed: bool = False) -> Jud
         return Judged(
             case["id"], Verdict.FAILED, f"reserved {manager.reserved} recorded {expect['reserved']}"
         )
+    if str(manager.default) != expect["initial_default"]:
+        return compare(case["id"], str(manager.default), expect["initial_default"], "at first")
     for number, (step, expected) in enumerate(zip(case["steps"], expect["steps"], strict=True)):
         on_offer = manager.available
         wrong = _step(manager, case, step, expected)
@@ -47,13 +51,34 @@ def judge_case(case: Case, tables: CPUTables, *, malformed: bool = False) -> Jud
             wrong = f"shared pool {manager.default} recorded {expected['default']}"
         if wrong and malformed:
             return Judged(case["id"], Verdict.REPAIRED, "the recorded machine contradicts itself")
-        if wrong and _is_unsound(manager, step, expected, on_offer):
+        if wrong and is_uneven(tables) and _is_unsound(manager, step, expected, on_offer):
             return Judged(case["id"], Verdict.REPAIRED, "recorded CPUs that were not on offer")
         if wrong:
             return Judged(case["id"], Verdict.FAILED, f"step {number}: {wrong}")
-    if expect["restart_error"]:
+    return _judge_restart(case, manager, Topology.from_rows(recorded["cpus"]), malformed=malformed)
+
+
+def _judge_restart(case: Case, manager: CPUManager, topology: Topology, *, malformed: bool) -> Judged:
+    """Where the reference refuses its own state, ours starts on it; asked as the kubelet, we say what it says."""
+    error = case["expect"]["restart_error"] or ""
+    lost = "" if malformed else loses_something(manager, topology)
+    if lost:
+        return Judged(case["id"], Verdict.FAILED, lost)
+    if error and malformed:
+        return Judged(case["id"], Verdict.REPAIRED, "the recorded machine contradicts itself")
+    ours = cpu_refusal(manager)
+    if ours != error:
+        return compare(case["id"], ours, error, "as the kubelet at a restart")
+    if error:
         return Judged(case["id"], Verdict.REPAIRED, "the reference refuses its own state")
     return Judged(case["id"], Verdict.PASSED)
+
+
+def is_uneven(tables: CPUTables) -> bool:
+    """Whether averages mislead the reference: cores or sockets of different numbers of CPUs."""
+    return any(core.bit_count() != tables.cpus_per_core for core in tables.cores) or any(
+        socket.bit_count() != tables.cpus_per_socket for socket in tables.sockets
+    )
 
 
 def refusal_at_start(case: Case, tables: CPUTables) -> str:
@@ -93,13 +118,19 @@ def _is_unsound(manager: CPUManager, step: Case, expected: Case, on_offer: CPUSe
 def _step(manager: CPUManager, case: Case, step: Case, expect: Case) -> str:
     if step["op"] == "remove_container":
         manager.remove(step["pod"], step["container"])
-        return ""
+        return f"recorded {expect['error']}" if expect.get("error") else ""
     pod = Pod.of(step)
     if step["op"] == "pod_hints":
         ours = shown_wishes(manager.pod_wishes(pod))
         recorded = None if expect["no_preference"] else {"cpu": expect["hints"]}
         return "" if ours == recorded else f"pod hints ours {ours} recorded {recorded}"
-    return _add(manager, case, step, pod, expect["containers"])
+    return other_names(pod, expect["containers"]) or _add(manager, case, step, pod, expect["containers"])
+
+
+def other_names(pod: Pod, expected: Sequence[Mapping[str, Any]]) -> str:
+    """Whether the recording tells of other containers than the first ones of the pod."""
+    ours, told = [c.name for c in pod.containers], [entry["container"] for entry in expected]
+    return "" if told == ours[: len(told)] else f"containers {ours} recorded {told}"
 
 
 def _add(manager: CPUManager, case: Case, step: Case, pod: Pod, expected: Sequence[Mapping[str, Any]]) -> str:
@@ -114,8 +145,11 @@ def _add(manager: CPUManager, case: Case, step: Case, pod: Pod, expected: Sequen
                 policy = TopologyManagerPolicy(case["tm_policy"])
                 nodes = NodeMask.from_ids(node for node, _ in manager.tables.nodes)
                 merged = merge(policy, nodes, [wishes])
-                if as_pair(merged) != expect["merged"]:
-                    return f"{container.name} merged ours {as_pair(merged)} recorded {expect['merged']}"
+                ours = [*as_pair(merged), admits(policy, merged)]
+                if ours != [*expect["merged"], expect["admit"]]:
+                    return (
+                        f"{container.name} merged ours {ours} recorded {expect['merged']} {expect['admit']}"
+                    )
                 admit(policy, nodes, [wishes])
             else:
                 mask = step["affinity"]
@@ -125,12 +159,19 @@ def _add(manager: CPUManager, case: Case, step: Case, pod: Pod, expected: Sequen
             error = refusal
         if not same_error(error, expect["error"]):
             return f"{container.name} error ours {error} recorded {expect['error']}"
-        if error:
+        if error and "cpuset" not in expect:
             return ""
-        ours = manager.held.get((pod.uid, container.name))
-        if (None if ours is None else str(ours)) != expect["cpuset"]:
-            return f"{container.name} ours {ours} recorded {expect['cpuset']}"
-        reusable = str(manager.reusable.get(pod.uid, CPUSet()))
-        if reusable != expect["reusable_after"]:
-            return f"{container.name} reusable ours {reusable} recorded {expect['reusable_after']}"
+        wrong = _compare_after(manager, pod, container.name, expect)
+        if wrong or error:
+            return wrong
+    return ""
+
+
+def _compare_after(manager: CPUManager, pod: Pod, name: str, expect: Mapping[str, Any]) -> str:
+    cpus = manager.held.get((pod.uid, name))
+    reusable = str(manager.reusable.get(pod.uid, CPUSet()))
+    if (None if cpus is None else str(cpus)) != expect["cpuset"]:
+        return f"{name} ours {cpus} recorded {expect['cpuset']}"
+    if reusable != expect["reusable_after"]:
+        return f"{name} reusable ours {reusable} recorded {expect['reusable_after']}"
     return ""
