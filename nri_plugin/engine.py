@@ -80,7 +80,7 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
     """Place the container and tell the runtime, or refuse with the kubelet's reason."""
     before, event = state, known.event
     pod = _inhabited(state, event.pod)
-    state = _previous_instance_ended(state.with_pod(pod), pod.uid, event.container.name)
+    state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
     overruled = None
     try:
         request = replace(
@@ -247,16 +247,15 @@ def _record(pod: PodRecord, container: Container, phase: Phase, unplaced: str = 
     )
 
 
-def _previous_instance_ended(state: State, uid: str, name: str) -> State:
-    """A new instance under a known name means the old one is over, told or not.
+def _failed_instance_forgotten(state: State, uid: str, name: str) -> State:
+    """The state without an instance that never got past creation: some runtimes say nothing of a failed one.
 
-    One that never got past creation is forgotten: some runtimes say nothing of a failed creation.
+    One that ran may still do so: a runtime that crashed can lose sight of a container and its name is given
+    again. It follows the shared pool until its end is told.
     """
     for record in state.containers_of(uid):
         if record.name == name and record.phase is Phase.CREATING:
             state = state.without_container(record.id)
-        elif record.name == name and record.phase is not Phase.STOPPED:
-            state = state.with_container(replace(record, phase=Phase.STOPPED))
     return state
 
 

@@ -424,3 +424,15 @@ def test_an_update_that_leaves_a_request_beyond_256_cpus_as_it_is_is_no_resize()
     assert "from 300000m to 310000m" in str(
         decide(big, state, nri.UpdateContainer(pod(), what, larger)).refusal
     )
+
+
+def test_an_older_instance_of_a_name_leaves_the_pool_as_the_others_do_until_its_end_is_told() -> None:
+    """A runtime that crashed can lose sight of a container that runs, and give its name again."""
+    of, on = pod("old", "BestEffort"), node()
+    first, second = container(of), container(of, number=1)
+    state = run(on, run(on, EMPTY, of, first), of, second)
+    decision = create(on, state, pod("new"), container(pod("new"), cpu=4))
+    assert {first.cgroups_path, second.cgroups_path} <= {write.target.path for write in decision.writes}
+    state = decide(on, decision.state, nri.StopContainer(of, first)).state
+    decision = create(on, state, pod("other"), container(pod("other"), cpu=2))
+    assert first.cgroups_path not in {write.target.path for write in decision.writes}
