@@ -43,7 +43,7 @@ def _refusal(policy: TopologyManagerPolicy, merged: MergedHint, providers: Seque
     numbers = "; ".join(dict.fromkeys(wish.why for wish in wishes if wish.why))
     return (
         f"resources cannot be allocated with topology locality: policy {policy} needs {_needed(policy)}, "
-        f"{_found(policy, merged)}" + (f"; {numbers}" if numbers else "") + _doubt(merged)
+        f"{_found(merged)}" + (f"; {numbers}" if numbers else "") + _doubt(merged)
     )
 
 
@@ -61,7 +61,7 @@ def _needed(policy: TopologyManagerPolicy) -> str:
     return "the fewest NUMA nodes that could hold everything, the same for all resources"
 
 
-def _found(policy: TopologyManagerPolicy, merged: MergedHint) -> str:
-    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE or merged.affinity is None:
+def _found(merged: MergedHint) -> str:
+    if merged.affinity is None:
         return "and there is none"
     return f"and the best there is now is NUMA nodes {merged.affinity}"

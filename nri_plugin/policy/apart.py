@@ -26,8 +26,10 @@ class Apart:
         self.best: Way | None = None
         self._below = below
         self._chooser = chooser
-        places = [place for place, cluster in enumerate(layout.clusters) if cluster.nodes & chooser.nodes]
-        places.sort(key=lambda place: sum(sorted(layout.apart[place][n] for n in places)[: chooser.count]))
+        some = [place for place, cluster in enumerate(layout.clusters) if cluster.nodes & chooser.nodes]
+        places = sorted(
+            some, key=lambda place: sum(sorted(layout.apart[place][n] for n in some)[: chooser.count])
+        )
         self._ways = [chooser.ways_of(joints_of(layout.clusters[place], chooser.nodes)) for place in places]
         self._apart = [[layout.apart[one][other] * chooser.unit for other in places] for one in places]
         self._largest = [max(ways, default=0) for ways in self._ways]

@@ -1,7 +1,8 @@
 """Which small changes are made to a piece of code: every one is a span of its text and what stands there instead.
 
 Left alone: docstrings, annotations, decorators, `__slots__`, assert (it tells the type checker a fact), `strict=` of
-zip (it asserts one), the order of arguments of min and max (it says nothing where equals are alike), the inside of f-strings (Python before 3.12 does not say where it is) and names bound once (without them nothing runs).
+zip (it asserts one), the order of what min, max, add and mul are applied to, the inside of f-strings (Python before
+3.12 does not say where it is) and names bound once (without them nothing runs).
 """
 
 import ast
@@ -39,7 +40,7 @@ ARITHMETIC = {
     ">>": "<<",
 }
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list"}
-ANY_ORDER = ("min", "max")
+ANY_ORDER = ("min", "max", "add", "mul")
 OPERATOR = re.compile(r"not\s+in|is\s+not|and|or|in|is|\*\*|//|<<|>>|[<>=!]=|[-+*/%&|^<>]")
 PLAIN = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript)
 
@@ -212,6 +213,14 @@ def _called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
+def _have_an_order(node: ast.Call, left: ast.expr) -> bool:
+    """Whether it matters which argument comes first, `left` or the next."""
+    by = node.func
+    if _called(node) == "map" and left is not node.args[0]:
+        by = node.args[0]
+    return not isinstance(by, ast.Name) or by.id not in ANY_ORDER
+
+
 def _is_assertion(node: ast.Call, keyword: ast.keyword) -> bool:
     return _called(node) == "zip" and keyword.arg == "strict"
 
@@ -219,8 +228,12 @@ def _is_assertion(node: ast.Call, keyword: ast.keyword) -> bool:
 def _call(node: ast.Call, source: Source) -> Edits:
     if _called(node) in FUNCTIONS:
         yield source.instead(node.func, FUNCTIONS[_called(node)])
-    for left, right in pairwise(node.args) if _called(node) not in ANY_ORDER else ():
-        if not isinstance(left, ast.Starred) and not isinstance(right, ast.Starred):
+    for left, right in pairwise(node.args):
+        if (
+            _have_an_order(node, left)
+            and not isinstance(left, ast.Starred)
+            and not isinstance(right, ast.Starred)
+        ):
             between = source.text[source.end(left) : source.start(right)]
             if "(" not in between and ")" not in between and source.of(left) != source.of(right):
                 yield Edit(

@@ -9,6 +9,7 @@ from nri_plugin.options import TopologyManagerPolicy
 from nri_plugin.policy import merge
 from nri_plugin.policy.admission import admit
 from nri_plugin.policy.cpu_policy import cpu_wishes
+from nri_plugin.policy.hints import Hint, Wish
 from nri_plugin.policy.merge import MergedHint
 from nri_plugin.policy.tables import cpu_tables
 from tests.unit.policy.shapes import machine
@@ -30,22 +31,46 @@ def test_policy_none_admits_anything_anywhere():
     assert admit(TopologyManagerPolicy.NONE, NODES, [wishes]) == MergedHint(None, preferred=False)
 
 
+SAID = "TopologyAffinityError: resources cannot be allocated with topology locality: policy "
+FEWEST = "the fewest NUMA nodes that could hold everything, the same for all resources"
+CPU = "cpu: 6 wanted, 8 available (by NUMA node 0: 4 of 8, 1: 4 of 8)"
+
+
+def refusal(policy, *providers, nodes=NODES):
+    with pytest.raises(TopologyAffinityError) as refused:
+        admit(policy, nodes, providers)
+    return str(refused.value)
+
+
 @pytest.mark.parametrize(
-    ("policy", "best"),
+    ("policy", "said"),
     [
-        (TopologyManagerPolicy.RESTRICTED, "the best there is now is NUMA nodes 0-1"),
-        (TopologyManagerPolicy.SINGLE_NUMA_NODE, "there is none"),
+        (
+            TopologyManagerPolicy.RESTRICTED,
+            f"{SAID}restricted needs {FEWEST}, and the best there is now is NUMA nodes 0-1",
+        ),
+        (
+            TopologyManagerPolicy.SINGLE_NUMA_NODE,
+            f"{SAID}single-numa-node needs one NUMA node that holds everything, and there is none",
+        ),
     ],
 )
-def test_a_refusal_names_policy_best_hint_and_what_is_free_where(policy, best):
+def test_a_refusal_names_policy_best_hint_and_what_is_free_where(policy, said):
     wishes = cpu_wishes(TWO, 6, FRAGMENTED)
-    with pytest.raises(TopologyAffinityError) as refusal:
-        admit(policy, NODES, [None, wishes])
-    text = str(refusal.value)
-    assert text.startswith("TopologyAffinityError: resources cannot be allocated with topology locality: ")
-    assert f"policy {policy} needs" in text
-    assert f"and {best}; cpu" in text
-    assert text.endswith("cpu: 6 wanted, 8 available (by NUMA node 0: 4 of 8, 1: 4 of 8)")
+    assert refusal(policy, None, wishes) == f"{said}; {CPU}"
+
+
+def test_a_refusal_says_each_reason_once_and_none_where_there_is_none():
+    wide = (Hint(0b11, preferred=True),)
+    wishes = [
+        Wish("a", wide, why="full"),
+        Wish("b", wide),
+        Wish("c", wide, why="full"),
+        Wish("d", wide, why="far"),
+    ]
+    said = f"{SAID}single-numa-node needs one NUMA node that holds everything, and there is none"
+    assert refusal(TopologyManagerPolicy.SINGLE_NUMA_NODE, wishes) == f"{said}; full; far"
+    assert refusal(TopologyManagerPolicy.SINGLE_NUMA_NODE, [Wish("b", wide)]) == said
 
 
 def test_best_effort_admits_the_same():
@@ -59,5 +84,7 @@ def test_a_refusal_says_when_the_search_was_cut_short(monkeypatch):
     hint = admit(TopologyManagerPolicy.RESTRICTED, NodeMask(0xFFFF), [wishes])
     assert hint == MergedHint(NodeMask(0b101), preferred=True)
     monkeypatch.setattr(merge, "STEP_BUDGET", 0)
-    with pytest.raises(TopologyAffinityError, match="the search ran out of steps"):
-        admit(TopologyManagerPolicy.RESTRICTED, NodeMask(0xFFFF), [wishes])
+    said = refusal(TopologyManagerPolicy.RESTRICTED, wishes, nodes=NodeMask(0xFFFF))
+    assert said.endswith(
+        ", and 8 more); the search ran out of steps, so there may be a better one: ask again or ask for less"
+    )

@@ -7,10 +7,28 @@ import pytest
 from nri_plugin import bits
 from nri_plugin.policy.apart import Apart
 from nri_plugin.policy.budget import Budget, BudgetSpentError
+from nri_plugin.policy.distances import Distances
 from nri_plugin.policy.ways import Chooser, Item, Way
 from tests.unit.policy.rings import ring
 
-MACHINES = {"ring of sockets": ring(5, 3), "ring of nodes": ring(7, 1)}
+SOCKETS = (0, 1, 1, 1, 2, 3, 3, 4, 5)
+"""Sockets of unequal size, the near ones late."""
+
+
+def irregular():
+    """Sockets differently far from each other."""
+
+    def far(one, other):
+        if one == other:
+            return 10
+        a, b = sorted((SOCKETS[one], SOCKETS[other]))
+        return 12 if a == b else 60 - 4 * (a + b) + 7 * a * b % 9
+
+    nodes = range(len(SOCKETS))
+    return Distances({one: {other: far(one, other) for other in nodes} for one in nodes})
+
+
+MACHINES = {"ring of sockets": ring(5, 3), "ring of nodes": ring(7, 1), "irregular": irregular()}
 EVERYTHING = 1 << 60
 
 
@@ -81,11 +99,11 @@ def test_more_nodes_than_there_are_cannot_be_taken():
     assert found(machine, items([0, 1]), 3) is None
 
 
-@pytest.mark.parametrize("each", [3, 8])
-def test_a_cluster_of_which_nothing_can_be_done_ends_the_search(each):
+@pytest.mark.parametrize(("each", "count"), [(3, 2), (8, 2), (8, 6)])
+def test_a_cluster_of_which_nothing_can_be_done_ends_the_search(each, count):
     machine = ring(5, each)
-    nothing = items(machine.rows, dict.fromkeys(machine.rows, 50))
-    assert found(machine, nothing, 2, (10,)) is None
+    nothing = items(machine.rows, {node: 50 + node * 3 % 7 for node in machine.rows})
+    assert found(machine, nothing, count, (10,)) is None
 
 
 def test_what_was_found_before_the_budget_ran_out_stays():
@@ -101,3 +119,36 @@ def test_what_was_found_before_the_budget_ran_out_stays():
     with pytest.raises(BudgetSpentError):
         part.search()
     assert part.best == whole.best is not None
+
+
+def steps_of(machine, of, count, limits=(), below=EVERYTHING):
+    budget = Budget(1 << 30)
+    Apart(Chooser(of, count, limits, 1 << 20, budget), machine.layout, below).search()
+    return (1 << 30) - budget.left
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("ring of sockets", [176, 219, 333, 362, 406, 70, 70, 70, 1116, 446, 311, 106]),
+        ("ring of nodes", [267, 273, 328, 344, 295, 8, 348, 344, 344, 344, 318, 264]),
+        ("irregular", [211, 287, 332, 310, 352, 26, 294, 316, 316, 316, 266, 72]),
+    ],
+)
+def test_so_much_is_looked_at(name, steps):
+    """Other numbers mean that branches are cut elsewhere: look whether that is meant."""
+    machine = MACHINES[name]
+    uses = {node: node % 4 for node in machine.rows}
+    of, limited = items(machine.rows), items(machine.rows, uses)
+    assert [
+        *(steps_of(machine, of, count) for count in (1, 2, 3, 4, 6)),
+        *(steps_of(machine, limited, 4, (limit,)) for limit in (0, 3, 9, 14, 40)),
+        steps_of(machine, of, 3, below=found(machine, of, 3) + 1),
+        steps_of(machine, of, 3, below=found(machine, of, 3)),
+    ] == steps
+
+
+def test_so_much_is_looked_at_where_nothing_can_be_done_with_some_clusters():
+    machine = ring(5, 8)
+    nothing = items(machine.rows, {node: 50 + node * 3 % 7 for node in machine.rows})
+    assert steps_of(machine, nothing, 2, (10,)) == 252
