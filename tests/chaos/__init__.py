@@ -1,0 +1,1 @@
+"""A node's life with every fault we can cause; see `tests/chaos/__main__.py`."""

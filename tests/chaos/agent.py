@@ -1,0 +1,167 @@
+"""The agent as it is built for a node, on a disk and a cgroup tree that fail; it can be killed at any step."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from nri_plugin.app.effects import Effects
+from nri_plugin.app.handler import Handler
+from nri_plugin.app.startup import load_state, open_store
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.engine import decide
+from nri_plugin.errors import HostError
+from nri_plugin.host import checkpoint
+from nri_plugin.host.cgroup import WriteOutcome
+from nri_plugin.host.cgroup_path import cgroup_path
+from nri_plugin.nri import events
+from nri_plugin.options import Node
+from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError, Resource, parent_of
+from nri_plugin.simulator.runtime import RefusedError
+from nri_plugin.state import CgroupRef
+from tests.chaos.disk import Disk
+from tests.chaos.faults import Fault, Faults, Killed
+
+DIRECTORY = "/state"
+TIME_S = 2.0
+STALLED_TIME_S = 0.02
+"""A hundredth of the runtimes' default, so that a stall of a hundredth of 5 s is beyond it as well."""
+
+SILENT = logging.Logger("chaos", logging.CRITICAL + 1)  # noqa: LOG001 - of this agent alone
+SILENT.addHandler(logging.NullHandler())
+
+
+class TreeCgroups:
+    """`CgroupFiles` on a tree that has the kernel's rules."""
+
+    def __init__(self, tree: CgroupTree, faults: Faults) -> None:
+        self.tree = tree
+        self.faults = faults
+        self.writes = 0
+
+    def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
+        path = cgroup_path(ref)
+        self._step("cgroup read", path)
+        if path not in self.tree:
+            return WriteOutcome.MISSING
+        if compare and self.tree.own_cpus(path) == cpus:
+            return WriteOutcome.UNCHANGED
+        self._step("cgroup write", path)
+        try:
+            self.tree.write(path, Resource.CPUS, str(cpus))
+        except CgroupWriteError as error:
+            raise HostError(path, str(error)) from None
+        self.writes += 1
+        return WriteOutcome.WRITTEN
+
+    def read_effective(self, ref: CgroupRef) -> CPUSet | None:
+        path = cgroup_path(ref)
+        return self.tree.effective_cpus(path) if path in self.tree else None
+
+    def is_removed(self, ref: CgroupRef) -> bool:
+        path = cgroup_path(ref)
+        return path not in self.tree and parent_of(path) in self.tree
+
+    def missing_error(self, ref: CgroupRef) -> HostError:
+        return HostError(cgroup_path(ref), "no such cgroup")
+
+    def _step(self, name: str, path: str) -> None:
+        try:
+            self.faults.at_cgroup(name)
+        except OSError as error:
+            raise HostError(path, f"{name}: {error.strerror}") from None
+
+
+class Agent:
+    """One process of the agent.
+
+    Raises:
+        Killed: while it starts.
+    """
+
+    def __init__(
+        self, node: Node, tree: CgroupTree, disk: Disk, faults: Faults, *, durable: bool, threaded: bool
+    ) -> None:
+        self.disk, self.faults = disk, faults
+        self.cgroups = TreeCgroups(tree, faults)
+        self.is_alive = True
+        self.events = 0
+        self._goes_on = threading.Event()
+        disk.stalls = lambda: self._goes_on.wait(1) and None
+        with self._working():
+            file = checkpoint.CheckpointFile(DIRECTORY, node, durable=durable)
+            state = load_state(file, SILENT)
+            self._store = open_store(file, state) if threaded else _Inline(file)
+            self.handler = Handler(
+                node,
+                state,
+                decide=decide,
+                effects=Effects(self.cgroups),
+                checkpoint=self._store,
+                log=SILENT,
+                clock=time.monotonic,
+            )
+
+    def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
+        """The answer the runtime hears; None when the agent died over it.
+
+        Raises:
+            RefusedError: the agent refused.
+        """
+        if not self.is_alive:
+            return None
+        self.events += 1
+        stalled = self.faults.planned is Fault.STALL
+        self._goes_on.clear()
+        limit = STALLED_TIME_S if stalled else TIME_S
+        try:
+            with self._working():
+                answer = self.handler.handle(events.Request(self.events, time.monotonic() + limit, event))
+                self.faults.at_reply()
+        except Killed:
+            self.end()
+            return None
+        finally:
+            self._goes_on.set()
+        if answer.refusal:
+            raise RefusedError(answer.refusal)
+        return answer.response
+
+    def look(self) -> None:
+        """What the agent does by the clock."""
+        with self._working(), suppress(Killed):
+            self.handler.release_ended()
+
+    def end(self) -> None:
+        """The process is gone."""
+        self.is_alive = False
+        self._goes_on.set()
+        with self._working():
+            self._store.close(1)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """The checkpoint's code sees our disk where it says `os`."""
+        real = checkpoint.os
+        checkpoint.os = self.disk  # type: ignore[assignment]
+        try:
+            yield
+        except Killed:
+            self.is_alive = False
+            raise
+        finally:
+            checkpoint.os = real
+
+
+class _Inline:
+    """Saves at once, on whatever disk: each step of a save can be the last of the process."""
+
+    def __init__(self, file: checkpoint.CheckpointFile) -> None:
+        self._file = file
+
+    def save(self, state: object, timeout_s: float) -> None:
+        self._file.save(state)  # type: ignore[arg-type]
+
+    def close(self, timeout_s: float) -> bool:
+        return True

@@ -1,0 +1,183 @@
+"""A file system in memory that tears, fills up, fails and forgets: `os` as the checkpoint's code uses it.
+
+What is written is in the page cache. A kill keeps that; a loss keeps of every file what was synced and
+of every directory a beginning of what was done since it was synced.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from tests.chaos.faults import Fault, Faults, Killed
+
+
+@dataclass(eq=False, slots=True)
+class Inode:
+    """A file: what readers see, and what is on the medium."""
+
+    data: bytearray = field(default_factory=bytearray)
+    synced: bytes = b""
+
+
+@dataclass(eq=False, slots=True)
+class Descriptor:
+    """An open file or directory."""
+
+    inode: Inode | None
+    position: int = 0
+
+
+Names = dict[str, Inode]
+
+
+class Disk:
+    """One directory; its functions stand for those of `os`, every other name is the real one's."""
+
+    def __init__(self, faults: Faults, random: Random) -> None:
+        self.faults = faults
+        self.random = random
+        self.names: Names = {}
+        self.dead = False
+        self._synced: Names = {}
+        self._history: list[Names] = []
+        self._open: dict[int, Descriptor] = {}
+        self._next = 100
+        self.path = SimpleNamespace(
+            **{name: getattr(os.path, name) for name in ("join", "dirname", "abspath")}
+        )
+        self.path.lexists = lambda path: os.path.basename(path) in self.names
+        self.stalls: Callable[[], None] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    # ------------------------------------------------------------------ what a crash leaves
+
+    def restart(self, *, is_losing: bool = False) -> None:
+        """The process is gone, and with it what it had open; `is_losing`: so is what was never synced."""
+        self._open.clear()
+        self.dead = False
+        if is_losing:
+            states = [self._synced, *self._history]
+            self.names = dict(states[self.random.randrange(len(states))])
+            for inode in set(self.names.values()):
+                kept = max(len(inode.synced), self.random.randrange(len(inode.data) + 1))
+                inode.data[:] = (
+                    inode.data[:kept] if bytes(inode.data).startswith(inode.synced) else inode.synced
+                )
+        self._synced, self._history = dict(self.names), []
+        for inode in self.names.values():
+            inode.synced = bytes(inode.data)
+
+    # ------------------------------------------------------------------ the calls
+
+    def open(self, path: str, flags: int, _mode: int = 0o777) -> int:
+        """As `os.open`."""
+        self._step("open")
+        name = os.path.basename(path)
+        if flags & os.O_DIRECTORY:
+            return self._opened(Descriptor(None))
+        if flags & os.O_CREAT:
+            if name in self.names:
+                raise FileExistsError(errno.EEXIST, "exists", path)
+            self._change({**self.names, name: Inode()})
+        if name not in self.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return self._opened(Descriptor(self.names[name]))
+
+    def write(self, number: int, data: Any) -> int:
+        """As `os.write`; a torn write is cut short by the end of the process."""
+        fault = self._step("write")
+        inode = self._open[number].inode
+        assert inode is not None
+        if fault is Fault.TORN:
+            inode.data += bytes(data)[: self.random.randrange(len(data) + 1)]
+            self.faults.struck(Fault.TORN)
+            self._die()
+        inode.data += data
+        return len(data)
+
+    def read(self, number: int, count: int) -> bytes:
+        """As `os.read`."""
+        self._step("read")
+        opened = self._open[number]
+        assert opened.inode is not None
+        part = bytes(opened.inode.data[opened.position : opened.position + count])
+        opened.position += len(part)
+        return part
+
+    def fstat(self, number: int) -> Any:
+        """As `os.fstat`, as far as it is looked at."""
+        inode = self._open[number].inode
+        assert inode is not None
+        return SimpleNamespace(st_mode=stat.S_IFREG | 0o600, st_size=len(inode.data))
+
+    def fsync(self, number: int) -> None:
+        """As `os.fsync`."""
+        if self._step("fsync") is Fault.STALL:
+            self.faults.struck(Fault.STALL)
+            self.stalls()
+        inode = self._open[number].inode
+        if inode is None:
+            self._synced, self._history = dict(self.names), []
+        else:
+            inode.synced = bytes(inode.data)
+
+    def close(self, number: int) -> None:
+        """As `os.close`; also of a process that is being killed."""
+        self._open.pop(number, None)
+
+    def link(self, source: str, target: str, *, follow_symlinks: bool = True) -> None:
+        """As `os.link`."""
+        self._step("link")
+        self._change({**self.names, os.path.basename(target): self._named(source)})
+
+    def replace(self, source: str, target: str) -> None:
+        """As `os.replace`."""
+        self._step("replace")
+        inode = self._named(source)
+        rest = {name: other for name, other in self.names.items() if name != os.path.basename(source)}
+        self._change({**rest, os.path.basename(target): inode})
+
+    rename = replace
+
+    def unlink(self, path: str) -> None:
+        """As `os.unlink`."""
+        self._step("unlink")
+        self._named(path)
+        self._change({name: inode for name, inode in self.names.items() if name != os.path.basename(path)})
+
+    # ------------------------------------------------------------------ private
+
+    def _step(self, name: str) -> Fault | None:
+        if self.dead:
+            raise Killed
+        try:
+            return self.faults.at_disk(name)
+        except Killed:
+            self.dead = True
+            raise
+
+    def _die(self) -> None:
+        self.dead = True
+        raise Killed
+
+    def _named(self, path: str) -> Inode:
+        try:
+            return self.names[os.path.basename(path)]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path) from None
+
+    def _change(self, names: Names) -> None:
+        self.names = names
+        self._history.append(dict(names))
+
+    def _opened(self, descriptor: Descriptor) -> int:
+        self._next += 1
+        self._open[self._next] = descriptor
+        return self._next

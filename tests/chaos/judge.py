@@ -1,0 +1,102 @@
+"""Says what broke: judged by what processes run on, apart from the code that made it so."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.host.cgroup_path import cgroup_path
+from nri_plugin.options import Node
+from nri_plugin.simulator.cgroup_tree import CgroupTree
+from nri_plugin.simulator.runtime import Runtime
+from nri_plugin.state import CgroupRef, QOSClass, State
+
+
+@dataclass(slots=True)
+class Judge:
+    """Remembers what containers were promised and compares.
+
+    Attributes:
+        promised: exclusive CPUs by container id, of containers that run on them.
+        broken: how often what was broken.
+        stories: a line for each, the first few.
+        overlapped: ids of containers born unseen that ran on exclusive CPUs of others until Synchronize.
+    """
+
+    node: Node
+    tree: CgroupTree
+    runtime: Runtime
+    promised: dict[str, CPUSet] = field(default_factory=dict)
+    broken: Counter[str] = field(default_factory=Counter)
+    stories: list[str] = field(default_factory=list)
+    overlapped: set[str] = field(default_factory=set)
+
+    def look(self, state: State | None, story: str) -> None:
+        """Compare; `state` is the agent's, None while there is none."""
+        running = self._running()
+        self.promised = {key: cpus for key, cpus in self.promised.items() if key in running}
+        for key, cpus in self.promised.items():
+            if running[key] != cpus:
+                self._say("moved", f"{key} from {cpus} to {running[key]} after {story}")
+        if state is None:
+            self._look_away(running)
+            return
+        for violation in state.violations(self.node):
+            self._say("invariant", f"{violation} after {story}")
+        for key in self.promised:
+            record = state.containers.get(key)
+            if record is None or state.desired_cpus(self.node, record) != self.promised[key]:
+                self._say("lost", f"{key} after {story}")
+        for key, record in state.containers.items():
+            allocation = state.allocation_of(record)
+            if key in running and allocation is not None and allocation.cpus:
+                self._look_at(key, allocation.cpus, running, story)
+        self._look_for_leaks(state, story)
+
+    def _look_at(self, key: str, cpus: CPUSet, running: dict[str, CPUSet], story: str) -> None:
+        if running[key] != cpus:
+            self._say("lost", f"{key} was promised {cpus} and runs on {running[key]} after {story}")
+            return
+        self.promised[key] = cpus
+        for other, theirs in running.items():
+            if other != key and not theirs.isdisjoint(cpus) and self._name(other) != self._name(key):
+                self._say("overlap", f"{other} runs on {theirs & cpus} of {key} after {story}")
+
+    def _look_for_leaks(self, state: State, story: str) -> None:
+        living = {record.sandbox.message.uid for record in self.runtime.records()} | {
+            uid for uid, pod in state.pods.items() if self._has_cgroup(pod.cgroup_parent)
+        }
+        for key in state.allocations:
+            if key.partition("/")[0] not in living:
+                self._say("leak", f"{key} after {story}")
+
+    def _look_away(self, running: dict[str, CPUSet]) -> None:
+        for record in self.runtime.records():
+            key = record.message.id
+            if key not in running or key in self.promised:
+                continue
+            others = [cpus for other, cpus in self.promised.items() if other != key]
+            if any(not running[key].isdisjoint(cpus) for cpus in others):
+                qos = record.sandbox.spec.qos
+                self.overlapped.add(key)
+                if qos is not QOSClass.GUARANTEED and self.node.options.pool_floor:
+                    self._say("overlap", f"{qos} {key} while nobody was there")
+
+    def _running(self) -> dict[str, CPUSet]:
+        return {
+            record.message.id: self.tree.effective_cpus(record.names.path)
+            for record in self.runtime.records()
+            if record.has_cgroup and record.names.path in self.tree
+        }
+
+    def _name(self, container_id: str) -> tuple[str, str]:
+        """Pod and container: two instances of one name are one to the kubelet, and one of them is dead to it."""
+        record = next(each for each in self.runtime.records() if each.message.id == container_id)
+        return record.sandbox.message.uid, record.message.name
+
+    def _has_cgroup(self, parent: str) -> bool:
+        return bool(parent) and cgroup_path(CgroupRef(parent)) in self.tree
+
+    def _say(self, kind: str, story: str) -> None:
+        self.broken[kind] += 1
+        if len(self.stories) < 20:
+            self.stories.append(f"{kind}: {story}")

@@ -1,0 +1,428 @@
+"""A random life of one node: pods come and go, agent and runtime go and come, and things fail on the way."""
+
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.nri import events
+from nri_plugin.nri.messages import ContainerState, Resources
+from nri_plugin.options import Node, Options, TopologyManagerPolicy
+from nri_plugin.simulator.behaviour import BEHAVIOURS
+from nri_plugin.simulator.cgroup_names import Driver
+from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError
+from nri_plugin.simulator.pods import ContainerSpec, PodSpec, shares_from_milli
+from nri_plugin.simulator.runtime import RefusedError, Runtime
+from nri_plugin.simulator.runtime_store import Record
+from nri_plugin.state import QOSClass
+from nri_plugin.topology import Topology
+from tests.chaos.agent import Agent
+from tests.chaos.disk import Disk
+from tests.chaos.faults import Fault, Faults, Killed
+from tests.chaos.judge import Judge
+from tests.simulated_node import MEMORY_BYTES, NoMirror
+
+GIB = 1 << 30
+ROWS = [(cpu, cpu % 16, cpu % 16 // 8, cpu % 16 // 8, cpu % 16 // 4) for cpu in range(32)]
+MACHINE = Topology.from_rows(ROWS, memory_bytes={0: 64 * GIB, 1: 64 * GIB})
+MOST_PODS = 14
+
+IN_A_SAVE = (Fault.KILL, Fault.TORN, Fault.NO_SPACE, Fault.IO_ERROR, Fault.CGROUP_ERROR, Fault.REPLY_LOST)
+IN_A_THREAD = (Fault.STALL, Fault.NO_SPACE, Fault.IO_ERROR, Fault.CGROUP_ERROR, Fault.REPLY_LOST)
+BETWEEN = (
+    Fault.AGENT_RESTART,
+    Fault.RUNTIME_RESTART,
+    Fault.BOTH_RESTART,
+    Fault.BORN_AWAY,
+    Fault.BORN_DURING_SYNC,
+    Fault.SAME_NAME,
+    Fault.FAILED_CREATION,
+    Fault.FAILED_UNTOLD,
+    Fault.LOST_CHECKPOINT,
+    Fault.DAMAGED_CHECKPOINT,
+)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What all lives together had.
+
+    Attributes:
+        recovery_s: worst time from a start of the agent to its answer to Synchronize, by what it recovered from.
+    """
+
+    events: int = 0
+    injected: Counter[Fault] = field(default_factory=Counter)
+    broken: Counter[str] = field(default_factory=Counter)
+    broken_by: Counter[tuple[Fault, str]] = field(default_factory=Counter)
+    stories: list[str] = field(default_factory=list)
+    recovery_s: dict[Fault, float] = field(default_factory=dict)
+    overlapped: int = 0
+    lives: int = 0
+
+
+class CreationFailedError(RefusedError):
+    """The runtime could not create what the plugin had placed."""
+
+
+class UnluckyRuntime(Runtime):
+    """A runtime whose next creation fails after the plugin's answer, when it is told so."""
+
+    fails: Fault | None = None
+
+    def _with_adjustment(self, sandbox, message):  # type: ignore[no-untyped-def]
+        message = super()._with_adjustment(sandbox, message)
+        fault, self.fails = self.fails, None
+        if fault is None:
+            return message
+        if fault is Fault.FAILED_CREATION:
+            self._tell(events.StopContainer(sandbox.message, message))
+            self._tell(events.RemoveContainer(sandbox.message, message))
+        raise CreationFailedError("another plugin claims the same field")
+
+
+class Life:
+    """One node from boot to the end.
+
+    Args:
+        seed: of everything random in it.
+        tally: where it is counted.
+        forgets: for showing that the judge can see: an agent that starts without its checkpoint and its runtime's list.
+    """
+
+    def __init__(self, seed: int, tally: Tally, *, forgets: bool = False) -> None:
+        self.random = Random(seed)
+        self.seed = seed
+        self.tally = tally
+        self.forgets = forgets
+        self.faults = Faults(self.random, tally.injected)
+        self.threaded = self.random.random() < 0.2
+        self.durable = self.threaded or self.random.random() < 0.5
+        version = self.random.choice([1, 2, 2, 2])
+        options = Options(
+            topology_manager_policy=self.random.choice(list(TopologyManagerPolicy)),
+            full_pcpus_only=self.random.random() < 0.3,
+            pool_floor=version == 2,
+        )
+        self.node = Node(MACHINE, options, CPUSet.of(0, 16))
+        self.tree = CgroupTree.of(MACHINE, version=version)
+        behaviour = BEHAVIOURS[self.random.choice(sorted(BEHAVIOURS))]
+        driver = self.random.choice(list(Driver))
+        self.runtime = UnluckyRuntime(behaviour, NoMirror(self.tree), driver, MEMORY_BYTES)
+        self.disk = Disk(self.faults, self.random)
+        self.judge = Judge(self.node, self.tree, self.runtime)
+        self.serial = 0
+        self.agent: Agent | None = None
+        self.cause = Fault.AGENT_RESTART
+        self.story = ""
+        self.come_back(Fault.AGENT_RESTART)
+        tally.lives += 1
+
+    # ------------------------------------------------------------------ playing
+
+    def play(self, events_wanted: int) -> None:
+        """Go on until the agents of this life were told so many events."""
+        until = self.tally.events + events_wanted
+        before = 0
+        while self.tally.events < until:
+            self.step()
+            told = self.agent.events if self.agent else 0
+            self.tally.events += max(0, told - before)
+            before = told
+        if self.agent is not None:
+            self.agent.end()
+        self.tally.overlapped += len(self.judge.overlapped)
+
+    def step(self) -> None:
+        """One thing happens; what dies over it comes back, and everything is looked at."""
+        if self.random.random() < 0.25:
+            kinds = IN_A_THREAD if self.threaded else IN_A_SAVE
+            if self.durable and not self.threaded:
+                kinds = (*kinds, Fault.KILL_LOSING)
+            fault = self.random.choice(kinds)
+            self.plan(fault)
+        elif self.random.random() < 0.15:
+            fault = self.random.choice(BETWEEN)
+            self.note(fault.value)
+            self.bring(fault)
+        else:
+            fault = None
+        self.something()
+        self.faults.plan(None)
+        if self.agent is None or not self.agent.is_alive:
+            self.look(fault, is_away=True)
+            self.while_away()
+            self.come_back(fault or Fault.AGENT_RESTART)
+        assert self.agent is not None
+        self.agent.look()
+        self.look(fault)
+
+    def plan(self, fault: Fault) -> None:
+        self.cause = fault
+        self.faults.plan(fault)
+        self.note(fault.value)
+
+    def note(self, text: str) -> None:
+        self.story = f"seed {self.seed}: {text}"
+
+    def look(self, fault: Fault | None, *, is_away: bool = False) -> None:
+        alive = self.agent is not None and self.agent.is_alive and not is_away
+        before = self.judge.broken.copy()
+        self.judge.look(self.agent.handler.state if alive and self.agent else None, self.story)
+        for kind, count in (self.judge.broken - before).items():
+            self.tally.broken[kind] += count
+            self.tally.broken_by[fault or self.cause, kind] += count
+        self.tally.stories += self.judge.stories[: 20 - len(self.tally.stories)]
+        self.judge.stories.clear()
+
+    # ------------------------------------------------------------------ what happens to pods
+
+    def something(self) -> None:
+        """What a kubelet does next."""
+        pods = self.keys()
+        doings = [self.run_pod, self.run_pod]
+        if pods:
+            doings += [self.restart_container, self.resize, self.end_container, self.start_created]
+            doings += [self.remove_pod] * (1 + 2 * (len(pods) > MOST_PODS))
+        if len(pods) > MOST_PODS + 6:
+            doings = [self.remove_pod]
+        try:
+            self.random.choice(doings)()
+        except (RefusedError, CgroupWriteError):
+            self.runtime.take_rejections()
+
+    def keys(self) -> list[str]:
+        """The pods there are."""
+        return list(self.runtime._sandboxes)
+
+    def spec(self, name: str = "c") -> ContainerSpec:
+        milli = self.random.choice([1000, 2000, 2000, 3000, 4000, 6000])
+        return self.random.choice(
+            [
+                ContainerSpec(name, milli, milli, GIB, GIB),
+                ContainerSpec(name, milli, milli, GIB, GIB),
+                ContainerSpec(name),
+                ContainerSpec(name, 500),
+                ContainerSpec(name, 500, 500, GIB, GIB),
+            ]
+        )
+
+    def run_pod(self, *, uid: str = "") -> None:
+        self.serial += 1
+        if self.random.random() < 0.3:
+            names = ("init", "c", "side")
+            specs = tuple(self.spec(name) for name in names)
+            pod = PodSpec(f"p{self.serial}", containers=specs, forced_qos=QOSClass.GUARANTEED)
+        else:
+            pod = PodSpec(f"p{self.serial}", containers=(self.spec(),))
+        self.runtime.run_pod(pod, uid)
+        for spec in pod.containers:
+            self.runtime.create(pod.key, spec)
+            if self.random.random() < 0.9:
+                self.runtime.start(f"{pod.key}/{spec.name}")
+            if spec.name == "init":
+                self.runtime.stop(f"{pod.key}/init")
+
+    def start_created(self) -> None:
+        for record in self.runtime.created_in(self.random.choice(self.keys())):
+            self.runtime.start(record.key)
+
+    def restart_container(self) -> None:
+        record = self._any_record()
+        if record is None:
+            return
+        self.runtime.stop(record.key)
+        self._create_again(record)
+
+    def resize(self) -> None:
+        record = self._any_record()
+        if (
+            record is None
+            or record.message.state is ContainerState.STOPPED
+            or self._spec_of(record).cpu_limit_milli
+        ):
+            return
+        shares = shares_from_milli(self.random.choice([100, 700]))
+        self.runtime.update(record.key, Resources(cpu_shares=shares))
+
+    def end_container(self) -> None:
+        record = self._any_record()
+        if record is not None:
+            self.random.choice([self.runtime.stop, self.runtime.remove])(record.key)
+
+    def remove_pod(self) -> None:
+        self.runtime.remove_pod(self.random.choice(self.keys()))
+
+    def _create_again(self, record: Record) -> None:
+        key = record.sandbox.spec.key
+        self.runtime.create(key, self._spec_of(record))
+        self.runtime.start(record.key)
+
+    def _spec_of(self, record: Record) -> ContainerSpec:
+        return next(each for each in record.sandbox.spec.containers if each.name == record.message.name)
+
+    def _any_record(self) -> Record | None:
+        records = self.runtime.records()
+        return self.random.choice(records) if records else None
+
+    # ------------------------------------------------------------------ what happens to processes
+
+    def bring(self, fault: Fault) -> None:
+        """Faults between events."""
+        self.cause = fault
+        if fault in (Fault.FAILED_CREATION, Fault.FAILED_UNTOLD):
+            self.runtime.fails = fault
+            self.faults.struck(fault)
+            with suppress(RefusedError, CgroupWriteError):
+                self.run_pod()
+            self.runtime.fails = None
+            return
+        if fault in (Fault.LOST_CHECKPOINT, Fault.DAMAGED_CHECKPOINT) and not self._runtime_knows_all():
+            return  # a promise that is in the checkpoint alone is lost with it, and nobody could help it
+        self.faults.struck(fault)
+        if fault is Fault.SAME_NAME:
+            self.same_name()
+            return
+        if fault is not Fault.RUNTIME_RESTART:
+            self.go_away()
+        if fault in (Fault.RUNTIME_RESTART, Fault.BOTH_RESTART):
+            self.runtime.restart()
+        if fault is Fault.LOST_CHECKPOINT:
+            self.disk.names.clear()
+        if fault is Fault.DAMAGED_CHECKPOINT:
+            self._damage()
+        if fault is Fault.BORN_AWAY:
+            self.born_unseen()
+        self.come_back(fault, unlisted=fault is Fault.BORN_DURING_SYNC)
+
+    def go_away(self) -> None:
+        """The agent is told to stop; kept as it is: nothing."""
+        if self.agent is not None:
+            self.agent.end()
+        self.runtime.disconnect()
+
+    def while_away(self) -> None:
+        """Between the death of the agent and its return."""
+        self.runtime.disconnect()
+        if self.random.random() < 0.3:
+            self.born_unseen()
+
+    def born_unseen(self) -> None:
+        self.faults.struck(Fault.BORN_AWAY)
+        try:
+            self.run_pod()
+        except CgroupWriteError:
+            self.runtime.take_rejections()
+        self.look(Fault.BORN_AWAY, is_away=True)
+
+    def same_name(self) -> None:
+        """The runtime crashes, loses sight of a container, and the kubelet makes it anew, or the whole pod.
+
+        The lost container may be alive; the lost pod is not.
+        """
+        self.runtime.restart()
+        record = self._any_record()
+        if record is not None and record.sandbox.is_running:
+            again = self.random.choice([self._create_again, self._run_again])
+            try:
+                again(record)
+            except (RefusedError, CgroupWriteError):
+                self.runtime.take_rejections()
+        self.look(Fault.SAME_NAME, is_away=True)
+        self.come_back(Fault.SAME_NAME)
+
+    def _run_again(self, record: Record) -> None:
+        """The pod in a new sandbox, all containers anew; nobody tells of the end of the old ones."""
+        sandbox = record.sandbox
+        for old in [each for each in self.runtime.records() if each.sandbox is sandbox]:
+            self.runtime.cgroups.leave(old.names.path)
+            del self.runtime._records[old.message.id]
+        self.runtime.cgroups.leave(sandbox.pause)
+        self.runtime.run_pod(sandbox.spec, sandbox.message.uid)
+        for spec in sandbox.spec.containers:
+            self.runtime.create(sandbox.spec.key, spec)
+            self.runtime.start(f"{sandbox.spec.key}/{spec.name}")
+
+    def come_back(self, cause: Fault, *, unlisted: bool = False) -> None:
+        """A new process, a new Synchronize; what fails on the way fails once."""
+        if self.agent is not None and self.agent.is_alive:
+            self.agent.end()
+        losing = cause is Fault.KILL_LOSING
+        self.disk.restart(is_losing=losing)
+        if self.forgets:
+            self.disk.names.clear()
+        late = self._created_unlisted() if unlisted else None
+        truth = self.runtime.truth()
+        if late is not None:
+            truth = replace(truth, containers=tuple(c for c in truth.containers if c.id != late.message.id))
+        if self.forgets:
+            truth = replace(truth, pods=(), containers=())
+        event = events.Synchronize(truth.pods, truth.containers)
+        if self.random.random() < 0.3:
+            kinds = IN_A_THREAD if self.threaded else IN_A_SAVE
+            # A write the kernel refused now is made up for by a later look at the cgroups, not by the answer.
+            self.plan(self.random.choice([kind for kind in kinds if kind is not Fault.CGROUP_ERROR]))
+        began = time.perf_counter()
+        answer = self._started(event)
+        if answer is None:
+            self.faults.plan(None)
+            self.disk.restart()
+            began = time.perf_counter()
+            answer = self._started(event)
+        took_s = time.perf_counter() - began
+        self.tally.recovery_s[cause] = max(self.tally.recovery_s.get(cause, 0.0), took_s)
+        self.faults.plan(None)
+        assert isinstance(answer, events.SynchronizeResponse)
+        self.runtime.plugin = self.agent
+        self.runtime.apply(answer.updates)
+        self.runtime.take_rejections()
+        if late is not None:
+            try:
+                self.runtime.start(late.key)
+            except (RefusedError, CgroupWriteError):
+                self.runtime.take_rejections()
+
+    def _started(self, event: events.Synchronize) -> events.NRIResponse | None:
+        """A new process and its answer to Synchronize; None when it died before."""
+        try:
+            self.agent = Agent(
+                self.node, self.tree, self.disk, self.faults, durable=self.durable, threaded=self.threaded
+            )
+        except Killed:
+            return None
+        return self.agent.ask(event)
+
+    def _created_unlisted(self) -> Record | None:
+        """A container on its way through the runtime: not listed yet, and later started."""
+        self.serial += 1
+        pod = PodSpec(f"p{self.serial}", containers=(self.spec(),))
+        try:
+            self.runtime.run_pod(pod)
+            return self.runtime.create(pod.key, pod.containers[0])
+        except CgroupWriteError:
+            return None
+
+    def _damage(self) -> None:
+        inode = self.disk.names.get("state.json")
+        if inode is None or not inode.data:
+            return
+        where = self.random.randrange(len(inode.data))
+        if self.random.random() < 0.5:
+            inode.data[where] ^= 1 << self.random.randrange(8)
+        else:
+            del inode.data[where:]
+
+    def _runtime_knows_all(self) -> bool:
+        """Whether the runtime could tell each promise: else a lost checkpoint is a lost promise, and nobody's fault."""
+        agent = self.agent
+        if agent is None:
+            return False
+        state = agent.handler.state
+        stored = {record.message.id: record.message.resources.cpus for record in self.runtime.records()}
+        return all(
+            stored.get(key) == str(allocation.cpus)
+            for key, record in state.containers.items()
+            if (allocation := state.allocation_of(record)) and allocation.cpus
+        )
