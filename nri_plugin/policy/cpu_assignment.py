@@ -103,8 +103,10 @@ class _Taker:
         return sorted([unit for unit in units if unit & free], key=lambda unit: (unit & free).bit_count())
 
     def nested(self, outer: Iterable[int], inner_of: Mapping[int, tuple[int, ...]]) -> Iterator[int]:
+        """What has a free CPU in each outer unit; one that reaches beyond it counts as a whole."""
         for unit in outer:
-            yield from self.fullest_first(inner_of[unit])
+            there = unit & self.free
+            yield from self.fullest_first(inner for inner in inner_of[unit] if inner & there)
 
     def nodes(self) -> list[int]:
         tables = self.tables

@@ -63,10 +63,10 @@ def _carried_out(tables: CPUTables, free: int, plan: Shares, *, spread: bool) ->
 
 
 def _plan(tables: CPUTables, free: int, count: int, group: int) -> Shares | None:
-    """The shares over the fewest nodes that can hold them; None when none can."""
+    """The shares over the fewest nodes that can hold them, a group on each at least; None when none can."""
     nodes = _fullest_first(tables, free)
     left = {node: (node & free).bit_count() for node in nodes}
-    for size in range(_fewest(tables, count, group), len(nodes) + 1):
+    for size in range(_fewest(tables, count, group), min(count // group, len(nodes)) + 1):
         choices = combinations(nodes, size) if len(nodes) <= LISTED_NODES else iter([_roomiest(left, size)])
         best = min(_candidates(choices, left, count, group), key=lambda plan: plan.uneven, default=None)
         if best is not None:

@@ -86,14 +86,16 @@ class Machine:
         if len(cpus) == self.need:
             self.give(cpus)
 
-    def singles(self) -> None:
-        for core in self.order(CORE):
-            for cpu in sorted(self.free_of(CORE, core)):
+    def singles(self, column: int) -> None:
+        for unit in self.order(column):
+            for cpu in sorted(self.free_of(column, unit)):
                 if self.need:
                     self.give({cpu})
 
 
-def packed(rows: Sequence[Row], available: set[int], count: int, *, by_cache: bool) -> set[int] | None:
+def packed(
+    rows: Sequence[Row], available: set[int], count: int, *, by_cache: bool, spread: bool = False
+) -> set[int] | None:
     """The CPUs chosen; None when there are too few."""
     machine = Machine(rows, available, count)
     if count <= 0:
@@ -105,7 +107,7 @@ def packed(rows: Sequence[Row], available: set[int], count: int, *, by_cache: bo
         machine.whole(column, by_average=column == SOCKET)
     if by_cache and machine.need:
         machine.caches()
-    if machine.need:
+    if machine.need and not spread:
         machine.whole(CORE, by_average=True)
-    machine.singles()
+    machine.singles(SOCKET if spread else CORE)
     return machine.result

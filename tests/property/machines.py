@@ -50,8 +50,17 @@ def uneven_rows(draw, max_nodes=4):
     return [[row[0], lowest[row[1]], *row[2:]] for row in kept]
 
 
+@st.composite
+def straddled_rows(draw, max_nodes=4):
+    """A machine, even or not, whose caches begin and end anywhere: some reach into the next NUMA node."""
+    rows = draw(st.one_of(regular_rows(max_nodes), uneven_rows(max_nodes)))
+    cores = {core: place for place, core in enumerate(sorted({row[1] for row in rows}))}
+    width = draw(st.integers(1, len(cores)))
+    return [[*row[:4], cores[row[1]] // width] for row in rows]
+
+
 def rows_of_any_machine(max_nodes=4):
-    return st.one_of(regular_rows(max_nodes), uneven_rows(max_nodes))
+    return st.one_of(regular_rows(max_nodes), uneven_rows(max_nodes), straddled_rows(max_nodes))
 
 
 @st.composite

@@ -8,21 +8,43 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.policy.cpu_assignment import take_packed
+from nri_plugin.policy.cpu_distribution import take_distributed
 from nri_plugin.policy.cpu_policy import allocate_cpus
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.topology import Topology
 from tests.oracles.assignment import packed
+from tests.oracles.distribution import NeverReturnsError, distributed
 from tests.property.machines import machine_with_free_cpus, regular_rows, rows_of_any_machine
 
 COUNTS = st.integers(-1, 60)
 
 
-@given(machine_with_free_cpus(), COUNTS, st.booleans())
-def test_the_choice_is_that_of_the_slow_reading(machine, count, by_cache):
+@given(machine_with_free_cpus(), COUNTS, st.sampled_from(["packed", "by cache", "spread"]))
+def test_the_choice_is_that_of_the_slow_reading(machine, count, way):
     rows, topology, free = machine
-    expected = packed(rows, free, count, by_cache=by_cache)
+    by_cache, spread = way == "by cache", way == "spread"
+    expected = packed(rows, free, count, by_cache=by_cache, spread=spread)
+    tables, available = cpu_tables(topology), CPUSet.from_ids(free)
     try:
-        ours = take_packed(cpu_tables(topology), CPUSet.from_ids(free), count, prefer_uncore_cache=by_cache)
+        ours = take_packed(tables, available, count, prefer_uncore_cache=by_cache, spread=spread)
+    except InsufficientCPUsError:
+        assert expected is None
+    else:
+        assert set(ours) == expected
+
+
+@given(machine_with_free_cpus(), COUNTS, st.booleans(), st.booleans())
+def test_equal_shares_are_those_of_the_slow_reading_wherever_it_ends(machine, count, in_cores, spread):
+    rows, topology, free = machine
+    tables, available = cpu_tables(topology), CPUSet.from_ids(free)
+    group = max(1, tables.cpus_per_core) if in_cores else 1
+    try:
+        expected = distributed(rows, free, count, group=group, spread=spread)
+    except NeverReturnsError:
+        assert len(take_distributed(tables, available, count, group=group, spread=spread)) == count
+        return
+    try:
+        ours = take_distributed(tables, available, count, group=group, spread=spread)
     except InsufficientCPUsError:
         assert expected is None
     else:

@@ -98,3 +98,9 @@ def test_a_shortage_is_refused_with_both_numbers(available, count):
 def test_lowest_bits_are_the_lowest_members():
     assert lowest_bits(0b1101_0100, 2) == 0b0001_0100
     assert lowest_bits(0b11, 0) == 0
+
+
+def test_cache_that_reaches_into_a_node_counts_there_only_while_it_has_a_free_cpu_there():
+    """Cache 1 lies in both nodes, but all that is free of it lies in the second."""
+    rows = [(cpu, cpu, 0, cpu // 6, cpu // 4) for cpu in range(12)]
+    assert take(Topology.from_rows(rows), "0-2,6-7,8-9", 1, prefer_uncore_cache=True) == "0"

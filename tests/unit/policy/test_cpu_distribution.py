@@ -74,3 +74,15 @@ def test_beyond_eight_nodes_the_roomiest_share():
     assert taken == CPUSet.parse("4-11")
     assert sorted(shares(many, "1-47", 46)) == [3, 3, *[4] * 10]
     assert len(take_distributed(many, CPUSet.parse("0-47"), 47)) == 47
+
+
+FIVE = cpu_tables(machine(5, 1, cores=4, threads=2))
+"""Five NUMA nodes of four cores of two threads: 0-7, 8-15, ..."""
+
+
+def test_more_nodes_than_groups_are_never_tried():
+    """Three nodes with half a core each would make five, with no equal share at all."""
+    halves, free = "16,24,32", "0-5,8-9,16,24,32"
+    taken = take_distributed(FIVE, CPUSet.parse(free), 8, group=2, spread=True)
+    assert taken == take_packed(FIVE, CPUSet.parse(free), 8, spread=True)
+    assert CPUSet.parse(halves) <= taken
