@@ -91,10 +91,10 @@ class _Node:
 def node_sets(nodes: Sequence[_Node], size: int, need: int) -> Iterator[tuple[_Node, ...]]:
     """Every set of `size` nodes that holds `need`, but of those that offer the same only the lowest.
 
-    The larger a node the later it is used, so the first set is the tightest.
+    Fewer nodes than `size` must not hold it. The larger a node the later it is used, so the first set is the tightest.
     """
     ordered = sorted(nodes, key=lambda node: (-node.free, node.alike, node.number))
-    groups = [list(members) for _, members in groupby(ordered, key=lambda node: (-node.free, node.alike))]
+    groups = [list(members) for _, members in groupby(ordered, key=lambda node: (node.free, node.alike))]
     yield from _sets(groups, size, need)
 
 
@@ -106,7 +106,7 @@ def _sets(groups: Sequence[Sequence[_Node]], size: int, need: int) -> Iterator[t
     largest = [node.free for members in others for node in members]
     for taken in range(min(size, len(alike)) + 1):
         rest = need - taken * alike[0].free
-        if size - taken <= len(largest) and sum(largest[: size - taken]) >= rest:
+        if sum(largest[: size - taken]) >= rest:
             for tail in _sets(others, size - taken, rest):
                 yield (*alike[:taken], *tail)
 
@@ -139,7 +139,7 @@ class _Machine:
 
     def _nodes_as_caches(self, nodes: Sequence[_Node], count: int) -> Choice:
         """The best choice where each node is one cache: no set of nodes need be listed."""
-        of_node = {node.number: node.caches[0] for node in nodes}
+        of_node = {node.number: cache for node in nodes for cache in node.caches}
         renamed = [replace(cache, number=number) for number, cache in of_node.items()]
         found = choose_caches(self.classes, renamed, count)
         return replace(found, caches=tuple(of_node[cache.number] for cache in found.caches))
@@ -151,9 +151,7 @@ class _Machine:
             if free:
                 caches = self._caches_on(cpus, self.tables.caches_in[cpus])
                 is_apart = all(cache & ~cpus == 0 for cache in self.tables.caches_in[cpus])
-                alike = (
-                    sorted((cache.free, cache.cores) for cache in caches) if is_apart else [(-1 - number, ())]
-                )
+                alike = sorted((cache.free, cache.cores) for cache in caches) if is_apart else [(-number, ())]
                 nodes.append(_Node(number, cpus, free, caches, tuple(alike)))
         return nodes
 

@@ -15,6 +15,7 @@ caches are gone through, merged by what they hold, with a bounded number of step
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import add
 
 from nri_plugin.policy.core_choice import CoreClass, Counts, plan
 
@@ -123,8 +124,7 @@ class _Sets:
         rank = min(
             (plan(self.classes, counts, self.need).split, rank) for (_, _, counts), rank in sets.items()
         )
-        members = -rank[1] & (1 << len(self.ordered)) - 1
-        return [cache for cache in self.ordered if self.bit[cache.number] & members]
+        return [cache for cache in self.ordered if self.bit[cache.number] & -rank[1]]
 
     def _grown(
         self, sets: dict[tuple[int, int, Counts], int], place: int, cache: Cache
@@ -136,7 +136,7 @@ class _Sets:
             if self._can(place, size, free):
                 _keep(grown, (size, free, counts), rank)
             if size < self.number and self._can(place, size + 1, free + cache.free):
-                more = tuple(one + other for one, other in zip(counts, cache.cores, strict=True))
+                more = tuple(map(add, counts, cache.cores))
                 _keep(grown, (size + 1, free + cache.free, more), rank + own)
         return grown
 

@@ -112,3 +112,73 @@ def test_nodes_that_share_a_cache_are_not_alike():
 
 def test_strict_goes_to_a_cache_over_two_nodes_when_only_that_holds_it():
     assert take_in_one_cache(ACROSS, cpus("0-6"), 4) == cpus("2-5")
+
+
+def test_strict_goes_to_the_tightest_of_the_caches_over_two_nodes():
+    caches = (0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3)
+    wide = cpu_tables(Topology.from_rows((cpu, cpu, 0, cpu // 4, caches[cpu]) for cpu in range(12)))
+    assert take_in_one_cache(wide, cpus("2-8"), 3) == cpus("6-8")
+
+
+def test_strict_names_the_size_of_the_largest_cache():
+    with pytest.raises(UncoreCacheAlignmentError, match=r"5 cpus requested.* has 3 .*4 in all"):
+        take_in_one_cache(ACROSS, cpus("0-1,3-6,7"), 5)
+
+
+def sets(tables, available, size, need):
+    nodes = best_fit._Machine(tables, cpus(available).mask)._nodes()
+    return [[node.number for node in found] for found in best_fit.node_sets(nodes, size, need)]
+
+
+@pytest.mark.parametrize(
+    ("tables", "available", "size", "need", "expected", "rule"),
+    [
+        (FOUR_NODES, "0-31", 2, 12, [[0, 1]], "of nodes that offer the same the lowest"),
+        (FOUR_NODES, "0-7,8-15,16-21,24-29", 2, 12, [[2, 3], [0, 2], [0, 1]], "the tightest first"),
+        (FOUR_NODES, "0-7,8-15,16-21,24-29", 2, 13, [[0, 2], [0, 1]], "only those that hold it"),
+        (FOUR_NODES, "0-7,8-15,16-21,24-25", 3, 18, [[0, 1, 3], [0, 1, 2]], "three of them"),
+        (
+            FOUR_NODES,
+            "0-3,8-9,12-13,16-19,28-31",
+            1,
+            4,
+            [[0], [1]],
+            "caches count by what they hold, not by place",
+        ),
+        (FOUR_NODES, "0-5,8-9,12-15", 1, 6, [[0]], "caches count by what they hold, in whatever order"),
+        (
+            NODE_IS_CACHE,
+            "0-3,4-6,8-10,12-13,16-17,20",
+            2,
+            6,
+            [[1, 2], [0, 3], [0, 1]],
+            "of three sizes and more",
+        ),
+        (ACROSS, "0-7", 1, 4, [[0], [1]], "nodes that share a cache are never alike"),
+    ],
+)
+def test_node_sets(tables, available, size, need, expected, rule):
+    assert sets(tables, available, size, need) == expected, rule
+
+
+def test_where_nodes_are_caches_no_set_of_nodes_is_listed(monkeypatch):
+    monkeypatch.setattr(best_fit, "NODE_SETS", 0)
+    assert take_best_fit(NODE_IS_CACHE, cpus("0-3,4-7,8-10,12-13,16-31"), 6) == cpus("0-3,12-13")
+    assert take_best_fit(NODE_IS_CACHE, cpus("0,4-5,9,12"), 3) == cpus("0,4-5")
+
+
+def test_nodes_that_share_caches_are_no_caches_of_their_own():
+    caches = (1, 2, 0, 1, 0)
+    shared = cpu_tables(Topology.from_rows((cpu, cpu, 0, cpu // 4, caches[cpu // 4]) for cpu in range(20)))
+    assert take_best_fit(shared, cpus("8-10,12-13,16-18"), 5) == cpus("8-10,16-17")
+
+
+def test_of_equal_caches_those_on_evenly_filled_nodes_go_before_those_that_touch_a_fuller_one():
+    tables = cpu_tables(machine(nodes=4, caches=3, cores=4, threads=1))
+    assert take_best_fit(tables, cpus("0-8,12-13,24-29,36-40"), 10) == cpus("24-29,36-39")
+
+
+def test_of_nodes_that_are_equally_free_those_with_the_lowest_node_are_taken():
+    tables = cpu_tables(machine(nodes=4, caches=4, cores=4, threads=1))
+    free = cpus("0-1,4,8,16-19,20-21,24,28,32-35,48-55")
+    assert take_best_fit(tables, free, 10) == cpus("0-1,48-55")

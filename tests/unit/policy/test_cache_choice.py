@@ -1,5 +1,8 @@
 """Choosing caches. That the choice is the best one is a law in tests/property."""
 
+import pytest
+
+from nri_plugin.policy import cache_choice
 from nri_plugin.policy.cache_choice import Cache, choose_caches, fewest_caches
 from nri_plugin.policy.core_choice import core_classes
 
@@ -48,3 +51,42 @@ def test_past_the_budget_the_choice_by_size_is_kept():
 
 def test_sizes_are_told_from_the_largest():
     assert choose_caches(SMT2, [cache(0, 1), cache(1, 2)], 6).sizes == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("caches", "need", "expected"),
+    [
+        ([cache(0, 4), cache(1, 3)], 6, ([1], 0)),
+        ([cache(0, 0, 5), cache(1, 0, 5)], 10, ([0, 1], 10)),
+        ([cache(0, 3), cache(1, 0, 5)], 11, ([0, 1], 5)),
+    ],
+)
+def test_nothing_is_searched_where_no_other_choice_can_split_fewer(monkeypatch, caches, need, expected):
+    monkeypatch.setattr(cache_choice, "_Sets", None)
+    assert chosen(caches, need) == expected
+
+
+def test_one_more_cache_is_never_taken_to_split_fewer():
+    halves = [cache(0, 0, 5), cache(1, 0, 5)]
+    assert chosen([*halves, *(cache(number, 2) for number in range(2, 6))], 10) == ([0, 1], 10)
+
+
+@pytest.mark.parametrize(
+    ("caches", "need", "best", "by_size", "steps"),
+    [
+        ([cache(0, 0, 5), cache(1, 0, 5), cache(2, 3), cache(3, 3)], 10, ([2, 3], 0), ([0, 1], 10), 10),
+        (
+            [cache(0, 0, 5), cache(1, 1, 4), cache(2, 4), cache(3, 2, 1), cache(4, 3), cache(5, 2, 2)],
+            11,
+            ([3, 4], 1),
+            ([0, 1], 9),
+            38,
+        ),
+    ],
+)
+def test_the_search_takes_so_many_steps_and_with_one_less_the_choice_by_size_is_kept(
+    caches, need, best, by_size, steps
+):
+    """More steps mean that sets are looked at which cannot become large enough."""
+    assert chosen(caches, need, steps=steps) == best
+    assert chosen(caches, need, steps=steps - 1) == by_size
