@@ -28,7 +28,7 @@ def sealed(body: bytes) -> bytes:
 
 
 def headed(rest: bytes) -> bytes:
-    return sealed(b'{"format":"nri-pin checkpoint","version":1,' + rest)
+    return sealed(b'{"format":"nri-pin checkpoint","version":2,' + rest)
 
 
 def decode_or_refuse(data: bytes) -> None:

@@ -6,16 +6,31 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nri_plugin.engine import decide
+from nri_plugin.facts import InformedCreate
 from nri_plugin.host.pod_resources_client import NoAnswerError, PodResourcesClient
 from nri_plugin.nri.events import CreateContainer
 from nri_plugin.policy.device_hints import device_wishes
-from tests.builders import container, pod
+from nri_plugin.state import State
+from tests.builders import container, node, pod
 
 EVENT = CreateContainer(pod(), container(pod()))
 CLIENT = PodResourcesClient("/nowhere", lambda: 0.0)
 
 words = st.sampled_from(
     ["devices", "pod_devices", "resource", "ids", "nodes", "totals", "x/gpu", "0", "-1", ""]
+    + [
+        "facts",
+        "uid",
+        "qos",
+        "containers",
+        "name",
+        "kind",
+        "pod_resources",
+        "hugepages",
+        "Guaranteed",
+        "init",
+    ]
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 1100) | st.floats() | words | st.text(max_size=3),
@@ -29,15 +44,29 @@ entries = st.fixed_dictionaries(
         "totals": st.dictionaries(words, st.integers(-1, 4)),
     },
 )
-answers = st.fixed_dictionaries({"devices": st.lists(entries, max_size=3)}, optional={"pod_devices": values})
+amounts = st.dictionaries(
+    st.sampled_from(["cpu_request_milli", "memory_request_bytes", "hugepages"]),
+    st.integers(-1, 5000) | values,
+)
+kinds = st.sampled_from(["app", "init", "sidecar", "?"])
+containers = st.builds(
+    lambda name, kind, asked: {"name": name, "kind": kind, **asked}, words | st.just("c"), kinds, amounts
+)
+facts = st.fixed_dictionaries(
+    {"uid": st.just(EVENT.pod.uid) | words, "qos": st.sampled_from(["Guaranteed", "Burstable"])},
+    optional={"containers": st.lists(containers, max_size=3), "pod_resources": amounts | values},
+)
+answers = st.fixed_dictionaries(
+    {"devices": st.lists(entries, max_size=3)}, optional={"pod_devices": values, "facts": facts | values}
+)
 
 
 def read(line):
     with contextlib.suppress(NoAnswerError):
         known = CLIENT._read(EVENT, line)
-        if known is not None:
-            assert known.event is EVENT
-            device_wishes(range(4), (*known.devices, *known.pod_devices))
+        device_wishes(range(4), (*(known.devices or ()), *known.pod_devices))
+        if known.facts is not None:
+            decide(node(), State(), InformedCreate(EVENT, facts=known.facts))
 
 
 @given(st.binary(max_size=100))

@@ -1,0 +1,187 @@
+"""What is fuzzed: a function of bytes each, with every exception it may raise; any other is a defect.
+
+Each target also says what must hold of its answer. The corpus of a target is the folder of its name in `corpus/`.
+"""
+
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from nri_plugin import bits
+from nri_plugin.annotations import EXCLUSIVE_CPUS, SMT_ODD_COUNTS, annotated
+from nri_plugin.app.config import Config, load_text
+from nri_plugin.errors import AnnotationError, ConfigError, RemoteProtocolError
+from nri_plugin.host.checkpoint_format import FORMAT, VERSION, decode
+from nri_plugin.host.kubelet_checkpoint import load_refusal
+from nri_plugin.host.pod_resources_client import NoAnswerError, PodResourcesClient
+from nri_plugin.kube import device_facts, pod_resources
+from nri_plugin.kube._pb import podresources_pb2
+from nri_plugin.nri import codec
+from nri_plugin.nri._pb import nri_pb2
+from nri_plugin.nri.events import CreateContainer
+from nri_plugin.nri.mux import MuxReader
+from nri_plugin.options import Options
+from nri_plugin.state import PodRecord, State
+from nri_plugin.ttrpc.connection import ClientConnection, ServerConnection
+from nri_plugin.ttrpc.envelope import decode_request
+from nri_plugin.ttrpc.frame import FrameReader
+from nri_plugin.workload import container_request
+from tests.builders import container, pod
+from tests.protocol.peer import plugin
+
+CORPUS = Path(__file__).with_name("corpus")
+
+HEAD = f'{{"format":"{FORMAT}","version":{VERSION},'.encode()
+METHODS = sorted(nri_pb2.DESCRIPTOR.services_by_name["Plugin"].methods_by_name)
+EVENT = CreateContainer(pod(), container(pod()))
+EXPORTER = PodResourcesClient("/nowhere", lambda: 0.0)
+TRUSTED = Options(annotation_namespaces=frozenset({"trusted"}))
+REQUESTS = {
+    name: container_request(PodRecord("u", "s", qos=name), container(pod(), cpu=2))  # type: ignore[arg-type]
+    for name in ("Guaranteed", "Burstable", "BestEffort")
+}
+KEYS = [
+    f"{key}.{end}"
+    for key in (SMT_ODD_COUNTS, EXCLUSIVE_CPUS)
+    for end in ("pod", "container.c", "container.d")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One function that is fed.
+
+    Attributes:
+        run: takes any bytes.
+        allowed: what it may raise.
+        longest: bytes of an input.
+    """
+
+    run: Callable[[bytes], object]
+    allowed: tuple[type[Exception], ...]
+    longest: int = 512
+
+
+def frame(data: bytes) -> None:
+    """The first byte says in which pieces the rest comes."""
+    reader = FrameReader(max_data=200, max_skip=1000)
+    for piece in _pieces(data):
+        reader.feed(piece)
+    for end in (ServerConnection(), ClientConnection()):
+        with suppress(RemoteProtocolError):
+            _receive(end, data[1:])
+
+
+def _receive(end: ServerConnection | ClientConnection, data: bytes) -> None:
+    if isinstance(end, ServerConnection):
+        end.receive_data(data, 0.0)
+        end.data_to_send()
+    else:
+        end.call("s", "m", b"", 0.0)
+        end.receive_data(data)
+
+
+def mux(data: bytes) -> None:
+    reader = MuxReader(max_payload=200)
+    taken = 0
+    for piece in _pieces(data):
+        taken += sum(len(part) for _, part in reader.feed(piece))
+    assert taken <= len(data)
+
+
+def codec_requests(data: bytes) -> None:
+    """The first byte chooses the method."""
+    if data:
+        assert codec.decode_request(METHODS[data[0] % len(METHODS)], data[1:]) is not None
+    with suppress(RemoteProtocolError):
+        decode_request(data)
+
+
+def session(data: bytes) -> None:
+    """Bytes of a runtime that has lost its mind; time passes with each piece."""
+    ours = plugin()
+    ours.register(0.0)
+    now = 0.0
+    for piece in _pieces(data):
+        now += 0.3
+        ours.receive_data(piece, now)
+        ours.data_to_send()
+        ours.overdue(now)
+
+
+def cpulist(data: bytes) -> None:
+    mask = bits.parse_list(data.decode("latin-1"))
+    assert bits.parse_list(bits.format_list(mask)) == mask
+
+
+def checkpoint(data: bytes) -> None:
+    """As it is, and behind a true head with a true checksum, so that the rows are reached."""
+    with suppress(ValueError):
+        decode(data)
+    body = b'{"format":"nri-pin checkpoint","version":2,' + data
+    decode(body + b',\n"checksum":"crc32:%08x"}\n' % zlib.crc32(body))
+
+
+def kubelet_files(data: bytes) -> None:
+    """Never raises: a refusal is a text."""
+    for manager, policy in (("cpu", "static"), ("memory", "Static")):
+        for pod_level in (False, True):
+            assert isinstance(load_refusal(data, manager, policy, pod_level=pod_level), str)
+
+
+def configuration(data: bytes) -> None:
+    assert isinstance(load_text(data.decode("utf-8", "replace"), "f"), Config)
+
+
+def annotations(data: bytes) -> None:
+    """Each line is the value of one of the annotations there are; without trust they must do nothing."""
+    values = data.decode("utf-8", "replace").split("\n")
+    given = tuple(zip(KEYS, values, strict=False))
+    for qos, request in REQUESTS.items():
+        elsewhere = PodRecord("u", "s", namespace="other", qos=qos, annotations=given)  # type: ignore[arg-type]
+        assert annotated(TRUSTED, elsewhere, request) is request
+        here = PodRecord("u", "s", namespace="trusted", qos=qos, annotations=given)  # type: ignore[arg-type]
+        annotated(TRUSTED, here, request)
+
+
+def exporter_answers(data: bytes) -> None:
+    EXPORTER._read(EVENT, data)
+
+
+def pod_resources_answers(data: bytes) -> None:
+    """The kubelet's answers on the way to the exporter's clients and to the agent."""
+    listed = podresources_pb2.ListPodResourcesResponse.FromString(data)
+    allocatable = podresources_pb2.AllocatableResourcesResponse.FromString(data)
+    pod_resources.merged_list(listed, State())
+    totals = device_facts.totals_of(allocatable)
+    pod_resources.devices_of(allocatable, listed)
+    for one in listed.pod_resources:
+        for each in one.containers:
+            device_facts.answer(one, each.name, totals)
+
+
+def _pieces(data: bytes) -> list[bytes]:
+    """The bytes after the first, in pieces as long as that says."""
+    if not data:
+        return []
+    step = data[0] % 32 + 1
+    return [data[start : start + step] for start in range(1, len(data), step)]
+
+
+TARGETS = {
+    "frame": Target(frame, (RemoteProtocolError,)),
+    "mux": Target(mux, (RemoteProtocolError,)),
+    "codec": Target(codec_requests, (RemoteProtocolError,)),
+    "session": Target(session, (RemoteProtocolError,)),
+    "cpulist": Target(cpulist, (ValueError,), 64),
+    "checkpoint": Target(checkpoint, (ValueError,), 1024),
+    "kubelet-files": Target(kubelet_files, (), 512),
+    "configuration": Target(configuration, (ConfigError,), 256),
+    "annotations": Target(annotations, (AnnotationError,), 128),
+    "exporter-answers": Target(exporter_answers, (NoAnswerError,), 512),
+    "pod-resources": Target(pod_resources_answers, (DecodeError,), 512),
+}
