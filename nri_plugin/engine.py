@@ -26,8 +26,11 @@ from nri_plugin.workload import (
     cgroup_ref,
     container_request,
     cpu_milli,
+    informed,
     pod_record,
     pod_uid,
+    remembered,
+    renewed,
     stored_cpus,
     stored_mems,
 )
@@ -79,7 +82,7 @@ def _create(node: Node, state: State, event: nri.CreateContainer) -> Decision:
 def _informed_create(node: Node, state: State, known: InformedCreate) -> Decision:
     """Place the container and tell the runtime, or refuse with the kubelet's reason."""
     before, event = state, known.event
-    pod = _inhabited(state, event.pod)
+    pod = informed(_inhabited(state, event.pod), known.facts)
     state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
     overruled = None
     try:
@@ -96,7 +99,7 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
             return Decision(before, refusal=error, steps=("refused", *error.steps))
         overruled, allocation, steps = error, None, ("never-refuse", *error.steps)
     record = _record(pod, event.container, Phase.CREATING, str(overruled or ""))
-    state = state.with_container(record)
+    state = state.with_container(record).with_pod(remembered(state.pods[pod.uid]))
     resources = _granted(node, state, record, allocation)
     record = replace(record, stored_cpus=stored_cpus(resources), stored_mems=stored_mems(resources))
     state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
@@ -209,10 +212,7 @@ def _found(
 def _same_pod(state: State, pod: Pod, *, run_seen: bool) -> PodRecord:
     """The pod's record for its current sandbox, with the hint it already has."""
     fresh = pod_record(pod, run_seen=run_seen)
-    known = state.pods.get(fresh.uid)
-    if known is None:
-        return fresh
-    return replace(fresh, affinity=known.affinity, affinity_preferred=known.affinity_preferred)
+    return renewed(fresh, state.pods.get(fresh.uid))
 
 
 def _inhabited(state: State, pod: Pod) -> PodRecord:

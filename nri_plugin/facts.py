@@ -4,14 +4,15 @@ The application finds it out before a decision and hands both over as one event,
 stays pure: the same event gives the same decision when it is asked again.
 
 Facts come from two places. The host's sysfs tells where the devices of a container are attached. The
-exporter, which alone may ask the kubelet, knows which device of which resource it is.
+exporter, which alone may ask the kubelet and the cluster, knows which device of which resource it is, and what
+the pod's object says.
 
 **The exporter's socket.** `exporter.sock` in the state directory (`exporterSocket` names another) is a
 stream socket. One connection carries one question and one answer, each a JSON object on one line of
 UTF-8 text that ends with a newline, at most `LINE_BYTES` long:
 
     {"pod": UID, "namespace": "default", "name": "train-0", "container": "worker"}
-    {"devices": [{"resource": "nvidia.com/gpu", "ids": ["GPU-1"], "nodes": [0]}, ...]}
+    {"devices": [{"resource": "nvidia.com/gpu", "ids": ["GPU-1"], "nodes": [0]}, ...], "facts": {...}}
 
 `devices` are the kubelet's devices of that container, as its PodResources API lists them: an entry for
 each set of ids with the same `nodes`, a resource in as many entries as that takes, resources in the
@@ -19,20 +20,55 @@ order of the first. `nodes` left out, empty, or -1: attached to no NUMA node in 
 may have `totals`, an object of NUMA node to the number of devices of the resource attached there, given
 to somebody or not: it decides which width is preferred. An answer without `devices` says that the
 exporter does not know the container; an empty list that it has none. `pod_devices`, in the same form, may
-add those of all containers of the pod: under pod scope the first container decides for the others. Keys
-not named here are passed over.
+add those of all containers of the pod: under pod scope the first container decides for the others.
+
+`facts` are the pod's, from a watch on the pods of the node; left out where the pod is not known (yet):
+
+    {"uid": UID, "qos": "Guaranteed", "pod_resources": {"cpu_request_milli": 4000, ...},
+     "containers": [
+      {"name": "fetch", "kind": "init", "cpu_request_milli": 2000, "cpu_limit_milli": 2000,
+       "memory_request_bytes": 1073741824, "memory_limit_bytes": 1073741824, "hugepages": {"hugepages-2Mi": 4194304}},
+      {"name": "mesh", "kind": "sidecar", ...},
+      {"name": "worker", "kind": "app", ...}]}
+
+`containers` are all of the specification, in the order in which they start: init containers and sidecars (init
+containers that restart always) as they are listed there, then app containers; `kind` left out means `app`.
+Amounts left out are not set: 0. `pod_resources` is what the pod asks for as a whole (`spec.resources`), left out or
+null where that is not set. `uid` is the pod's uid as the runtime knows it, which for a pod from a file of the kubelet is
+not that of its mirror in the cluster; facts of another pod, and facts not of this form, are passed over, and the devices
+beside them still count. Credentials are never part of them.
+
+An answer may have devices and no facts, and facts and no devices. Keys not named here are passed over.
 
 The answer has to come within 100 ms. Where it does not, or is not of this form, or nobody listens, the
-devices are those of the runtime's message.
+devices are those of the runtime's message, and what it does not say of the pod is inferred.
 """
 
 from dataclasses import dataclass
 
 from nri_plugin.nri.events import CreateContainer
+from nri_plugin.pod_facts import PodFacts
 from nri_plugin.policy.device_hints import DeviceResource
 
 LINE_BYTES = 1 << 16
 """A longer question or answer is not listened to: a container has a few dozen devices, of 100 bytes each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the exporter said.
+
+    Attributes:
+        devices: of the container; None where it does not know the container.
+        pod_devices: of all containers of its pod; empty when nobody knows them.
+        facts: of the pod; None where it does not know the pod.
+        unusable: why facts that were sent do not count; empty otherwise.
+    """
+
+    devices: tuple[DeviceResource, ...] | None = None
+    pod_devices: tuple[DeviceResource, ...] = ()
+    facts: PodFacts | None = None
+    unusable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +79,10 @@ class InformedCreate:
         event: what the runtime said.
         devices: where its devices are, by resource.
         pod_devices: the same of all containers of the pod, for pod scope; empty when nobody knows them.
+        facts: what the pod's object says; None when nobody knows.
     """
 
     event: CreateContainer
     devices: tuple[DeviceResource, ...] = ()
     pod_devices: tuple[DeviceResource, ...] = ()
+    facts: PodFacts | None = None

@@ -19,7 +19,7 @@ Its wishes are merged with ours, whatever the QoS class, and its `why` stands in
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from nri_plugin.policy.cpu_policy import cpu_wishes
 from nri_plugin.policy.device_hints import device_wishes
 from nri_plugin.policy.hints import Provider, Wish
 from nri_plugin.policy.memory_hints import memory_wishes
+from nri_plugin.policy.memory_reuse import Reuse
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState, memory_machine, memory_state
 from nri_plugin.policy.tables import CPUTables, cpu_tables
 from nri_plugin.state import PodRecord, State
@@ -47,6 +48,7 @@ class Question:
         request: what is asked for: a container's request, or the pod's total under pod scope (no name then).
         exclusive_cpus: how many CPUs it gets to itself.
         reusable: CPUs of the pod's ended containers, on offer too.
+        reuse: memory of the same, by NUMA nodes and resource.
     """
 
     node: Node
@@ -55,6 +57,7 @@ class Question:
     request: ContainerRequest
     exclusive_cpus: int = 0
     reusable: CPUSet = NO_CPUS
+    reuse: Reuse = field(default_factory=dict)
 
 
 class HintProvider(Protocol):
@@ -84,7 +87,8 @@ def cpus(question: Question) -> Provider:
 def memory(question: Question) -> Provider:
     """Where memory can be promised."""
     request = memory_request(question.node, question.request)
-    return memory_wishes(memory_state_of(question.node, question.state), request) if request else None
+    state = memory_state_of(question.node, question.state)
+    return memory_wishes(state, request, reuse=question.reuse) if request else None
 
 
 OWN: tuple[HintProvider, ...] = (devices, cpus, memory)

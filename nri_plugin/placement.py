@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from nri_plugin.annotations import annotated
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.errors import AdmissionError, InsufficientCPUsError, NotYetSupportedError
 from nri_plugin.hint_providers import Question, ask, memory_request, memory_state_of, tables_of
@@ -21,13 +22,15 @@ from nri_plugin.policy.device_proportion import devices_by_node
 from nri_plugin.policy.distances import Distances, distances_of
 from nri_plugin.policy.hints import Hint, Wish
 from nri_plugin.policy.memory_assignment import allocate_memory
+from nri_plugin.policy.memory_reuse import NO_REUSE
 from nri_plugin.policy.merge import MergedHint
 from nri_plugin.policy.smt_counts import whole_core_count
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.policy.tie_break import tie_break
-from nri_plugin.state import Allocation, MemoryBlock, Phase, PodRecord, QOSClass, State, allocation_key
+from nri_plugin.reuse import donors, handed_over, is_plain_init, reusable_cpus, reusable_memory
+from nri_plugin.state import Allocation, MemoryBlock, PodRecord, State
 from nri_plugin.topology import Topology
-from nri_plugin.workload import ContainerRequest, pod_request
+from nri_plugin.workload import ContainerRequest, peak, pod_request, spec_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +69,29 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
 
     Raises:
         AdmissionError: policy refuses it; the state given stays valid.
-
-    Differs: CPUs of a stopped container of the pod pass to the next one created, whether or not
-        it was an init container: the runtime does not say which containers are.
     """
     count = _exclusive_count(node, request)
+    memory = memory_request(node, request)
     held = state.allocations.get(request.key)
     if held is not None and held.cpu_milli == request.cpu_milli and len(held.cpus) == count:
-        return Placement(state, held, ("kept",))
+        return _kept(node, state, pod, request, held)
     state = state.without_allocation(request.key)
-    memory = memory_request(node, request)
     if not count and not memory:
         return _placed_in_pool(node, state, pod, request)
-    reusable = _reusable(node, state, pod, request.name) if count else NO_CPUS
-    state, hint, steps = _admitted(node, state, pod, request, count, reusable)
-    cpus = _take_cpus(node, state, request, count, hint, reusable)
+    keys = donors(state, pod, request.name)
+    question = Question(
+        node,
+        state,
+        pod,
+        request,
+        count,
+        reusable_cpus(state, keys) & node.allocatable if count else NO_CPUS,
+        reusable_memory(state, keys) if memory else NO_REUSE,
+    )
+    state, hint, steps = _admitted(question)
+    cpus = _take_cpus(question, hint)
     _leave_a_pool(node, state, cpus)
-    blocks, mems = _take_memory(node, state, memory, hint)
+    blocks, mems = _take_memory(question, hint)
     allocation = Allocation(
         cpus=cpus,
         mems=mems,
@@ -91,8 +100,30 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         affinity=hint.affinity or NO_NODES,
         preferred=hint.preferred,
     )
-    state = _hand_over(state, pod, cpus & reusable).with_allocation(request.key, allocation)
+    state = handed_over(state, keys, cpus, blocks).with_allocation(request.key, allocation)
     return Placement(state, allocation, (*steps, "exclusive" if count else "memory"))
+
+
+def _kept(node: Node, state: State, pod: PodRecord, request: ContainerRequest, held: Allocation) -> Placement:
+    """What the container already has; memory that another took over, in the belief that it was done, is taken anew.
+
+    Raises:
+        AdmissionError: there is not as much left.
+    """
+    memory = memory_request(node, request)
+    if is_plain_init(pod.facts, request.name) or not _has_lost(held, memory):
+        return Placement(state, held, ("kept",))
+    others = state.without_allocation(request.key)
+    keys = donors(others, pod, request.name)
+    question = Question(node, others, pod, request, reuse=reusable_memory(others, keys))
+    blocks, mems = _take_memory(question, MergedHint(held.mems, preferred=False))
+    held = replace(held, mems=mems, memory=blocks)
+    state = handed_over(others, keys, NO_CPUS, blocks).with_allocation(request.key, held)
+    return Placement(state, held, ("kept", "memory-taken-anew"))
+
+
+def _has_lost(held: Allocation, memory: Mapping[str, int]) -> bool:
+    return any(block.size_bytes < memory.get(block.resource, 0) for block in held.memory)
 
 
 def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
@@ -105,7 +136,7 @@ def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: Container
     )
     if again or not (request.devices or node.hint_providers):
         return Placement(state, None, ("shared",))
-    state, _, steps = _admitted(node, state, pod, request, 0, NO_CPUS)
+    state, _, steps = _admitted(Question(node, state, pod, request))
     return Placement(state, None, (*steps, "shared"))
 
 
@@ -125,39 +156,13 @@ def _odd_rule(node: Node, request: ContainerRequest) -> SMTOddCounts:
     return request.smt_odd_counts or node.options.smt_odd_counts
 
 
-def _reusable(node: Node, state: State, pod: PodRecord, name: str) -> CPUSet:
-    """Exclusive CPUs promised to containers of the pod that do not live, as far as they may still be given.
-
-    One that ended before the agent was restarted is not even listed; its promise is still here.
-    """
-    live = {record.key for record in state.containers_of(pod.uid) if record.phase is not Phase.STOPPED}
-    prefix, mask = allocation_key(pod.uid, ""), 0
-    for key, allocation in state.allocations.items():
-        if key.startswith(prefix) and key not in live and key != prefix + name:
-            mask |= allocation.cpus.mask
-    return CPUSet(mask) & node.allocatable
-
-
-def _hand_over(state: State, pod: PodRecord, cpus: CPUSet) -> State:
-    """Take `cpus` out of the pod's other allocations, so that each CPU has one owner."""
-    if not cpus:
-        return state
-    prefix = f"{pod.uid}/"
-    for key, allocation in state.allocations.items():
-        if key.startswith(prefix) and not allocation.cpus.isdisjoint(cpus):
-            state = state.with_allocation(key, replace(allocation, cpus=allocation.cpus - cpus))
-    return state
-
-
-def _admitted(
-    node: Node, state: State, pod: PodRecord, request: ContainerRequest, count: int, reusable: CPUSet
-) -> tuple[State, MergedHint, tuple[str, ...]]:
+def _admitted(question: Question) -> tuple[State, MergedHint, tuple[str, ...]]:
     """The merged hint for the container, or for its whole pod (worked out once, then kept)."""
-    question = Question(node, state, pod, request, count, reusable)
+    node, state, pod, request = question.node, question.state, question.pod, question.request
     if node.options.topology_manager_scope is TopologyManagerScope.CONTAINER:
         hint = _merged(question)
         return state, hint, ("container-scope", *_doubts(hint))
-    if pod.cpu_milli is None:
+    if pod.cpu_milli is None and pod.facts is None:
         hint = _merged(question)
         return state, hint, ("pod-total-unknown", *_doubts(hint))
     if pod.affinity is not None:
@@ -170,16 +175,25 @@ def _admitted(
 
 
 def _pod_count(node: Node, pod: PodRecord) -> int:
-    """Exclusive CPUs of the whole pod, its last core too where cores are filled up.
+    """Exclusive CPUs that the whole pod has at its peak, the last core of each container too where cores are filled up.
 
-    Differs: how containers share the total is not known yet, so a pod of several with odd counts is
-        looked for too little room: its first container fixes the nodes, a later one may be refused.
+    Differs: without facts only the total is known, not how containers share it. A pod of several with odd counts is
+        then looked for too little room, and one with fractions of CPUs for too much: its first container fixes the
+        nodes, a later one may be refused.
     """
-    whole = pod.cpu_milli // 1000 if pod.qos is QOSClass.GUARANTEED and pod.cpu_milli else 0
-    rounds_up = node.options.smt_odd_counts is SMTOddCounts.ROUND_UP
-    return (
-        whole_core_count(SMTOddCounts.ROUND_UP, whole, tables_of(node).cpus_per_core) if rounds_up else whole
-    )
+    if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
+        return 0
+    if pod.facts is not None:
+        requests = (annotated(node.options, pod, request) for request in spec_requests(pod))
+        return peak(pod.facts, [_filled_up(node, request) for request in requests])
+    return _filled_up(node, replace(pod_request(pod), cpu_milli=(pod.cpu_milli or 0) // 1000 * 1000))
+
+
+def _filled_up(node: Node, request: ContainerRequest) -> int:
+    """The CPUs it gets, if it gets any: a number that is refused is so when its container comes."""
+    rule, count = _odd_rule(node, request), request.exclusive_cpus
+    fills_up = rule is SMTOddCounts.ROUND_UP
+    return whole_core_count(rule, count, tables_of(node).cpus_per_core) if fills_up else count
 
 
 def _doubts(hint: MergedHint) -> tuple[str, ...]:
@@ -216,17 +230,16 @@ def _merged(question: Question) -> MergedHint:
     )
 
 
-def _take_cpus(
-    node: Node, state: State, request: ContainerRequest, count: int, hint: MergedHint, reusable: CPUSet
-) -> CPUSet:
+def _take_cpus(question: Question, hint: MergedHint) -> CPUSet:
+    node, request = question.node, question.request
     proportional = node.options.device_proportional_cpus
     return allocate_cpus(
         tables_of(node),
-        count,
-        state.available(node),
+        question.exclusive_cpus,
+        question.state.available(node),
         hint.affinity,
         reserved=node.reserved,
-        reusable=reusable,
+        reusable=question.reusable,
         options=replace(node.options, smt_odd_counts=_odd_rule(node, request)),
         weight_by_node=devices_by_node(request.devices) if proportional else None,
     )
@@ -246,12 +259,12 @@ def _leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:
         raise InsufficientCPUsError(len(cpus), len(pool) - 1, hint)
 
 
-def _take_memory(
-    node: Node, state: State, memory: Mapping[str, int], hint: MergedHint
-) -> tuple[tuple[MemoryBlock, ...], NodeMask]:
+def _take_memory(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBlock, ...], NodeMask]:
+    memory = memory_request(question.node, question.request)
     if not memory:
         return (), NO_NODES
-    grant = allocate_memory(memory_state_of(node, state), memory, hint)
+    state = memory_state_of(question.node, question.state)
+    grant = allocate_memory(state, memory, hint, reuse=question.reuse)
     return grant.blocks, grant.nodes
 
 

@@ -12,19 +12,13 @@ from typing import TypeVar
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.options import Node
+from nri_plugin.pod_facts import PodFacts
+from nri_plugin.pod_facts import QOSClass as QOSClass  # noqa: PLC0414 - whoever reads a pod's record needs it
 
 Value = TypeVar("Value")
 
 EMPTY_POOL = "the shared pool is empty while shared containers exist"
 """A violation of whoever took the last CPU, not of those who come to live with it."""
-
-
-class QOSClass(StrEnum):
-    """The pod's quality-of-service class."""
-
-    GUARANTEED = "Guaranteed"
-    BURSTABLE = "Burstable"
-    BEST_EFFORT = "BestEffort"
 
 
 class Phase(StrEnum):
@@ -103,6 +97,7 @@ class PodRecord:
         annotations: those that may ask for something here, (key, value); see `nri_plugin.annotations`.
         run_seen: RunPodSandbox was seen, so its end will be told too; pods known only from
             Synchronize may end without an event.
+        facts: what the cluster says of it, kept where a later decision may need it; None otherwise.
     """
 
     uid: str
@@ -118,6 +113,7 @@ class PodRecord:
     affinity_preferred: bool = True
     annotations: tuple[tuple[str, str], ...] = ()
     run_seen: bool = False
+    facts: PodFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

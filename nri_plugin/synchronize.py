@@ -17,7 +17,15 @@ from nri_plugin.options import Node
 from nri_plugin.placement import adopted, place
 from nri_plugin.pool import all_writes, pending_updates
 from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, State
-from nri_plugin.workload import cgroup_ref, container_request, pod_record, pod_uid, stored_cpus, stored_mems
+from nri_plugin.workload import (
+    cgroup_ref,
+    container_request,
+    pod_record,
+    pod_uid,
+    renewed,
+    stored_cpus,
+    stored_mems,
+)
 
 _PHASE = {
     ContainerState.CREATED: Phase.CREATED,
@@ -91,10 +99,7 @@ def _rank(state: State, inhabited: set[str], pod: Pod) -> tuple[bool, bool]:
 def _remembered(state: State, pod: Pod) -> PodRecord:
     """The pod's record; from now on its end may go untold (a restarted runtime forgets)."""
     fresh = pod_record(pod, run_seen=False)
-    known = state.pods.get(fresh.uid)
-    if known is None:
-        return fresh
-    return replace(fresh, affinity=known.affinity, affinity_preferred=known.affinity_preferred)
+    return renewed(fresh, state.pods.get(fresh.uid))
 
 
 def _kept(

@@ -3,14 +3,17 @@
 The runtime sends neither QoS class nor requests; both follow from what it does send.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri.messages import Container, Pod, Resources
 from nri_plugin.options import SMTOddCounts
+from nri_plugin.pod_facts import Amounts, Kind, PodFacts
 from nri_plugin.policy.device_hints import DeviceResource
+from nri_plugin.policy.pod_totals import pod_total
 from nri_plugin.state import CgroupRef, PodRecord, QOSClass, allocation_key
 
 MIN_SHARES = 2
@@ -42,6 +45,8 @@ class ContainerRequest:
         wanted_exclusive: exclusive CPUs asked for by annotation; 0 = none.
         devices: what it has been given.
         pod_devices: what all containers of its pod have been given, where somebody knows that.
+        pod_level: its pod has resources of its own, as a whole. The static policies then promise its containers
+            nothing, whatever they ask for.
     """
 
     pod_uid: str
@@ -54,6 +59,7 @@ class ContainerRequest:
     wanted_exclusive: int = 0
     devices: tuple[DeviceResource, ...] = ()
     pod_devices: tuple[DeviceResource, ...] = ()
+    pod_level: bool = False
 
     @property
     def key(self) -> str:
@@ -64,22 +70,26 @@ class ContainerRequest:
     def exclusive_cpus(self) -> int:
         """How many CPUs it gets to itself: whole CPUs of a Guaranteed pod, or those it wants by annotation.
 
-        Source: kubelet v1.36 policy_static.go, guaranteedCPUs.
+        Source: kubelet v1.36 policy_static.go, guaranteedCPUs, and Allocate with PodLevelResourceManagers off.
         """
-        if self.qos is not QOSClass.GUARANTEED or self.cpu_milli is None or self.cpu_milli % 1000:
+        if not self._is_promised or self.cpu_milli is None or self.cpu_milli % 1000:
             return self.wanted_exclusive
         return self.cpu_milli // 1000
 
     @property
     def memory_by_resource(self) -> dict[str, int]:
         """Bytes by resource name, for the memory policy; empty unless Guaranteed."""
-        if self.qos is not QOSClass.GUARANTEED:
+        if not self._is_promised:
             return {}
         return (
             {"memory": self.memory_bytes, **dict(self.hugepages)}
             if self.memory_bytes
             else dict(self.hugepages)
         )
+
+    @property
+    def _is_promised(self) -> bool:
+        return self.qos is QOSClass.GUARANTEED and not self.pod_level
 
 
 def milli_from_shares(shares: int | None) -> int:
@@ -114,20 +124,84 @@ def qos_of(cgroup_parent: str) -> QOSClass:
 
 
 def container_request(pod: PodRecord, container: Container) -> ContainerRequest:
-    """What `container` of `pod` asks for."""
-    return ContainerRequest(
+    """What `container` of `pod` asks for.
+
+    What the runtime tells exactly goes before the pod's facts: after a resize in place it is what the kubelet
+    grants, while the pod's object may already ask for something else.
+    """
+    said, known = container.resources, pod.facts.container(container.name) if pod.facts else None
+    request = ContainerRequest(
         pod_uid=pod.uid,
         name=container.name,
         qos=pod.qos,
-        cpu_milli=cpu_milli(container.resources, pod.qos),
-        memory_bytes=container.resources.memory_limit_bytes or 0,
-        hugepages=_hugepages(container.resources),
+        cpu_milli=cpu_milli(said, pod.qos),
+        memory_bytes=said.memory_limit_bytes or 0,
+        hugepages=_hugepages(said),
+        pod_level=_is_pod_level(pod),
+    )
+    if known is None:
+        return request
+    told = known.amounts
+    return replace(
+        request,
+        cpu_milli=request.cpu_milli if _tells_request(said) else told.cpu_request_milli,
+        memory_bytes=request.memory_bytes or told.memory_request_bytes,
+        hugepages=told.hugepages or request.hugepages,
+    )
+
+
+def spec_requests(pod: PodRecord) -> tuple[ContainerRequest, ...]:
+    """What every container of the pod asks for by its facts, in their order; none without facts."""
+    return tuple(
+        _from_amounts(pod, one.name, one.amounts) for one in (pod.facts.containers if pod.facts else ())
     )
 
 
 def pod_request(pod: PodRecord) -> ContainerRequest:
-    """The whole pod's request in the form of a container's, for pod scope."""
-    return ContainerRequest(pod.uid, "", pod.qos, pod.cpu_milli, pod.memory_bytes or 0, pod.hugepages)
+    """The whole pod's request in the form of a container's, for pod scope.
+
+    By its facts the peak of each resource over its life, of memory and huge pages those that an app container asks
+    for; else the total the runtime told, which counts every container, and fractions of CPUs.
+    """
+    if pod.facts is None:
+        return ContainerRequest(pod.uid, "", pod.qos, pod.cpu_milli, pod.memory_bytes or 0, pod.hugepages)
+    apps = [one.amounts for one in pod.facts.containers if one.kind is Kind.APP]
+    sizes = dict.fromkeys(name for amounts in apps for name, _ in amounts.hugepages)
+    return ContainerRequest(
+        pod.uid,
+        "",
+        pod.qos,
+        peak(pod.facts, [one.amounts.cpu_request_milli for one in pod.facts.containers]),
+        peak(pod.facts, [one.amounts.memory_request_bytes for one in pod.facts.containers]),
+        tuple((name, _peak_of_pages(pod.facts, name)) for name in sizes),
+        pod_level=_is_pod_level(pod),
+    )
+
+
+def peak(facts: PodFacts, amounts: Sequence[int]) -> int:
+    """The most that the pod's containers need at once, from what each of them needs, in their order."""
+    pairs = list(zip(facts.containers, amounts, strict=True))
+    inits = [(amount, one.kind is Kind.SIDECAR) for one, amount in pairs if one.kind is not Kind.APP]
+    return pod_total(inits, [amount for one, amount in pairs if one.kind is Kind.APP])
+
+
+def informed(pod: PodRecord, facts: PodFacts | None) -> PodRecord:
+    """The pod's record with these facts, which win over what was inferred; unchanged without any."""
+    return pod if facts is None else replace(pod, facts=facts, qos=facts.qos)
+
+
+def remembered(pod: PodRecord) -> PodRecord:
+    """The record as it is kept: facts only of a pod that may hold something when a later decision asks for them."""
+    may_hold = pod.qos is QOSClass.GUARANTEED or pod.annotations or pod.qos is not qos_of(pod.cgroup_parent)
+    return pod if may_hold or pod.facts is None else replace(pod, facts=None)
+
+
+def renewed(fresh: PodRecord, known: PodRecord | None) -> PodRecord:
+    """The pod's record by what the runtime says now, with what is known beside that."""
+    if known is None:
+        return fresh
+    kept = replace(fresh, affinity=known.affinity, affinity_preferred=known.affinity_preferred)
+    return informed(kept, known.facts)
 
 
 def pod_record(pod: Pod, *, run_seen: bool) -> PodRecord:
@@ -195,6 +269,31 @@ def slice_pattern(cgroup_parent: str) -> str:
 def qos_slices(pattern: str) -> tuple[CgroupRef, ...]:
     """The cgroups of the Burstable and of the BestEffort pods; none for the empty pattern."""
     return tuple(CgroupRef(pattern.replace("{}", word)) for word in _CLASSES) if pattern else ()
+
+
+def _tells_request(resources: Resources) -> bool:
+    """Whether its shares say the CPU request exactly: neither none nor at their end."""
+    return MIN_SHARES < (resources.cpu_shares or 0) < MAX_SHARES
+
+
+def _is_pod_level(pod: PodRecord) -> bool:
+    return pod.facts is not None and pod.facts.pod_resources is not None
+
+
+def _from_amounts(pod: PodRecord, name: str, amounts: Amounts) -> ContainerRequest:
+    return ContainerRequest(
+        pod.uid,
+        name,
+        pod.qos,
+        amounts.cpu_request_milli,
+        amounts.memory_request_bytes,
+        amounts.hugepages,
+        pod_level=_is_pod_level(pod),
+    )
+
+
+def _peak_of_pages(facts: PodFacts, size: str) -> int:
+    return peak(facts, [dict(one.amounts.hugepages).get(size, 0) for one in facts.containers])
 
 
 def _hugepages(resources: Resources) -> tuple[tuple[str, int], ...]:

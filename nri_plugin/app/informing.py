@@ -5,11 +5,14 @@ from collections import Counter
 from collections.abc import Callable
 
 from nri_plugin.app.logs import say
-from nri_plugin.facts import InformedCreate
+from nri_plugin.facts import Answer, InformedCreate
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.pod_resources_client import NoAnswerError, PodResourcesClient
 from nri_plugin.nri.events import CreateContainer, NRIEvent, Request
-from nri_plugin.options import Node, TopologyManagerPolicy
+from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.policy.device_hints import DeviceResource
+from nri_plugin.state import QOSClass
+from nri_plugin.workload import OWN_ANNOTATIONS, qos_of, slice_pattern
 
 EXPORTER_LIMIT_S = 0.1
 """An exporter that has the answer gives it in a millisecond; without one there is another way."""
@@ -20,24 +23,26 @@ SHARE_OF_TIME = 0.25
 LATE_PAUSE_S = 5.0
 """An exporter that was late is not asked again for so long: a hanging one must not slow down every container."""
 
+NOTHING = Answer()
+
 
 class Informant:
-    """Finds the devices of containers.
+    """Finds out what the runtime does not say of containers.
 
     Args:
-        locator: goes by what the runtime says and the host's sysfs.
-        client: asks the exporter, which knows what the kubelet has given.
+        locator: finds devices by what the runtime says and the host's sysfs; None where devices do not count.
+        client: asks the exporter, which knows what the kubelet has given, and the pod's object.
         log: the reasons for going without the exporter, at debug level.
         clock: seconds, monotonic, the one deadlines are in.
 
     Attributes:
-        outcomes: how often the exporter `answered`, did not know the container (`unknown`), `failed`, or
-            was not asked because it had been late (`paused`).
+        outcomes: how often the exporter `answered`, knew neither the container nor its pod (`unknown`),
+            `failed`, or was not asked because it had been late (`paused`).
     """
 
     def __init__(
         self,
-        locator: DeviceLocator,
+        locator: DeviceLocator | None,
         client: PodResourcesClient,
         log: logging.Logger,
         clock: Callable[[], float],
@@ -50,34 +55,70 @@ class Informant:
         self._paused_until = clock()
 
     def __call__(self, node: Node, request: Request) -> NRIEvent | InformedCreate:
-        """The event to decide on; where no topology policy asks for hints nobody is asked."""
+        """The event to decide on; nobody is asked what would change nothing."""
         event = request.event
         if not isinstance(event, CreateContainer):
             return event
-        if node.options.topology_manager_policy is TopologyManagerPolicy.NONE:
+        devices_count = self._locator is not None and _asks_for_hints(node)
+        if not devices_count and not _facts_count(node, event):
             return event
-        return self._asked(event, request.deadline) or InformedCreate(
-            event, self._locator.resources(event.container)
-        )
+        known = self._asked(event, request.deadline)
+        if not devices_count:
+            return InformedCreate(event, facts=known.facts) if known.facts else event
+        devices = self._located(event) if known.devices is None else known.devices
+        return InformedCreate(event, devices, known.pod_devices, known.facts)
 
-    def _asked(self, event: CreateContainer, deadline: float | None) -> InformedCreate | None:
-        """What the exporter knows, None when it does not, or not in time."""
+    def _located(self, event: CreateContainer) -> tuple[DeviceResource, ...]:
+        return self._locator.resources(event.container) if self._locator else ()
+
+    def _asked(self, event: CreateContainer, deadline: float | None) -> Answer:
+        """What the exporter knows; nothing when it does not answer in time."""
         limit_s = self._limit(deadline)
         if limit_s <= 0 or self._clock() < self._paused_until:
             self.outcomes["paused"] += 1
-            return None
+            return NOTHING
         try:
             known = self._client.ask(event, limit_s)
         except NoAnswerError as error:
             self.outcomes["failed"] += 1
-            say(self._log, logging.DEBUG, "going by device nodes, the exporter did not answer", err=error)
+            say(
+                self._log,
+                logging.DEBUG,
+                "going by the runtime's message, the exporter did not answer",
+                err=error,
+            )
             if error.late:
                 self._paused_until = self._clock() + LATE_PAUSE_S
-            return None
-        self.outcomes["answered" if known else "unknown"] += 1
+            return NOTHING
+        if known.unusable:
+            say(
+                self._log, logging.DEBUG, "facts of a pod passed over", pod=event.pod.name, err=known.unusable
+            )
+        self.outcomes["unknown" if known.devices is None and known.facts is None else "answered"] += 1
         return known
 
     def _limit(self, deadline: float | None) -> float:
         if deadline is None:
             return EXPORTER_LIMIT_S
         return min(EXPORTER_LIMIT_S, (deadline - self._clock()) * SHARE_OF_TIME)
+
+
+def _asks_for_hints(node: Node) -> bool:
+    return node.options.topology_manager_policy is not TopologyManagerPolicy.NONE
+
+
+def _facts_count(node: Node, event: CreateContainer) -> bool:
+    """Whether the pod's facts could change anything: somebody may get CPUs or memory to itself.
+
+    By its cgroup a pod is Guaranteed, or nobody knows what it is; or an annotation that is heard may make its
+    containers exclusive.
+    """
+    options, pod = node.options, event.pod
+    if options.cpu_manager_policy is CPUManagerPolicy.NONE and (
+        options.memory_manager_policy is MemoryManagerPolicy.NONE
+    ):
+        return False
+    heard = pod.namespace in options.annotation_namespaces and any(
+        key.startswith(OWN_ANNOTATIONS) for key in pod.annotations
+    )
+    return heard or qos_of(pod.cgroup_parent) is QOSClass.GUARANTEED or not slice_pattern(pod.cgroup_parent)

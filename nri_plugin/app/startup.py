@@ -121,15 +121,17 @@ def build_handler(
     )
 
 
-def build_informant(config: Config, log: logging.Logger, clock: Callable[[], float]) -> Informant | None:
-    """Who finds the devices of containers; None where devices are not to count."""
-    if not config.device_hints:
-        return None
+def build_informant(config: Config, log: logging.Logger, clock: Callable[[], float]) -> Informant:
+    """Who finds out what the runtime does not say; no devices where they are not to count."""
+    client = PodResourcesClient(config.exporter_socket, clock)
+    return Informant(_locator(config) if config.device_hints else None, client, log, clock)
+
+
+def _locator(config: Config) -> DeviceLocator:
     files = KernelFiles(config.sysfs_root)
     # The host's proc is not mounted beside its sys, but what a driver says there is the same in our own.
     own = KernelFiles("/") if config.sysfs_root == HOST_MOUNT else files
-    client = PodResourcesClient(config.exporter_socket, clock)
-    return Informant(DeviceLocator(files, own), client, log, clock)
+    return DeviceLocator(files, own)
 
 
 def describe(file: CheckpointFile, node: Node) -> None:

@@ -1,6 +1,6 @@
 """The checkpoint as text: one JSON document, one record a line, for people and for machines.
 
-    {"format":"nri-pin checkpoint","version":1,"writer":"0.1.0","generation":7,
+    {"format":"nri-pin checkpoint","version":2,"writer":"0.1.0","generation":7,
     "node":{...},
     "pods":[
     {...}
@@ -12,8 +12,9 @@
 The checksum covers every byte before its own line, so that no bit of the document is unwatched. Sets are
 written as kernel lists. Reading is strict: an unknown field, a missing one or a wrong type is an error.
 
-Version 1 is the only one so far. A later one is read by turning the older rows into today's, here; a
-version this program does not know is an error that names both.
+Version 2 added the `facts` of pods, which version 1 does not have; both are read, and 2 is written. Where a later
+one changes rows, the older rows are turned into today's here; a version this program does not know is an error
+that names both.
 """
 
 import re
@@ -44,7 +45,8 @@ from nri_plugin.host.checkpoint_rows import (
 from nri_plugin.state import Allocation, ContainerRecord, PodRecord, State
 
 FORMAT = "nri-pin checkpoint"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
 
 Record = TypeVar("Record")
 
@@ -190,9 +192,10 @@ def _check_version(data: bytes) -> None:
     match = _HEAD.match(data)
     if match is None:
         raise ValueError(f"it does not begin as an {FORMAT} does")
-    if int(match[1]) != VERSION:
+    if int(match[1]) not in READABLE:
         raise OtherVersionError(
-            f"it has version {int(match[1])} and this program ({__version__}) reads version {VERSION}"
+            f"it has version {int(match[1])} and this program ({__version__}) reads versions "
+            f"{READABLE[0]} to {VERSION}"
         )
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from nri_plugin import bits
 from nri_plugin.cpuset import CPUSet
+from nri_plugin.host.checkpoint_facts import PodFactsRow, pod_facts_from, pod_facts_row
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import Node, Options
@@ -37,6 +38,7 @@ class PodRow(Row, frozen=True):
     affinity_preferred: bool = True
     annotations: tuple[tuple[str, str], ...] = ()
     run_seen: bool = False
+    facts: PodFactsRow | None = None
 
 
 class ContainerRow(Row, frozen=True):
@@ -190,6 +192,7 @@ def pod_row(_key: str, pod: PodRecord) -> PodRow:
         affinity_preferred=pod.affinity_preferred,
         annotations=pod.annotations,
         run_seen=pod.run_seen,
+        facts=None if pod.facts is None else pod_facts_row(pod.facts),
     )
 
 
@@ -213,6 +216,7 @@ def pod_from(row: PodRow) -> tuple[str, PodRecord]:
         affinity_preferred=row.affinity_preferred,
         annotations=row.annotations,
         run_seen=row.run_seen,
+        facts=None if row.facts is None else pod_facts_from(row.facts),
     )
 
 

@@ -1,19 +1,22 @@
-"""Asks the exporter which devices the kubelet has given to a container; see `nri_plugin.facts` for the protocol.
+"""Asks the exporter what it knows of a container and its pod; see `nri_plugin.facts` for the protocol.
 
 The runtime waits meanwhile, and so does every pod of the node: one question, one limit, no second try.
 """
 
 import socket
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
 from nri_plugin.errors import HostError
-from nri_plugin.facts import LINE_BYTES, InformedCreate
+from nri_plugin.facts import LINE_BYTES, Answer
+from nri_plugin.host.facts_reader import read_facts
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri.events import CreateContainer
+from nri_plugin.pod_facts import PodFacts
 from nri_plugin.policy.device_hints import Device, DeviceResource
 
 MOST_ENTRIES = 1024
@@ -41,6 +44,7 @@ _Entries = Annotated[list[_Entry], Meta(max_length=MOST_ENTRIES)]
 class _Answer(Struct):
     devices: _Entries | None = None
     pod_devices: _Entries = []
+    facts: msgspec.Raw = msgspec.Raw()
 
 
 class NoAnswerError(HostError):
@@ -67,8 +71,8 @@ class PodResourcesClient:
         self.path = path
         self._clock = clock
 
-    def ask(self, event: CreateContainer, limit_s: float) -> InformedCreate | None:
-        """The event with the devices the exporter knows; None when it does not know the container.
+    def ask(self, event: CreateContainer, limit_s: float) -> Answer:
+        """What the exporter knows of the container and its pod.
 
         Raises:
             NoAnswerError: no usable answer within `limit_s` seconds.
@@ -111,14 +115,31 @@ class PodResourcesClient:
                 )
         return data.partition(b"\n")[0]
 
-    def _read(self, event: CreateContainer, line: bytes) -> InformedCreate | None:
+    def _read(self, event: CreateContainer, line: bytes) -> Answer:
         try:
             answer = msgspec.json.decode(line, type=_Answer)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NoAnswerError(self.path, f"not an answer: {error}") from None
-        if answer.devices is None:
-            return None
-        return InformedCreate(event, _resources(answer.devices), _resources(answer.pod_devices))
+        devices = None if answer.devices is None else _resources(answer.devices)
+        known = Answer(devices, _resources(answer.pod_devices))
+        try:
+            return replace(known, facts=_facts(event, answer.facts))
+        except ValueError as error:
+            return replace(known, unusable=str(error))
+
+
+def _facts(event: CreateContainer, raw: msgspec.Raw) -> PodFacts | None:
+    """The facts of the event's pod, None where none were sent.
+
+    Raises:
+        ValueError: they are of another form, or of another pod.
+    """
+    if bytes(raw) in (b"", b"null"):
+        return None
+    facts = read_facts(raw)
+    if facts.uid != event.pod.uid:
+        raise ValueError(f"facts of pod {facts.uid[:64]}, asked for {event.pod.uid}")
+    return facts
 
 
 def _question(event: CreateContainer) -> bytes:

@@ -10,7 +10,7 @@ from nri_plugin.app import informing
 from nri_plugin.app.config import load_text
 from nri_plugin.app.informing import EXPORTER_LIMIT_S, LATE_PAUSE_S, Informant
 from nri_plugin.app.startup import build_handler, build_informant
-from nri_plugin.facts import InformedCreate
+from nri_plugin.facts import Answer, InformedCreate
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.pod_resources_client import NoAnswerError
 from nri_plugin.host.sysfs_files import KernelFiles
@@ -18,7 +18,8 @@ from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container
 from nri_plugin.nri.messages import Device as DeviceNode
-from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.pod_facts import ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from tests.agent_fakes import Bench, Clock, recording_log
 from tests.agent_process import config_text, machine_root
@@ -28,6 +29,7 @@ from tests.exporter import PATIENCE_S, Exporter
 STRICT = node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
 GPU = DeviceResource("x/gpu", (Device("g1", NodeMask.of(1)),))
 NIC = DeviceResource("PCIDEVICE_X", (Device("0000:84:00.0", NodeMask.of(0)),))
+FACTS = PodFacts("p1", QOSClass.GUARANTEED, (ContainerFacts("c", Kind.INIT),))
 EVENT = nri.CreateContainer(pod(), container(pod(), cpu=2))
 
 
@@ -45,18 +47,18 @@ class FakeLocator(DeviceLocator):
 
 @dataclass
 class FakeClient:
-    """Knows a GPU, or nothing, or fails; keeps how long it was given."""
+    """Knows a GPU, or what it is told to, or fails; keeps how long it was given."""
 
     path: str = "/exporter.sock"
-    known: bool = True
+    known: Answer = field(default_factory=lambda: Answer((GPU,)))
     failure: NoAnswerError | None = None
     limits: list[float] = field(default_factory=list)
 
-    def ask(self, event: nri.CreateContainer, limit_s: float) -> InformedCreate | None:
+    def ask(self, event: nri.CreateContainer, limit_s: float) -> Answer:
         self.limits.append(limit_s)
         if self.failure is not None:
             raise self.failure
-        return InformedCreate(event, (GPU,)) if self.known else None
+        return self.known
 
 
 class Desk:
@@ -84,7 +86,7 @@ def test_what_the_exporter_knows_is_all_that_counts() -> None:
 @pytest.mark.parametrize(
     ("client", "outcome"),
     [
-        ({"known": False}, "unknown"),
+        ({"known": Answer()}, "unknown"),
         ({"failure": NoAnswerError("/exporter.sock", "no such file or directory")}, "failed"),
     ],
 )
@@ -139,10 +141,61 @@ def test_other_events_are_left_as_they_are() -> None:
     assert desk.informant.outcomes == {}
 
 
-def test_without_a_topology_policy_nobody_is_asked() -> None:
+def create(qos: str, parent: str | None = None, **annotations: str) -> nri.CreateContainer:
+    of = pod("p1", qos)
+    of = replace(of, cgroup_parent=parent or of.cgroup_parent, annotations=annotations)
+    return nri.CreateContainer(of, container(of, cpu=2))
+
+
+@pytest.mark.parametrize(
+    ("on", "event", "is_asked"),
+    [
+        (node(), create("Guaranteed"), True),
+        (node(), create("Burstable"), False),
+        (node(), create("BestEffort"), False),
+        (node(), create("Burstable", "/somewhere/else"), True),
+        (node(annotation_namespaces=frozenset({"default"})), create("Burstable", **{"nri-pin/x": ""}), True),
+        (node(annotation_namespaces=frozenset({"default"})), create("Burstable", **{"other/x": ""}), False),
+        (node(annotation_namespaces=frozenset({"other"})), create("Burstable", **{"nri-pin/x": ""}), False),
+        (node(cpu_manager_policy=CPUManagerPolicy.NONE), create("Guaranteed"), False),
+        (
+            node(cpu_manager_policy=CPUManagerPolicy.NONE, memory_manager_policy=MemoryManagerPolicy.STATIC),
+            create("Guaranteed"),
+            True,
+        ),
+    ],
+)
+def test_without_a_topology_policy_the_exporter_is_asked_where_facts_may_change_something(
+    on: Node, event: nri.CreateContainer, is_asked: bool
+) -> None:
+    desk = Desk(known=Answer((GPU,), (GPU,), FACTS))
+    assert desk.told(event, on=on) == (InformedCreate(event, facts=FACTS) if is_asked else event)
+    assert (len(desk.client.limits), desk.locator.asked) == (int(is_asked), 0)
+
+
+def test_without_a_topology_policy_and_without_facts_the_event_stays_as_it_is() -> None:
     desk = Desk()
     assert desk.told(on=node()) is EVENT
-    assert (desk.client.limits, desk.locator.asked) == ([], 0)
+
+
+def test_facts_are_handed_on_with_the_devices_of_the_runtimes_message() -> None:
+    desk = Desk(known=Answer(facts=FACTS))
+    assert desk.told() == InformedCreate(EVENT, (NIC,), facts=FACTS)
+    assert desk.informant.outcomes == {"answered": 1}
+
+
+def test_facts_that_cannot_be_used_are_said_at_debug_level_only() -> None:
+    desk = Desk(known=Answer((GPU,), unusable="not facts: 7"))
+    assert desk.told() == InformedCreate(EVENT, (GPU,))
+    assert [(level, text, fields["err"]) for level, text, fields in desk.lines.lines] == [
+        ("DEBUG", "facts of a pod passed over", "not facts: 7")
+    ]
+
+
+def test_with_device_hints_off_facts_are_still_asked_for() -> None:
+    desk = Desk(known=Answer((GPU,), facts=FACTS))
+    desk.informant._locator = None
+    assert desk.told() == InformedCreate(EVENT, facts=FACTS)
 
 
 def test_the_handler_decides_on_what_it_was_told() -> None:

@@ -1,4 +1,6 @@
+import re
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -7,6 +9,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.checkpoint_format import VERSION, Encoder, decode
 from nri_plugin.host.checkpoint_rows import NodeFacts
 from nri_plugin.nodemask import NodeMask
+from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts
 from nri_plugin.state import (
     Allocation,
     CgroupRef,
@@ -20,8 +23,26 @@ from nri_plugin.state import (
 from tests.builders import machine
 from tests.builders import node as a_node
 
+FACTS = PodFacts(
+    "uid-1",
+    QOSClass.GUARANTEED,
+    (
+        ContainerFacts("setup", Kind.INIT, Amounts(cpu_request_milli=1000)),
+        ContainerFacts("app", Kind.APP, Amounts(memory_limit_bytes=1024, hugepages=(("hugepages-2Mi", 0),))),
+        ContainerFacts("side"),
+    ),
+    Amounts(),
+)
 POD = PodRecord(
-    "uid-1", "sb-1", "web-0", "shop", QOSClass.GUARANTEED, "/kubepods/poduid-1", 2000, run_seen=True
+    "uid-1",
+    "sb-1",
+    "web-0",
+    "shop",
+    QOSClass.GUARANTEED,
+    "/kubepods/poduid-1",
+    2000,
+    run_seen=True,
+    facts=FACTS,
 )
 RECORD = ContainerRecord(
     "c1",
@@ -37,11 +58,13 @@ ALLOCATION = Allocation(
 STATE = State({"uid-1": POD}, {"c1": RECORD}, {"uid-1/app": ALLOCATION})
 
 DOCUMENT = f"""\
-{{"format":"nri-pin checkpoint","version":1,"writer":"{__version__}","generation":7,
+{{"format":"nri-pin checkpoint","version":2,"writer":"{__version__}","generation":7,
 "node":{{"online":"0-15","reserved":"0-1","numa_nodes":{{"0":"0-7","1":"8-15"}},"memory_nodes":"0-1"}},
 "pods":[
 {{"uid":"uid-1","sandbox_id":"sb-1","qos":"Guaranteed","name":"web-0","namespace":"shop",\
-"cgroup_parent":"/kubepods/poduid-1","cpu_milli":2000,"run_seen":true}}
+"cgroup_parent":"/kubepods/poduid-1","cpu_milli":2000,"run_seen":true,\
+"facts":{{"uid":"uid-1","qos":"Guaranteed","containers":[{{"name":"setup","kind":"init","amounts":{{"cpu_request_milli":1000}}}},\
+{{"name":"app","amounts":{{"memory_limit_bytes":1024,"hugepages":[["hugepages-2Mi",0]]}}}},{{"name":"side"}}],"pod_resources":{{}}}}}}
 ],
 "containers":[
 {{"id":"c1","pod_uid":"uid-1","name":"app","phase":"running","cgroup_path":"/kubepods/poduid-1/c1","stored_cpus":"2-3"}}
@@ -63,8 +86,9 @@ def test_document_is_readable_line_by_line() -> None:
 
 
 def test_checkpoint_written_by_version_1_is_read_for_ever() -> None:
-    found = decode(sealed(DOCUMENT))
-    assert found.state == STATE
+    without_facts = re.sub(r',"facts":.*(?=}\n\],\n"containers")', "", DOCUMENT)
+    found = decode(sealed(without_facts.replace('"version":2', '"version":1')))
+    assert found.state == STATE.with_pod(replace(POD, facts=None))
     assert (found.generation, found.writer) == (7, __version__)
     assert found.facts == NodeFacts.of(a_node(machine()))
 
@@ -120,8 +144,8 @@ REFUSED = {
     "the kubelet's state file": (b'{"policyName":"static","checksum":1}', "does not begin"),
     "nothing": (b"", "does not begin"),
     "a later version": (
-        DOCUMENT.replace('"version":1', '"version":2').encode(),
-        f"version 2 and this program \\({__version__}\\) reads version {VERSION}",
+        DOCUMENT.replace('"version":2', '"version":3').encode(),
+        f"version 3 and this program \\({__version__}\\) reads versions 1 to {VERSION}",
     ),
     "a cut": (sealed(DOCUMENT)[:-30], "cut short"),
     "a change": (

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.facts import LINE_BYTES
+from nri_plugin.facts import LINE_BYTES, Answer
 from nri_plugin.host.pod_resources_client import NoAnswerError, PodResourcesClient
 from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.nri.events import CreateContainer
+from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from tests.agent_fakes import Clock
 from tests.builders import container, pod
@@ -56,7 +57,6 @@ def test_devices_come_by_resource_in_the_order_of_the_first(exporter: Exporter) 
             "of a later version": True,
         },
     )
-    assert informed.event is EVENT
     assert informed.devices == (
         DeviceResource("x/nic", (Device("n0", NO_NODES), Device("n1", NO_NODES))),
         DeviceResource(
@@ -76,7 +76,57 @@ def test_devices_of_the_whole_pod_count_once(exporter: Exporter) -> None:
 
 
 def test_an_answer_without_devices_says_that_the_container_is_not_known(exporter: Exporter) -> None:
-    assert answered(exporter, {}) is None
+    assert answered(exporter, {}) == Answer()
+
+
+FACTS = {
+    "uid": "u1",
+    "qos": "Guaranteed",
+    "containers": [
+        {"name": "fetch", "kind": "init", "cpu_request_milli": 1500, "hugepages": {"hugepages-2Mi": 0}},
+        {"name": "mesh", "kind": "sidecar", "memory_limit_bytes": 7, "of a later version": True},
+        {"name": "worker"},
+    ],
+    "pod_resources": {"cpu_limit_milli": 4000},
+}
+
+
+def test_facts_come_with_devices_or_without(exporter: Exporter) -> None:
+    facts = PodFacts(
+        "u1",
+        QOSClass.GUARANTEED,
+        (
+            ContainerFacts(
+                "fetch", Kind.INIT, Amounts(cpu_request_milli=1500, hugepages=(("hugepages-2Mi", 0),))
+            ),
+            ContainerFacts("mesh", Kind.SIDECAR, Amounts(memory_limit_bytes=7)),
+            ContainerFacts("worker"),
+        ),
+        Amounts(cpu_limit_milli=4000),
+    )
+    assert answered(exporter, {"facts": FACTS}) == Answer(facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        (None, ""),
+        (7, "Expected `object`, got `int`"),
+        ({"qos": "Guaranteed"}, "missing required field `uid`"),
+        ({**FACTS, "qos": "Best"}, "Invalid enum value 'Best'"),
+        ({**FACTS, "uid": "u2"}, "facts of pod u2, asked for u1"),
+        ({**FACTS, "containers": [{"name": "a"}, {"name": "a"}]}, "2 containers of 1 names"),
+        ({**FACTS, "containers": [{"name": "a", "cpu_request_milli": -1}]}, ">= 0"),
+        ({**FACTS, "pod_resources": {"memory_limit_bytes": 1 << 63}}, "<= 9223372036854775807"),
+    ],
+)
+def test_facts_of_another_form_or_pod_are_passed_over_and_devices_still_count(
+    exporter: Exporter, facts: object, why: str
+) -> None:
+    known = answered(exporter, {"devices": [], "facts": facts})
+    assert (known.devices, known.facts) == ((), None)
+    assert why in known.unusable
+    assert bool(why) == bool(known.unusable)
 
 
 def test_an_answer_may_come_byte_by_byte(exporter: Exporter) -> None:
@@ -85,7 +135,7 @@ def test_an_answer_may_come_byte_by_byte(exporter: Exporter) -> None:
             peer.sendall(bytes([byte]))
 
     exporter.serve(play)
-    assert ask(exporter) is not None
+    assert ask(exporter) == Answer(devices=())
 
 
 def test_what_follows_the_first_line_is_not_read(exporter: Exporter) -> None:
