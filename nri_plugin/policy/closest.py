@@ -18,7 +18,7 @@ from nri_plugin.policy.joints import joints_of
 from nri_plugin.policy.leaving import Limit, limits_of, ways_to_leave
 from nri_plugin.policy.order import Order
 from nri_plugin.policy.prices import Prices
-from nri_plugin.policy.tie_break import Share
+from nri_plugin.policy.tie_break import Share, TieBreak
 from nri_plugin.policy.ways import Chooser, Item, Way
 
 
@@ -74,10 +74,23 @@ class _Search:
             BudgetSpentError: the budget ran out.
         """
         rule = self._order.tie_break
-        found = [self._cheapest(limits, 0, rule.short if rule and rule.goal else 0)]
-        if rule and rule.goal:
-            found.append(self._cheapest(limits, rule.goal, 0))
-        return all(found)
+        if not rule or not rule.goal:
+            return self._cheapest(limits, 0, 0)
+        is_short = self._may_be_short(rule)
+        found = [self._cheapest(limits, 0, rule.short)] if is_short else []
+        return all([*found, self._cheapest(limits, rule.goal, 0)])
+
+    def _may_be_short(self, rule: TieBreak) -> bool:
+        """Whether a possible set may have fewer CPUs than the tie break counts."""
+        (family, *others) = self._region.families
+        return bool(others) or not any(
+            need.amount >= rule.goal
+            and all(
+                need.by_node.get(node, 0) <= rule.shares(node)[-1].gain
+                for node in bits.iterate(self._region.common)
+            )
+            for need in family.needs
+        )
 
     def _cheapest(self, limits: Sequence[Limit], goal: int, further: int) -> bool:
         """Whether the best set by shares that reach `goal` is possible, and thus is `best`, or one before."""
@@ -95,13 +108,9 @@ class _Search:
         prices = Prices(chooser, joints, self._width)
         if not chooser.limits:
             return self._improves(prices.offer().nodes)
-        least = prices.improve(self._value(further), self._improves)
-        # first whatever the mask, unless none is better in that: there are far fewer ways then
-        for blind in (self._width, 0) if least < self._value(further) else (0,):
-            best = chooser.ways_of(joints, prices.bound(self._value(further)), blind).get(self._region.size)
-            if best is None or not self._improves(best[0].cost):
-                return best is None
-        return True
+        prices.improve(self._value(further), self._improves)
+        best = chooser.ways_of(joints, prices.bound(self._value(further))).get(self._region.size)
+        return best is None or self._improves(best[0].cost)
 
     def _value(self, further: int) -> int:
         """What the best set so far costs, its mask left aside."""

@@ -6,15 +6,22 @@ good price hardly less. It is found at once (`joints.py`), and on the way to a g
 that keep within the limit and are cheap.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import mul
 from typing import NamedTuple
 
-from nri_plugin.policy.joints import NEVER, Joint, Row, inside, outside
+from nri_plugin.policy.joints import NEVER, Costs, Joint, Row, inside, outside
 from nri_plugin.policy.ways import Bound, Chooser, Way
 
 TRIES = 12
 """So many prices are tried for each limit; more hardly raise the bound."""
+
+
+Paid = tuple[int, tuple[int, ...]]
+"""What a way costs, and what it uses."""
+
+Choice = tuple[Paid, Paid]
+"""Of a node: the best way to leave it, and to take it."""
 
 
 class Offer(NamedTuple):
@@ -48,26 +55,20 @@ class Prices:
         self._joints = joints
         self._width = width
         self._steps = len(joints) + sum(len(item.taken) + len(item.left) for item in chooser.items.values())
-        self._inside: dict[tuple[int, ...], list[Row]] = {}
-        self._outside: dict[tuple[int, ...], list[Row]] = {}
-        masked = (1 << width) - 1
+        self._at: dict[tuple[int, ...], tuple[list[Row], dict[int, Choice]]] = {}
+        self._outside: dict[tuple[int, ...], list[list[Row]]] = {}
         self._nodes = [
-            (node, item.taken[0].cost & masked, self._fractions(item.left), self._fractions(item.taken))
+            (node, self._fractions(item.left), self._fractions(item.taken))
             for node, item in chooser.items.items()
         ]
 
     def offer(self) -> Offer:
         """The cheapest set at the present prices."""
-        best = self._rows()[-1][self._chooser.count] // 2
+        rows, choices = self._solved()
+        best = rows[-1][-1] // 2
         nodes = best & (1 << self._width) - 1
-        uses = [
-            min(taken if nodes & bit else left, key=self._paid).use for _, bit, left, taken in self._nodes
-        ]
+        uses = [choice[nodes >> node & 1][1] for node, choice in choices.items()]
         return Offer(nodes, best >> self._width, tuple(map(sum, zip(*uses, strict=True))))
-
-    def _paid(self, way: Way) -> int:
-        paid: int = way.cost + sum(map(mul, self.prices, way.use))
-        return paid
 
     def improve(self, known: int, tried: Callable[[int], object]) -> int:
         """Find better prices, limit by limit, the last first; each set that turns up is `tried`.
@@ -112,8 +113,11 @@ class Prices:
         """Lets those ways pass that may be part of a set which costs no more than `known`."""
         prices = tuple(self.prices)
         if prices not in self._outside:
-            rows = outside(self._joints, self._rows(), self._unit, self._chooser.count)
-            self._outside[prices] = [[twice >> self._width + 1 for twice in row] for row in rows]
+            rows, choices = self._solved()
+            found = outside(self._joints, rows, self._costs(choices), self._unit, self._chooser.count)
+            self._outside[prices] = [
+                [[twice >> self._width + 1 for twice in row] for row in rows] for rows in found
+            ]
         return Bound(
             prices=prices,
             fine=self._fine,
@@ -123,27 +127,30 @@ class Prices:
             limit=(known << self._fine) + self._paid_back(),
         )
 
-    def _rows(self) -> list[Row]:
+    def _solved(self) -> tuple[list[Row], dict[int, Choice]]:
+        """At the present prices: what joints cost, and the cheapest of what can be done with each node."""
         prices = tuple(self.prices)
-        if prices not in self._inside:
-            self._inside[prices] = self._solved()
-        return self._inside[prices]
+        if prices not in self._at:
+            self._chooser.budget.step(self._steps)
+            choices = {node: (self._least(left), self._least(taken)) for node, left, taken in self._nodes}
+            rows = inside(self._joints, self._costs(choices), self._unit, self._chooser.count)
+            self._at[prices] = rows, choices
+        return self._at[prices]
 
-    def _solved(self) -> list[Row]:
-        self._chooser.budget.step(self._steps)
-        costs = {
-            node: (self._least(left) << self._width, (self._least(taken) << self._width) + bit)
-            for node, bit, left, taken in self._nodes
+    def _costs(self, choices: Mapping[int, Choice]) -> Costs:
+        return {
+            node: (left << self._width, (taken << self._width) + (1 << node))
+            for node, ((left, _), (taken, _)) in choices.items()
         }
-        return inside(self._joints, costs, self._unit, self._chooser.count)
 
-    def _fractions(self, ways: Sequence[Way]) -> list[Way]:
-        """The ways with their costs in fractions, masks left aside."""
-        return [Way(way.cost >> self._width << self._fine, way.use) for way in ways]
+    def _fractions(self, ways: Sequence[Way]) -> list[Paid]:
+        """The costs of ways in fractions, masks left aside, and their uses."""
+        return [(way.cost >> self._width << self._fine, way.use) for way in ways]
 
-    def _least(self, ways: Sequence[Way]) -> int:
-        """What the cheapest of a node's ways costs, when its use is paid for."""
-        return min(map(self._paid, ways), default=NEVER)
+    def _least(self, ways: Sequence[Paid]) -> Paid:
+        """What the cheapest of a node's ways costs when its use is paid for, and that use."""
+        prices = self.prices
+        return min([(cost + sum(map(mul, prices, use)), use) for cost, use in ways], default=(NEVER, ()))
 
     def _paid_back(self) -> int:
         return sum(price * limit for price, limit in zip(self.prices, self._chooser.limits, strict=True))

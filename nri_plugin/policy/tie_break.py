@@ -71,11 +71,15 @@ class TieBreak:
     @property
     def is_additive(self) -> bool:
         """Whether shares tell the rank: not where a cache with available CPUs spans nodes."""
-        return self.rule is not TopologyTieBreak.BEST_FIT or not any(
-            (cache & nodes & self.available) not in {0, cache & self.available}
-            for cache in self.tables.cores_in_cache
+        if self.rule is not TopologyTieBreak.BEST_FIT:
+            return True
+        held = [
+            cache
             for nodes in self.tables.node_sets
-        )
+            for cache in self.tables.caches_in[nodes]
+            if cache & nodes & self.available
+        ]
+        return len(held) == len(set(held))
 
     def rank(self, nodes: int) -> int:
         """Where the mask `nodes` stands among equals."""

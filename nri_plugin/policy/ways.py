@@ -56,7 +56,8 @@ class Bound:
         fine: costs are counted in fractions then, two to this power.
         width: lowest bits of a cost that are its mask, and are not paid for.
         unit: what one unit of distance costs then.
-        rows: by joint, by how many nodes it takes: what the others cost at least then.
+        rows: by joint, by how many nodes it takes: what the others cost at least then; for a bunch one
+            row for its first node, for its first two, and so on.
         limit: what a whole may cost then.
     """
 
@@ -64,16 +65,28 @@ class Bound:
     fine: int
     width: int
     unit: int
-    rows: Sequence[Sequence[int]]
+    rows: Sequence[Sequence[Sequence[int]]]
     limit: int
 
     def priced(self, ways: Iterable[Way]) -> list[Way]:
         """Ways of one node with what they cost then."""
         return [way._replace(paid=paid(way, self.prices, self.fine, self.width)) for way in ways]
 
-    def most(self, place: int, count: int) -> int:
-        """What a way of the joint at `place` to take `count` nodes may cost then, to be part of a good whole."""
-        return self.limit - self.rows[place][count]
+    def at(self, place: int, part: int = -1) -> "Room":
+        """What ways of the joint at `place` may cost, or of some of its nodes if it is a bunch."""
+        return Room(self.unit, [self.limit - others for others in self.rows[place][part]])
+
+
+class Room(NamedTuple):
+    """What may be paid for ways of a joint that are to be part of a good whole.
+
+    Attributes:
+        unit: what one unit of distance costs.
+        most: by how many nodes are taken.
+    """
+
+    unit: int
+    most: list[int]
 
 
 def paid(way: Way, prices: Sequence[int], fine: int, width: int) -> int:
@@ -109,28 +122,40 @@ class Chooser:
             min(0, limit - of_limit.largest()) for limit, of_limit in zip(limits, self._most, strict=True)
         ]
 
-    def ways_of(self, joints: Sequence[Joint], bound: Bound | None = None, blind: int = 0) -> Ways:
+    def ways_of(self, joints: Sequence[Joint], bound: Bound | None = None) -> Ways:
         """The ways with the nodes of the last joint that may be part of a whole, and of a good one.
 
         Args:
             joints: parts before their wholes.
             bound: tells what is good; None for any.
-            blind: so many of the lowest bits of costs do not count.
         """
         found: list[Ways] = []
         for place, joint in enumerate(joints):
             if joint.one < 0:
-                ways = _of_item(self.items[bits.lowest(joint.nodes)], place, bound)
+                found.append(self._of_bunch(place, joint, bound))
             else:
-                ways = self._joined(place, joint, found[joint.one], found[joint.other], bound)
-            found.append(self._kept(joint, ways, blind))
+                room = bound.at(place) if bound else None
+                ways = self._joined(joint, found[joint.one], found[joint.other], room)
+                found.append(self._kept(joint, ways))
         return found[-1]
+
+    def _of_bunch(self, place: int, bunch: Joint, bound: Bound | None) -> Ways:
+        """Its nodes are joined one by one."""
+        ways: Ways = {0: [Way(0, (0,) * len(self.limits))]}
+        some = bunch._replace(nodes=0)
+        for part, node in enumerate(bits.iterate(bunch.nodes)):
+            some = some._replace(nodes=some.nodes | 1 << node)
+            taken, left = self.items[node]
+            further = {0: bound.priced(left), 1: bound.priced(taken)} if bound else {0: [*left], 1: [*taken]}
+            ways = self._joined(some, ways, further, bound.at(place, part) if bound else None)
+            ways = self._kept(some, ways)
+        return ways
 
     def least_use_outside(self, nodes: int) -> list[tuple[int, ...]]:
         """By how many nodes outside of the mask are taken: what all those use at least of each limit."""
         return list(zip(*(of_limit.outside(nodes) for of_limit in self._least), strict=True))
 
-    def _joined(self, place: int, joint: Joint, one: Ways, other: Ways, bound: Bound | None) -> Ways:
+    def _joined(self, joint: Joint, one: Ways, other: Ways, room: Room | None) -> Ways:
         outside = len(self.items) - joint.nodes.bit_count()
         ways: Ways = {}
         for few, these in one.items():
@@ -138,15 +163,15 @@ class Chooser:
                 if self.count - outside <= few + more <= self.count:
                     self.budget.step(len(these) * len(those))
                     apart = few * more * joint.apart
-                    if bound is None:
+                    if room is None:
                         found = _products(these, those, apart * self.unit)
                     else:
-                        left = bound.most(place, few + more) - apart * bound.unit
-                        found = _good_products(these, those, apart * self.unit, apart * bound.unit, left)
+                        left = room.most[few + more] - apart * room.unit
+                        found = _good_products(these, those, apart * self.unit, apart * room.unit, left)
                     ways.setdefault(few + more, []).extend(found)
         return ways
 
-    def _kept(self, joint: Joint, ways: Ways, blind: int) -> Ways:
+    def _kept(self, joint: Joint, ways: Ways) -> Ways:
         if not self.limits:
             return {count: [min(found)] for count, found in ways.items() if found}
         if joint.nodes == self.nodes or sum(map(len, ways.values())) > MANY:
@@ -157,7 +182,9 @@ class Chooser:
                 for count, found in ways.items()
                 if 0 <= self.count - count < len(least)
             }
-        return {count: _undominated(found, blind) for count, found in ways.items() if found}
+        return {
+            count: _undominated(found) if len(found) > 1 else found for count, found in ways.items() if found
+        }
 
     def _fitting(self, ways: Iterable[Way], least: tuple[int, ...], most: tuple[int, ...]) -> list[Way]:
         """Those that can stay within the limits, given what all other nodes use at least and at most."""
@@ -172,16 +199,6 @@ class Chooser:
 
 def _sunk(used: int, safe: int, floor: int) -> int:
     return floor if used <= safe else used
-
-
-def _of_item(item: Item, place: int, bound: Bound | None) -> Ways:
-    ways = {0: [*item.left], 1: [*item.taken]}
-    if bound is None:
-        return ways
-    return {
-        count: [way for way in bound.priced(found) if way.paid <= bound.most(place, count)]
-        for count, found in ways.items()
-    }
 
 
 def _products(these: Sequence[Way], those: Sequence[Way], apart: int) -> Iterable[Way]:
@@ -204,10 +221,10 @@ def _good_products(
     ]
 
 
-def _undominated(ways: list[Way], blind: int) -> list[Way]:
+def _undominated(ways: list[Way]) -> list[Way]:
     """Those that no cheaper one matches in every use."""
     kept: list[Way] = []
-    for way in sorted(ways, key=lambda way: (way.cost >> blind, way.use)):
+    for way in sorted(ways):
         if not any(all(map(le, other.use, way.use)) for other in kept):
             kept.append(way)
     return kept
