@@ -21,6 +21,7 @@ from nri_plugin.cli.output import columns, format_option, wants_colour
 from nri_plugin.cli.state_report import findings
 from nri_plugin.errors import NriPinError
 from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
+from nri_plugin.options import SMTOddCounts
 from nri_plugin.simulator import machine
 from nri_plugin.simulator.behaviour import BEHAVIOURS
 from nri_plugin.simulator.day import day
@@ -151,7 +152,11 @@ def perform(scenario: Scenario, node: Stage, report: Report) -> list[str]:
     began = time.monotonic()
     node.start_agent()
     report.started(node, time.monotonic() - began)
-    player = Player(node, gives_exclusive=scenario.config.get("cpuManagerPolicy") != "none")
+    player = Player(
+        node,
+        gives_exclusive=scenario.config.get("cpuManagerPolicy") != "none",
+        odd_counts=SMTOddCounts(scenario.config.get("smtOddCounts", SMTOddCounts.KUBELET)),
+    )
     problems: list[str] = []
     for step in scenario.steps:
         if isinstance(step, Say):

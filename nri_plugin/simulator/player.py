@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from nri_plugin.cpuset import CPUSet
+from nri_plugin.options import SMTOddCounts
+from nri_plugin.policy.smt_counts import whole_core_count
 from nri_plugin.simulator.cgroup_tree import CgroupWriteError
 from nri_plugin.simulator.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.runtime import RefusedError
@@ -93,11 +95,14 @@ class Player:
         promised: the CPUs of each container that has its own, as first seen.
     """
 
-    def __init__(self, stage: Stage, *, gives_exclusive: bool = True) -> None:
+    def __init__(
+        self, stage: Stage, *, gives_exclusive: bool = True, odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
+    ) -> None:
         self.stage = stage
         self.refusals: dict[str, str] = {}
         self.promised: dict[str, CPUSet] = {}
         self._gives_exclusive = gives_exclusive
+        self._odd_counts = odd_counts
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
         self._may_move = False
 
@@ -128,12 +133,16 @@ class Player:
         )
 
     def wants_own(self, key: str) -> int:
-        """How many CPUs of its own a container is to have: whole CPUs of a Guaranteed pod."""
+        """How many CPUs of its own a container is to have: whole CPUs of a Guaranteed pod, filled up to cores if so said."""
         pod, spec = self._specs[key]
         is_whole = spec.cpu_request_milli % 1000 == 0
         if not self._gives_exclusive or pod.qos is not QOSClass.GUARANTEED or not is_whole:
             return 0
-        return spec.cpu_request_milli // 1000
+        count = spec.cpu_request_milli // 1000
+        if self._odd_counts is not SMTOddCounts.ROUND_UP:
+            return count
+        topology = self.stage.topology
+        return whole_core_count(self._odd_counts, count, len(topology.online) // len(topology.cores))
 
     def qos(self, key: str) -> QOSClass:
         """The container's class."""
