@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
 from nri_plugin.app import config_yaml as source
-from nri_plugin.app.config_values import amount, either, go_bool, unknown, whole_bytes
+from nri_plugin.app.config_values import amount, check_option_flag, either, unknown, whole_bytes
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.options import ReservedMemory
 from nri_plugin.policy.option_checks import CPU_OPTIONS, GATES, TOPOLOGY_OPTIONS
@@ -65,22 +65,22 @@ def eviction(value: source.Value) -> str | int | None:
 
 def cpu_options(value: source.Value) -> Mapping[str, str]:
     """The CPU Manager's options as written, each of them a boolean."""
-    found = _options(value, tuple(CPU_OPTIONS))
-    for entry in found.entries.values():
-        go_bool(entry)
+    found = _options("CPU Manager", value, tuple(CPU_OPTIONS))
+    for name, entry in found.entries.items():
+        check_option_flag(name, entry)
     return _texts(found)
 
 
 def topology_options(value: source.Value) -> Mapping[str, str]:
     """The Topology Manager's options as written; its policy none never looks at their values."""
-    return _texts(_options(value, tuple(TOPOLOGY_OPTIONS)))
+    return _texts(_options("Topology Manager", value, tuple(TOPOLOGY_OPTIONS)))
 
 
-def _options(value: source.Value, known: tuple[str, ...]) -> source.Section:
+def _options(manager: str, value: source.Value, known: tuple[str, ...]) -> source.Section:
     found = source.section(value)
     for name, place in found.keys.items():
         if name not in known:
-            raise unknown(place, name, known)
+            raise unknown(place, name, known, f'unknown {manager} Policy option: "{name}"')
     return found
 
 

@@ -54,13 +54,20 @@ def _cpu_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
             "or a cpu amount to kubeReserved or systemReserved"
         )
     if not static and settings.cpu_manager_policy_options:
-        names = ", ".join(sorted(settings.cpu_manager_policy_options))
+        options = " ".join(
+            f"{name}:{text}" for name, text in sorted(settings.cpu_manager_policy_options.items())
+        )
         yield place_of("cpuManagerPolicyOptions").error(
-            f"policy none has no options, found {names}; set cpuManagerPolicy: static or remove them"
+            f"None policy: received unsupported options=map[{options}]; set cpuManagerPolicy: static or remove them"
         )
 
 
 def _option_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    policy = settings.topology_manager_policy
+    if policy is not TopologyManagerPolicy.NONE and not settings.feature_gates.get("TopologyManager", True):
+        yield place_of("topologyManagerPolicy").error(
+            f"topologyManagerPolicy {policy} requires feature gate TopologyManager; set it to true, or the policy to none"
+        )
     try:
         with _at(place_of("cpuManagerPolicyOptions")):
             on = option_checks.cpu_options_on(settings.cpu_manager_policy_options, settings.feature_gates)

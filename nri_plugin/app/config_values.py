@@ -10,12 +10,11 @@ from typing import TypeVar
 from nri_plugin.app import config_yaml as source
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import ConfigError
+from nri_plugin.policy.option_checks import option_flag
 from nri_plugin.quantity import parse_quantity
 
 Word = TypeVar("Word", bound=StrEnum)
 
-_TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))  # Source: Go, strconv.ParseBool
-_FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 _NAMESPACE = re.compile(
     r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z"
 )  # Source: RFC 1123 label, as Kubernetes has it
@@ -32,11 +31,11 @@ def either(*words: str) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def unknown(place: source.Place, name: str, known: tuple[str, ...]) -> ConfigError:
+def unknown(place: source.Place, name: str, known: tuple[str, ...], what: str = "unknown key") -> ConfigError:
     """The error for a name that is not in `known`, with the closest one that is."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]}?" if close else f"{KNOWN_ARE} {either(*known)}"
-    return place.error(f"unknown key; {hint}")
+    return place.error(f"{what}; {hint}")
 
 
 def choice(words: type[Word]) -> Callable[[source.Value], Word]:
@@ -95,12 +94,12 @@ def whole_bytes(value: source.Value) -> int:
     return int(size)
 
 
-def go_bool(value: source.Value) -> bool:
-    """A boolean as Go's strconv.ParseBool reads it, quoted or not."""
-    found = source.scalar(value).text
-    if found not in _TRUE | _FALSE:
-        raise value.place.error(f"expected true or false, found {found or 'nothing'}")
-    return found in _TRUE
+def check_option_flag(name: str, value: source.Value) -> None:
+    """Refuse the value of a policy's option that is no boolean of Go's, quoted or not, as the kubelet does."""
+    try:
+        option_flag(name, source.scalar(value).text)
+    except ConfigError as error:
+        raise value.place.error(error.detail) from None
 
 
 def absolute_path(value: source.Value) -> str:

@@ -82,7 +82,7 @@ def cpu_options_on(given: Mapping[str, str], gates: Mapping[str, bool] = GATES) 
     for name in given:
         _check_known("CPU Manager", name, CPU_OPTIONS)
         _check_visible("CPU Manager", "CPUManager", name, CPU_OPTIONS[name], given, gates)
-    on = frozenset(name for name, text in given.items() if _flag(name, text))
+    on = frozenset(name for name, text in given.items() if option_flag(name, text))
     for one, other in NEVER_TOGETHER:
         if {one, other} <= on:
             raise ConfigError(
@@ -102,7 +102,7 @@ def topology_options_on(given: Mapping[str, str], gates: Mapping[str, bool] = GA
         level = TOPOLOGY_OPTIONS[name]
         _check_visible("Topology Manager", "TopologyManager", name, level, given, gates)
     return TopologyChoice(
-        CLOSEST in given and _flag(CLOSEST, given[CLOSEST]),
+        CLOSEST in given and option_flag(CLOSEST, given[CLOSEST]),
         _node_limit(given[NODE_LIMIT]) if NODE_LIMIT in given else None,
     )
 
@@ -130,7 +130,12 @@ def _check_visible(
         )
 
 
-def _flag(name: str, text: str) -> bool:
+def option_flag(name: str, text: str) -> bool:
+    """The value of an option, as Go reads a boolean.
+
+    Raises:
+        ConfigError: it is none.
+    """
     if text not in _TRUE | _FALSE:
         raise ConfigError(
             "",

@@ -161,9 +161,19 @@ def test_a_folder_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None
         ("topologyManagerScope: node", "f:1:23: topologyManagerScope: expected container or pod, found node"),
         (
             "cpuManagerPolicyOptions: {full-pcpus-only: yes}",
-            "f:1:44: cpuManagerPolicyOptions.full-pcpus-only: expected true or",
+            (
+                'f:1:44: cpuManagerPolicyOptions.full-pcpus-only: bad value for option "full-pcpus-only": '
+                'strconv.ParseBool: parsing "yes": invalid syntax; expected true or false'
+            ),
         ),
-        ("cpuManagerPolicyOptions: {full-pcpu-only: true}", "unknown key; did you mean full-pcpus-only?"),
+        (
+            "cpuManagerPolicyOptions: {full-pcpu-only: true}",
+            'unknown CPU Manager Policy option: "full-pcpu-only"; did you mean full-pcpus-only?',
+        ),
+        (
+            "topologyManagerPolicyOptions: {nonsense: true}",
+            'unknown Topology Manager Policy option: "nonsense"; known are prefer-closest-numa-nodes or max-allowable',
+        ),
         ("cpuManagerPolicyOptions: [full-pcpus-only]", "expected keys and values below it"),
         ("reservedSystemCPUs: 0-", "f:1:21: reservedSystemCPUs: expected a CPU list such as 0-3,8: '0-'"),
         (
@@ -295,6 +305,10 @@ def test_options_reach_decisions_and_policy_none_looks_at_none(
             "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket",
         ),
         (
+            "topologyManagerPolicy: restricted\nfeatureGates: {TopologyManager: false}",
+            "f:1:1: topologyManagerPolicy: topologyManagerPolicy restricted requires feature gate TopologyManager",
+        ),
+        (
             "topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {max-allowable-numa-nodes: 7}",
             'the minimum value of "max-allowable-numa-nodes" should not be less than 8, found 7',
         ),
@@ -375,7 +389,7 @@ def test_a_list_of_reserved_cpus_replaces_the_amounts() -> None:
 def test_policy_none_has_no_options_and_reserves_nothing() -> None:
     assert load_text("cpuManagerPolicy: none\nreservedSystemCPUs: 0", "f").reserved(MACHINE) == CPUSet()
     text = "cpuManagerPolicy: none\ncpuManagerPolicyOptions: {full-pcpus-only: 'true'}"
-    assert "policy none has no options, found full-pcpus-only" in error_of(text)
+    assert "None policy: received unsupported options=map[full-pcpus-only:true]; set " in error_of(text)
 
 
 def static_memory(reserved: str, rest: str = "") -> str:
