@@ -5,6 +5,7 @@ answer takes, never while anybody is waited for. Certificates are read again whe
 """
 
 import contextlib
+import logging
 import socket
 import ssl
 import threading
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from nri_plugin.app.logs import LOGGER_NAME, say_trace
 from nri_plugin.errors import ConfigError, NriPinError
 
 IDLE_S = 120.0
@@ -130,8 +132,10 @@ class ExtenderServer(ThreadingHTTPServer):
         routes: Routes,
         certificates: Certificates | None = None,
         limits: Limits | None = None,
+        log: logging.Logger | None = None,
     ) -> None:
         self.routes, self.certificates, self.limits = routes, certificates, limits or Limits()
+        self.log = log or logging.getLogger(LOGGER_NAME)
         self._room = threading.Semaphore(CONNECTIONS)
         self._busy = 0
         self._change = threading.Condition()
@@ -220,6 +224,9 @@ class _Handler(BaseHTTPRequestHandler):
             return Answer(answer(body), content_type=JSON)
         except NriPinError as error:
             return Answer(f"{error}\n".encode(), 400)
+        except Exception:  # noqa: BLE001 - a fault of ours must not look like a broken network
+            say_trace(self.server.log, "question not answered", path=self.path, body_bytes=len(body))
+            return Answer(b"the extender failed on this; its log says more\n", 500)
 
     def _body(self) -> bytes | Answer:
         length = self.headers.get("Content-Length", "")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from nri_plugin.kube.cluster_table import Batch, Flags, Rows
+from nri_plugin.kube.cluster_table import MOST, Batch, Flags, Rows
 from nri_plugin.kube.filter import needs_no_filter, stays
 from nri_plugin.kube.numa_zones import is_free_of_charge
 from nri_plugin.kube.pod_demand import PodDemand, is_host_level
@@ -83,4 +83,4 @@ def _fit(batch: Batch, request: Mapping[str, int], *, is_guaranteed: bool) -> tu
 def _take(batch: Batch, rows: Rows, chosen: Rows, request: Mapping[str, int], *, is_guaranteed: bool) -> None:
     for name, amount in request.items():
         if amount and not is_free_of_charge(name, is_guaranteed=is_guaranteed):
-            batch.available[name][rows, chosen] -= amount * batch.listed[name][rows, chosen]
+            batch.available[name][rows, chosen] -= min(amount, MOST) * batch.listed[name][rows, chosen]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nri_plugin.kube.closest_search import Costs, closest_set, least_total
-from nri_plugin.kube.cluster_table import Amounts, Batch, Flags, Rows
+from nri_plugin.kube.cluster_table import MOST, Amounts, Batch, Flags, Rows
 from nri_plugin.kube.least_numa_nodes import DistanceBonus
 from nri_plugin.kube.numa_zones import UNKNOWN_COST
 from nri_plugin.kube.pod_demand import PodDemand
@@ -197,7 +197,7 @@ def _drain(batch: Batch, rows: Rows, members: Flags, request: Request) -> None:
     for name, amount in request.items():
         if not amount:
             continue
-        left = np.full(len(rows), amount, np.int64)
+        left = np.full(len(rows), min(amount, MOST), np.int64)
         for place in range(by_id.shape[1]):
             at = by_id[:, place]
             have = batch.available[name][rows, at] * (members[np.arange(len(rows)), at])

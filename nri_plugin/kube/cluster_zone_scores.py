@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from nri_plugin.kube.cluster_table import Amounts, Batch
+from nri_plugin.kube.cluster_table import MOST, Amounts, Batch
 from nri_plugin.kube.pod_demand import PodDemand
 from nri_plugin.kube.scores import Strategy
 from nri_plugin.kube.zone_scores import MAX_SCORE, Weights, weight_of, whole
@@ -51,9 +51,9 @@ def _weighted(share: Callable[[int, Amounts], Amounts]) -> ZoneScores:
         weight_sum = 0
         for name, amount in request.items():
             have, weight = batch.available[name], weight_of(weights, name)
-            units = -(-have // 1000)
+            units = _whole(have)
             usable = (have != 0) & (amount <= have)
-            total += np.where(usable, share(whole(amount), np.where(usable, units, 1)), 0) * weight
+            total += np.where(usable, share(whole(min(amount, MOST)), np.where(usable, units, 1)), 0) * weight
             weight_sum += weight
         return total // weight_sum if weight_sum else total
 
@@ -65,12 +65,18 @@ def _balanced(request: Request, batch: Batch, weights: Weights) -> Scores:  # no
     is_over = np.zeros(batch.ids.shape, np.bool_)
     for share in shares:
         is_over |= share > 1
+    shares = [np.where(is_over, 1.0, share) for share in shares]  # else squares no integer can hold
     return np.where(is_over, 0, ((1 - _variance(shares, is_over)) * MAX_SCORE).astype(np.int64))
 
 
 def _shares(amount: int, have: Amounts) -> NDArray[np.float64]:
-    units = np.where(have != 0, -(-have // 1000), 1)
+    units = np.where(have != 0, _whole(have), 1)
     return np.where(have != 0, whole(amount) / units, 1.0)
+
+
+def _whole(milli: Amounts) -> Amounts:
+    """`whole`, of many."""
+    return np.where(milli >= 0, -(-milli // 1000), milli // 1000)
 
 
 def _variance(shares: list[NDArray[np.float64]], like: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -5,7 +5,9 @@ A score is 0..100. Requests are compared exactly and divided in whole units, rou
 Source: scheduler-plugins pkg/noderesourcetopology/{least_allocated,most_allocated,balanced_allocation,score}.go.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from operator import add
 
 from nri_plugin.kube.node_policy import NodePolicy
 from nri_plugin.kube.numa_zones import Zones
@@ -47,10 +49,15 @@ def sample_variance(values: list[float]) -> float:
     """By two passes, corrected; 0 for fewer than two values."""
     if len(values) < 2:
         return 0.0
-    mean = sum(values) / len(values)
+    mean = _added(values) / len(values)
     apart = [value - mean for value in values]
-    squares = sum(one * one for one in apart)
-    return (squares - sum(apart) ** 2 / len(values)) / (len(values) - 1)
+    squares, rest = _added(one * one for one in apart), _added(apart)
+    return (squares - rest * rest / len(values)) / (len(values) - 1)
+
+
+def _added(values: Iterable[float]) -> float:
+    """One after the other, as the reference adds: from Python 3.12 on `sum` makes up for rounding, and is another."""
+    return reduce(add, values, 0.0)
 
 
 def node_score(score: ZoneScore, pod: PodDemand, how: NodePolicy, zones: Zones, weights: Weights) -> int:
@@ -72,8 +79,11 @@ def _worst_usable(score: ZoneScore, request: Amounts, zones: Zones, weights: Wei
 
 
 def whole(milli: int) -> int:
-    """Whole units, rounded up."""
-    return -(-milli // 1000)
+    """Whole units, rounded up; what is below zero, as some exporters tell it, away from zero.
+
+    Source: k8s.io/apimachinery pkg/api/resource, `Quantity.Value`.
+    """
+    return -(-milli // 1000) if milli >= 0 else milli // 1000
 
 
 def _weighted(

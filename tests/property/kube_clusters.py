@@ -2,23 +2,25 @@
 
 from hypothesis import strategies as st
 
-from tests.kube_builders import container, pod, topology
+from nri_plugin.kube.noderesourcetopology import from_object
+from nri_plugin.kube.pod_demand import pod_demand
+from tests.kube_builders import container, nrt_object, pod_object
 
 NAMES = ("cpu", "memory", "hugepages-1Gi", "vendor/gpu", "ephemeral-storage")
 POLICIES = ("single-numa-node", "restricted", "best-effort", "none")
 
+AVAILABLE = st.integers(-1500, 9000).map(lambda m: f"{m}m") | st.sampled_from(
+    ("0", "1e3", "0.5", "1Ki", "2k", "+3", ".5", "700u", 4)
+)
+"""In every way that exporters write it; below zero where one has counted a pod twice."""
+
 
 @st.composite
-def topologies(draw, most_zones=5):
+def nrt_objects(draw, most_zones=5):
     ids = draw(st.lists(st.integers(0, 70), min_size=0, max_size=most_zones, unique=True))
-    zones = {
-        one: draw(
-            st.dictionaries(st.sampled_from(NAMES), st.integers(0, 9000).map(lambda m: f"{m}m"), max_size=5)
-        )
-        for one in ids
-    }
+    zones = {one: draw(st.dictionaries(st.sampled_from(NAMES), AVAILABLE, max_size=5)) for one in ids}
     costs = {one: draw(st.lists(st.integers(10, 14), max_size=len(ids))) for one in ids}
-    return topology(
+    return nrt_object(
         "n",
         zones,
         policy=draw(st.sampled_from(POLICIES)),
@@ -33,7 +35,11 @@ def topologies(draw, most_zones=5):
     )
 
 
-AMOUNTS = st.sampled_from(("0", "500m", "1", "2", "3500m", "6", "12"))
+def topologies(most_zones=5):
+    return nrt_objects(most_zones).map(from_object)
+
+
+AMOUNTS = st.sampled_from(("0", "500m", "0.5", "1", "1e0", "2", "3500m", "6", "12", "20E"))
 
 
 @st.composite
@@ -49,9 +55,13 @@ def containers(draw):
 
 
 @st.composite
-def pods(draw):
-    return pod(
+def pod_objects(draw):
+    return pod_object(
         *draw(st.lists(containers(), min_size=1, max_size=3)),
         init=draw(st.lists(containers(), max_size=2)),
         overhead=draw(st.sampled_from(({}, {"cpu": "250m"}))),
     )
+
+
+def pods():
+    return pod_objects().map(pod_demand)

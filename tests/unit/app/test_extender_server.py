@@ -19,7 +19,13 @@ def refuse(_):
     raise KubeObjectError("no pod")
 
 
-ROUTES = Routes({"/echo": lambda body: body, "/refuse": refuse}, {"/healthz": lambda: Answer(b"ok\n")})
+def fail(_):
+    raise ZeroDivisionError("of ours")
+
+
+ROUTES = Routes(
+    {"/echo": lambda body: body, "/refuse": refuse, "/fail": fail}, {"/healthz": lambda: Answer(b"ok\n")}
+)
 
 
 @pytest.fixture
@@ -56,6 +62,15 @@ def test_questions_and_pages_are_answered(serve):
     assert ask(server, "POST", "/refuse", b"{}") == (400, b"no pod\n")
     assert ask(server, "GET", "/nothing")[0] == 404
     assert ask(server, "POST", "/nothing", b"")[0] == 404
+
+
+def test_a_fault_of_ours_is_said_and_no_broken_connection(serve, caplog):
+    server = serve()
+    assert ask(server, "POST", "/fail", b"{}")[0] == 500
+    (record,) = [one for one in caplog.records if one.getMessage() == "question not answered"]
+    assert record.fields["path"] == "/fail"
+    assert record.exc_info[0] is ZeroDivisionError
+    assert ask(server, "GET", "/healthz") == (200, b"ok\n")
 
 
 def test_a_connection_is_kept_for_the_next_question(serve):

@@ -1,8 +1,10 @@
 """A cluster that remembers its answers."""
 
+import pytest
+
 from nri_plugin.kube.cluster import SHAPES, Cluster
 from nri_plugin.kube.cluster_filter import PASS, POD
-from nri_plugin.kube.scores import Scoring
+from nri_plugin.kube.scores import Scoring, Strategy, score
 from tests.kube_builders import container, node_row, pod, topology
 
 SMALL = topology("a", {0: {"cpu": "2", "memory": "1Gi"}})
@@ -86,3 +88,16 @@ def test_sets_are_drained_by_id_whatever_their_order():
     rest = container("y", cpu="2", memory="1Mi")
     rest["resources"]["requests"]["hugepages-1Gi"] = "1Gi"
     assert one.scores(["a"], pod(both, rest)).tolist() == [82]
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+@pytest.mark.parametrize("amount", ["10Ei", "1e30"])
+def test_a_pod_that_wants_more_than_there_can_be_fits_nowhere_and_is_scored(strategy, amount):
+    asked = pod(container("i", cpu="1", memory=amount), container("j", cpu="1", memory=amount))
+    one = Cluster(Scoring(strategy))
+    for name, node in {"a": SMALL, "b": LARGE}.items():
+        one.put(name, node_row(node))
+    assert one.codes(["a", "b"], asked).tolist() == [1, POD]
+    assert one.scores(["a", "b"], asked).tolist() == [
+        score(asked, node, Scoring(strategy)) for node in (SMALL, LARGE)
+    ]

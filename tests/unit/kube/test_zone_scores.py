@@ -11,6 +11,7 @@ from nri_plugin.kube.zone_scores import (
     most_allocated,
     node_score,
     sample_variance,
+    whole,
 )
 from tests.kube_builders import amounts, container, pod, topology, zones_of
 
@@ -49,6 +50,28 @@ def test_balance_is_about_equal_shares():
 
 def test_variance_is_that_of_a_sample():
     assert math.isclose(sample_variance([1, 2, 3, 4]), 5 / 3)
+
+
+def test_floats_are_added_one_after_the_other_on_every_python():
+    total = 0.0
+    for value in [0.1] * 10:
+        total += value
+    assert total != 1.0
+    assert sample_variance([0.1] * 10) == sample_variance_from(total)
+
+
+def sample_variance_from(total):
+    apart, squares, rest = 0.1 - total / 10, 0.0, 0.0
+    for _ in range(10):
+        squares, rest = squares + apart * apart, rest + apart
+    return (squares - rest * rest / 10) / 9
+
+
+def test_less_than_nothing_is_rounded_away_from_zero():
+    assert [whole(milli) for milli in (-1500, -1000, -1, 0, 1, 1000, 1500)] == [-2, -1, -1, 0, 1, 1, 2]
+    have = amounts({"cpu": "-500m", "memory": "2"})
+    assert least_allocated(ASKED, have, {}) == most_allocated(ASKED, have, {}) == 25
+    assert balanced_allocation(ASKED, have, {}) == int((1 - 2.5**2 / 2) * 100)
 
 
 def test_a_node_scores_as_its_worst_zone_that_can():
