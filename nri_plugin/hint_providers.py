@@ -9,6 +9,8 @@ packages, by an entry point of the group `nri_pin.hint_providers` (`app/outside_
     licences = "our_site.placement:licences"
 
     # our_site/placement.py: containers of one namespace belong on NUMA node 0
+    from nri_plugin.policy.hints import Hint, Wish
+
     def licences(question):
         if question.pod.namespace != "licensed":
             return None

@@ -1,6 +1,8 @@
 """A hint provider of another package, from its entry point to a refusal."""
 
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,28 @@ def test_one_that_cannot_be_asked_stops_the_start(install, value, error):
     install(bad=value)
     with pytest.raises(ConfigError, match=error):
         load_hint_providers()
+
+
+def test_the_documented_example_is_found_and_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Installed as the README has it, its code and its entry point word for word."""
+    text = (Path(__file__).parents[3] / "README.md").read_text().split("## Hint providers of your own", 1)[1]
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    project = tomllib.loads(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
+    (tmp_path / "our_site").mkdir()
+    (tmp_path / "our_site" / "placement.py").write_text(code)
+    (tmp_path / "our_site-1.dist-info").mkdir()
+    (tmp_path / "our_site-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: our-site\nVersion: 1\n"
+    )
+    points = project["project"]["entry-points"]["nri_pin.hint_providers"]
+    lines = "".join(f"{name} = {value}\n" for name, value in points.items())
+    (tmp_path / "our_site-1.dist-info" / "entry_points.txt").write_text(f"[nri_pin.hint_providers]\n{lines}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    providers = load_hint_providers()
+    (allocation,) = create(providers).state.allocations.values()
+    assert (allocation.affinity, allocation.preferred) == (nodes(0), True)
+    assert create(providers, namespace="other").refusal is None
+    full = create(providers, cpu=7.0)  # node 0 keeps two of its eight for the system
+    assert "licence: the dongle is on NUMA node 0" in str(full.refusal)
+    sys.modules.pop("our_site.placement", None)
+    sys.modules.pop("our_site", None)
