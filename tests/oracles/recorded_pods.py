@@ -1,0 +1,251 @@
+"""Recorded pods of a kubelet, played to the engine container by container with the facts of their objects."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.decision import Decision
+from nri_plugin.engine import decide
+from nri_plugin.facts import InformedCreate
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.nri import events as nri
+from nri_plugin.nri.messages import Pod as RuntimePod
+from nri_plugin.nri.messages import Resources
+from nri_plugin.options import (
+    CPUManagerPolicy,
+    MemoryManagerPolicy,
+    Node,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
+from nri_plugin.placement import reserved_cpus
+from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.policy.hints import Provider
+from nri_plugin.quantity import parse_bytes, parse_cpu_milli
+from nri_plugin.reuse import donors, reusable_cpus
+from nri_plugin.state import Allocation, PodRecord, State
+from nri_plugin.topology import Topology
+from tests.builders import container, pod
+from tests.vectors.judges.managers import Container, Pod, options_of, same_error, shown_blocks
+from tests.vectors.judges.memory import reserved_memory
+from tests.vectors.judges.merging import provider_of
+
+Case = Mapping[str, Any]
+
+
+def topology_of(case: Case, recorded: Case) -> Topology:
+    """The machine of the case, with its memory where that was recorded."""
+    rows = {node["id"]: node for node in case.get("memory_nodes", ())}
+    made = Topology.from_rows(
+        recorded["cpus"],
+        memory_bytes={number: node["memory"] for number, node in rows.items()},
+        distances={number: node["distances"] for number, node in rows.items() if "distances" in node},
+    )
+    nodes = tuple(
+        replace(node, hugepages=tuple(map(tuple, rows.get(node.id, {}).get("hugepages", ()))))
+        for node in made.nodes
+    )
+    return replace(made, nodes=nodes)
+
+
+def node_of(case: Case, recorded: Case) -> Node:
+    """The node with the options of the case."""
+    topology = topology_of(case, recorded)
+    options = replace(
+        options_of(case["options"]),
+        topology_manager_policy=TopologyManagerPolicy(case["tm_policy"]),
+        topology_manager_scope=TopologyManagerScope(case.get("tm_scope", "container")),
+        prefer_closest_numa_nodes=case.get("tm_options", {}).get("prefer-closest-numa-nodes") == "true",
+        memory_manager_policy=MemoryManagerPolicy("Static" if "memory_reserved" in case else "None"),
+        reserved_memory=tuple(reserved_memory(case)) if "memory_reserved" in case else (),
+    )
+    listed = CPUSet.parse(case["reserved_cpus"])
+    return Node(topology, options, listed or reserved_cpus(topology, options, case["num_reserved"]))
+
+
+def facts_of(recorded: Pod) -> PodFacts:
+    """What the API server says of the pod."""
+    qos = QOSClass.GUARANTEED if recorded.guaranteed else QOSClass.BURSTABLE
+    containers = tuple(ContainerFacts(one.name, _kind(one), _amounts(one)) for one in recorded.containers)
+    return PodFacts(recorded.uid, qos, containers)
+
+
+def _kind(one: Container) -> Kind:
+    if not one.init:
+        return Kind.APP
+    return Kind.SIDECAR if one.restartable else Kind.INIT
+
+
+def _amounts(one: Container) -> Amounts:
+    return Amounts(
+        cpu_request_milli=parse_cpu_milli(one.requests.get("cpu", "0")),
+        cpu_limit_milli=parse_cpu_milli(one.limits.get("cpu", "0")),
+        memory_request_bytes=parse_bytes(one.requests.get("memory", "0")),
+        memory_limit_bytes=parse_bytes(one.limits.get("memory", "0")),
+        hugepages=tuple(
+            (name, parse_bytes(size)) for name, size in one.requests.items() if name.startswith("hugepages-")
+        ),
+    )
+
+
+@dataclass
+class Player:
+    """Plays recorded steps; `started` also plays the life of each container, as a runtime tells it."""
+
+    node: Node
+    started: bool = True
+    state: State = field(default_factory=State)
+    pods: dict[str, RuntimePod] = field(default_factory=dict)
+
+    def tell(self, event: nri.NRIEvent | InformedCreate, devices: Provider = None) -> Decision:
+        node = self.node if devices is None else replace(self.node, hint_providers=(lambda _: devices,))
+        decision = decide(node, self.state, event)
+        assert decision.state.violations(node) == []
+        self.state = decision.state
+        return decision
+
+    def add(self, step: Case) -> Iterator[tuple[str, Decision, Allocation]]:
+        """Each container with its decision and what it was promised; ends with one that is refused."""
+        recorded = Pod.of(step)
+        facts = facts_of(recorded)
+        of = pod(recorded.uid, facts.qos)
+        self.pods[of.uid] = of
+        self.tell(nri.RunPodSandbox(of))
+        devices = provider_of(step.get("device_hints")) or None
+        for one in facts.containers:
+            what = replace(container(of, one.name), resources=_resources(one.amounts))
+            event = nri.CreateContainer(of, what)
+            decision = self.tell(InformedCreate(event, facts=facts), devices)
+            yield one.name, decision, self.state.allocations.get(f"{of.uid}/{one.name}", Allocation())
+            if decision.refusal is not None:
+                return
+            if self.started:
+                self._live(of, what, ends=one.kind is Kind.INIT)
+
+    def _live(self, of: RuntimePod, what: Any, *, ends: bool) -> None:
+        for kind in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):
+            self.tell(kind(of, what))
+        if ends:
+            self.tell(nri.StopContainer(of, what))
+
+    def remove(self, uid: str) -> None:
+        self.tell(nri.StopPodSandbox(self.pods[uid]))
+        self.tell(nri.RemovePodSandbox(self.pods[uid]))
+
+
+def _resources(amounts: Amounts) -> Resources:
+    """Source: kubelet, MilliCPUToShares."""
+    shares = min(max(2, amounts.cpu_request_milli * 1024 // 1000), 262144)
+    return Resources(
+        cpu_shares=shares,
+        memory_limit_bytes=amounts.memory_limit_bytes or None,
+        hugepage_limits=tuple(
+            (name.removeprefix("hugepages-").removesuffix("i") + "B", size)
+            for name, size in amounts.hugepages
+        ),
+    )
+
+
+def replay_admission(case: Case, recorded: Case, *, started: bool = True) -> str:
+    """What differs first from the recorded kubelet, or nothing."""
+    player = Player(node_of(case, recorded), started)
+    strict = player.node.reserved if player.node.options.strict_cpu_reservation else CPUSet()
+    for number, (step, expect) in enumerate(zip(case["steps"], case["expect"]["steps"], strict=True)):
+        wrong = _pod(player, step, expect) if step["op"] == "add" else player.remove(step["pod"])
+        default = player.node.topology.online - player.state.exclusive - strict
+        if wrong or str(default) != expect["default"]:
+            return f"step {number}: {wrong or f'shared pool ours {default} recorded ' + expect['default']}"
+    return ""
+
+
+def _pod(player: Player, step: Case, expect: Case) -> str:
+    """CPUs are compared as they were given: here what passes on is taken away from who had it, in the kubelet not.
+
+    Memory that passes on is taken away there too, so that is compared when the whole pod is there.
+    """
+    ours: dict[str, str | None] = {}
+    for name, decision, promised in player.add(step):
+        if decision.refusal is not None:
+            player.remove(step["pod"])
+            refused = f"{name}: {decision.refusal}, recorded {expect['reason']!r} {expect['message']}"
+            return refused if expect["admit"] or decision.refusal.reason != expect["reason"] else ""
+        ours[name] = str(promised.cpus) if promised.cpus else None
+    if not expect["admit"]:
+        return f"admitted, recorded {expect['reason']} {expect['message']}"
+    for one in expect["containers"]:
+        held = player.state.allocations.get(f"{step['pod']}/{one['container']}", Allocation())
+        row = {"cpuset": ours[one["container"]], "blocks": shown_blocks(held.memory) or None}
+        if row != {"cpuset": one["cpuset"], "blocks": one["blocks"] or None}:
+            return f"ours {row} recorded {one}"
+    return ""
+
+
+def replay_sequence(case: Case, recorded: Case | None) -> tuple[str, int]:
+    """What differs first from the recorded managers, or nothing; and how many containers were compared.
+
+    Played until a step that no runtime tells: a container removed from a pod that goes on, or added to it again.
+    """
+    node = node_of(case, recorded) if recorded else _memory_node(case)
+    player, compared, left = Player(node), 0, {}
+    for number, (step, expect) in enumerate(zip(case["steps"], case["expect"]["steps"], strict=False)):
+        if step["op"] == "pod_hints":
+            continue
+        names = left.setdefault(step["pod"], set())
+        if step["op"] == "remove_container":
+            names.discard(step["container"])
+            if not names and step["pod"] in player.pods:
+                player.remove(step["pod"])
+            continue
+        if any(names) or any(kept and kept != _names(player, uid) for uid, kept in left.items()):
+            break
+        if any("panic" in entry for entry in expect["containers"]):
+            break
+        wrong = _sequence_pod(player, step, expect)
+        if wrong:
+            return f"step {number}: {wrong}", compared
+        compared += len(expect["containers"])
+        left[step["pod"]] = _names(player, step["pod"])
+    return "", compared
+
+
+def _names(player: Player, uid: str) -> set[str]:
+    return {record.name for record in player.state.containers_of(uid)}
+
+
+def _memory_node(case: Case) -> Node:
+    """A machine without a CPU Manager, as the memory recordings have it."""
+    rows = {node["id"]: node["memory"] for node in case["memory_nodes"]}
+    cpus = [(number, number, 0, number, number) for number in sorted(rows)]
+    named = {"reserved_cpus": "", "num_reserved": 0, "options": {}, **case}
+    made = node_of(named, {"cpus": cpus})
+    return replace(made, options=replace(made.options, cpu_manager_policy=CPUManagerPolicy.NONE))
+
+
+def _sequence_pod(player: Player, step: Case, expect: Case) -> str:
+    uid, merges = step["pod"], step["affinity"] == "merge"
+    scope = TopologyManagerScope.CONTAINER if merges else TopologyManagerScope.POD
+    player.node = replace(player.node, options=replace(player.node.options, topology_manager_scope=scope))
+    if not merges:
+        # a pod whose first container fixed the hint: that is how a container is told where to be
+        of = PodRecord(uid, f"sb-{uid}", affinity=NodeMask(step["affinity"] or 0))
+        player.state = player.state.with_pod(replace(of, affinity_preferred=bool(step.get("preferred"))))
+    for (name, decision, promised), entry in zip(player.add(step), expect["containers"], strict=True):
+        if decision.refusal is not None or entry["error"]:
+            same = same_error(decision.refusal, entry["error"])
+            return "" if same else f"{name}: ours {decision.refusal}, recorded {entry['error']}"
+        if "cpuset" in entry and (str(promised.cpus) or None) != entry["cpuset"]:
+            return f"{name}: ours {promised.cpus}, recorded {entry['cpuset']}"
+        if "blocks" in entry and shown_blocks(promised.memory) != (entry["blocks"] or []):
+            return f"{name}: ours {shown_blocks(promised.memory)}, recorded {entry['blocks']}"
+        pod_now = player.state.pods[uid]
+        reusable = reusable_cpus(player.state, donors(player.state, pod_now, "the next"))
+        if str(reusable) != entry.get("reusable_after", str(reusable)):
+            return f"{name}: reusable ours {reusable}, recorded {entry['reusable_after']}"
+    after = {
+        record.name: shown_blocks(player.state.allocations[record.key].memory)
+        for record in player.state.containers_of(uid)
+        if record.key in player.state.allocations
+    }
+    recorded = expect.get("pod_blocks_after", after)
+    return "" if after == recorded else f"blocks ours {after}, recorded {recorded}"

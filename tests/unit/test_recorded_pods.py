@@ -1,0 +1,107 @@
+"""Whole pods through the engine, container by container: with the facts of their objects as the kubelet placed them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.decision import Decision
+from nri_plugin.facts import InformedCreate
+from nri_plugin.nri.events import NRIEvent
+from nri_plugin.policy.hints import Provider
+from tests.oracles.recorded_pods import Case, Player, replay_admission, replay_sequence
+from tests.vectors.judges import admission, memory, static
+from tests.vectors.judges.packed import tables_of
+from tests.vectors.judges.registry import recordings
+from tests.vectors.judges.verdict import Verdict
+
+OURS = Path(__file__).resolve().parents[1] / "vectors"
+ALL = Path(os.environ.get("NRI_PIN_VECTORS") or OURS)
+EVERYWHERE = pytest.mark.parametrize(
+    "where",
+    [
+        OURS,
+        pytest.param(
+            ALL,
+            marks=pytest.mark.skipif(
+                ALL == OURS, reason="needs the whole recording: set NRI_PIN_VECTORS=DIR"
+            ),
+        ),
+    ],
+    ids=["part", "whole"],
+)
+
+HISTORY = {"mem0167"}
+"""The kubelet groups NUMA nodes by promises that have ended too, once a forced hint made its groups lopsided."""
+
+
+def cases(where: Path, schema: str) -> Iterator[tuple[Case, Case | None]]:
+    """Sound recorded cases, each with its machine."""
+    for found, _, document in recordings(where):
+        for case in document["cases"] if found == schema else ():
+            machine = document.get("topologies", {}).get(case.get("topology"))
+            contradicts = machine is not None and "inconsistent" in machine
+            if "steps" in case["expect"] and not contradicts and case["id"] not in HISTORY:
+                yield case, machine
+
+
+def differing_admissions(where: Path, **how: bool) -> dict[str, str]:
+    found = {
+        case["id"]: replay_admission(case, machine, **how)
+        for case, machine in cases(where, "admission")
+        if machine and admission.judge_case(case, tables_of(machine)).verdict is Verdict.PASSED
+    }
+    assert len(found) > 80
+    return {name: wrong for name, wrong in found.items() if wrong}
+
+
+@EVERYWHERE
+def test_recorded_pods_are_admitted_refused_and_placed_as_the_kubelet_did(where: Path) -> None:
+    assert differing_admissions(where) == {}
+
+
+def test_facts_do_not_wait_for_the_end_of_an_init_container_to_be_told() -> None:
+    assert differing_admissions(OURS, started=False) == {}
+
+
+def test_without_facts_the_same_as_long_as_there_are_no_sidecars_and_no_totals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tell = Player.tell
+
+    def uninformed(player: Player, event: NRIEvent | InformedCreate, devices: Provider = None) -> Decision:
+        return tell(player, event.event if isinstance(event, InformedCreate) else event, devices)
+
+    monkeypatch.setattr(Player, "tell", uninformed)
+    differing = differing_admissions(OURS)
+    judged = [case for case, _ in cases(OURS, "admission")]
+    beyond = {
+        case["id"] for case in judged if case["tm_scope"] == "pod" or "'restartable': True" in str(case)
+    }
+    assert differing
+    assert set(differing) <= beyond
+    assert len(judged) > len(beyond) + 10
+
+
+@EVERYWHERE
+def test_cpus_are_given_and_passed_on_as_in_recorded_sequences(where: Path) -> None:
+    compared = 0
+    for case, machine in cases(where, "cpu_static_sequences"):
+        assert machine is not None
+        if static.judge_case(case, tables_of(machine), machine).verdict is Verdict.PASSED:
+            wrong, number = replay_sequence(case, machine)
+            assert not wrong, f"{case['id']} {wrong}"
+            compared += number
+    assert compared > 500
+
+
+@EVERYWHERE
+def test_memory_is_given_and_passed_on_as_in_recorded_sequences(where: Path) -> None:
+    compared = 0
+    for case, _ in cases(where, "memory_hints"):
+        if memory.judge_case(case).verdict is Verdict.PASSED:
+            wrong, number = replay_sequence(case, None)
+            assert not wrong, f"{case['id']} {wrong}"
+            compared += number
+    assert compared > 300
