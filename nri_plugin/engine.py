@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from nri_plugin.annotations import annotated
 from nri_plugin.decision import Decision, EffectiveCheck
+from nri_plugin.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, put_right
 from nri_plugin.errors import AdmissionError, InsufficientCPUsError
 from nri_plugin.facts import InformedCreate
 from nri_plugin.nri import events as nri
@@ -38,7 +39,7 @@ from nri_plugin.workload import (
 Handler: TypeAlias = Callable[[Node, State, Any], Decision]
 
 
-def decide(node: Node, state: State, event: nri.NRIEvent | InformedCreate) -> Decision:
+def decide(node: Node, state: State, event: nri.NRIEvent | InformedCreate | OwnEvent) -> Decision:
     """What follows from `event` on `node` in `state`.
 
     Never raises for anything the event holds: what policy refuses comes back as
@@ -323,6 +324,8 @@ _HANDLERS: dict[type, Handler] = {
     nri.UpdateContainer: _update,
     nri.StopContainer: _stop,
     nri.RemoveContainer: _remove,
+    CpusetsObserved: put_right,
+    MachineChanged: follow_machine,
 }
 
 _ANSWERS: dict[type, nri.NRIResponse] = {

@@ -191,6 +191,14 @@ class State:
         """What the container was promised, if anything."""
         return self.allocations.get(container.key)
 
+    def lost(self, node: Node) -> Mapping[str, CPUSet]:
+        """Promised CPUs that are not online, by allocation key; only those of who misses some.
+
+        They are still promised: nobody else gets them, and they are its own again once they return.
+        """
+        missing = {key: value.cpus - node.topology.online for key, value in self.allocations.items()}
+        return {key: cpus for key, cpus in missing.items() if cpus}
+
     def desired_cpus(self, node: Node, container: ContainerRecord) -> CPUSet:
         """The cpuset the container's cgroup should hold.
 

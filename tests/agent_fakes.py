@@ -42,6 +42,8 @@ class FakeCgroups:
     failing: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)
     torn: set[str] = field(default_factory=set)
+    without_files: set[str] = field(default_factory=set)
+    bounds: dict[str, CPUSet] = field(default_factory=dict)
 
     def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
         name = name_of(ref)
@@ -69,6 +71,25 @@ class FakeCgroups:
 
     def missing_error(self, ref: CgroupRef) -> HostError:
         return HostError(name_of(ref), "no such cgroup")
+
+    def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
+        """What was written, and what somebody above (`bounds`) lets through of it."""
+        name = name_of(ref)
+        if name in self.missing or name not in self.values:
+            return None
+        if name in self.without_files:
+            return None, None
+        value = self.values[name]
+        return value, value & self.bounds.get(name, value) or value
+
+    def directories(self, ref: CgroupRef) -> list[str]:
+        return [name_of(ref)]
+
+    def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
+        name = name_of(ref)
+        self.journal.append(f"make room {name}={cpus}")
+        self.without_files.discard(name)
+        self.bounds.pop(name, None)
 
 
 @dataclass

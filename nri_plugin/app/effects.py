@@ -7,6 +7,7 @@ from typing import Protocol
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import CpusetWrite
+from nri_plugin.drift import Observed, Target
 from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.options import Node
@@ -27,6 +28,15 @@ class CgroupFiles(Protocol):
 
     def missing_error(self, ref: CgroupRef) -> HostError:
         """Why there is nothing to write to."""
+
+    def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
+        """What it was given and what its processes run on."""
+
+    def directories(self, ref: CgroupRef) -> list[str]:
+        """Where its cpuset files are."""
+
+    def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
+        """See that nothing above keeps it from holding `cpus`."""
 
 
 class WriteError(HostError):
@@ -97,9 +107,28 @@ class Effects:
         """Whether the cgroup is gone; False where nobody can tell."""
         return self._cgroups is not None and self._cgroups.is_removed(target)
 
+    def observe(self, target: Target) -> Observed | None:
+        """The cgroup as it is, None when it is gone.
+
+        Raises:
+            HostError: unreadable.
+        """
+        found = self._cgroups.observe(target.cgroup) if self._cgroups else None
+        return Observed(target, *found) if found else None
+
+    def directories(self, target: CgroupRef) -> list[str]:
+        """Directories with its cpuset files.
+
+        Raises:
+            HostError: its name leaves the tree.
+        """
+        return self._cgroups.directories(target) if self._cgroups else []
+
     def _write(self, write: CpusetWrite, cpus: CPUSet) -> None:
         if self._cgroups is None:
             raise HostError("cgroup root", f"no cgroup tree to write {cpus} to; set cgroupRoot")
+        if write.make_room:
+            self._cgroups.make_room(write.target, cpus)
         outcome = self._cgroups.write_cpus(write.target, cpus, compare=write.compare)
         self.outcomes[outcome] += 1
         if outcome is WriteOutcome.MISSING and write.must_exist:

@@ -16,6 +16,7 @@ from nri_plugin.app.logs import new_op, say, say_trace
 from nri_plugin.app.outcome import Observer, Outcome
 from nri_plugin.app.validation import new_violations
 from nri_plugin.decision import CpusetWrite, Decision, EffectiveCheck
+from nri_plugin.drift import Observed, OwnEvent, Target
 from nri_plugin.errors import CheckpointError, HostError, InvariantError, NriPinError
 from nri_plugin.facts import InformedCreate
 from nri_plugin.nri.events import (
@@ -33,16 +34,17 @@ from nri_plugin.nri.events import (
     SynchronizeResponse,
     UpdateContainer,
     UpdateContainerResponse,
+    UpdatePodSandbox,
     ValidateContainerAdjustment,
     ValidateContainerAdjustmentResponse,
 )
 from nri_plugin.options import Node
 from nri_plugin.state import State
 
-Decide = Callable[[Node, State, NRIEvent | InformedCreate], Decision]
+Decide = Callable[[Node, State, NRIEvent | InformedCreate | OwnEvent], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
 
-REFUSABLE = (CreateContainer, UpdateContainer)
+REFUSABLE = (CreateContainer, UpdateContainer, UpdatePodSandbox)
 """Events that are refused when anything fails; all others are facts, and an error would only break the pod."""
 
 DEFAULT_SAVE_S = 1.0
@@ -233,6 +235,38 @@ class Handler:
                     observed=observed,
                 )
 
+    def observe(self, target: Target) -> Observed | None:
+        """A cgroup as it is, None when it is gone; see `Effects.observe`.
+
+        Raises:
+            HostError: unreadable.
+        """
+        return self._effects.observe(target)
+
+    def directories(self, target: Target) -> list[str]:
+        """Directories with its cpuset files.
+
+        Raises:
+            HostError: its name leaves the tree.
+        """
+        return self._effects.directories(target.cgroup)
+
+    def put_right(self, event: OwnEvent) -> tuple[Decision, list[HostError]]:
+        """Decide and write what follows from what we noticed ourselves; what failed comes back.
+
+        Promises never change by it; the node they are told for may have.
+
+        Raises:
+            InvariantError: the decision would break a promise; nothing was written.
+        """
+        decision = self._decide(self.node, self.state, event)
+        violations = new_violations(self.node, self.state, event, decision)
+        if violations:
+            raise InvariantError(violations, decision.steps)
+        if self._saved is not self.state:
+            self._save_again(new_op())
+        return decision, list(self._effects.attempt(decision.writes))
+
     def close(self) -> None:
         """Let the checkpoint be finished."""
         self._checkpoint.close(DEFAULT_SAVE_S)
@@ -294,11 +328,14 @@ class Handler:
     def _take_back(self, request: Request, done: Sequence[CpusetWrite], op: str) -> None:
         for error in self._effects.undo(self.node, self.state, done):
             say(self._log, logging.ERROR, "cpuset not put back", op=op, err=error)
-        if self._saved is self.state:
-            return
+        if self._saved is not self.state:
+            self._save_again(op, self._time_to_save(request))
+
+    def _save_again(self, op: str, time_s: float = DEFAULT_SAVE_S) -> None:
+        """Let the checkpoint say what the memory says: it may hold what came to nothing, or another machine."""
         self._saved = None
         try:
-            self._checkpoint.save(self.state, self._time_to_save(request))
+            self._checkpoint.save(self.state, time_s)
         except CheckpointError as error:
             say(
                 self._log,

@@ -12,11 +12,19 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FrameType
+from typing import Protocol
 
 Action = Callable[[], None]
 Clock = Callable[[], float]
 
 DRAIN_BYTES = 4096
+
+
+class Source(Protocol):
+    """Something with a descriptor to wait on: a socket, an inotify."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
 
 
 class Loop:
@@ -37,7 +45,7 @@ class Loop:
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, (self._drain, None))
 
-    def watch(self, source: socket.socket, on_readable: Action, on_writable: Action | None = None) -> None:
+    def watch(self, source: Source, on_readable: Action, on_writable: Action | None = None) -> None:
         """Run `on_readable` whenever `source` is readable or closed, and `on_writable` while it is given.
 
         A second call for the same source replaces the first.
@@ -49,7 +57,7 @@ class Loop:
         else:
             self._selector.register(source, events, data)
 
-    def forget(self, source: socket.socket) -> None:
+    def forget(self, source: Source) -> None:
         """Stop watching; to be called before the source is closed."""
         if source in self._selector.get_map():
             self._selector.unregister(source)

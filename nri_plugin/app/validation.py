@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import CpusetWrite, Decision
+from nri_plugin.drift import OwnEvent
 from nri_plugin.nri.events import CreateContainer, CreateContainerResponse, NRIEvent
 from nri_plugin.options import Node
 from nri_plugin.state import EMPTY_POOL, State, allocation_key
 from nri_plugin.workload import pod_uid
 
 
-def new_violations(node: Node, before: State, event: NRIEvent, decision: Decision) -> list[str]:
+def new_violations(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decision) -> list[str]:
     """What `decision` would break that was whole `before`; empty when nothing."""
     problems = _of_state(node, before, decision.state)
     problems += _of_response(node, before, event, decision)
@@ -46,7 +47,7 @@ def _of_state(node: Node, before: State, after: State) -> list[str]:
     return [sentence for sentence in found if sentence not in known]
 
 
-def _of_response(node: Node, before: State, event: NRIEvent, decision: Decision) -> Iterator[str]:
+def _of_response(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decision) -> Iterator[str]:
     response = decision.response
     if not isinstance(event, CreateContainer) or not isinstance(response, CreateContainerResponse):
         return

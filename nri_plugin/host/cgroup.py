@@ -20,6 +20,7 @@ from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup_error import GONE, host_error
 from nri_plugin.host.cgroup_nested import write_with_children
 from nri_plugin.host.cgroup_path import cgroup_path
+from nri_plugin.host.cgroup_room import return_files, widen_above
 from nri_plugin.host.cgroup_root import CpusetTree, find_cpuset_tree
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.state import CgroupRef
@@ -167,6 +168,36 @@ class Cgroups:
         """
         text = self._read(self._directories(ref)[-1], "effective_cpus")
         return None if text is None else self._parse_cpus(ref, text)
+
+    def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
+        """What it was given and what its processes run on, None each without cpuset files; None when it is gone.
+
+        Raises:
+            HostError: a file cannot be read or holds no CPU list.
+        """
+        own, effective = self.read_cpus(ref), self.read_effective(ref)
+        if own is None and not os.path.isdir(self.directory(ref)):
+            return None
+        return own, effective
+
+    def directories(self, ref: CgroupRef) -> list[str]:
+        """The cgroup's directory and, of a container that has its processes below in another, that too.
+
+        Raises:
+            HostError: the name leaves the tree or is the root.
+        """
+        return self._directories(ref)
+
+    def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
+        """See that nothing above keeps the cgroup from holding `cpus`; what is wide enough stays as it is.
+
+        Raises:
+            HostError: the kernel refused a value.
+        """
+        directory, top = self.directory(ref), self.tree.directory
+        if self.version == 2 and self._read(directory, "cpus") is None:
+            return_files(top, directory)
+        widen_above(self._open, top, directory, cpus.mask, self.version)
 
     def read_mems(self, ref: CgroupRef) -> NodeMask | None:
         """The memory nodes the cgroup was given, empty when it never was; None when it does not exist.

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from nri_plugin.host.sysfs_facts import MachineFacts
 
 
+OUTLINE = (
+    "sys/devices/system/cpu/online",
+    "sys/devices/system/node/online",
+    "sys/devices/system/node/has_memory",
+)
+
+
 def discover(root: str = "/") -> Topology:
     """The machine below `root`, with every online CPU in exactly one core, socket, node and cache.
 
@@ -53,6 +60,16 @@ def read_topology(files: KernelFiles) -> Topology:
         offline=CPUSet(cpus.offline),
         isolated=CPUSet((cpus.isolated or 0) & (cpus.online | cpus.offline)),
     )
+
+
+def outline(root: str = "/") -> tuple[str | None, ...]:
+    """What is another text whenever CPUs or memory nodes come or go: cheap to compare, means nothing else.
+
+    Raises:
+        HostError: a file cannot be read.
+    """
+    files = KernelFiles(root)
+    return tuple(files.text(name) for name in OUTLINE)
 
 
 def discover_facts(root: str = "/") -> "MachineFacts":
