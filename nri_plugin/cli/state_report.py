@@ -161,9 +161,22 @@ def _container_facts(state: State, record: ContainerRecord, pool: CPUSet | None)
         "mems": str(allocation.mems),
         "cpuset": None if cpuset is None else str(cpuset),
         "cpu_milli": allocation.cpu_milli,
+        "hint": _container_hint(state, record),
+        "pod_hint": _hint(pod.affinity, preferred=pod.affinity_preferred) if pod else None,
         "unplaced": record.unplaced,
         "cgroup": {"parent": record.cgroup.parent, "path": record.cgroup.path},
     }
+
+
+def _container_hint(state: State, record: ContainerRecord) -> dict[str, Any] | None:
+    """The merged hint that the container was placed by; None where nothing was promised by one."""
+    allocation = state.allocation_of(record)
+    return _hint(allocation.affinity, preferred=allocation.preferred) if allocation else None
+
+
+def _hint(nodes: NodeMask | None, *, preferred: bool) -> dict[str, Any] | None:
+    """A merged hint; no NUMA nodes are all of them."""
+    return None if nodes is None else {"numa_nodes": str(nodes), "preferred": preferred}
 
 
 def _waiting_facts(state: State, key: str) -> dict[str, Any]:

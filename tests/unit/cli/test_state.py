@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,18 @@ def container(pod_uid: str, name: str, phase: Phase = Phase.RUNNING, unplaced: s
 
 
 STATE = State(
-    pods={"u1": pod("u1", "db-0"), "u2": pod("u2", "web-0", QOSClass.BURSTABLE)},
+    pods={
+        "u1": replace(pod("u1", "db-0"), affinity=NodeMask.of(0, 1)),
+        "u2": pod("u2", "web-0", QOSClass.BURSTABLE),
+    },
     containers={
         "id-web": container("u2", "web", unplaced="no 4 CPUs on a NUMA node"),
         "id-db": container("u1", "db"),
     },
     allocations={
-        "u1/db": Allocation(CPUSet.of(2, 3), NodeMask.of(0), cpu_milli=2000),
+        "u1/db": Allocation(
+            CPUSet.of(2, 3), NodeMask.of(0), cpu_milli=2000, affinity=NodeMask.of(0), preferred=False
+        ),
         "u1/next": Allocation(CPUSet.of(8)),
     },
 )
@@ -93,6 +99,8 @@ def test_show_json_tells_all_that_cgroups_can_be_compared_with(directory: Path) 
         "mems": "0",
         "cpuset": "2-3",
         "cpu_milli": 2000,
+        "hint": {"numa_nodes": "0", "preferred": False},
+        "pod_hint": {"numa_nodes": "0-1", "preferred": True},
         "unplaced": "",
         "cgroup": {"parent": "/kubepods/podu1", "path": "/kubepods/podu1/db"},
     }
