@@ -121,6 +121,11 @@ def test_security_image_and_names_follow_the_values(render: Render):
         ({"nodeGroups": [{"name": "HPC"}]}, "nodeGroups"),
         ({"nodeGroups": [{"config": {}}]}, "name"),
         ({"nodeGroups": [{"name": "a"}, {"name": "a"}]}, "each name once, found a, a"),
+        ({"nodeGroups": [{"name": "default"}]}, "cannot be called default"),
+        ({"nodeGroups": [{"name": "a"}, {"name": "dashboard"}]}, "cannot be called dashboard"),
+        ({"config": {"logLevel": "loud"}}, "logLevel"),
+        ({"config": {"pluginIndex": "9"}}, "pluginIndex"),
+        ({"extender": {"weights": {"cpu": 101}}}, "weights.cpu"),
         ({"metrics": {"port": 70000}}, "port"),
         ({"image": {"digest": "abc"}}, "digest"),
         ({"agnet": {}}, "agnet"),
@@ -129,6 +134,11 @@ def test_security_image_and_names_follow_the_values(render: Render):
 def test_wrong_values_are_refused_by_name(render: Render, values: dict[str, object], told: str):
     with pytest.raises(ValueError, match=told):
         render(**values)
+
+
+def test_what_is_left_empty_is_as_if_it_were_not_there(render: Render):
+    assert named(render(config=None, nodeGroups=None), "DaemonSet", "pin")
+    assert config_of(render(config=None), "pin").startswith("cgroupRoot")
 
 
 CLUSTER = {"exporter": {"enabled": True}, "extender": {"enabled": True}}
@@ -205,6 +215,28 @@ def test_the_kind_is_installed_with_those_who_need_it_and_left_out_where_others_
     assert has_kind(exporter={"enabled": True})
     assert has_kind(extender={"enabled": True})
     assert not has_kind(crd={"install": False}, **CLUSTER)
+
+
+def test_the_kind_outlives_the_release_for_it_holds_the_objects_of_others(render: Render):
+    kind = next(item for item in render(**CLUSTER) if item["kind"] == "CustomResourceDefinition")
+    assert kind["metadata"]["annotations"].pop("helm.sh/resource-policy") == "keep"
+    assert kind == yaml.safe_load((DEPLOY / "crd.yaml").read_text())
+
+
+def test_an_exporter_is_held_to_its_own_node(render: Render):
+    objects = render(exporter={"enabled": True})
+    policy = named(objects, "ValidatingAdmissionPolicy", "pin-export")["spec"]
+    account = named(objects, "ClusterRoleBinding", "pin-export")["subjects"][0]
+    assert (
+        f'"system:serviceaccount:{account["namespace"]}:{account["name"]}"'
+        in policy["matchConditions"][0]["expression"]
+    )
+    assert policy["matchConstraints"]["resourceRules"][0]["resources"] == ["noderesourcetopologies"]
+    assert policy["validations"][0]["expression"] == "variables.node == object.metadata.name"
+    binding = named(objects, "ValidatingAdmissionPolicyBinding", "pin-export")["spec"]
+    assert binding == {"policyName": "pin-export", "validationActions": ["Deny"]}
+    kinds = {item["kind"] for item in render(exporter={"enabled": True, "ownNodeOnly": False})}
+    assert not {kind for kind in kinds if kind.startswith("Validating")}
 
 
 def test_an_annotation_without_the_binding_it_is_written_at_is_refused(render: Render):

@@ -32,7 +32,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "nri-pin.config" -}}
 {{- $root := .root -}}
 {{- $fixed := dict "sysfsRoot" "/host" "cgroupRoot" "/host/sys/fs/cgroup" "logFormat" "json" -}}
-{{- $config := mergeOverwrite $fixed (deepCopy $root.Values.config) (deepCopy (.config | default dict)) -}}
+{{- $config := mergeOverwrite $fixed (deepCopy ($root.Values.config | default dict)) (deepCopy (.config | default dict)) -}}
 {{- $_ := set $config "neverRefuse" (append ($config.neverRefuse | default list) $root.Release.Namespace | uniq) -}}
 {{- if $root.Values.metrics.enabled -}}
 {{- $_ := set $config "metricsBindAddress" (printf ":%d" (int $root.Values.metrics.port)) -}}

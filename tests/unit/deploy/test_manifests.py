@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -13,6 +14,7 @@ from nri_plugin.app.config import load_text
 from nri_plugin.app.config_keys import KEYS
 from nri_plugin.app.metrics import Metrics
 from nri_plugin.app.metrics_state import StateGauges
+from nri_plugin.errors import ConfigError
 from nri_plugin.state import State
 from tests.builders import node
 
@@ -54,6 +56,21 @@ def test_the_single_file_and_the_chart_run_the_same_pod() -> None:
 
 def test_the_schema_knows_every_key_of_the_configuration_that_the_chart_does_not_choose() -> None:
     assert set(SCHEMA["definitions"]["config"]["properties"]) == set(KEYS) - CHOSEN_BY_THE_CHART
+
+
+def test_the_schema_takes_the_words_that_the_agent_takes() -> None:
+    found = {key: one for key, one in SCHEMA["definitions"]["config"]["properties"].items() if "enum" in one}
+    assert len(found) == 12
+    for key, one in found.items():
+        with pytest.raises(ConfigError) as refused:
+            load_text(f"{key}: nonsense", "values")
+        words = re.search(r"expected (.*), found", str(refused.value))
+        assert words is not None
+        assert set(re.split(r", | or ", words[1])) == set(one["enum"])
+
+
+def test_the_schema_says_of_every_key_what_it_holds() -> None:
+    assert all(SCHEMA["definitions"]["config"]["properties"].values())
 
 
 def test_the_version_is_the_packages() -> None:
