@@ -63,20 +63,26 @@ def same_error(ours: AdmissionError | None, recorded: str) -> bool:
     return True
 
 
-def options_of(given: Mapping[str, str]) -> Options:
+def options_of(given: Mapping[str, str] | None) -> Options:
     """The CPU Manager's options; a ConfigError where it refuses them."""
-    on = cpu_options_on(given, ALL_GATES)
+    on = cpu_options_on(given or {}, ALL_GATES)
     names = (name.replace("-", "_").replace("uncorecache", "uncore_cache") for name in on)
     return Options(**dict.fromkeys(names, True))  # type: ignore[arg-type]
 
 
 def check_start(case: Mapping[str, Any], tables: CPUTables) -> None:
     """What the CPU Manager looks at when it is made; a ConfigError where it refuses."""
-    if options_of(case["options"]).align_by_socket:
+    if options_of(case.get("options")).align_by_socket:
         check_align_by_socket(TopologyManagerPolicy(case["tm_policy"]))
         check_sockets(1, tables.nodes_per_socket)  # the counters as the reference was told them
-    listed = frozenset(map(int, CPUSet.parse(case["reserved_cpus"])))
-    check_reserved_cpus(listed, frozenset(map(int, CPUSet(tables.online))), case["num_reserved"])
+    listed, count = reserved_of(case)
+    check_reserved_cpus(frozenset(map(int, listed)), frozenset(map(int, CPUSet(tables.online))), count)
+
+
+def reserved_of(case: Mapping[str, Any]) -> tuple[CPUSet, int]:
+    """The reserved CPUs by number, if they are listed, and how many there are to be."""
+    listed = CPUSet.parse(case.get("reserved_cpus") or "")
+    return listed, case.get("num_reserved", len(listed))
 
 
 def same_refusal(ours: str, recorded: str) -> bool:
@@ -157,11 +163,8 @@ class CPUManager:
 
     @classmethod
     def of(cls, case: Mapping[str, Any], tables: CPUTables) -> "CPUManager":
-        options = options_of(case["options"])
-        reserved = CPUSet.parse(case["reserved_cpus"]) or take_cpus(
-            tables, CPUSet(tables.online), case["num_reserved"], options
-        )
-        return cls(tables, reserved, options)
+        options, (listed, count) = options_of(case.get("options")), reserved_of(case)
+        return cls(tables, listed or take_cpus(tables, CPUSet(tables.online), count, options), options)
 
     @property
     def default(self) -> CPUSet:

@@ -35,7 +35,7 @@ def distances_of(case: Case) -> Distances:
 
 def preferring(case: Case) -> Distances | None:
     """The distances, where the case prefers the closest nodes."""
-    if not topology_options_on(case.get("tm_options", {})).prefer_closest or not case.get("distances"):
+    if not topology_options_on(case.get("tm_options") or {}).prefer_closest or not case.get("distances"):
         return None
     return distances_of(case)
 
@@ -76,7 +76,7 @@ def _new_manager(case: Case) -> Judged:
     refusals = topology_manager_refusals(
         case["tm_policy"],
         case["tm_scope"],
-        case["tm_options"],
+        case.get("tm_options") or {},
         len(case["numa_nodes"]),
         distances_known=case["distances_known"],
         limit=KUBELET_LIMIT,

@@ -14,7 +14,7 @@ from nri_plugin.policy.kubelet_start import (
 )
 from nri_plugin.policy.tables import CPUTables
 from nri_plugin.state import MemoryBlock
-from tests.vectors.judges.managers import options_of
+from tests.vectors.judges.managers import options_of, reserved_of
 from tests.vectors.judges.memory import machine_of
 from tests.vectors.judges.packed import tables_of
 from tests.vectors.judges.verdict import Case, Document, Judged, compare
@@ -27,9 +27,9 @@ def judge_cpu(document: Document) -> Iterator[Judged]:
 
 
 def judge_cpu_case(case: Case, tables: CPUTables) -> Judged:
-    options, online = options_of(case["options"]), CPUSet(tables.online)
-    listed = CPUSet.parse(case["reserved_cpus"])
-    reserved = listed or take_cpus(tables, online, case["num_reserved"], options)
+    options, online = options_of(case.get("options")), CPUSet(tables.online)
+    listed, count = reserved_of(case)
+    reserved = listed or take_cpus(tables, online, count, options)
     assignments = {
         uid: {name: CPUSet.parse(text) for name, text in by_name.items()}
         for uid, by_name in case["state"]["assignments"].items()

@@ -43,7 +43,7 @@ def judge_cpu_case(case: Case, recorded: Mapping[str, Any]) -> Judged:
         return packed.judge_case(case, tables, malformed=False)
     if case["fn"] == "distributed":
         return distributed.judge_case(case, tables, malformed=False)
-    manager = CPUManager(tables, CPUSet.parse(case["reserved"]), options_of(case["options"] or {}))
+    manager = CPUManager(tables, CPUSet.parse(case["reserved"]), options_of(case.get("options")))
     manager.held = _sets(case["state_before"])
     taken = CPUSet(tables.online) - CPUSet.parse(case["state_before"]["default"])
     hidden = taken - _union(manager.held)
