@@ -178,7 +178,7 @@ class _Taker:
         A core with any free thread counts as one of the cores needed; where the need is odd one CPU
         too many is dropped, the highest.
         """
-        threads = self.tables.cpus_per_core or 1
+        threads = self.tables.cpus_per_core
         wanted_cores = -(-self.need // threads)
         cpus = 0
         for core in self.tables.cores_in_cache[cache]:

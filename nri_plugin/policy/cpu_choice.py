@@ -20,7 +20,7 @@ def take_cpus(tables: CPUTables, available: CPUSet, count: int, options: Options
         return take_best_fit(tables, available, count)
     if options.distribute_cpus_across_numa:
         group = tables.cpus_per_core if options.full_pcpus_only else 1
-        return take_distributed(tables, available, count, group=max(1, group))
+        return take_distributed(tables, available, count, group=group)
     return take_packed(
         tables,
         available,

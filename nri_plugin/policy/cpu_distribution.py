@@ -14,7 +14,6 @@ from itertools import combinations
 from math import floor, sqrt
 
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError
 from nri_plugin.policy.cpu_assignment import take_packed
 from nri_plugin.policy.hints import LISTED_NODES
 from nri_plugin.policy.tables import CPUTables
@@ -46,8 +45,6 @@ def take_distributed(
     if count <= 0 or count % group:
         return take_packed(tables, available, count, spread=spread)
     free = available.mask & tables.online
-    if free.bit_count() < count:
-        raise InsufficientCPUsError(count, len(available))
     plan = _plan(tables, free, count, group)
     if plan is None:
         return take_packed(tables, available, count, spread=spread)
@@ -120,7 +117,7 @@ def _candidates(
         if all(left[node] >= share for node in nodes):
             rest = left | {node: left[node] - share for node in nodes}
             remainder = (count - share * len(nodes)) // group
-            shares = tuple((node, share) for node in nodes if share)
+            shares = tuple((node, share) for node in nodes)
             yield from _with_remainder(_Candidate(_unevenness(rest), shares), nodes, rest, remainder, group)
 
 
@@ -134,17 +131,17 @@ def _with_remainder(
     able = [node for node in nodes if rest[node] >= group]
     ways = [
         _Candidate(_unevenness(rest | after), even.shares + extra)
-        for takers in _takers(able, rest, remainder)
+        for takers in _takers(able, rest)
         for after, extra in _round_robin(takers, rest, remainder, group)
     ]
     if ways:
         yield min(ways, key=lambda way: way.uneven)
 
 
-def _takers(able: list[int], rest: dict[int, int], remainder: int) -> Iterator[tuple[int, ...]]:
+def _takers(able: list[int], rest: dict[int, int]) -> Iterator[tuple[int, ...]]:
     """Sets of nodes that may share the remainder, the largest first."""
     if len(able) > LISTED_NODES:
-        yield tuple(sorted(able, key=lambda node: rest[node], reverse=True)[:remainder])
+        yield tuple(sorted(able, key=lambda node: rest[node], reverse=True))
         return
     for size in range(len(able), 0, -1):
         yield from combinations(able, size)

@@ -33,7 +33,7 @@ DEFAULTS = Options()
 
 def exclusive_count(cpu_milli: int, *, guaranteed: bool) -> int:
     """How many exclusive CPUs a request of `cpu_milli` earns; 0 means it runs in the shared pool."""
-    return cpu_milli // 1000 if guaranteed and cpu_milli > 0 and cpu_milli % 1000 == 0 else 0
+    return cpu_milli // 1000 if guaranteed and cpu_milli % 1000 == 0 else 0
 
 
 def cpu_wishes(
@@ -195,7 +195,7 @@ def _in_proportion(
     on_node = {node: near & CPUSet(tables.cpus_in(1 << node)) for node in weights}
     room = {node: len(cpus) for node, cpus in on_node.items()}
     cpus = CPUSet()
-    for node, share in proportional_shares(count, weights, room, unit=max(1, tables.cpus_per_core)).items():
+    for node, share in proportional_shares(count, weights, room, unit=tables.cpus_per_core).items():
         cpus |= take_cpus(tables, on_node[node], share, options)
     return cpus
 
@@ -215,7 +215,7 @@ def check_full_pcpus(
             have, so those reusable from init containers do not count, nor whether cores are whole.
     """
     threads = tables.cpus_per_core
-    if threads > 1 and count % threads and not allow_odd:
+    if count % threads and not allow_odd:
         raise SMTAlignmentError(
             f"requested {count} cpus is not a multiple of the {threads} cpus per core; "
             f"ask for {count - count % threads} or {count - count % threads + threads}"

@@ -4,6 +4,7 @@ import pytest
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError
+from nri_plugin.options import UncoreCacheRule
 from nri_plugin.policy.cpu_assignment import lowest_bits, take_packed
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.topology import Topology
@@ -63,6 +64,7 @@ def test_packed(topology, available, count, taken, rule):
         ("0-1,8-23", 4, "8-11", "a cache too full is passed over"),
         ("1-23", 2, "8-9", "a cache whose lowest core is half used is passed over"),
         ("2-23", 3, "2-4", "of an odd need the highest thread is dropped"),
+        ("2-7,9-23", 3, "2-4", "and that although a thread of a broken core is elsewhere"),
         ("0,8,16", 2, "0,8", "no cache fits: single CPUs"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " in value else "",
@@ -104,3 +106,28 @@ def test_cache_that_reaches_into_a_node_counts_there_only_while_it_has_a_free_cp
     """Cache 1 lies in both nodes, but all that is free of it lies in the second."""
     rows = [(cpu, cpu, 0, cpu // 6, cpu // 4) for cpu in range(12)]
     assert take(Topology.from_rows(rows), "0-2,6-7,8-9", 1, prefer_uncore_cache=True) == "0"
+
+
+NODES_OF_TWO_SOCKETS = Topology.from_rows([(cpu, cpu, cpu // 4, cpu // 8, cpu // 4) for cpu in range(16)])
+"""Two NUMA nodes 0-7 and 8-15, of two sockets each; each socket is a cache."""
+
+
+def test_where_nodes_come_first_their_caches_are_tried_node_by_node():
+    assert take(NODES_OF_TWO_SOCKETS, "0,4-7,8-9,12-13", 1, prefer_uncore_cache=True) == "8"
+
+
+def test_a_cache_below_the_average_is_taken_whole_also_for_exactly_the_average():
+    uneven = Topology.from_rows([(cpu, cpu, 0, 0, min(cpu // 2, 1)) for cpu in range(8)])
+    assert take(uneven, "0-7", 4, prefer_uncore_cache=True) == "0-3"
+
+
+def test_only_of_an_odd_need_is_a_thread_dropped():
+    wide = machine(caches=2, cores=2, threads=3)
+    assert take(wide, "2-5,6-11", 2, prefer_uncore_cache=True) == "2-3"
+
+
+def test_caches_go_by_number_as_soon_as_one_node_has_two():
+    rows = [(cpu, cpu, 0, cpu // 8, max(0, cpu // 4 - 1)) for cpu in range(16)]
+    by_number = {"prefer_uncore_cache": True, "cache_rule": UncoreCacheRule.KEP_4800}
+    assert take(Topology.from_rows(rows), "0-9,12-15", 2, **by_number) == "0-1"
+    assert take(Topology.from_rows(rows), "0-9,12-15", 2) == "8-9"

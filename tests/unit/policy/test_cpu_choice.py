@@ -102,3 +102,9 @@ def test_alignment_by_socket_takes_cpus_of_the_whole_socket():
     available = CPUSet.parse("1-7")
     assert str(allocate_cpus(FOUR_NODES, 2, available, NodeMask.of(0), options=by_socket)) == "2-3"
     assert str(allocate_cpus(FOUR_NODES, 2, available, NodeMask.of(0))) == "1-2"
+
+
+def test_a_rule_for_caches_is_nothing_without_the_option_for_caches():
+    caches = cpu_tables(machine(1, 1, caches=4, cores=8, threads=1))
+    rule = Options(uncore_cache_rule=UncoreCacheRule.KEP_4800)
+    assert in_turn(caches, (10, 8, 6), rule) == ["2-11", "12-19", "20-25"]

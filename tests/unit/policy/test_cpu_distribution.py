@@ -4,9 +4,11 @@ import pytest
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError
+from nri_plugin.policy import cpu_distribution
 from nri_plugin.policy.cpu_assignment import take_packed
 from nri_plugin.policy.cpu_distribution import take_distributed
 from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.topology import Topology
 from tests.unit.policy.shapes import machine
 
 FOUR = cpu_tables(machine(4, 1, cores=4, threads=1))
@@ -86,3 +88,44 @@ def test_more_nodes_than_groups_are_never_tried():
     taken = take_distributed(FIVE, CPUSet.parse(free), 8, group=2, spread=True)
     assert taken == take_packed(FIVE, CPUSet.parse(free), 8, spread=True)
     assert CPUSet.parse(halves) <= taken
+
+
+def test_a_count_that_is_no_number_of_groups_is_packed_in_the_same_sorting():
+    offered = CPUSet.parse("1-7")
+    assert take_distributed(SMT, offered, 3, group=2, spread=True) == CPUSet.parse("1-3")
+    assert take_distributed(SMT, offered, 3, group=2) == CPUSet.parse("1-3")
+    assert take_distributed(SMT, CPUSet.parse("1,3,4-7"), 3, group=2, spread=True) == CPUSet.parse("1,3-4")
+    assert take_distributed(SMT, CPUSet.parse("1,3,4-7"), 3, group=2) == CPUSet.parse("1,4-5")
+
+
+@pytest.mark.parametrize(("count", "group"), [(8, 1), (8, 2)])
+def test_as_many_nodes_are_used_as_nodes_of_average_size_take(count, group):
+    rows = [(cpu, cpu // 2 * 2, node, node, node) for cpu, node in enumerate([0] * 8 + [1] * 2 + [2] * 8)]
+    uneven = cpu_tables(Topology.from_rows(rows))
+    assert shares(uneven, "0-17", count, group=group) == [4, 0, 4]
+
+
+def test_of_equally_free_nodes_the_lowest_is_used_whatever_is_free_of_their_sockets():
+    rows = [(cpu, cpu, cpu // 4, cpu // 8, 0) for cpu in range(16)]
+    tables = cpu_tables(Topology.from_rows(rows))
+    assert take_distributed(tables, CPUSet.parse("0-1,4-5,8,12-14"), 1) == CPUSet.parse("0")
+
+
+def test_of_eight_nodes_every_way_to_share_a_remainder_is_tried():
+    """The roomiest node takes four, three others one: that leaves the rest most even."""
+    eight = cpu_tables(machine(8, 1, cores=16, threads=1))
+    free = "0-7,16-23,32-39,48-55,64-71,80-87,96-103,112-123"
+    assert shares(eight, free, 63) == [8, 8, 8, 7, 7, 7, 7, 11]
+
+
+def test_of_more_nodes_a_remainder_goes_to_the_roomiest_one_each():
+    nine = cpu_tables(machine(9, 1, cores=16, threads=1))
+    free = ",".join(f"{16 * node}-{16 * node + 8}" for node in range(8)) + ",128-139"
+    assert shares(nine, free, 80) == [9, 9, 9, 9, 9, 9, 9, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("left", "uneven"), [((1, 2, 2), 0.471), ((4, 4), 0), ((0, 1, 1, 1), 0.433), ((3, 8, 20), 7.134)]
+)
+def test_unevenness_is_rounded_like_the_kubelets(left, uneven):
+    assert cpu_distribution._unevenness(dict(enumerate(left))) == uneven

@@ -5,7 +5,7 @@ import pytest
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import FullPCPUsRule, Options
+from nri_plugin.options import FullPCPUsRule, Options, UncoreCacheFit
 from nri_plugin.policy.cpu_policy import (
     allocate_cpus,
     check_full_pcpus,
@@ -13,6 +13,7 @@ from nri_plugin.policy.cpu_policy import (
     exclusive_count,
     reusable_after,
 )
+from nri_plugin.policy.hints import Wish
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.topology import Topology
 from tests.unit.policy.shapes import machine
@@ -33,7 +34,15 @@ def hints(*args, **options):
 
 @pytest.mark.parametrize(
     ("milli", "guaranteed", "count"),
-    [(2000, True, 2), (2000, False, 0), (1500, True, 0), (0, True, 0), (1000, True, 1), (999, True, 0)],
+    [
+        (2000, True, 2),
+        (2000, False, 0),
+        (1500, True, 0),
+        (0, True, 0),
+        (1000, True, 1),
+        (999, True, 0),
+        (999_000, True, 999),
+    ],
 )
 def test_exclusive_cpus_are_for_whole_guaranteed_requests(milli, guaranteed, count):
     assert exclusive_count(milli, guaranteed=guaranteed) == count
@@ -62,7 +71,8 @@ def test_hints_cover_the_cpus_reusable_from_init_containers():
 
 def test_a_container_that_has_its_cpus_is_hinted_at_them_alone():
     assert hints(TWO, 2, ALL, held=cpus("8-9")) == [(2, True), (3, False)]
-    assert hints(TWO, 4, ALL, held=cpus("8-9")) == []
+    (wish,) = cpu_wishes(TWO, 4, ALL, held=cpus("8-9"))
+    assert wish == Wish("cpu", (), why="cpu: 4 wanted, but the container already holds 2 (8-9)")
 
 
 def test_beyond_eight_nodes_hints_are_not_listed():
@@ -73,12 +83,34 @@ def test_beyond_eight_nodes_hints_are_not_listed():
     assert wish.family.preferred_size == 3
     assert [mask in wish.family for mask in (0b111, 0b100011)] == [False, True]
     (none,) = cpu_wishes(cpu_tables(Topology.from_rows(rows)), 13, CPUSet((1 << 12) - 1))
-    assert (none.hints, none.family) == ((), None)
+    where = ", ".join(f"{node}: 1 of 1" for node in range(8))
+    why = f"cpu: 13 wanted, 12 available (by NUMA node {where}, and 4 more)"
+    assert none == Wish("cpu", (), why=why)
+    assert (wish.resource, wish.why[:26]) == ("cpu", "cpu: 3 wanted, 12 availabl")
+
+
+def test_beyond_eight_nodes_sockets_are_told_where_they_count():
+    tables = cpu_tables(machine(5, 2, cores=2, threads=1))
+    (wish,) = cpu_wishes(tables, 5, CPUSet(tables.online))
+    assert (wish.family.sockets, wish.family.fewest_sockets) == ((), 0)
+    (wish,) = cpu_wishes(tables, 5, CPUSet(tables.online), align_by_socket=True)
+    assert wish.family.sockets == (0b11, 0b1100, 0b110000, 0b11000000, 0b1100000000)
+    assert wish.family.fewest_sockets == 2
+
+
+def test_sockets_do_not_count_unless_they_are_asked_for():
+    tables = cpu_tables(machine(2, 2, cores=2, threads=1))
+    (wish,) = cpu_wishes(tables, 2, CPUSet(tables.online))
+    assert wish.preferred == {1, 2, 4, 8}
+    (wish,) = cpu_wishes(tables, 2, CPUSet(tables.online), align_by_socket=True)
+    assert wish.preferred == {1, 2, 4, 8, 0b11, 0b1100}
 
 
 def test_the_numbers_say_what_is_free_where():
     (wish,) = cpu_wishes(TWO, 12, cpus("0-3,8-15"))
     assert wish.why == "cpu: 12 wanted, 12 available (by NUMA node 0: 4 of 8, 1: 8 of 8)"
+    (wish,) = cpu_wishes(TWO, 4, cpus("0-3"))
+    assert wish.why == "cpu: 4 wanted, 4 available (by NUMA node 0: 4 of 8, 1: 0 of 8)"
 
 
 def test_cpus_come_from_the_hinted_nodes():
@@ -104,11 +136,14 @@ def test_what_is_held_is_kept():
 
 def test_zero_is_the_shared_pool():
     assert allocate_cpus(TWO, 0, ALL, None) == CPUSet()
+    assert allocate_cpus(TWO, 0, ALL, None, held=cpus("3-4")) == CPUSet()
+    assert allocate_cpus(TWO, -1, ALL, None) == CPUSet()
 
 
 def test_a_shortage_names_what_was_still_wanted_and_what_was_found():
-    with pytest.raises(InsufficientCPUsError, match=r"requested=4, available=3"):
+    with pytest.raises(InsufficientCPUsError) as refusal:
         allocate_cpus(TWO, 4, cpus("0-2"), None)
+    assert str(refusal.value) == str(InsufficientCPUsError(4, 3))
     text = r"requested=3, available=1; 5 wanted in all, 2 found on NUMA nodes 1"
     with pytest.raises(InsufficientCPUsError, match=text):
         allocate_cpus(TWO, 5, cpus("0,8-9"), NodeMask(0b10))
@@ -129,7 +164,12 @@ def test_the_cache_option_reaches_the_choice():
     ("count", "available", "reserved", "text"),
     [
         (7, "0-15", "", "7 cpus is not a multiple of the 2 cpus per core; ask for 6 or 8"),
-        (6, "1,3-7", "2", r"requested 6 cpus, but only 5 are available outside cores.*2 cpus per core"),
+        (
+            6,
+            "1,3-7",
+            "2",
+            "^SMTAlignmentError: requested 6 cpus, but only 5 are available outside cores.*2 cpus per core",
+        ),
         (2, "1", "0", "requested 2 cpus, but only 0 are available"),
     ],
 )
@@ -173,3 +213,44 @@ def test_full_pcpus_only_is_satisfied_without_smt():
 def test_plain_init_containers_leave_their_cpus_and_others_keep_them():
     assert reusable_after(cpus("0-1"), cpus("1-3"), init=True) == cpus("0-3")
     assert reusable_after(cpus("0-3"), cpus("1-5"), init=False) == cpus("0")
+
+
+STRICT = Options(uncore_cache_fit=UncoreCacheFit.BEST, strict_uncore_cache=True)
+
+
+def test_a_strict_cache_is_one_of_the_hinted_nodes_if_these_have_just_enough():
+    assert allocate_cpus(TWO, 2, cpus("0-1,8-9"), NodeMask(0b10), options=STRICT) == cpus("8-9")
+    assert allocate_cpus(TWO, 3, cpus("0-2,8-9"), NodeMask(0b10), options=STRICT) == cpus("0-2")
+
+
+THREADS = cpu_tables(machine(3, 1, cores=8, threads=1))
+"""Nodes 0-7, 8-15, 16-23."""
+
+
+@pytest.mark.parametrize(
+    ("tables", "count", "affinity", "weights", "taken", "rule"),
+    [
+        (TWO, 6, 0b11, {0: 1, 1: 2}, "0-1,8-11", "whole cores in proportion"),
+        (TWO, 4, 0b11, {0: 1, 1: 2}, "0-1,8-9", "not one CPU more"),
+        (THREADS, 6, 0b11, {0: 1, 1: 1}, "0-2,8-10", "single CPUs where these are whole cores"),
+        (THREADS, 6, 0b11, {0: 1, 1: 1, 2: 1}, "0-2,8-10", "nodes outside the hint have no share"),
+        (THREADS, 6, 0b11, {1: 1, 2: 1}, "0-5", "one node alone has no proportion"),
+    ],
+)
+def test_cpus_in_proportion_to_devices(tables, count, affinity, weights, taken, rule):
+    available = CPUSet(tables.online)
+    given = allocate_cpus(tables, count, available, NodeMask(affinity), weight_by_node=weights)
+    assert given == cpus(taken), rule
+
+
+def test_what_a_whole_machine_cannot_hold_is_preferred_nowhere():
+    assert hints(TWO, 17, ALL) == []
+    eight = cpu_tables(machine(8, 1, cores=1, threads=1))
+    assert len(hints(eight, 8, CPUSet(eight.online))) == 1
+    nine = cpu_tables(machine(9, 1, cores=1, threads=1))
+    (wish,) = cpu_wishes(nine, 9, CPUSet(nine.online))
+    assert wish.family is not None
+
+
+def test_an_odd_number_may_be_allowed():
+    check_full_pcpus(TWO, 7, ALL, CPUSet(), allow_odd=True)
