@@ -99,6 +99,8 @@ def drifts(node: Node, state: State, observed: Iterable[Observed]) -> tuple[Drif
     floor = {write.target: write.cpus for write in slices}
     found = []
     for one in observed:
+        if one.cpus == one.effective == _asked_for(state, one.target):
+            continue
         desired = _desired(node, state, one.target, floor)
         if desired and (one.cpus != desired or one.effective != desired):
             found.append(Drift(one, desired, _cause(node, state, one, desired)))
@@ -132,6 +134,13 @@ def _desired(node: Node, state: State, target: Target, floor: dict[CgroupRef, CP
     if record is None or record.phase is not Phase.RUNNING:
         return CPUSet()
     return next((write.cpus for write in own_write(node, state, record)), CPUSet())
+
+
+def _asked_for(state: State, target: Target) -> CPUSet | None:
+    """The CPUs the runtime is about to write for a resize: its own write is no drift while it has not said so."""
+    record = state.containers.get(target.container_id)
+    held = state.allocation_of(record) if record else None
+    return held.resize.after.cpus if held and held.resize else None
 
 
 def _cause(node: Node, state: State, observed: Observed, desired: CPUSet) -> Cause:

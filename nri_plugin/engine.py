@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from nri_plugin.annotations import annotated
+from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision, EffectiveCheck
 from nri_plugin.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, put_right
 from nri_plugin.errors import AdmissionError, InsufficientCPUsError
@@ -19,9 +20,10 @@ from nri_plugin.facts import InformedCreate
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
 from nri_plugin.options import Node
-from nri_plugin.placement import place, refuse_resize
+from nri_plugin.placement import place
 from nri_plugin.pool import floor_writes, own_write, pending_updates, pins, pool_writes
-from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.resizing import confirmed, refuse_pod_growth, resized
+from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, State
 from nri_plugin.synchronize import adopt, synchronize
 from nri_plugin.workload import (
     cgroup_ref,
@@ -155,13 +157,15 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
     state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
     if not pins(node, state):
         return Decision(state, nri.UpdateContainerResponse(), steps=steps)
-    allocation = state.allocation_of(record)
     try:
-        refuse_resize(allocation or Allocation(), cpu_milli(event.resources, QOSClass.GUARANTEED) or 0)
+        state = resized(node, state, record, event.container, event.resources)
     except AdmissionError as error:
         return Decision(before, refusal=error, steps=("refused", "resize"))
-    own = _reasserted(node, state, record, allocation, event)
-    stored = state.desired_cpus(node, record) if own else stored_cpus(event.container.resources)
+    allocation = state.allocation_of(record)
+    resize = allocation.resize if allocation else None
+    desired = resize.after.cpus if resize and resize.after.cpus else state.desired_cpus(node, record)
+    own = _reasserted(desired, allocation, event)
+    stored = desired if own and resize is None else stored_cpus(event.container.resources)
     record = replace(record, stored_cpus=stored)
     state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
     own_updates = (ContainerUpdate(record.id, own),) if own else ()
@@ -170,8 +174,33 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
         state,
         nri.UpdateContainerResponse((*own_updates, *updates)),
         writes=(*pool_writes(node, before, state), *(own_write(node, state, record) if running else ())),
-        steps=(*steps, "reasserted" if own else "agrees"),
+        steps=(*steps, *(("resize",) if resize else ()), "reasserted" if own else "agrees"),
     )
+
+
+def _post_update(node: Node, before: State, event: nri.PostUpdateContainer) -> Decision:
+    """The runtime has done it: from now on a resize is a fact, and what it gave back is in the shared pool."""
+    record = before.containers.get(event.container.id)
+    held = before.allocation_of(record) if record else None
+    if record is None or held is None or held.resize is None:
+        return Decision(before, steps=("nothing-asked",))
+    after = confirmed(before, record).with_container(replace(record, stored_cpus=held.resize.after.cpus))
+    return Decision(after, writes=pool_writes(node, before, after), steps=("resized",))
+
+
+def _update_pod(node: Node, state: State, event: nri.UpdatePodSandbox) -> Decision:
+    """The pod's new total comes before that of its containers: what cannot be is refused before any of it is done."""
+    pod = state.pods.get(_uid(state, event.pod))
+    if pod is None or event.resources is None:
+        return Decision(state, steps=("unknown",))
+    total = cpu_milli(event.resources, pod.qos)
+    try:
+        refuse_pod_growth(node, state, pod, total)
+    except AdmissionError as error:
+        return Decision(state, refusal=error, steps=("refused", "resize"))
+    memory = event.resources.memory_limit_bytes or pod.memory_bytes
+    after = state.with_pod(replace(pod, cpu_milli=total or pod.cpu_milli, memory_bytes=memory))
+    return Decision(after, steps=("pod-total",))
 
 
 def _stop(node: Node, state: State, event: nri.StopContainer) -> Decision:
@@ -295,14 +324,9 @@ def _if_any(resources: Resources) -> Resources | None:
 
 
 def _reasserted(
-    node: Node,
-    state: State,
-    record: ContainerRecord,
-    allocation: Allocation | None,
-    event: nri.UpdateContainer,
+    desired: CPUSet, allocation: Allocation | None, event: nri.UpdateContainer
 ) -> Resources | None:
     """Our cpus, and our mems where the request brings others; None when nothing needs saying."""
-    desired = state.desired_cpus(node, record)
     coming = stored_cpus(event.resources) or stored_cpus(event.container.resources)
     mems = allocation.mems if allocation else None
     foreign_mems = bool(mems and event.resources.mems and stored_mems(event.resources) != mems)
@@ -322,6 +346,8 @@ _HANDLERS: dict[type, Handler] = {
     nri.StartContainer: _start,
     nri.PostStartContainer: _post_start,
     nri.UpdateContainer: _update,
+    nri.PostUpdateContainer: _post_update,
+    nri.UpdatePodSandbox: _update_pod,
     nri.StopContainer: _stop,
     nri.RemoveContainer: _remove,
     CpusetsObserved: put_right,

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from nri_plugin.annotations import annotated
 from nri_plugin.cpuset import NO_CPUS, CPUSet
-from nri_plugin.errors import AdmissionError, InsufficientCPUsError, NotYetSupportedError
+from nri_plugin.errors import AdmissionError, InsufficientCPUsError
 from nri_plugin.hint_providers import Question, ask, memory_request, memory_state_of, tables_of
 from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.options import CPUManagerPolicy, Node, Options, SMTOddCounts, TopologyManagerScope
@@ -70,9 +70,12 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     Raises:
         AdmissionError: policy refuses it; the state given stays valid.
     """
-    count = _exclusive_count(node, request)
+    count = exclusive_count(node, request)
     memory = memory_request(node, request)
     held = state.allocations.get(request.key)
+    if held is not None and held.resize is not None:  # it ended in the middle of it
+        held = held.settled(is_done=request.cpu_milli == held.resize.after.cpu_milli)
+        state = state.with_allocation(request.key, held)
     if held is not None and held.cpu_milli == request.cpu_milli and len(held.cpus) == count:
         return _kept(node, state, pod, request, held)
     state = state.without_allocation(request.key)
@@ -90,7 +93,7 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     )
     state, hint, steps = _admitted(question)
     cpus = _take_cpus(question, hint)
-    _leave_a_pool(node, state, cpus)
+    leave_a_pool(node, state, cpus)
     blocks, mems = _take_memory(question, hint)
     allocation = Allocation(
         cpus=cpus,
@@ -140,7 +143,12 @@ def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: Container
     return Placement(state, None, (*steps, "shared"))
 
 
-def _exclusive_count(node: Node, request: ContainerRequest) -> int:
+def exclusive_count(node: Node, request: ContainerRequest) -> int:
+    """How many CPUs the container gets to itself; 0 = it runs in the shared pool.
+
+    Raises:
+        AdmissionError: the runtime cannot tell how many it asks for, or its rule refuses that number.
+    """
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return 0
     if request.cpu_milli is None:
@@ -245,7 +253,7 @@ def _take_cpus(question: Question, hint: MergedHint) -> CPUSet:
     )
 
 
-def _leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:
+def leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:
     """Refuse to hand out the last CPUs of the shared pool.
 
     Reserved CPUs keep it from coming to this, unless they were chosen anew while containers hold some.
@@ -268,18 +276,6 @@ def _take_memory(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBloc
     return grant.blocks, grant.nodes
 
 
-def refuse_resize(held: Allocation, cpu_milli: int) -> None:
-    """Refuse a changed CPU request of a container with exclusive CPUs.
-
-    Raises:
-        NotYetSupportedError: the request changed.
-    """
-    if held.cpus and cpu_milli and cpu_milli != held.cpu_milli:
-        raise NotYetSupportedError(
-            f"in-place resize of exclusive CPUs (from {held.cpu_milli}m to {cpu_milli}m; it keeps {held.cpus})"
-        )
-
-
 def adopted(
     node: Node, state: State, request: ContainerRequest, cpus: CPUSet, mems: NodeMask
 ) -> State | None:
@@ -291,7 +287,7 @@ def adopted(
     if request.key in state.allocations:
         return state
     try:
-        count = _exclusive_count(node, request)
+        count = exclusive_count(node, request)
     except AdmissionError:
         return None
     memory = memory_request(node, request) if mems <= node.topology.nodes_with_memory else {}

@@ -62,6 +62,24 @@ class MemoryBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """What a container holds before or after a resize; as in `Allocation`."""
+
+    cpus: CPUSet
+    grown: tuple[CPUSet, ...] = ()
+    cpu_milli: int = 0
+    memory: tuple[MemoryBlock, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """A change under way."""
+
+    before: Size
+    after: Size
+
+
+@dataclass(frozen=True, slots=True)
 class Allocation:
     """What one container of one pod was promised; ends with the pod.
 
@@ -72,6 +90,8 @@ class Allocation:
         cpu_milli: the CPU request it was made for.
         affinity: merged NUMA hint, empty for "any".
         preferred: whether that hint was preferred.
+        grown: those of `cpus` that came with a resize, in their order; the others it was promised at its start.
+        resize: a change the runtime was asked to make and has not confirmed. Until then `cpus` holds both sizes.
     """
 
     cpus: CPUSet = NO_CPUS
@@ -80,6 +100,22 @@ class Allocation:
     cpu_milli: int = 0
     affinity: NodeMask = NO_NODES
     preferred: bool = True
+    grown: tuple[CPUSet, ...] = ()
+    resize: Resize | None = None
+
+    def settled(self, *, is_done: bool) -> "Allocation":
+        """With one of the two sizes of a resize under way: the later one when it was done."""
+        if self.resize is None:
+            return self
+        size = self.resize.after if is_done else self.resize.before
+        return replace(
+            self, cpus=size.cpus, grown=size.grown, cpu_milli=size.cpu_milli, memory=size.memory, resize=None
+        )
+
+    @property
+    def in_force(self) -> CPUSet:
+        """The CPUs its cgroup should hold: until a resize is confirmed those before it."""
+        return self.resize.before.cpus if self.resize else self.cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +242,7 @@ class State:
         anything; while none of them is, the shared pool. The promise itself stays whole.
         """
         allocation = self.allocations.get(container.key)
-        own = allocation.cpus & node.topology.online if allocation else NO_CPUS
+        own = allocation.in_force & node.topology.online if allocation else NO_CPUS
         return own or self.shared_pool(node)
 
     def containers_of(self, pod_uid: str) -> list[ContainerRecord]:

@@ -41,7 +41,7 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     uid_by_sandbox |= {pod.id: pod_uid(pod) for pod in event.pods}
     listed = {c.id: c for c in event.containers if uid_by_sandbox.get(c.pod_id) in pods}
     records = {c.id: _record(state, pods[uid_by_sandbox[c.pod_id]], c) for c in listed.values()}
-    after = State(pods, records, _kept(state, records, event.pods))
+    after = State(pods, records, _settled(records, _kept(state, records, event.pods)))
     steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
     unseen = [(records[c.id], c) for c in listed.values() if c.id not in state.containers]
     after, adopted_steps = _adopt_all(node, after, unseen)
@@ -114,6 +114,17 @@ def _kept(
     alive = {record.pod_uid for record in records.values() if record.phase is not Phase.STOPPED}
     alive |= {pod_uid(pod) for pod in listed if pod.pid}
     return {key: value for key, value in state.allocations.items() if key.partition("/")[0] in alive}
+
+
+def _settled(
+    records: Mapping[str, ContainerRecord], allocations: Mapping[str, Allocation]
+) -> Mapping[str, Allocation]:
+    """Resizes of whose end nothing was heard: what the runtime has stored tells whether they were done."""
+    stored = {record.key: record.stored_cpus for record in records.values()}
+    return {
+        key: one.settled(is_done=one.resize is not None and stored.get(key) == one.resize.after.cpus)
+        for key, one in allocations.items()
+    }
 
 
 def _adopt_all(

@@ -12,7 +12,7 @@
 The checksum covers every byte before its own line, so that no bit of the document is unwatched. Sets are
 written as kernel lists. Reading is strict: an unknown field, a missing one or a wrong type is an error.
 
-Version 2 added the `facts` of pods, which version 1 does not have; both are read, and 2 is written. Where a later
+Version 2 added the `facts` of pods and what resizes leave behind, which version 1 does not have; both are read, and 2 is written. Where a later
 one changes rows, the older rows are turned into today's here; a version this program does not know is an error
 that names both.
 """

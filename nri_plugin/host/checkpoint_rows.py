@@ -3,6 +3,7 @@
 The rows are the file format: a change here is a new version of it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,7 +15,17 @@ from nri_plugin.host.checkpoint_facts import PodFactsRow, pod_facts_from, pod_fa
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import Node, Options
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, MemoryBlock, Phase, PodRecord, QOSClass
+from nri_plugin.state import (
+    Allocation,
+    CgroupRef,
+    ContainerRecord,
+    MemoryBlock,
+    Phase,
+    PodRecord,
+    QOSClass,
+    Resize,
+    Size,
+)
 from nri_plugin.topology import NUMANode, Topology
 
 
@@ -66,6 +77,22 @@ class MemoryRow(Row, frozen=True):
     size_bytes: int
 
 
+class SizeRow(Row, frozen=True):
+    """A `Size`."""
+
+    cpus: str = ""
+    grown: tuple[str, ...] = ()
+    cpu_milli: int = 0
+    memory: tuple[MemoryRow, ...] = ()
+
+
+class ResizeRow(Row, frozen=True):
+    """A `Resize`."""
+
+    before: SizeRow
+    after: SizeRow
+
+
 class AllocationRow(Row, frozen=True):
     """An `Allocation` and the key it is kept under."""
 
@@ -76,6 +103,8 @@ class AllocationRow(Row, frozen=True):
     cpu_milli: int = 0
     affinity: str = ""
     preferred: bool = True
+    grown: tuple[str, ...] = ()
+    resize: ResizeRow | None = None
 
 
 class NodeRow(Row, frozen=True):
@@ -267,13 +296,29 @@ def allocation_row(key: str, allocation: Allocation) -> AllocationRow:
         key=key,
         cpus=_text(allocation.cpus.mask),
         mems=_text(allocation.mems.mask),
-        memory=tuple(
-            MemoryRow(nodes=_text(block.nodes.mask), resource=block.resource, size_bytes=block.size_bytes)
-            for block in allocation.memory
-        ),
+        memory=_memory_rows(allocation.memory),
         cpu_milli=allocation.cpu_milli,
         affinity=_text(allocation.affinity.mask),
         preferred=allocation.preferred,
+        grown=_texts(allocation.grown),
+        resize=None
+        if allocation.resize is None
+        else ResizeRow(_size_row(allocation.resize.before), _size_row(allocation.resize.after)),
+    )
+
+
+def _size_row(size: Size) -> SizeRow:
+    return SizeRow(_text(size.cpus.mask), _texts(size.grown), size.cpu_milli, _memory_rows(size.memory))
+
+
+def _texts(sets: Iterable[CPUSet]) -> tuple[str, ...]:
+    return tuple(_text(one.mask) for one in sets)
+
+
+def _memory_rows(blocks: Iterable[MemoryBlock]) -> tuple[MemoryRow, ...]:
+    return tuple(
+        MemoryRow(nodes=_text(block.nodes.mask), resource=block.resource, size_bytes=block.size_bytes)
+        for block in blocks
     )
 
 
@@ -283,12 +328,23 @@ def allocation_from(row: AllocationRow) -> tuple[str, Allocation]:
     Raises:
         ValueError: a set is no kernel list.
     """
-    memory = tuple(MemoryBlock(_nodes(block.nodes), block.resource, block.size_bytes) for block in row.memory)
     return row.key, Allocation(
         cpus=_cpus(row.cpus),
         mems=_nodes(row.mems),
-        memory=memory,
+        memory=_blocks(row.memory),
         cpu_milli=row.cpu_milli,
         affinity=_nodes(row.affinity),
         preferred=row.preferred,
+        grown=tuple(map(_cpus, row.grown)),
+        resize=None
+        if row.resize is None
+        else Resize(_size_from(row.resize.before), _size_from(row.resize.after)),
     )
+
+
+def _size_from(row: SizeRow) -> Size:
+    return Size(_cpus(row.cpus), tuple(map(_cpus, row.grown)), row.cpu_milli, _blocks(row.memory))
+
+
+def _blocks(rows: Iterable[MemoryRow]) -> tuple[MemoryBlock, ...]:
+    return tuple(MemoryBlock(_nodes(row.nodes), row.resource, row.size_bytes) for row in rows)

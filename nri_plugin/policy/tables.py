@@ -68,6 +68,14 @@ class CPUTables:
                 mask |= core
         return mask
 
+    def caches_of(self, cpus: int) -> int:
+        """All CPUs of all uncore caches that have a CPU in `cpus`."""
+        mask = 0
+        for cache in self.cores_in_cache:
+            if cache & cpus:
+                mask |= cache
+        return mask
+
     def cpus_in(self, nodes: int) -> int:
         """CPUs of the NUMA nodes in the mask `nodes`."""
         mask = 0

@@ -33,6 +33,7 @@ class Fault(StrEnum):
     SAME_NAME = "name used twice after a runtime crash"
     FAILED_CREATION = "creation failed after our reply"
     FAILED_UNTOLD = "creation failed after our reply, no event"
+    FAILED_RESIZE = "resize failed after our reply, no event"
     LOST_CHECKPOINT = "checkpoint removed"
     DAMAGED_CHECKPOINT = "checkpoint damaged: bit flipped or cut short"
 

@@ -19,6 +19,7 @@ class Judge:
         promised: exclusive CPUs by container id, of containers that run on them.
         broken: how often what was broken.
         stories: a line for each, the first few.
+        resized: ids of containers whose size the kubelet asked to change since the last look: these may.
         overlapped: ids of containers born unseen that ran on exclusive CPUs of others until Synchronize.
     """
 
@@ -29,11 +30,17 @@ class Judge:
     broken: Counter[str] = field(default_factory=Counter)
     stories: list[str] = field(default_factory=list)
     overlapped: set[str] = field(default_factory=set)
+    resized: set[str] = field(default_factory=set)
 
     def look(self, state: State | None, story: str) -> None:
         """Compare; `state` is the agent's, None while there is none."""
         running = self._running()
-        self.promised = {key: cpus for key, cpus in self.promised.items() if key in running}
+        self.promised = {
+            key: cpus
+            for key, cpus in self.promised.items()
+            if key in running and not (key in self.resized and self._is_resized(cpus, running[key]))
+        }
+        self.resized.clear()
         for key, cpus in self.promised.items():
             if running[key] != cpus:
                 self._say("moved", f"{key} from {cpus} to {running[key]} after {story}")
@@ -49,8 +56,12 @@ class Judge:
         for key, record in state.containers.items():
             allocation = state.allocation_of(record)
             if key in running and allocation is not None and allocation.cpus:
-                self._look_at(key, allocation.cpus, running, story)
+                self._look_at(key, allocation.in_force, running, story)
         self._look_for_leaks(state, story)
+
+    def _is_resized(self, before: CPUSet, now: CPUSet) -> bool:
+        """Grown or shrunk, not shuffled."""
+        return before <= now or now <= before
 
     def _look_at(self, key: str, cpus: CPUSet, running: dict[str, CPUSet], story: str) -> None:
         if running[key] != cpus:

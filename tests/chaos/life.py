@@ -40,6 +40,7 @@ BETWEEN = (
     Fault.SAME_NAME,
     Fault.FAILED_CREATION,
     Fault.FAILED_UNTOLD,
+    Fault.FAILED_RESIZE,
     Fault.LOST_CHECKPOINT,
     Fault.DAMAGED_CHECKPOINT,
 )
@@ -71,6 +72,12 @@ class UnluckyRuntime(Runtime):
     """A runtime whose next creation fails after the plugin's answer, when it is told so."""
 
     fails: Fault | None = None
+    fails_update = False
+
+    def _apply(self, record, change):  # type: ignore[no-untyped-def]
+        if self.fails_update:
+            raise CreationFailedError("the runtime cannot write a cgroup")
+        super()._apply(record, change)
 
     def _with_adjustment(self, sandbox, message):  # type: ignore[no-untyped-def]
         message = super()._with_adjustment(sandbox, message)
@@ -114,6 +121,7 @@ class Life:
         self.disk = Disk(self.faults, self.random)
         self.judge = Judge(self.node, self.tree, self.runtime)
         self.serial = 0
+        self.sizes: dict[str, int] = {}
         self.agent: Agent | None = None
         self.cause = Fault.AGENT_RESTART
         self.story = ""
@@ -237,15 +245,15 @@ class Life:
         self._create_again(record)
 
     def resize(self) -> None:
+        """More or fewer CPUs of any container that runs; half of them have exclusive ones."""
         record = self._any_record()
-        if (
-            record is None
-            or record.message.state is ContainerState.STOPPED
-            or self._spec_of(record).cpu_limit_milli
-        ):
+        if record is None or record.message.state is not ContainerState.RUNNING:
             return
-        shares = shares_from_milli(self.random.choice([100, 700]))
-        self.runtime.update(record.key, Resources(cpu_shares=shares))
+        is_shared = self._spec_of(record).cpu_limit_milli < 1000
+        milli = self.random.choice([100, 700] if is_shared else [1000, 2000, 3000, 4000, 6000, 8000])
+        self.judge.resized |= {each.message.id for each in self.runtime.records() if each.key == record.key}
+        self.runtime.update(record.key, Resources(cpu_shares=shares_from_milli(milli)))
+        self.sizes[record.key] = milli
 
     def end_container(self) -> None:
         record = self._any_record()
@@ -261,7 +269,10 @@ class Life:
         self.runtime.start(record.key)
 
     def _spec_of(self, record: Record) -> ContainerSpec:
-        return next(each for each in record.sandbox.spec.containers if each.name == record.message.name)
+        """What a kubelet would make the container with now, after all resizes."""
+        spec = next(each for each in record.sandbox.spec.containers if each.name == record.message.name)
+        milli = self.sizes.get(record.key, spec.cpu_request_milli)
+        return replace(spec, cpu_request_milli=milli, cpu_limit_milli=milli if spec.cpu_limit_milli else 0)
 
     def _any_record(self) -> Record | None:
         records = self.runtime.records()
@@ -282,6 +293,12 @@ class Life:
         if fault in (Fault.LOST_CHECKPOINT, Fault.DAMAGED_CHECKPOINT) and not self._runtime_knows_all():
             return  # a promise that is in the checkpoint alone is lost with it, and nobody could help it
         self.faults.struck(fault)
+        if fault is Fault.FAILED_RESIZE:
+            self.runtime.fails_update = True
+            with suppress(RefusedError, CgroupWriteError):
+                self.resize()
+            self.runtime.fails_update = False
+            return
         if fault is Fault.SAME_NAME:
             self.same_name()
             return
@@ -342,8 +359,13 @@ class Life:
         self.runtime.cgroups.leave(sandbox.pause)
         self.runtime.run_pod(sandbox.spec, sandbox.message.uid)
         for spec in sandbox.spec.containers:
-            self.runtime.create(sandbox.spec.key, spec)
-            self.runtime.start(f"{sandbox.spec.key}/{spec.name}")
+            key = f"{sandbox.spec.key}/{spec.name}"
+            milli = self.sizes.get(key, spec.cpu_request_milli)
+            limit = milli if spec.cpu_limit_milli else 0
+            self.runtime.create(
+                sandbox.spec.key, replace(spec, cpu_request_milli=milli, cpu_limit_milli=limit)
+            )
+            self.runtime.start(key)
 
     def come_back(self, cause: Fault, *, unlisted: bool = False) -> None:
         """A new process, a new Synchronize; what fails on the way fails once."""
@@ -415,14 +437,19 @@ class Life:
             del inode.data[where:]
 
     def _runtime_knows_all(self) -> bool:
-        """Whether the runtime could tell each promise: else a lost checkpoint is a lost promise, and nobody's fault."""
+        """Whether the runtime could tell each promise, by cpuset and request: else a lost checkpoint is a lost promise.
+
+        CRI-O forgets at its own restart what it was told by updates.
+        """
         agent = self.agent
         if agent is None:
             return False
         state = agent.handler.state
-        stored = {record.message.id: record.message.resources.cpus for record in self.runtime.records()}
+        stored = {record.message.id: record.message.resources for record in self.runtime.records()}
         return all(
-            stored.get(key) == str(allocation.cpus)
+            key in stored
+            and stored[key].cpus == str(allocation.cpus)
+            and stored[key].cpu_shares == shares_from_milli(1000 * len(allocation.cpus))
             for key, record in state.containers.items()
             if (allocation := state.allocation_of(record)) and allocation.cpus
         )

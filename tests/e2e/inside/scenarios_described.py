@@ -73,7 +73,7 @@ def what_ends_is_given_back(node: Node, machine: Described) -> None:
 
 
 def _shares_for(pod: Pod) -> int:
-    """Other shares for a shared container, the same for an exclusive one: its CPUs cannot be resized in place."""
+    """Other shares for a shared container, the same for an exclusive one, which is to keep its size here."""
     container = pod.spec.containers[0]
     return pod.spec.resources(container)["cpu_shares"] if pod.spec.qos == "guaranteed" else 300
 

@@ -1,0 +1,221 @@
+"""Resize in place: what a container was promised changes while it runs, in two steps.
+
+The runtime asks before it acts, and says afterwards when it succeeded; of a failure it says nothing. So between the
+two the container holds what it had and what it asked for, its cgroup is left to the runtime, and nobody else gets a
+CPU of either. Without the second message what the runtime has stored tells at the next occasion which of the two it is.
+
+Source: KEP-1287, KEP-5554; order of the messages as containerd and CRI-O send them.
+Differs: the kubelet refuses every resize of a container with exclusive CPUs.
+"""
+
+from dataclasses import replace
+
+from nri_plugin.annotations import annotated
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import AdmissionError, InsufficientCPUsError, InsufficientMemoryError
+from nri_plugin.hint_providers import memory_state_of, tables_of
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.nri.messages import Container, Resources
+from nri_plugin.options import CPUManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.placement import exclusive_count, leave_a_pool
+from nri_plugin.policy.cpu_policy import check_full_pcpus
+from nri_plugin.policy.distances import distances_of
+from nri_plugin.policy.memory_state import MEMORY
+from nri_plugin.policy.resize import nearest, without_last
+from nri_plugin.policy.smt_counts import checks_multiple
+from nri_plugin.state import Allocation, ContainerRecord, MemoryBlock, PodRecord, Resize, Size, State
+from nri_plugin.workload import ContainerRequest, container_request, stored_cpus
+
+STRICT = (TopologyManagerPolicy.RESTRICTED, TopologyManagerPolicy.SINGLE_NUMA_NODE)
+
+
+def resized(
+    node: Node, state: State, record: ContainerRecord, container: Container, asked: Resources
+) -> State:
+    """The state in which the container holds what it has and what the kubelet asks for.
+
+    Args:
+        node: the node.
+        state: before.
+        record: the container's.
+        container: as the runtime has it stored.
+        asked: the resources of the request; what is absent stays.
+
+    Raises:
+        AdmissionError: it cannot be had; says the numbers.
+    """
+    if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
+        return state
+    held = _by_evidence(state.allocation_of(record) or Allocation(), container)
+    if held != (state.allocation_of(record) or Allocation()):
+        state = state.with_allocation(record.key, held)
+    request = _request(node, state.pods[record.pod_uid], container, asked)
+    count = exclusive_count(node, request)
+    if not held.cpus and not count:
+        return (
+            state
+            if not held.memory
+            else _asked(state, record, held, _with_memory(node, state, held, request))
+        )
+    _refuse_other_kind(held, request, count)
+    after = _with_memory(node, state, held, request)
+    if node.options.full_pcpus_only:
+        rule = request.smt_odd_counts or node.options.smt_odd_counts
+        every = CPUSet(tables_of(node).online)
+        check_full_pcpus(tables_of(node), count, every, CPUSet(), allow_odd=not checks_multiple(rule))
+    if count > len(held.cpus):
+        after = _grown(node, state, held, after, count - len(held.cpus))
+    elif count < len(held.cpus):
+        after = _shrunk(node, held, after, len(held.cpus) - count)
+    return _asked(state, record, held, replace(after, cpu_milli=request.cpu_milli or 0))
+
+
+def confirmed(state: State, record: ContainerRecord, *, is_done: bool = True) -> State:
+    """The state after the runtime has done, or not done, what it was asked to; unchanged where nothing was asked."""
+    held = state.allocation_of(record)
+    if held is None or held.resize is None:
+        return state
+    return state.with_allocation(record.key, held.settled(is_done=is_done))
+
+
+def refuse_pod_growth(node: Node, state: State, pod: PodRecord, cpu_milli: int | None) -> None:
+    """Refuse a larger total of a pod whose containers have exclusive CPUs where not so many are left.
+
+    Raises:
+        InsufficientCPUsError: asks for the resize before any of it was done.
+    """
+    prefix = f"{pod.uid}/"
+    holds = any(one.cpus for key, one in state.allocations.items() if key.startswith(prefix))
+    more = ((cpu_milli or 0) - (pod.cpu_milli or 0)) // 1000
+    left = len(state.available(node))
+    if holds and pod.cpu_milli and more > left:
+        raise InsufficientCPUsError(
+            more, left, f"pod {pod.name} cannot grow from {pod.cpu_milli}m to {cpu_milli}m"
+        )
+
+
+def _by_evidence(held: Allocation, container: Container) -> Allocation:
+    """An earlier resize of whose end nothing was heard: what the runtime has stored tells."""
+    if held.resize is None:
+        return held
+    return held.settled(is_done=stored_cpus(container.resources) == held.resize.after.cpus)
+
+
+def _request(node: Node, pod: PodRecord, container: Container, asked: Resources) -> ContainerRequest:
+    """What the container asks for now: the request, and what is stored where that is silent."""
+    had = container.resources
+    whole = replace(
+        had,
+        cpu_shares=asked.cpu_shares or had.cpu_shares,
+        cpu_quota_us=asked.cpu_quota_us or had.cpu_quota_us,
+        cpu_period_us=asked.cpu_period_us or had.cpu_period_us,
+        memory_limit_bytes=asked.memory_limit_bytes or had.memory_limit_bytes,
+        hugepage_limits=asked.hugepage_limits or had.hugepage_limits,
+    )
+    return annotated(node.options, pod, container_request(pod, replace(container, resources=whole)))
+
+
+def _refuse_other_kind(held: Allocation, request: ContainerRequest, count: int) -> None:
+    """Exclusive CPUs are neither gained nor lost by a resize.
+
+    Raises:
+        AdmissionError: it asks for that.
+
+    Source: KEP-5554, as the kubelet.
+    """
+    if held.cpus and not count:
+        raise AdmissionError(
+            f"resize in place from {len(held.cpus)} exclusive CPUs to {request.cpu_milli}m: a container with exclusive "
+            "CPUs keeps a whole number of them; ask for whole CPUs, or make the pod anew"
+        )
+    if count and not held.cpus:
+        raise AdmissionError(
+            f"resize in place to {count} CPUs: this container runs in the shared pool and stays there; "
+            "make the pod anew for exclusive CPUs"
+        )
+
+
+def _grown(node: Node, state: State, held: Allocation, after: Size, count: int) -> Size:
+    options = node.options
+    available, where = state.available(node), ""
+    if options.topology_manager_policy in STRICT and held.affinity:
+        available &= CPUSet(tables_of(node).cpus_in(held.affinity.mask))
+        where = f" on NUMA nodes {held.affinity}, where topology policy keeps it"
+    if options.strict_uncore_cache:
+        available &= CPUSet(tables_of(node).caches_of(held.cpus.mask))
+        where = " in its uncore cache, where strictUncoreCache keeps it"
+    if len(available) < count:
+        raise InsufficientCPUsError(count, len(available), f"to grow beside {held.cpus}{where}")
+    steps = nearest(tables_of(node), held.cpus, available, count, options, distances_of(node.topology))
+    more = CPUSet()
+    for step in steps:
+        more |= step
+    leave_a_pool(node, state, more)
+    return replace(after, cpus=held.cpus | more, grown=(*held.grown, *steps))
+
+
+def _shrunk(node: Node, held: Allocation, after: Size, count: int) -> Size:
+    grown = CPUSet()
+    for step in held.grown:
+        grown |= step
+    if count > len(grown):
+        first = held.cpus - grown
+        raise AdmissionError(
+            f"resize in place from {len(held.cpus)} to {len(held.cpus) - count} CPUs: the {len(first)} CPUs it was "
+            f"promised at its start ({first}) stay; ask for {len(first)} or more, or make the pod anew"
+        )
+    remaining = without_last(tables_of(node), held.grown, count, node.options)
+    cpus = held.cpus - grown
+    for step in remaining:
+        cpus |= step
+    return replace(after, cpus=cpus, grown=remaining)
+
+
+def _with_memory(node: Node, state: State, held: Allocation, request: ContainerRequest) -> Size:
+    """The size as it is, with memory as asked for; it stays on its NUMA nodes.
+
+    Raises:
+        InsufficientMemoryError: these have not so much left.
+    """
+    before = size_of(held)
+    wanted = request.memory_by_resource.get(MEMORY, 0)
+    blocks = [block for block in held.memory if block.resource == MEMORY]
+    had = sum(block.size_bytes for block in blocks)
+    if not blocks or not wanted or wanted == had:
+        return before
+    if wanted > had:
+        free = memory_state_of(node, state).free(MEMORY)
+        left = sum(free.get(number, 0) for number in held.mems)
+        if wanted - had > left:
+            raise InsufficientMemoryError(
+                f"resize in place from {had} to {wanted} bytes of memory: NUMA nodes {held.mems}, where it is, have "
+                f"{left} bytes left; ask for {had + left} or less"
+            )
+    others = tuple(block for block in held.memory if block.resource != MEMORY)
+    return replace(before, memory=(MemoryBlock(_all_nodes(blocks), MEMORY, wanted), *others))
+
+
+def _all_nodes(blocks: list[MemoryBlock]) -> NodeMask:
+    nodes = NodeMask()
+    for block in blocks:
+        nodes |= block.nodes
+    return nodes
+
+
+def size_of(held: Allocation) -> Size:
+    """What an allocation holds, as one of the two sizes of a resize."""
+    return Size(held.cpus, held.grown, held.cpu_milli, held.memory)
+
+
+def _asked(state: State, record: ContainerRecord, held: Allocation, after: Size) -> State:
+    """Both sizes at once: of CPUs and of memory the larger."""
+    before = size_of(held)
+    if after == before:
+        return state if state.allocation_of(record) == held else state.with_allocation(record.key, held)
+    larger = after.memory if _bytes(after) > _bytes(before) else before.memory
+    both = replace(held, cpus=before.cpus | after.cpus, memory=larger, resize=Resize(before, after))
+    return state.with_allocation(record.key, both)
+
+
+def _bytes(size: Size) -> int:
+    return sum(block.size_bytes for block in size.memory)
