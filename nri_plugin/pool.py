@@ -129,5 +129,7 @@ def _writes_cgroups(node: Node, *states: State) -> bool:
 def _exclusive_by_key(node: Node, state: State) -> dict[str, CPUSet]:
     """Exclusive CPUs that are online, by allocation key; whoever is not in it runs in the shared pool."""
     online = node.topology.online
-    own = {key: allocation.in_force & online for key, allocation in state.allocations.items() if allocation.cpus}
+    own = {
+        key: allocation.in_force & online for key, allocation in state.allocations.items() if allocation.cpus
+    }
     return {key: cpus for key, cpus in own.items() if cpus}
