@@ -18,6 +18,7 @@ from nri_plugin.app.arguments import HELP, Arguments, parse
 from nri_plugin.app.config import Config, NothingConfiguredError, load, load_text
 from nri_plugin.app.effects import Effects
 from nri_plugin.app.ended_pods import LOOK_PAUSE_S
+from nri_plugin.app.floor_lifting import lift_floor
 from nri_plugin.app.handler import Handler
 from nri_plugin.app.logs import LOGGER_NAME, say, say_trace, set_up
 from nri_plugin.app.loop import Loop
@@ -204,6 +205,7 @@ class Reload:
             say_trace(self._log, "internal error, configuration not reloaded, the former one stays in force")
             return
         handler.change_node(node, Effects(cgroups))
+        lift_floor(cgroups, node, handler.state, self._log)
         self._log.setLevel(config.log_level.upper())
         say(
             self._log,

@@ -18,6 +18,7 @@ from nri_plugin.app.checkpoint_writer import CheckpointWriter
 from nri_plugin.app.config import Config
 from nri_plugin.app.config_rules import HOST_MOUNT
 from nri_plugin.app.effects import Effects
+from nri_plugin.app.floor_lifting import lift_floor
 from nri_plugin.app.handler import CheckpointStore, Handler
 from nri_plugin.app.informing import Informant
 from nri_plugin.app.logs import say
@@ -106,6 +107,7 @@ def build_handler(
         state_dir=config.state_dir,
     )
     warn_of_surprises(node, log)
+    lift_floor(cgroups, node, state, log)
     store = open_store(file, state)
     return Handler(
         node,
