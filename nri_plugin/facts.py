@@ -14,6 +14,8 @@ UTF-8 text that ends with a newline, at most `LINE_BYTES` long:
     {"pod": UID, "namespace": "default", "name": "train-0", "container": "worker"}
     {"devices": [{"resource": "nvidia.com/gpu", "ids": ["GPU-1"], "nodes": [0]}, ...], "facts": {...}}
 
+A question with `"devices": false` is about the facts alone: then the kubelet need not be asked, and the answer has none.
+
 `devices` are the kubelet's devices of that container, as its PodResources API lists them: an entry for
 each set of ids with the same `nodes`, a resource in as many entries as that takes, resources in the
 order of the first. `nodes` left out, empty, or -1: attached to no NUMA node in particular. An entry

@@ -19,9 +19,10 @@ from nri_plugin.app.status_rows import Status
 from nri_plugin.errors import KubeAPIError, NriPinError
 from nri_plugin.kube.api_client import KubeClient, Object
 from nri_plugin.kube.noderesourcetopology import to_object
+from nri_plugin.kube.pod_facts import PodsHere
 from nri_plugin.kube.publication import NO_DEVICES, Devices, published
 from nri_plugin.kube.publisher import PAUSE_S, Publisher, owners_of
-from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES, NODES
+from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES, NODES, PODS
 from nri_plugin.kube.watch import NOT_FOUND, Follower
 from nri_plugin.options import Node
 from nri_plugin.state import State
@@ -68,6 +69,7 @@ class Exporter:
 
     Attributes:
         publisher: writes the object.
+        pods: the facts of this node's pods.
         threads: those that listen; they end with what they listen to, and with the process.
     """
 
@@ -90,6 +92,7 @@ class Exporter:
             take_over=options.take_over,
             pause_s=options.pause_s,
         )
+        self.pods = PodsHere(self._pods_lost)
         self._announcer = Announcer(client, options.node_name, log, clock)
         self._news = threading.Condition()
         self._status: Status | None = None
@@ -111,8 +114,10 @@ class Exporter:
         sink = _OwnObject(self)
         selector = {"fieldSelector": f"metadata.name={self._options.node_name}"}
         own = Follower(self._client, NODE_RESOURCE_TOPOLOGIES, sink, self._stopping.wait, parameters=selector)
+        here = {"fieldSelector": f"spec.nodeName={self._options.node_name}"}
+        pods = Follower(self._client, PODS, self.pods, self._stopping.wait, parameters=here)
         listening = (follow, (self._options.agent_socket, self.tell, self._stopping.wait, self._log))
-        for target, arguments in (listening, (own.run, ())):
+        for target, arguments in (listening, (own.run, ()), (pods.run, ())):
             self.threads.append(threading.Thread(target=target, args=arguments, daemon=True))
             self.threads[-1].start()
         while not self._stopping.is_set():
@@ -195,6 +200,12 @@ class Exporter:
         except KubeAPIError as error:
             raise NriPinError(self._advice(error)) from error
 
+    def _pods_lost(self, error: KubeAPIError) -> None:
+        """Say that pods are not known, or not anew."""
+        what_to_do = "; kubectl apply -f deploy/export-rbac.yaml" if error.status == FORBIDDEN else ""
+        trouble = f"{error}{what_to_do}"
+        say(self._log, logging.WARNING, "what runtimes do not say of new pods will be inferred", err=trouble)
+
     def _failed(self, error: KubeAPIError) -> None:
         """Say what is wrong and what to do, once."""
         trouble = self._advice(error)
@@ -253,16 +264,12 @@ class _OwnObject:
 
 def serve(options: ExportOptions, client: KubeClient, log: logging.Logger) -> None:
     """Publish until SIGTERM or SIGINT."""
-    local = (
-        LocalSockets(options.kubelet_socket, options.agent_socket, log) if options.kubelet_socket else None
-    )
-    exporter = Exporter(options, client, log, devices=local.devices if local else None)
-    if local:
-        local.open(exporter.view)
+    local = LocalSockets(options.kubelet_socket, options.agent_socket, log)
+    exporter = Exporter(options, client, log, devices=local.devices if options.kubelet_socket else None)
+    local.open(exporter.view, exporter.pods.facts)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: exporter.stop())
     say(log, logging.INFO, "exporting", node=options.node_name, agent=options.agent_socket)
     exporter.run()
-    if local:
-        local.close()
+    local.close()
     client.close()

@@ -1,7 +1,8 @@
-"""The exporter's side of `exporter.sock`: answers the agent what the kubelet knows of a container's devices.
+"""The exporter's side of `exporter.sock`: answers the agent what kubelet and cluster know of a container and its pod.
 
 The runtime, and every pod of the node, waits while we answer: the kubelet is asked with a limit below the agent's own,
-and what changes seldom is remembered. See `nri_plugin.facts` for the wire.
+only where its answer counts, and what changes seldom is remembered; the cluster is not asked then, what it told of its
+pods lies ready. See `nri_plugin.facts` for the wire.
 """
 
 import logging
@@ -32,6 +33,11 @@ QUESTION_S = 1.0
 NOT_KNOWN = b"{}\n"
 
 
+Answer = Mapping[str, object]
+Facts = Callable[[str, str, str], Answer | None]
+"""The facts of a pod by namespace, name and uid; None for nothing."""
+
+
 class Question(msgspec.Struct):
     """What the agent asks."""
 
@@ -39,6 +45,7 @@ class Question(msgspec.Struct):
     namespace: str
     name: str
     container: str
+    devices: bool = True
 
 
 class DeviceSource:
@@ -54,7 +61,7 @@ class DeviceSource:
         self._totals: Totals = {}
         self._totals_until = clock()
 
-    def __call__(self, question: Question) -> Mapping[str, object]:
+    def __call__(self, question: Question) -> Answer:
         """The answer; without `devices` where the kubelet does not know the container.
 
         Raises:
@@ -79,6 +86,35 @@ class DeviceSource:
         return self._totals
 
 
+class AnswerSource:
+    """Devices from the kubelet, facts from the cluster; either may be missing, and then the other still counts.
+
+    Args:
+        devices: gives those of a container; None where there is no kubelet to ask.
+        facts: gives those of a pod.
+    """
+
+    def __init__(self, devices: Callable[[Question], Answer] | None, facts: Facts) -> None:
+        self._devices, self._facts = devices, facts
+
+    def __call__(self, question: Question) -> Answer:
+        """The answer.
+
+        Raises:
+            KubeletError: the kubelet did not answer in time, and nothing else is known.
+        """
+        facts = self._facts(question.namespace, question.name, question.pod)
+        known = {"facts": facts} if facts else {}
+        if self._devices is None or not question.devices:
+            return known
+        try:
+            return {**self._devices(question), **known}
+        except KubeletError:
+            if known:
+                return known
+            raise
+
+
 class FactsSocket:
     """Answers from the moment it is made until `close`.
 
@@ -91,9 +127,7 @@ class FactsSocket:
         HostError: the socket cannot be made there.
     """
 
-    def __init__(
-        self, path: str, source: Callable[[Question], Mapping[str, object]], log: logging.Logger
-    ) -> None:
+    def __init__(self, path: str, source: Callable[[Question], Answer], log: logging.Logger) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
         before = os.umask(0o177)
@@ -120,9 +154,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     request_queue_size = 32
 
-    def __init__(
-        self, path: str, source: Callable[[Question], Mapping[str, object]], log: logging.Logger
-    ) -> None:
+    def __init__(self, path: str, source: Callable[[Question], Answer], log: logging.Logger) -> None:
         self.source, self.log = source, log
         super().__init__(path, _Handler)
 

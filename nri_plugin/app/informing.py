@@ -62,7 +62,7 @@ class Informant:
         devices_count = self._locator is not None and _asks_for_hints(node)
         if not devices_count and not _facts_count(node, event):
             return event
-        known = self._asked(event, request.deadline)
+        known = self._asked(event, request.deadline, devices=devices_count)
         if not devices_count:
             return InformedCreate(event, facts=known.facts) if known.facts else event
         devices = self._located(event) if known.devices is None else known.devices
@@ -71,14 +71,14 @@ class Informant:
     def _located(self, event: CreateContainer) -> tuple[DeviceResource, ...]:
         return self._locator.resources(event.container) if self._locator else ()
 
-    def _asked(self, event: CreateContainer, deadline: float | None) -> Answer:
+    def _asked(self, event: CreateContainer, deadline: float | None, *, devices: bool) -> Answer:
         """What the exporter knows; nothing when it does not answer in time."""
         limit_s = self._limit(deadline)
         if limit_s <= 0 or self._clock() < self._paused_until:
             self.outcomes["paused"] += 1
             return NOTHING
         try:
-            known = self._client.ask(event, limit_s)
+            known = self._client.ask(event, limit_s, devices=devices)
         except NoAnswerError as error:
             self.outcomes["failed"] += 1
             say(

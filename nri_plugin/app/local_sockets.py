@@ -1,12 +1,13 @@
-"""What the exporter serves on the node: PodResources for monitoring, and devices for the agent.
+"""What the exporter serves on the node: PodResources for monitoring; devices, and facts of pods, for the agent.
 
-Both lie in the agent's state directory and stand on the kubelet's own socket, which only the exporter mounts.
+Both sockets lie in the agent's state directory. Devices stand on the kubelet's own socket, which only the exporter
+mounts, facts on its watch of the node's pods.
 """
 
 import logging
 import os
 
-from nri_plugin.app.facts_socket import DeviceSource, FactsSocket
+from nri_plugin.app.facts_socket import AnswerSource, DeviceSource, Facts, FactsSocket
 from nri_plugin.app.logs import say
 from nri_plugin.errors import HostError, KubeletError
 from nri_plugin.kube.pod_resources import devices_of
@@ -21,31 +22,41 @@ class LocalSockets:
     """The sockets, from `open` to `close`.
 
     Args:
-        kubelet_socket: of the kubelet's PodResources API.
+        kubelet_socket: of the kubelet's PodResources API; empty to do without devices and PodResources.
         agent_socket: ours lie beside it.
         log: for troubles when they begin and end.
     """
 
     def __init__(self, kubelet_socket: str, agent_socket: str, log: logging.Logger) -> None:
-        self._kubelet, self._log = KubeletClient(kubelet_socket), log
+        self._kubelet = KubeletClient(kubelet_socket) if kubelet_socket else None
+        self._log = log
         self._folder = os.path.dirname(os.path.abspath(agent_socket))
         self._servers: list[PodResourcesServer | FactsSocket] = []
         self._known = Devices()
         self._trouble = ""
 
-    def open(self, view: View) -> None:
-        """Begin to answer; `view` is what the agent has promised. The object is published without as well."""
+    def open(self, view: View, facts_of: Facts) -> None:
+        """Begin to answer; the object is published without as well.
+
+        Args:
+            view: what the agent has promised.
+            facts_of: a pod's facts.
+        """
         facts, resources = (os.path.join(self._folder, name) for name in (FACTS_SOCKET, POD_RESOURCES_SOCKET))
         try:
-            self._servers.append(FactsSocket(facts, DeviceSource(self._kubelet), self._log))
-            self._servers.append(PodResourcesServer(resources, self._kubelet, view))
+            devices = DeviceSource(self._kubelet) if self._kubelet else None
+            self._servers.append(FactsSocket(facts, AnswerSource(devices, facts_of), self._log))
+            if self._kubelet:
+                self._servers.append(PodResourcesServer(resources, self._kubelet, view))
         except HostError as error:
             say(self._log, logging.WARNING, "a local socket is missing", err=error)
             return
-        say(self._log, logging.INFO, "answering", devices=facts, pod_resources=resources)
+        say(self._log, logging.INFO, "answering", facts=facts, pod_resources=resources if devices else None)
 
     def devices(self) -> Devices:
         """What the kubelet says of devices; while it says nothing, what it said last."""
+        if self._kubelet is None:
+            return self._known
         try:
             self._known = devices_of(self._kubelet.allocatable(), self._kubelet.list())
             trouble = ""
@@ -60,4 +71,5 @@ class LocalSockets:
         """Stop answering."""
         for server in self._servers:
             server.close()
-        self._kubelet.close()
+        if self._kubelet is not None:
+            self._kubelet.close()

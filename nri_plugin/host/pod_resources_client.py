@@ -71,8 +71,10 @@ class PodResourcesClient:
         self.path = path
         self._clock = clock
 
-    def ask(self, event: CreateContainer, limit_s: float) -> Answer:
+    def ask(self, event: CreateContainer, limit_s: float, *, devices: bool = True) -> Answer:
         """What the exporter knows of the container and its pod.
+
+        Without `devices` it need not ask the kubelet, and answers at once.
 
         Raises:
             NoAnswerError: no usable answer within `limit_s` seconds.
@@ -82,7 +84,7 @@ class PodResourcesClient:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.settimeout(limit_s)
                 sock.connect(self.path)
-                sock.sendall(_question(event))
+                sock.sendall(_question(event, devices=devices))
                 line = self._line(sock, until)
         except TimeoutError:
             raise NoAnswerError(self.path, f"no answer within {limit_s * 1000:.0f} ms", late=True) from None
@@ -142,9 +144,16 @@ def _facts(event: CreateContainer, raw: msgspec.Raw) -> PodFacts | None:
     return facts
 
 
-def _question(event: CreateContainer) -> bytes:
+def _question(event: CreateContainer, *, devices: bool) -> bytes:
     pod = event.pod
-    words = {"pod": pod.uid, "namespace": pod.namespace, "name": pod.name, "container": event.container.name}
+    words: dict[str, object] = {
+        "pod": pod.uid,
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "container": event.container.name,
+    }
+    if not devices:
+        words["devices"] = False
     return msgspec.json.encode(words) + b"\n"
 
 

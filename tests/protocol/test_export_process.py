@@ -3,7 +3,8 @@
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,24 @@ import pytest
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, from_object
 from nri_plugin.kube.pod_fingerprint import fingerprint
 from nri_plugin.nri import events as nri
+from nri_plugin.nri.messages import Pod
 from tests.agent_process import PATIENCE_S, REPOSITORY, Peer, Process, config_text, machine_root
 from tests.builders import container, pod
 from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI
+from tests.kube_builders import Object
+from tests.kube_builders import container as kube_container
+from tests.kube_builders import pod_object as kube_pod
 
 KEY = ("topology.node.k8s.io", "noderesourcetopologies", "", "worker-1")
 POD = pod("exclusive", cpu=2)
+
+
+def pod_object(of: Pod, *containers: Object, init: Sequence[Object] = ()) -> Object:
+    """The pod as the cluster holds it, on this node."""
+    obj = kube_pod(*containers, name=of.name, init=init, node="worker-1", uid=of.uid)
+    obj["metadata"]["namespace"] = of.namespace
+    return {"apiVersion": "v1", "kind": "Pod", **obj}
 
 
 class Cluster:
@@ -55,6 +67,19 @@ class Cluster:
     def _available(self) -> list[int]:
         obj = self.api.store.objects.get(KEY)
         return [zone.resources[0].available_milli // 1000 for zone in from_object(obj).zones] if obj else []
+
+    def follows_pods(self) -> None:
+        """Return once a pod that is put now is heard of: the exporter watches them."""
+        self.api.wait_for_watches(2)
+
+    def creates(self, of: Pod, name: str) -> str:
+        """The CPUs of a container of 2 CPUs."""
+        what = container(of, name, cpu=2)
+        answer = self.runtime.ask(nri.CreateContainer(of, what)).response
+        self.runtime.ask(nri.PostCreateContainer(of, what))
+        assert isinstance(answer, nri.CreateContainerResponse)
+        assert answer.resources is not None
+        return answer.resources.cpus
 
     def close(self) -> None:
         for process in self.processes:
@@ -95,3 +120,24 @@ def test_the_exporter_waits_for_an_agent_that_is_away(cluster: Cluster) -> None:
     exporter.wait_for_line("the agent is not there")
     cluster.processes.append(cluster.start("run", "--config", str(cluster.folder / "config.yaml")))
     cluster.reads([6, 8])
+
+
+def test_what_the_cluster_says_of_a_pod_decides_where_its_containers_go(cluster: Cluster) -> None:
+    sidecar = pod("sidecar", cpu=4)
+    rows = (
+        kube_container("mesh", always=True, cpu="2", memory="1Gi"),
+        kube_container("web", cpu="2", memory="1Gi"),
+    )
+    stored = cluster.api.put(pod_object(sidecar, rows[1], init=[rows[0]]))
+    sidecar = replace(sidecar, uid=stored["metadata"]["uid"])
+    cluster.runtime.synchronize()
+    cluster.export()
+    cluster.reads([6, 8])
+    cluster.follows_pods()
+    assert cluster.creates(sidecar, "mesh") == "2-3"
+    cluster.runtime.ask(nri.StopContainer(sidecar, container(sidecar, "mesh")))
+    assert cluster.creates(sidecar, "web") == "4-5"  # the sidecar has ended, and is known to come back
+    unknown = pod("unknown", cpu=4)
+    assert cluster.creates(unknown, "mesh") == "6-7"
+    cluster.runtime.ask(nri.StopContainer(unknown, container(unknown, "mesh")))
+    assert cluster.creates(unknown, "web") == "6-7"

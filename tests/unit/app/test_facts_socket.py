@@ -8,17 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.app.facts_socket import DeviceSource, FactsSocket
+from nri_plugin.app.facts_socket import AnswerSource, DeviceSource, FactsSocket
 from nri_plugin.errors import HostError
 from nri_plugin.facts import Answer
 from nri_plugin.host.pod_resources_client import NoAnswerError, PodResourcesClient
 from nri_plugin.kube.pod_resources_server import KubeletClient
 from nri_plugin.nri.events import CreateContainer
 from nri_plugin.nri.messages import Container, Pod
+from nri_plugin.pod_facts import PodFacts, QOSClass
 from tests.kubelet import Kubelet, devices, pod
 
 LOG = logging.getLogger("facts under test")
 PATIENCE_S = 30.0
+
+
+class Known:
+    """The facts of one pod."""
+
+    def get(self, namespace: str, name: str, uid: str) -> dict[str, object] | None:
+        is_known = (namespace, name, uid) == ("default", "known", "u")
+        return {"uid": uid, "qos": "Burstable"} if is_known else None
+
+
+FACTS = Known()
 
 
 class Clock:
@@ -41,7 +53,8 @@ def kubelet(tmp_path: Path) -> Iterator[Kubelet]:
             "web",
             app=[devices("v/nic", "n", -1), devices("v/gpu", "a b", 0), devices("v/gpu", "c", 1)],
             side=[],
-        )
+        ),
+        pod("known", app=[]),
     ]
     served.all_devices = [devices("v/gpu", "a b", 0), devices("v/gpu", "c d e", 1)]
     yield served
@@ -52,15 +65,31 @@ def kubelet(tmp_path: Path) -> Iterator[Kubelet]:
 def facts(kubelet: Kubelet, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr("nri_plugin.app.facts_socket.KUBELET_S", PATIENCE_S)
     client = KubeletClient(kubelet.path)
-    served = FactsSocket(str(tmp_path / "exporter.sock"), DeviceSource(client, clock), LOG)
+    source = AnswerSource(DeviceSource(client, clock), FACTS.get)
+    served = FactsSocket(str(tmp_path / "exporter.sock"), source, LOG)
     yield str(tmp_path / "exporter.sock")
     served.close()
     client.close()
 
 
-def ask(path: str, container: str = "app", name: str = "web") -> Answer:
+def ask(path: str, container: str = "app", name: str = "web", *, devices: bool = True) -> Answer:
     event = CreateContainer(Pod("s", uid="u", name=name, namespace="default"), Container("c", name=container))
-    return PodResourcesClient(path, time.monotonic).ask(event, PATIENCE_S)
+    return PodResourcesClient(path, time.monotonic).ask(event, PATIENCE_S, devices=devices)
+
+
+def test_facts_come_beside_devices_and_without(facts: str, kubelet: Kubelet) -> None:
+    everything = ask(facts, name="known")
+    assert everything.devices == ()
+    assert everything.facts == PodFacts("u", QOSClass.BURSTABLE)
+    assert ask(facts, "nobody", "known") == Answer(facts=everything.facts)
+    kubelet.close()
+    assert ask(facts, name="known") == Answer(facts=everything.facts)
+
+
+def test_a_question_about_facts_alone_does_not_reach_the_kubelet(facts: str, kubelet: Kubelet) -> None:
+    assert ask(facts, name="known", devices=False) == Answer(facts=PodFacts("u", QOSClass.BURSTABLE))
+    assert ask(facts, devices=False) == Answer()
+    assert kubelet.asked == []
 
 
 def test_the_agent_learns_where_devices_are(facts: str) -> None:

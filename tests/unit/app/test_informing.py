@@ -53,9 +53,11 @@ class FakeClient:
     known: Answer = field(default_factory=lambda: Answer((GPU,)))
     failure: NoAnswerError | None = None
     limits: list[float] = field(default_factory=list)
+    about_devices: list[bool] = field(default_factory=list)
 
-    def ask(self, event: nri.CreateContainer, limit_s: float) -> Answer:
+    def ask(self, event: nri.CreateContainer, limit_s: float, *, devices: bool = True) -> Answer:
         self.limits.append(limit_s)
+        self.about_devices.append(devices)
         if self.failure is not None:
             raise self.failure
         return self.known
@@ -79,7 +81,7 @@ class Desk:
 def test_what_the_exporter_knows_is_all_that_counts() -> None:
     desk = Desk()
     assert desk.told() == InformedCreate(EVENT, (GPU,))
-    assert desk.locator.asked == 0
+    assert (desk.client.about_devices, desk.locator.asked) == ([True], 0)
     assert desk.informant.outcomes == {"answered": 1}
 
 
@@ -170,7 +172,7 @@ def test_without_a_topology_policy_the_exporter_is_asked_where_facts_may_change_
 ) -> None:
     desk = Desk(known=Answer((GPU,), (GPU,), FACTS))
     assert desk.told(event, on=on) == (InformedCreate(event, facts=FACTS) if is_asked else event)
-    assert (len(desk.client.limits), desk.locator.asked) == (int(is_asked), 0)
+    assert (desk.client.about_devices, desk.locator.asked) == ([False] * is_asked, 0)
 
 
 def test_without_a_topology_policy_and_without_facts_the_event_stays_as_it_is() -> None:
@@ -196,6 +198,7 @@ def test_with_device_hints_off_facts_are_still_asked_for() -> None:
     desk = Desk(known=Answer((GPU,), facts=FACTS))
     desk.informant._locator = None
     assert desk.told() == InformedCreate(EVENT, facts=FACTS)
+    assert desk.client.about_devices == [False]
 
 
 def test_the_handler_decides_on_what_it_was_told() -> None:

@@ -1,6 +1,7 @@
 """What the exporter serves on its node, put together."""
 
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,11 +9,17 @@ import pytest
 
 from nri_plugin.app.local_sockets import LocalSockets
 from nri_plugin.cpuset import CPUSet
+from nri_plugin.facts import Answer
+from nri_plugin.host.pod_resources_client import PodResourcesClient
 from nri_plugin.kube.pod_resources_server import KubeletClient
-from nri_plugin.kube.publication import DeviceCount
+from nri_plugin.kube.publication import DeviceCount, Devices
+from nri_plugin.nri.events import CreateContainer
+from nri_plugin.nri.messages import Container, Pod
 from nri_plugin.options import Node, Options
+from nri_plugin.pod_facts import PodFacts, QOSClass
 from nri_plugin.state import State
 from tests.builders import machine
+from tests.exporter import PATIENCE_S
 from tests.kubelet import Kubelet, devices, pod
 
 NODE = Node(machine(), Options(), CPUSet.parse("0"))
@@ -35,7 +42,7 @@ def sockets(kubelet: Kubelet, tmp_path: Path) -> Iterator[LocalSockets]:
 
 
 def test_both_sockets_lie_beside_the_agents(sockets: LocalSockets, tmp_path: Path) -> None:
-    sockets.open(lambda: (NODE, State()))
+    sockets.open(lambda: (NODE, State()), lambda *_: None)
     assert (tmp_path / "exporter.sock").is_socket()
     client = KubeletClient(str(tmp_path / "pod-resources.sock"))
     assert [one.name for one in client.list().pod_resources] == ["web"]
@@ -57,6 +64,24 @@ def test_a_place_that_takes_no_socket_is_said_and_passed_over(
     kubelet: Kubelet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = LocalSockets(kubelet.path, str(tmp_path / "missing" / "agent.sock"), logging.getLogger("x"))
-    made.open(lambda: (NODE, State()))
+    made.open(lambda: (NODE, State()), lambda *_: None)
     assert [record.message for record in caplog.records] == ["a local socket is missing"]
     made.close()
+
+
+def test_without_a_kubelet_facts_are_served_and_nothing_else(tmp_path: Path) -> None:
+    made = LocalSockets("", str(tmp_path / "agent.sock"), logging.getLogger("x"))
+    asked: list[tuple[str, str, str]] = []
+
+    def facts(*names: str) -> dict[str, object]:
+        asked.append(names)  # type: ignore[arg-type]
+        return {"uid": "u", "qos": "Guaranteed"}
+
+    made.open(lambda: (NODE, State()), facts)
+    assert made.devices() == Devices()
+    event = CreateContainer(Pod("s", uid="u", name="web", namespace="shop"), Container("c", name="app"))
+    answer = PodResourcesClient(str(tmp_path / "exporter.sock"), time.monotonic).ask(event, PATIENCE_S)
+    made.close()
+    assert answer == Answer(facts=PodFacts("u", QOSClass.GUARANTEED))
+    assert asked == [("shop", "web", "u")]
+    assert [path.name for path in tmp_path.iterdir()] == []

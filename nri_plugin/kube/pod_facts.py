@@ -1,0 +1,146 @@
+"""What the exporter tells the agent of a pod, read from the pod's object.
+
+The wire format is described in `nri_plugin.facts`; both sides are tested against each other.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from nri_plugin.errors import KubeAPIError, KubeObjectError
+from nri_plugin.kube.noderesourcetopology import parse_amount
+from nri_plugin.kube.pod_demand import CPU, HUGEPAGES, MEMORY, pod_demand
+
+Object = Mapping[str, Any]
+Words = dict[str, Any]
+
+MIRROR, STATIC_UID = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"
+"""Annotations of a static pod's mirror; the second holds the uid that kubelet and runtime know (kubelet v1.36 config)."""
+
+POD_LEVEL = (CPU, MEMORY)
+"""Resources that a pod may set as a whole, huge pages beside them (kubernetes v1.36 component-helpers/resource)."""
+
+
+def facts_of(obj: Object) -> Words:
+    """The facts of a v1 Pod as decoded from JSON.
+
+    Requests are what the kubelet has granted where the status says so: after a resize in place the specification
+    may already ask for something else.
+
+    Raises:
+        KubeObjectError: the object is not what its schema says.
+    """
+    qos = str(pod_demand(obj).qos)
+    try:
+        metadata, spec, status = (obj.get(part) or {} for part in ("metadata", "spec", "status"))
+        words = {"uid": uid_of(metadata), "qos": qos, "containers": list(_containers(spec, status))}
+        whole = spec.get("resources") or {}
+        return {**words, "pod_resources": _amounts(whole)} if _is_set(whole) else words
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise KubeObjectError(f"the pod is not what its schema says: {error}") from None
+
+
+def uid_of(metadata: Object) -> str:
+    """The uid the runtime knows the pod by."""
+    annotations = metadata.get("annotations") or {}
+    is_mirror = MIRROR in annotations and STATIC_UID in annotations
+    return str(annotations[STATIC_UID] if is_mirror else metadata.get("uid") or "")
+
+
+def _containers(spec: Object, status: Object) -> Iterator[Words]:
+    granted = {
+        one.get("name"): one.get("allocatedResources") or {}
+        for part in ("initContainerStatuses", "containerStatuses")
+        for one in status.get(part) or ()
+    }
+    for one in spec.get("initContainers") or ():
+        kind = "sidecar" if one.get("restartPolicy") == "Always" else "init"
+        yield {**_container(one, granted), "kind": kind}
+    for one in spec.get("containers") or ():
+        yield _container(one, granted)
+
+
+def _container(obj: Object, granted: Mapping[str, Object]) -> Words:
+    resources, name = obj.get("resources") or {}, str(obj["name"])
+    requests = {**(resources.get("requests") or {}), **granted.get(name, {})}
+    return {"name": name, **_amounts({**resources, "requests": requests})}
+
+
+def _amounts(resources: Object) -> Words:
+    """The amounts that are set; what the agent has no use for is left out."""
+    words: Words = {}
+    for what, verb in (("requests", "request"), ("limits", "limit")):
+        given = resources.get(what) or {}
+        if CPU in given:
+            words[f"cpu_{verb}_milli"] = parse_amount(given[CPU])
+        if MEMORY in given:
+            words[f"memory_{verb}_bytes"] = _whole(given[MEMORY])
+    pages = {
+        name: _whole(value)
+        for name, value in (resources.get("requests") or {}).items()
+        if name.startswith(HUGEPAGES)
+    }
+    return {**words, "hugepages": pages} if pages else words
+
+
+def _whole(value: object) -> int:
+    return -(-parse_amount(value) // 1000)
+
+
+def _is_set(resources: Object) -> bool:
+    """Source: kubernetes v1.36, IsPodLevelResourcesSet."""
+    names = [name for part in ("requests", "limits") for name in resources.get(part) or ()]
+    return any(name in POD_LEVEL or name.startswith(HUGEPAGES) for name in names)
+
+
+class PodsHere:
+    """The facts of the node's pods, as a watch tells them; read by other threads.
+
+    A pod is known by its namespace and name, of which the cluster has one at a time, and its uid has to agree: what
+    a pod's own annotations say of its uid can then be told of no other pod.
+
+    While the cluster cannot be heard, what was told stands.
+
+    Args:
+        lost: told when it can no longer be heard, once for each reason.
+    """
+
+    def __init__(self, lost: Callable[[KubeAPIError], None]) -> None:
+        self._lost, self._trouble = lost, ""
+        self._by_name: dict[tuple[str, str], Words] = {}
+
+    def facts(self, namespace: str, name: str, uid: str) -> Words | None:
+        """What is known of the pod, None for nothing."""
+        words = self._by_name.get((namespace, name))
+        return words if words is not None and words["uid"] == uid else None
+
+    def listed(self, objects: Sequence[Object]) -> None:
+        """These are all there are."""
+        self._by_name = {name: words for obj in objects for name, words in _readable(obj)}
+        self._trouble = ""
+
+    def changed(self, obj: Object) -> None:
+        """A pod is new or has changed."""
+        self._by_name.pop(_name(obj), None)
+        self._by_name.update(_readable(obj))
+
+    def deleted(self, obj: Object) -> None:
+        """A pod is gone."""
+        self._by_name.pop(_name(obj), None)
+
+    def failed(self, error: KubeAPIError) -> None:
+        """The pods could not be followed."""
+        if str(error) != self._trouble:
+            self._lost(error)
+        self._trouble = str(error)
+
+
+def _name(obj: Object) -> tuple[str, str]:
+    metadata = obj.get("metadata") or {}
+    return metadata.get("namespace") or "", metadata.get("name") or ""
+
+
+def _readable(obj: Object) -> Iterator[tuple[tuple[str, str], Words]]:
+    """Nothing of a pod of another form: what is not known of it is inferred."""
+    with suppress(KubeObjectError):
+        yield _name(obj), facts_of(obj)

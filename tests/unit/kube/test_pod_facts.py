@@ -1,0 +1,153 @@
+"""The facts of pods' objects, and the agent's own reader of them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from nri_plugin.errors import KubeAPIError, KubeObjectError
+from nri_plugin.host.facts_reader import read_facts
+from nri_plugin.kube.pod_facts import PodsHere, facts_of
+from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from tests.kube_builders import Object, container, pod_object
+
+
+def read(obj: Object) -> PodFacts:
+    """As the agent understands what the exporter makes of the object."""
+    return read_facts(json.dumps(facts_of(obj)).encode())
+
+
+def test_containers_come_in_the_order_in_which_they_start_with_their_kinds() -> None:
+    obj = pod_object(
+        container("web"), container("log"), init=[container("fetch"), container("mesh", always=True)]
+    )
+    assert [(one.name, one.kind) for one in read(obj).containers] == [
+        ("fetch", Kind.INIT),
+        ("mesh", Kind.SIDECAR),
+        ("web", Kind.APP),
+        ("log", Kind.APP),
+    ]
+
+
+def test_amounts_are_exact_in_thousandths_of_a_cpu_and_bytes() -> None:
+    obj = pod_object(container(cpu="300", memory="1536Mi", hugepages_2Mi="0", vendor__gpu="1"))
+    assert read(obj) == PodFacts(
+        "uid-p",
+        QOSClass.GUARANTEED,
+        (
+            ContainerFacts(
+                "c", Kind.APP, Amounts(300_000, 300_000, 1536 << 20, 1536 << 20, (("hugepages-2Mi", 0),))
+            ),
+        ),
+    )
+
+
+def test_parts_of_a_thousandth_and_of_a_byte_are_rounded_up() -> None:
+    obj = pod_object(container(cpu="1500u", memory="1500m", limits=False))
+    assert read(obj).containers[0].amounts == Amounts(2, 0, 2, 0)
+
+
+def test_requests_are_those_that_were_granted_not_those_of_a_resize_under_way() -> None:
+    obj = pod_object(container("web", cpu="4", memory="1Gi"), init=[container("mesh", always=True, cpu="2")])
+    obj["status"] = {
+        "containerStatuses": [{"name": "web", "allocatedResources": {"cpu": "2"}}],
+        "initContainerStatuses": [{"name": "mesh", "allocatedResources": {"cpu": "1"}}, {"name": "other"}],
+    }
+    mesh, web = read(obj).containers
+    assert (mesh.amounts.cpu_request_milli, web.amounts.cpu_request_milli) == (1000, 2000)
+    assert (web.amounts.cpu_limit_milli, web.amounts.memory_request_bytes) == (4000, 1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ({"requests": {}}, None),
+        ({"limits": {"vendor/gpu": "1"}}, None),
+        ({"limits": {"cpu": "2"}}, Amounts(cpu_limit_milli=2000)),
+        ({"requests": {"memory": "1Gi"}}, Amounts(memory_request_bytes=1 << 30)),
+        ({"requests": {"hugepages-1Gi": "1Gi"}}, Amounts(hugepages=(("hugepages-1Gi", 1 << 30),))),
+    ],
+)
+def test_resources_of_the_whole_pod_count_when_one_that_a_pod_can_have_is_set(
+    resources: object, expected: Amounts | None
+) -> None:
+    assert read(pod_object(container(), resources=resources)).pod_resources == expected
+
+
+def mirror(**annotations: str) -> Object:
+    obj = pod_object(container(), uid="of-the-mirror")
+    obj["metadata"]["annotations"] = {
+        f"kubernetes.io/config.{key}": word for key, word in annotations.items()
+    }
+    return obj
+
+
+def test_a_static_pod_is_known_by_the_uid_of_its_file() -> None:
+    assert read(mirror(mirror="h", hash="of-the-file")).uid == "of-the-file"
+    assert read(mirror(hash="of-another")).uid == "of-the-mirror"
+    assert read(mirror(mirror="h")).uid == "of-the-mirror"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": 7},
+        {"spec": {"containers": [{}]}},
+        {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "much"}}}]}},
+        {"status": {"containerStatuses": 7}},
+        {"metadata": {"annotations": 7}},
+    ],
+)
+def test_an_object_of_another_form_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(KubeObjectError):
+        facts_of({**pod_object(container()), **change})
+
+
+@pytest.fixture
+def lost() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def here(lost: list[int]) -> PodsHere:
+    made = PodsHere(lambda error: lost.append(error.status))
+    made.listed([pod_object(container(), name="a"), pod_object(container(), name="b"), {"spec": 7}])
+    return made
+
+
+def test_pods_are_known_by_name_from_the_list_on_until_they_are_deleted(here: PodsHere) -> None:
+    assert here.facts("ns", "a", "uid-a") == facts_of(pod_object(container(), name="a"))
+    here.changed(pod_object(container(), name="c"))
+    here.deleted(pod_object(container(), name="a"))
+    here.deleted({})
+    assert here.facts("ns", "a", "uid-a") is None
+    assert here.facts("ns", "c", "uid-c") is not None
+    here.listed([])
+    assert here.facts("ns", "b", "uid-b") is None
+
+
+def test_what_a_pod_says_of_its_uid_is_told_of_no_other_pod(here: PodsHere) -> None:
+    spoof = pod_object(container(cpu="64"), name="c")
+    words = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
+    spoof["metadata"]["annotations"] = dict.fromkeys(words, "uid-a")
+    here.changed(spoof)
+    assert here.facts("ns", "a", "uid-a") == facts_of(pod_object(container(), name="a"))
+    assert here.facts("ns", "c", "uid-c") is None
+
+
+def test_a_pod_that_becomes_unreadable_is_no_longer_known(here: PodsHere) -> None:
+    here.changed({**pod_object(container(), name="a"), "status": 7})
+    assert here.facts("ns", "a", "uid-a") is None
+
+
+def test_while_the_cluster_is_away_what_was_told_stands_and_each_reason_is_said_once(
+    here: PodsHere, lost: list[int]
+) -> None:
+    for status in (403, 403, 0, 403):
+        here.failed(KubeAPIError("list of pods", f"answer {status}", status=status))
+    assert here.facts("ns", "a", "uid-a") is not None
+    here.listed([])
+    here.failed(KubeAPIError("list of pods", "answer 403", status=403))
+    assert lost == [403, 0, 403, 403]
