@@ -21,6 +21,7 @@ from nri_plugin.app.ended_pods import LOOK_PAUSE_S
 from nri_plugin.app.floor_lifting import lift_floor
 from nri_plugin.app.handler import Handler
 from nri_plugin.app.logs import LOGGER_NAME, say, say_trace, set_up
+from nri_plugin.app.looking_after import look_after
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
 from nri_plugin.app.startup import build_handler, build_node, lock_state_dir, open_cgroups, warn_of_surprises
@@ -229,13 +230,16 @@ def watched_handler(config: Config, log: logging.Logger, loop: Loop, link: Runti
         NriPinError: the agent cannot run with this configuration.
     """
     feed = StatusFeed()
-    if config.metrics_bind_address is None:
-        handler = build_handler(config, log, loop.clock, Watchers(feed, None))
-    else:
+    monitoring = None
+    if config.metrics_bind_address is not None:
         from nri_plugin.app.monitoring import Monitoring
 
         monitoring = Monitoring()
-        handler = build_handler(config, log, loop.clock, Watchers(feed, monitoring))
+    watchers = Watchers(feed, monitoring)
+    handler = build_handler(config, log, loop.clock, watchers)
+    watchers.drift = look_after(config, log, handler, loop, feed, watchers.drifted)
+    if monitoring is not None and config.metrics_bind_address is not None:
+        monitoring.follow(watchers.drift)
         server = monitoring.serve(config.metrics_bind_address, handler, link, loop)
         say(log, logging.INFO, "serving metrics", port=server.port)
     serve_status(config, log, handler, feed)

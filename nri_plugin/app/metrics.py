@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from nri_plugin.app.admissions import Admission, Alignment, admission_of
+from nri_plugin.app.drift_report import DriftReport
 from nri_plugin.app.outcome import Outcome
+from nri_plugin.drift import Cause
 from nri_plugin.nri import events as nri
 
 EVENTS = (
@@ -128,6 +130,31 @@ class Metrics:
             registry=add,
         )
         self._repaired_at_update = repairs.labels("update")
+        self._repaired = {way: repairs.labels(way) for way in ("watch", "sweep")}
+        failures = Counter(
+            "nri_pin_drift_failures_total",
+            "Tries that left a cpuset other than it should be, by how the drift was noticed.",
+            ("noticed_by",),
+            registry=add,
+        )
+        self._unrepaired = {way: failures.labels(way) for way in self._repaired}
+        causes = Counter(
+            "nri_pin_drifts_total", "Cpusets found changed, by what it looks like.", ("cause",), registry=add
+        )
+        self._drift_causes = {cause: causes.labels(cause) for cause in Cause}
+        self.drift_fights = Gauge(
+            "nri_pin_drift_fights",
+            "Cgroups that somebody else changes back after every repair.",
+            registry=add,
+        )
+        self.drift_waiting = Gauge(
+            "nri_pin_drift_waiting",
+            "Cgroups that are not what they should be and are left so until their pause is over.",
+            registry=add,
+        )
+        self.drift_watches = Gauge(
+            "nri_pin_cgroup_watches", "Directories the kernel watches for us.", registry=add
+        )
         self._checkpoint_s = Histogram(
             "nri_pin_checkpoint_duration_seconds",
             "Saving the state, or failing to.",
@@ -151,6 +178,11 @@ class Metrics:
         admission = admission_of(outcome)
         if admission is not None:
             self._count_admission(outcome, admission)
+
+    def drifted(self, report: DriftReport) -> None:
+        """Count one drift and what became of it."""
+        self._drift_causes[report.cause].inc()
+        (self._unrepaired if report.error else self._repaired)[report.noticed_by].inc()
 
     def checkpoint_took(self, seconds: float) -> None:
         """Count one save."""

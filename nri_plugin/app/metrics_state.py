@@ -40,7 +40,7 @@ class StateGauges(Collector):
             self._is_connected(),
         )
         yield from _pool(node, state)
-        yield from _promises(state)
+        yield from _promises(node, state)
         if node.options.cpu_manager_policy is CPUManagerPolicy.STATIC:
             yield from _by_numa_node(node, state)
             yield from _by_cache(node, state)
@@ -64,13 +64,18 @@ def _pool(node: Node, state: State) -> Iterator[Metric]:
     )
 
 
-def _promises(state: State) -> Iterator[Metric]:
+def _promises(node: Node, state: State) -> Iterator[Metric]:
     live = [record for record in state.containers.values() if record.phase is not Phase.STOPPED]
     yield _one("nri_pin_containers", "Containers that are created or run.", len(live))
     yield _one(
         "nri_pin_unplaced_containers",
         "Those that run in the shared pool although policy would have placed or refused them.",
         sum(1 for record in live if record.unplaced),
+    )
+    yield _one(
+        "nri_pin_allocations_without_all_cpus",
+        "Those with exclusive CPUs that are not all online.",
+        len(state.lost(node)),
     )
     yield _one(
         "nri_pin_allocations",

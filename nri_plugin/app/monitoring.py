@@ -4,6 +4,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from nri_plugin.app.drift_report import DriftReport
+from nri_plugin.app.drift_watch import DriftWatch
 from nri_plugin.app.handler import CheckpointStore, Handler
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.metrics import Metrics, exposition
@@ -31,6 +33,16 @@ class Monitoring:
     def __call__(self, outcome: Outcome) -> None:
         """Count one outcome."""
         self._metrics(outcome)
+
+    def drifted(self, report: DriftReport) -> None:
+        """Count one drift."""
+        self._metrics.drifted(report)
+
+    def follow(self, drift: DriftWatch) -> None:
+        """Show what it looks after, and what it fights over."""
+        self._metrics.drift_watches.set_function(lambda: drift.watches)
+        self._metrics.drift_fights.set_function(lambda: drift.fights)
+        self._metrics.drift_waiting.set_function(lambda: drift.waiting)
 
     def timed(self, store: CheckpointStore) -> CheckpointStore:
         """`store`, the time of its saves measured."""

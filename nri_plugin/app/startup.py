@@ -17,6 +17,7 @@ from typing import Protocol
 from nri_plugin.app.checkpoint_writer import CheckpointWriter
 from nri_plugin.app.config import Config
 from nri_plugin.app.config_rules import HOST_MOUNT
+from nri_plugin.app.drift_report import DriftReport
 from nri_plugin.app.effects import Effects
 from nri_plugin.app.floor_lifting import lift_floor
 from nri_plugin.app.handler import CheckpointStore, Handler
@@ -68,6 +69,9 @@ class Watcher(Protocol):
 
     def timed(self, store: CheckpointStore) -> CheckpointStore:
         """`store`, its saves measured."""
+
+    def drifted(self, report: DriftReport) -> None:
+        """Be told of a drift and what became of it."""
 
 
 def build_handler(

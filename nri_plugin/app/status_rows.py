@@ -1,7 +1,8 @@
 """What the agent tells on its status socket: one JSON object on a line, made by one side and read by the other.
 
     {"version": 1, "agent": "0.1.0", "machine": {...}, "options": {...}, "reserved": "0-1",
-     "pods": [...], "containers": [...], "allocations": [...], "refusals": [...]}
+     "pods": [...], "containers": [...], "allocations": [...], "refusals": [...],
+     "drifts": [...], "lost": [...]}
 
 A line holds everything: who missed some is right again with the next. CPUs and NUMA nodes are kernel lists; the rows
 of pods, containers and allocations are those of the checkpoint.
@@ -57,6 +58,51 @@ class RefusalRow(Struct, frozen=True):
     detail: str
 
 
+class DriftRow(Struct, frozen=True):
+    """A cgroup that said something else than it should, and one try to put it right; see `DriftReport`.
+
+    Attributes:
+        number: counts all drifts since the agent began; tells a new one from one already seen.
+        cgroup: as the runtime names it.
+        container_id: whose; empty for a QoS slice.
+        name: `namespace/pod/container`, or the slice.
+        found: CPUs written there, null where the cpuset files were gone.
+        effective: CPUs its processes ran on.
+        cause: `stored-value`, `all-cpus`, `never-set`, `files-gone`, `narrowed-above` or `other-value`.
+        noticed_by: `watch` or `sweep`.
+        round: how often in a row it was put right.
+        is_fight: somebody puts back what we change.
+        error: why it could not be put right, empty when it was.
+    """
+
+    number: int
+    cgroup: str
+    container_id: str
+    name: str
+    found: str | None
+    effective: str | None
+    desired: str
+    cause: str
+    noticed_by: str
+    round: int
+    is_fight: bool
+    error: str = ""
+
+
+class LostRow(Struct, frozen=True):
+    """A container whose exclusive CPUs are not all online.
+
+    Attributes:
+        lost: those that are not; they stay promised.
+        runs_on: what it has instead: the rest, or the shared pool when nothing is left.
+    """
+
+    pod_uid: str
+    container: str
+    lost: str
+    runs_on: str
+
+
 class NUMARow(Struct, frozen=True):
     """A `NUMANode`."""
 
@@ -92,6 +138,8 @@ class StatusRow(Struct, frozen=True):
     containers: tuple[ContainerRow, ...]
     allocations: tuple[AllocationRow, ...]
     refusals: tuple[RefusalRow, ...] = ()
+    drifts: tuple[DriftRow, ...] = ()
+    lost: tuple[LostRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +150,20 @@ class Status:
         node: what it decides for, without hint providers.
         state: what it has promised.
         refusals: the latest, oldest first.
+        drifts: the latest, oldest first.
     """
 
     node: Node
     state: State
     refusals: tuple[RefusalRow, ...] = ()
+    drifts: tuple[DriftRow, ...] = ()
+
+    @property
+    def lost(self) -> tuple[LostRow, ...]:
+        """Who misses exclusive CPUs."""
+        return tuple(
+            _lost_row(self.node, self.state, key, cpus) for key, cpus in self.state.lost(self.node).items()
+        )
 
 
 def encode(status: Status) -> bytes:
@@ -122,6 +179,8 @@ def encode(status: Status) -> bytes:
         containers=tuple(container_row(*item) for item in state.containers.items()),
         allocations=tuple(allocation_row(*item) for item in state.allocations.items()),
         refusals=status.refusals,
+        drifts=status.drifts,
+        lost=status.lost,
     )
     return msgspec.json.encode(row) + b"\n"
 
@@ -142,7 +201,8 @@ def decode(line: bytes) -> Status:
         allocations=dict(map(allocation_from, row.allocations)),
     )
     options = msgspec.convert(row.options, Options)
-    return Status(Node(_topology(row.machine), options, CPUSet.parse(row.reserved)), state, row.refusals)
+    node = Node(_topology(row.machine), options, CPUSet.parse(row.reserved))
+    return Status(node, state, row.refusals, row.drifts)
 
 
 class _VersionRow(Struct):
@@ -163,6 +223,12 @@ def _machine_row(topology: Topology) -> MachineRow:
         offline=str(topology.offline),
         isolated=str(topology.isolated),
     )
+
+
+def _lost_row(node: Node, state: State, key: str, lost: CPUSet) -> LostRow:
+    uid, _, container = key.partition("/")
+    left = state.allocations[key].cpus - lost
+    return LostRow(uid, container, str(lost), str(left or state.shared_pool(node)))
 
 
 def _rows(groups: Iterable[tuple[int, CPUSet]]) -> Groups:

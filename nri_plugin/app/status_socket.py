@@ -15,10 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
+from nri_plugin.app.drift_report import DriftReport
 from nri_plugin.app.handler import CheckpointStore
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.app.startup import Watcher
-from nri_plugin.app.status_rows import RefusalRow, Status, encode
+from nri_plugin.app.status_rows import DriftRow, RefusalRow, Status, encode
 from nri_plugin.errors import HostError
 from nri_plugin.options import Node
 from nri_plugin.state import State
@@ -27,6 +28,7 @@ FILE_NAME = "agent.sock"
 """In the state directory."""
 
 LATEST_REFUSALS = 64
+LATEST_DRIFTS = 64
 PAUSE_S = 0.05
 """Between two lines: a burst of containers is one change to a reader, and making a line takes the interpreter."""
 
@@ -41,11 +43,13 @@ class StatusFeed:
 
     Attributes:
         refusals: the latest, oldest first; replaced as a whole, so that another thread may read it.
+        drifts: the same of drifts.
         wake: called when there is news.
     """
 
     def __init__(self) -> None:
         self.refusals: tuple[RefusalRow, ...] = ()
+        self.drifts: tuple[DriftRow, ...] = ()
         self.wake: Callable[[], None] = lambda: None
         self._count = 0
 
@@ -56,6 +60,15 @@ class StatusFeed:
             self.refusals = (*self.refusals, refusal_row(outcome, self._count))[-LATEST_REFUSALS:]
         elif outcome.decision.state is outcome.before:
             return
+        self.wake()
+
+    def machine_changed(self) -> None:
+        """Wake whoever tells others: the node is another one."""
+        self.wake()
+
+    def drifted(self, report: DriftReport) -> None:
+        """Note a drift, and wake whoever tells others."""
+        self.drifts = (*self.drifts, drift_row(report))[-LATEST_DRIFTS:]
         self.wake()
 
 
@@ -74,17 +87,44 @@ def refusal_row(outcome: Outcome, number: int) -> RefusalRow:
     )
 
 
+def drift_row(report: DriftReport) -> DriftRow:
+    """A drift as it is told."""
+    return DriftRow(
+        number=report.number,
+        cgroup=report.cgroup.path or report.cgroup.parent,
+        container_id=report.container_id,
+        name=report.name,
+        found=None if report.found is None else str(report.found),
+        effective=None if report.effective is None else str(report.effective),
+        desired=str(report.desired),
+        cause=report.cause,
+        noticed_by=report.noticed_by,
+        round=report.round,
+        is_fight=report.is_fight,
+        error=report.error,
+    )
+
+
 class Watchers:
     """Tells several observers of every outcome, and has the first measure saves."""
 
     def __init__(self, feed: StatusFeed, counting: Watcher | None) -> None:
         self._feed, self._counting = feed, counting
+        self.drift: Callable[[Outcome], None] | None = None
 
     def __call__(self, outcome: Outcome) -> None:
         """Tell all."""
         if self._counting is not None:
             self._counting(outcome)
         self._feed(outcome)
+        if self.drift is not None:
+            self.drift(outcome)
+
+    def drifted(self, report: DriftReport) -> None:
+        """Tell all of a drift."""
+        if self._counting is not None:
+            self._counting.drifted(report)
+        self._feed.drifted(report)
 
     def timed(self, store: CheckpointStore) -> CheckpointStore:
         """`store`, measured where somebody counts."""
@@ -124,7 +164,7 @@ class StatusSocket:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake_in, selectors.EVENT_READ)
         self._readers: dict[socket.socket, _Reader] = {}
-        self._told: tuple[Node, State, tuple[RefusalRow, ...]] | None = None
+        self._told: tuple[Node, State, tuple[RefusalRow, ...], tuple[DriftRow, ...]] | None = None
         self._line = b""
         self._made_at = 0.0
         self._is_closing = False
@@ -175,13 +215,13 @@ class StatusSocket:
         """A new line when there is news, somebody to tell it, and the former one is old enough."""
         if not self._readers or time.monotonic() < self._made_at + PAUSE_S:
             return
-        refusals = self._feed.refusals
+        refusals, drifts = self._feed.refusals, self._feed.drifts
         node, state = self._view()
-        now = (node, state, refusals)
+        now = (node, state, refusals, drifts)
         if self._told is not None and all(a is b for a, b in zip(now, self._told, strict=True)):
             return
         self._told = now
-        self._line = encode(Status(node, state, refusals))
+        self._line = encode(Status(node, state, refusals, drifts))
         self._made_at = time.monotonic()
         for reader in self._readers.values():
             reader.is_current = False

@@ -13,6 +13,7 @@ from nri_plugin.options import (
 )
 from tests.agent_fakes import Bench
 from tests.builders import GIB, container, machine, node, pod
+from tests.drift_reports import drift
 
 SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
 SPLIT = machine(caches=2)  # two NUMA nodes of 8 CPUs, two uncore caches of 4 in each
@@ -188,6 +189,17 @@ def test_an_update_that_would_have_put_back_an_old_cpuset_is_a_repair():
     agreeing = container(of, cpu=2, cpus="2-3")
     counted.bench.ask(nri.UpdateContainer(of, agreeing, replace(agreeing.resources, cpus="2-3")))
     assert counted.value("nri_pin_drift_repairs_total", noticed_by="update") == 1
+
+
+def test_drifts_are_counted_by_cause_and_by_what_became_of_them():
+    metrics = Metrics()
+    read = metrics.registry.get_sample_value
+    metrics.drifted(drift())
+    metrics.drifted(drift(2, "sweep", "refused"))
+    assert read("nri_pin_drifts_total", {"cause": "all-cpus"}) == 2
+    assert read("nri_pin_drift_repairs_total", {"noticed_by": "watch"}) == 1
+    assert read("nri_pin_drift_repairs_total", {"noticed_by": "sweep"}) == 0
+    assert read("nri_pin_drift_failures_total", {"noticed_by": "sweep"}) == 1
 
 
 def test_every_event_is_timed_under_one_of_a_closed_set_of_names():

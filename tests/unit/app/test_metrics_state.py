@@ -32,6 +32,13 @@ def test_sizes_are_the_kubelets():
     assert read("kubelet_cpu_manager_allocation_per_numa", {"numa_node": "1"}) == 0
 
 
+def test_allocations_whose_cpus_went_offline_are_counted():
+    state = promised("4-5")
+    assert gauges(node(SPLIT), state).get_sample_value("nri_pin_allocations_without_all_cpus") == 0
+    small = machine(nodes=1, cores=2)
+    assert gauges(node(small), state).get_sample_value("nri_pin_allocations_without_all_cpus") == 1
+
+
 def test_available_cpus_are_told_by_numa_node_and_cache():
     read = gauges(node(SPLIT), promised("2-5")).get_sample_value
     assert read("nri_pin_numa_node_available_cpus", {"numa_node": "0"}) == 2

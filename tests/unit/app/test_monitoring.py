@@ -11,6 +11,7 @@ from nri_plugin.errors import CheckpointError
 from nri_plugin.state import State
 from tests.agent_fakes import Bench, FakeCheckpoint
 from tests.builders import node
+from tests.drift_reports import drift
 
 
 def test_saves_are_timed_also_when_they_fail():
@@ -52,6 +53,17 @@ def test_the_pages_tell_of_the_handler_and_the_runtime():
         loop.post(lambda: loop.stop(0))
         turning.join()
         loop.close()
+
+
+def test_what_is_looked_after_and_fought_over_is_shown():
+    watch = Monitoring()
+    watch.follow(SimpleNamespace(watches=3, fights=1, waiting=2))  # type: ignore[arg-type]
+    watch.drifted(drift())
+    read = watch.registry.get_sample_value
+    assert read("nri_pin_cgroup_watches") == 3
+    assert read("nri_pin_drift_fights") == 1
+    assert read("nri_pin_drift_waiting") == 2
+    assert read("nri_pin_drifts_total", {"cause": "all-cpus"}) == 1
 
 
 def test_a_loop_that_does_not_come_round_is_noticed(monkeypatch: pytest.MonkeyPatch):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.app.status_rows import RefusalRow, Status, decode, encode
+from nri_plugin.app.status_rows import DriftRow, LostRow, RefusalRow, Status, decode, encode
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import Node, Options, ReservedMemory, TopologyManagerPolicy
@@ -40,15 +40,39 @@ def status() -> Status:
     refusal = RefusalRow(
         1, "u2", "default", "db", "app", "TopologyAffinityError", "TopologyAffinityError: no"
     )
-    return Status(Node(machine(nodes=2, cores=64), options, CPUSet.parse("0-1")), state, (refusal,))
+    drift = DriftRow(
+        7,
+        "/kubepods/podu1/c1",
+        "c1",
+        "default/web/app",
+        None,
+        None,
+        "2-3",
+        "files-gone",
+        "sweep",
+        1,
+        is_fight=False,
+    )
+    node = Node(machine(nodes=2, cores=64), options, CPUSet.parse("0-1"))
+    return Status(node, state, (refusal,), (drift,))
 
 
 def test_a_line_is_read_as_it_was_meant() -> None:
     told = status()
     read = decode(encode(told))
-    assert (read.state, read.refusals) == (told.state, told.refusals)
+    assert (read.state, read.refusals, read.drifts) == (told.state, told.refusals, told.drifts)
     assert (read.node.topology, read.node.options) == (told.node.topology, told.node.options)
     assert read.node.reserved == told.node.reserved
+
+
+def test_who_misses_cpus_is_told_with_what_is_left() -> None:
+    told = status()
+    small = Node(machine(nodes=2, cores=1), told.node.options, told.node.reserved)
+    assert decode(encode(told)).lost == ()
+    assert decode(encode(replace(told, node=small))).lost == (LostRow("u1", "app", "100", "2-3"),)
+    assert b'"lost":[{"pod_uid":"u1","container":"app","lost":"100","runs_on":"2-3"}]' in encode(
+        replace(told, node=small)
+    )
 
 
 def test_a_line_is_one_line() -> None:

@@ -11,7 +11,7 @@ import pytest
 from nri_plugin.app import status_socket
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.app.status_rows import Status, decode
-from nri_plugin.app.status_socket import LATEST_REFUSALS, StatusFeed, StatusSocket
+from nri_plugin.app.status_socket import LATEST_DRIFTS, LATEST_REFUSALS, StatusFeed, StatusSocket
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision
 from nri_plugin.errors import HostError
@@ -20,6 +20,7 @@ from nri_plugin.nri.messages import Container, Pod
 from nri_plugin.options import Node, Options
 from nri_plugin.state import Allocation, State
 from tests.builders import machine
+from tests.drift_reports import drift
 
 PATIENCE_S = 30.0
 
@@ -111,6 +112,28 @@ def test_a_refusal_is_told_with_its_reason(reader: Reader, agent: Agent) -> None
     (row,) = reader.reads().refusals
     assert (row.number, row.namespace, row.pod, row.container) == (1, "default", "web", "app")
     assert row.reason == "SMTAlignmentError"
+
+
+def test_a_drift_is_told_and_only_the_latest_are_kept(reader: Reader, agent: Agent) -> None:
+    reader.reads()
+    for number in range(1, LATEST_DRIFTS + 6):
+        agent.feed.drifted(drift(number))
+    while not (rows := reader.reads().drifts) or rows[-1].number < LATEST_DRIFTS + 5:
+        pass
+    assert [row.number for row in rows] == list(range(6, LATEST_DRIFTS + 6))
+    assert (rows[0].name, rows[0].found, rows[0].desired, rows[0].cause) == (
+        "shop/web/c",
+        "0-7",
+        "1",
+        "all-cpus",
+    )
+
+
+def test_a_changed_machine_wakes_who_tells(agent: Agent) -> None:
+    woken: list[bool] = []
+    agent.feed.wake = lambda: woken.append(True)
+    agent.feed.machine_changed()
+    assert woken == [True]
 
 
 def test_only_the_latest_refusals_are_kept(agent: Agent) -> None:

@@ -1,0 +1,55 @@
+"""What the agent does without being asked: it notices drift and a changed machine. Put together here, run by the loop."""
+
+import logging
+from functools import partial
+
+from nri_plugin.app.config import Config
+from nri_plugin.app.drift_report import Reporter
+from nri_plugin.app.drift_watch import DriftWatch
+from nri_plugin.app.handler import Handler
+from nri_plugin.app.logs import say
+from nri_plugin.app.loop import Loop
+from nri_plugin.app.machine_watch import MachineWatch
+from nri_plugin.app.status_socket import StatusFeed
+from nri_plugin.drift import Target
+from nri_plugin.errors import HostError
+from nri_plugin.host.cgroup_root import find_cpuset_tree
+from nri_plugin.host.cgroup_watch import CgroupWatch
+from nri_plugin.host.sysfs import discover, outline
+
+
+def look_after(
+    config: Config, log: logging.Logger, handler: Handler, loop: Loop, feed: StatusFeed, report: Reporter
+) -> DriftWatch:
+    """Begin to look at the machine and at all cgroups that are ours to say."""
+    machine = MachineWatch(
+        handler,
+        partial(outline, config.sysfs_root),
+        partial(discover, config.sysfs_root),
+        log,
+        loop.clock,
+        feed.machine_changed,
+    )
+    watch = DriftWatch(
+        handler,
+        loop,
+        log,
+        watch=_kernel_watch(config.cgroup_root, log),
+        machine_moved=machine.moved,
+        report=report,
+    )
+    machine.start(loop)
+    watch.start()
+    return watch
+
+
+def _kernel_watch(cgroup_root: str, log: logging.Logger) -> CgroupWatch[Target] | None:
+    try:
+        top = find_cpuset_tree(cgroup_root).directory
+    except HostError:
+        return None  # said already: there is nothing to look after
+    try:
+        return CgroupWatch(top)
+    except HostError as error:
+        say(log, logging.WARNING, "drift is noticed by the sweep only", err=error)
+        return None
