@@ -1,7 +1,8 @@
 """What a node has been promised to pods and does not say yet, pod by pod.
 
 A pod is charged from the moment it is bound until the node's object accounts for it. That is known, in this order:
-the object names the pods it accounts for (our exporter); or its fingerprint is that of the pods of the node without
+the object names the pods it accounts for (our exporter), which it does from a pod's first container on, so that one
+of several containers stays charged until it runs, that is, until all of them were made; or its fingerprint is that of the pods of the node without
 the youngest few, or without those that do not run yet, and then exactly those stay charged; or it has no fingerprint and came after the pod ran. A
 charge on a running pod ends in any case after a while, so that a node whose exporter counts pods differently never
 looks full for ever. Nothing is charged that the node never subtracts: CPUs and memory of pods that are not
@@ -42,6 +43,11 @@ class Resident:
     numa_id: int | None = None
     running_since_s: float | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its containers were made once one was: it has one only, or it runs."""
+        return len(self.pod.containers) == 1 or self.running_since_s is not None
+
 
 @dataclass(slots=True)
 class NodeLedger:
@@ -73,8 +79,9 @@ class NodeLedger:
         is_running = pod.phase == "Running"
         if known is None:
             self.came += 1
-            is_charged = bool(charge_of(pod)) and not (is_old and is_running)
-            known = Resident(pod, self.came, is_charged, numa_id)
+            known = Resident(pod, self.came, False, numa_id)
+            is_settled = (is_old and is_running) or (known.is_whole and short_uid(pod.uid) in self._named())
+            known.is_charged = bool(charge_of(pod)) and not is_settled
             self.residents[pod.key] = known
         known.pod = pod
         known.numa_id = known.numa_id if numa_id is None else numa_id
@@ -98,6 +105,20 @@ class NodeLedger:
             one.is_charged = False
         return len(old)
 
+    def settle_running(self, before_s: float) -> bool:
+        """End the charges on pods that the object names and that have been running since `before_s` or longer.
+
+        Nothing may be published any more for a pod that began to run after its last container was.
+        """
+        named = self._named()
+        return _end(
+            one
+            for one in (self.charged if named else ())
+            if one.running_since_s is not None
+            and one.running_since_s <= before_s
+            and short_uid(one.pod.uid) in named
+        )
+
     @property
     def charged(self) -> list[Resident]:
         """Whose charge stands, oldest first."""
@@ -113,15 +134,19 @@ class NodeLedger:
                 target[name] = target.get(name, 0) + amount
         return everywhere, by_numa_id
 
+    def _named(self) -> frozenset[str]:
+        """The pods that the object says it accounts for, by short uid; none where it does not tell."""
+        text = self.topology.attribute(ATTRIBUTE_ACCOUNTED_PODS) if self.topology is not None else None
+        return frozenset(one for one in (text or "").replace(" ", "").split(",") if one)
+
     def _settle(self) -> bool:
         topology = self.topology
         charged = self.charged
         if topology is None or not charged:
             return False
-        named = topology.attribute(ATTRIBUTE_ACCOUNTED_PODS)
-        if named is not None:
-            known = frozenset(named.replace(" ", "").split(","))
-            return _end(one for one in charged if short_uid(one.pod.uid) in known)
+        if topology.attribute(ATTRIBUTE_ACCOUNTED_PODS) is not None:
+            named = self._named()
+            return _end(one for one in charged if one.is_whole and short_uid(one.pod.uid) in named)
         if topology.fingerprint:
             return _end(self._covered(topology, charged))
         return _end(one for one in charged if one.running_since_s is not None)

@@ -20,6 +20,10 @@ from nri_plugin.kube.numa_zones import NUMAZone, Zones, charge_everywhere, numa_
 from nri_plugin.kube.pod_demand import PodDemand, pod_demand
 
 ENDED = frozenset({"Succeeded", "Failed"})
+
+PUBLISHED_S = 5.0
+"""An exporter has told what it knows by then: it writes once a second, and again after a short pause."""
+
 Object = Mapping[str, Any]
 
 
@@ -174,9 +178,12 @@ class ExtenderCache:
             return
         self._next_expiry_s = now + 1.0
         for name, ledger in list(self._ledgers.items()):
-            ended = ledger.expire(now - self._accounting.charge_s) if ledger.residents else 0
-            if ended:
-                self.counters.expired_charges += ended
+            if not ledger.residents:
+                continue
+            settled = ledger.settle_running(now - PUBLISHED_S)
+            ended = ledger.expire(now - self._accounting.charge_s)
+            self.counters.expired_charges += ended
+            if settled or ended:
                 self._refresh(name, ledger)
 
     def zones(self, node: str) -> Zones:

@@ -53,6 +53,45 @@ def test_the_named_pods_are_settled_and_no_other():
     assert charged(one) == ["a"]
 
 
+def of_two(name, phase="Pending"):
+    return pod(
+        container(cpu="2", memory="1Gi"),
+        init=[container(cpu="1", memory="1Gi")],
+        name=name,
+        phase=phase,
+        node="n",
+    )
+
+
+def test_a_named_pod_of_several_containers_is_settled_once_it_runs():
+    one = ledger(of_two("a"))
+    named = nrt(**{"nri-pin/accounted-pods": short_uid("uid-a")})
+    one.published(named)
+    assert charged(one) == ["a"]
+    one.arrived(of_two("a", "Running"), 10.0)
+    assert charged(one) == ["a"]
+    one.published(named)
+    assert charged(one) == []
+
+
+def test_a_named_pod_that_began_to_run_after_the_last_word_is_settled_after_a_while():
+    one = ledger(of_two("a"), of_two("b"))
+    one.published(nrt(**{"nri-pin/accounted-pods": short_uid("uid-a")}))
+    for name in ("a", "b"):
+        one.arrived(of_two(name, "Running"), 10.0)
+    assert not one.settle_running(9.0)
+    assert one.settle_running(10.0)
+    assert charged(one) == ["b"]
+    assert not ledger(of_two("a", "Running")).settle_running(99.0)
+
+
+def test_a_pod_that_the_object_names_already_is_not_charged_unless_more_of_it_may_come():
+    one = NodeLedger(nrt(**{"nri-pin/accounted-pods": f"{short_uid('uid-a')},{short_uid('uid-b')}"}))
+    one.arrived(some("a"), 0.0)
+    one.arrived(of_two("b"), 0.0)
+    assert charged(one) == ["b"]
+
+
 def test_a_fingerprint_of_all_but_the_youngest_settles_the_others():
     one = ledger(some("a"), some("b"), some("c"))
     assert one.published(nrt("a", "b"))

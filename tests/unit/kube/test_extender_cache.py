@@ -1,7 +1,7 @@
 """Feeding the cache."""
 
 from nri_plugin.kube.cluster import Cluster
-from nri_plugin.kube.extender_cache import Accounting, ExtenderCache
+from nri_plugin.kube.extender_cache import PUBLISHED_S, Accounting, ExtenderCache
 from nri_plugin.kube.scores import Scoring
 from tests.kube_builders import container, nrt_object, pod, pod_object
 
@@ -105,6 +105,18 @@ def test_charges_on_running_pods_end():
     made.expire()
     assert fits(made, "8")
     assert made.counters.expired_charges == 1
+
+
+def test_a_running_pod_that_its_node_names_counts_no_more_a_little_later():
+    made, clock = cache()
+    one = container(cpu="3", memory="1Gi")
+    made.on_nrt(nrt_object("n", EIGHT, **{"nri-pin/accounted-pods": "uida"}))
+    made.on_pod(pod_object(one, one, name="a", node="n", phase="Running"))
+    assert not fits(made, "8")
+    clock.now = PUBLISHED_S
+    made.expire()
+    assert fits(made, "8")
+    assert made.counters.expired_charges == 0
 
 
 def test_it_is_ready_when_both_lists_are_complete():
