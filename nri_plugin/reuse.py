@@ -18,7 +18,7 @@ from dataclasses import replace
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.pod_facts import Kind, PodFacts
 from nri_plugin.policy.memory_reuse import Reuse, shrink_reused
-from nri_plugin.state import MemoryBlock, Phase, PodRecord, State, allocation_key
+from nri_plugin.state import Allocation, MemoryBlock, Phase, PodRecord, State, allocation_key
 
 
 def donors(state: State, pod: PodRecord, name: str) -> tuple[str, ...]:
@@ -64,11 +64,19 @@ def reusable_memory(state: State, keys: Iterable[str]) -> Reuse:
 
 
 def handed_over(state: State, keys: Sequence[str], cpus: CPUSet, blocks: Sequence[MemoryBlock]) -> State:
-    """The state in which the donors no longer have those CPUs, and less memory by what `blocks` took over."""
+    """The state in which the donors no longer have those CPUs, and less memory by what `blocks` took over.
+
+    A resize that one of them was in the middle of when it ended is over with it.
+    """
     held = [state.allocations[key] for key in keys]
     shrunk = shrink_reused([allocation.memory for allocation in held], blocks)
     for key, allocation, memory in zip(keys, held, shrunk, strict=True):
-        left = replace(allocation, cpus=allocation.cpus - cpus, memory=memory)
-        if left != allocation:
-            state = state.with_allocation(key, left)
+        if not allocation.cpus.isdisjoint(cpus) or memory != allocation.memory:
+            state = state.with_allocation(key, _left(allocation, cpus, memory))
     return state
+
+
+def _left(allocation: Allocation, cpus: CPUSet, memory: tuple[MemoryBlock, ...]) -> Allocation:
+    ended = allocation.settled(is_done=False)
+    grown = tuple(left for one in ended.grown if (left := one - cpus))
+    return replace(ended, cpus=ended.cpus - cpus, grown=grown, memory=memory)

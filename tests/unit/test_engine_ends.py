@@ -176,12 +176,12 @@ def test_an_update_of_a_container_that_does_not_run_yet_writes_no_cgroup() -> No
     assert written(late) == {"p1-c-0": "2-3"}
 
 
-def test_a_second_instance_means_the_first_is_over_though_nobody_told() -> None:
+def test_a_second_instance_changes_nothing_for_the_first_whose_end_was_not_told() -> None:
     on = node()
     state = run(on, EMPTY, pod(), container(pod(), cpu=2), container(pod(), "other", cpu=2))
     state = decide(on, state, nri.CreateContainer(pod(), container(pod(), cpu=2, number=1))).state
     assert {id_: record.phase for id_, record in state.containers.items()} == {
-        "p1-c-0": Phase.STOPPED,
+        "p1-c-0": Phase.RUNNING,
         "p1-other-0": Phase.RUNNING,
         "p1-c-1": Phase.CREATING,
     }
