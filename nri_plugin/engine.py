@@ -87,7 +87,7 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
     before, event = state, known.event
     pod = informed(_inhabited(state, event.pod), known.facts)
     state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
-    overruled = None
+    overruled = placed = None
     try:
         request = replace(
             annotated(node.options, pod, container_request(pod, event.container)),
@@ -102,6 +102,7 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
             return Decision(before, refusal=error, steps=("refused", *error.steps))
         overruled, allocation, steps = error, None, ("never-refuse", *error.steps)
     record = _record(pod, event.container, Phase.CREATING, str(overruled or ""))
+    record = placed.remembered_by(record) if placed and not overruled else record
     state = state.with_container(record).with_pod(remembered(state.pods[pod.uid]))
     resources = _granted(node, state, record, allocation)
     record = replace(record, stored_cpus=stored_cpus(resources), stored_mems=stored_mems(resources))

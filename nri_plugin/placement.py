@@ -28,7 +28,7 @@ from nri_plugin.policy.smt_counts import whole_core_count
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.policy.tie_break import tie_break
 from nri_plugin.reuse import donors, handed_over, is_plain_init, reusable_cpus, reusable_memory
-from nri_plugin.state import Allocation, MemoryBlock, PodRecord, State
+from nri_plugin.state import Allocation, ContainerRecord, MemoryBlock, PodRecord, State
 from nri_plugin.topology import Topology
 from nri_plugin.workload import ContainerRequest, peak, pod_request, spec_requests
 
@@ -41,11 +41,21 @@ class Placement:
         state: with the allocation in it.
         allocation: what was promised; None when nothing was (shared pool, memory anywhere).
         steps: why, in short codes.
+        hint: the merged hint where one was asked for and nothing was promised.
     """
 
     state: State
     allocation: Allocation | None
     steps: tuple[str, ...]
+    hint: MergedHint | None = None
+
+    def remembered_by(self, record: ContainerRecord) -> ContainerRecord:
+        """The container's record, with the hint that no allocation keeps."""
+        if self.hint is None:
+            return record
+        return replace(
+            record, affinity=self.hint.affinity or NO_NODES, affinity_preferred=self.hint.preferred
+        )
 
 
 @lru_cache(maxsize=4)
@@ -134,13 +144,18 @@ def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: Container
 
     A container that is started again was admitted once, as the kubelet has it.
     """
-    again = any(
-        record.name == request.name and not record.unplaced for record in state.containers_of(pod.uid)
-    )
-    if again or not (request.devices or node.hint_providers):
+    of_pod = state.containers_of(pod.uid)
+    before = next((one for one in of_pod if one.name == request.name and not one.unplaced), None)
+    if before is not None:
+        return Placement(state, None, ("shared",), _hint_of(before))
+    if not (request.devices or node.hint_providers):
         return Placement(state, None, ("shared",))
-    state, _, steps = _admitted(Question(node, state, pod, request))
-    return Placement(state, None, (*steps, "shared"))
+    state, hint, steps = _admitted(Question(node, state, pod, request))
+    return Placement(state, None, (*steps, "shared"), hint)
+
+
+def _hint_of(record: ContainerRecord) -> MergedHint | None:
+    return None if record.affinity is None else MergedHint(record.affinity or None, record.affinity_preferred)
 
 
 def exclusive_count(node: Node, request: ContainerRequest) -> int:
@@ -282,7 +297,7 @@ def adopted(
     """The state in which a container that already exists keeps the `cpus` and `mems` it has.
 
     None when it should have exclusive CPUs and those it has are too few, too many, not free, or the last
-    of the shared pool.
+    of the shared pool. CPUs that are offline stay its own, as if it had been promised them by us.
     """
     if request.key in state.allocations:
         return state
@@ -291,7 +306,9 @@ def adopted(
     except AdmissionError:
         return None
     memory = memory_request(node, request) if mems <= node.topology.nodes_with_memory else {}
-    if count and (len(cpus) != count or not cpus <= state.available(node)):
+    if count and (len(cpus) != count or not cpus - node.topology.offline <= state.available(node)):
+        return None
+    if count and not cpus.isdisjoint(state.exclusive | node.reserved):
         return None
     if count and node.topology.online - state.exclusive <= cpus:
         return None

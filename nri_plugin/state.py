@@ -162,6 +162,9 @@ class ContainerRecord:
         stored_cpus: the cpuset the runtime has on record and re-applies at any update.
         stored_mems: the same for memory nodes.
         unplaced: why it runs in the shared pool although policy would have placed or refused it.
+        affinity: the merged hint it was admitted by, where its devices or somebody else had a say and nothing
+            was promised to it (else see its allocation); empty for "any", None where nobody was asked.
+        affinity_preferred: whether that hint was preferred.
     """
 
     id: str
@@ -172,6 +175,8 @@ class ContainerRecord:
     stored_cpus: CPUSet = NO_CPUS
     stored_mems: NodeMask = NO_NODES
     unplaced: str = ""
+    affinity: NodeMask | None = None
+    affinity_preferred: bool = True
 
     @property
     def key(self) -> str:

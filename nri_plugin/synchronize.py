@@ -70,7 +70,9 @@ def adopt(
         placed = place(node, state, pod, request)
     except AdmissionError as error:
         return state.with_container(replace(record, unplaced=str(error))), ("unplaced", error.reason)
-    return placed.state, placed.steps
+    if placed.hint is None:
+        return placed.state, placed.steps
+    return placed.state.with_container(placed.remembered_by(record)), placed.steps
 
 
 def _pods(state: State, event: Synchronize) -> dict[str, PodRecord]:
@@ -168,4 +170,6 @@ def _record(state: State, pod: PodRecord, container: Container) -> ContainerReco
         stored_cpus=stored_cpus(container.resources),
         stored_mems=stored_mems(container.resources),
         unplaced=known.unplaced if known else "",
+        affinity=known.affinity if known else None,
+        affinity_preferred=known.affinity_preferred if known else True,
     )

@@ -169,9 +169,11 @@ def _container_facts(state: State, record: ContainerRecord, pool: CPUSet | None)
 
 
 def _container_hint(state: State, record: ContainerRecord) -> dict[str, Any] | None:
-    """The merged hint that the container was placed by; None where nothing was promised by one."""
+    """The merged hint that the container was placed by; None where nobody had a say."""
     allocation = state.allocation_of(record)
-    return _hint(allocation.affinity, preferred=allocation.preferred) if allocation else None
+    if allocation is None:
+        return _hint(record.affinity, preferred=record.affinity_preferred)
+    return _hint(allocation.affinity, preferred=allocation.preferred)
 
 
 def _hint(nodes: NodeMask | None, *, preferred: bool) -> dict[str, Any] | None:

@@ -67,6 +67,8 @@ class ContainerRow(Row, frozen=True):
     stored_cpus: str = ""
     stored_mems: str = ""
     unplaced: str = ""
+    affinity: str | None = None
+    affinity_preferred: bool = True
 
 
 class MemoryRow(Row, frozen=True):
@@ -268,6 +270,8 @@ def container_row(_key: str, record: ContainerRecord) -> ContainerRow:
         stored_cpus=_text(record.stored_cpus.mask),
         stored_mems=_text(record.stored_mems.mask),
         unplaced=record.unplaced,
+        affinity=None if record.affinity is None else _text(record.affinity.mask),
+        affinity_preferred=record.affinity_preferred,
     )
 
 
@@ -287,6 +291,8 @@ def container_from(row: ContainerRow) -> tuple[str, ContainerRecord]:
         stored_cpus=_cpus(row.stored_cpus),
         stored_mems=_nodes(row.stored_mems),
         unplaced=row.unplaced,
+        affinity=None if row.affinity is None else _nodes(row.affinity),
+        affinity_preferred=row.affinity_preferred,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from nri_plugin.app.outside_providers import load_hint_providers
 from nri_plugin.engine import decide
 from nri_plugin.errors import ConfigError
-from nri_plugin.nri.events import CreateContainer
+from nri_plugin.nri.events import CreateContainer, Synchronize
 from nri_plugin.options import TopologyManagerPolicy
 from nri_plugin.state import State
 from tests.builders import container, cpus, node, nodes, pod
@@ -72,6 +72,37 @@ def test_its_wish_is_merged_with_ours_and_the_merged_hint_is_kept(install):
 def test_it_has_a_say_about_shared_containers_too(install):
     install(licences="our_site_placement:licences", more="our_site_placement:licences")
     assert create(load_hint_providers(), cpu=0.5).refusal is None
+
+
+def test_the_merged_hint_of_a_shared_container_can_be_asked_later(install):
+    """Nothing is promised to it, so it stands with the container: kept over a restart, and when it is started again."""
+    install(licences="our_site_placement:licences")
+    on = node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
+    on = type(on)(on.topology, on.options, on.reserved, load_hint_providers())
+    of = pod(namespace="licensed")
+    shared, again = container(of, cpu=0.5), container(of, cpu=0.5, number=1)
+    state = decide(on, State(), CreateContainer(of, shared)).state
+    state = decide(on, state, Synchronize((of,), (shared,))).state
+    state = decide(on, state, CreateContainer(of, again)).state
+    hints = {(record.affinity, record.affinity_preferred) for record in state.containers.values()}
+    assert hints == {(nodes(1), True)}
+    other = decide(on, State(), CreateContainer(pod(), container(pod(), cpu=0.5))).state
+    assert [record.affinity for record in other.containers.values()] == [nodes()]
+
+
+def test_where_nobody_is_asked_there_is_no_hint_to_remember():
+    (record,) = create((), cpu=0.5).state.containers.values()
+    assert record.affinity is None
+
+
+def test_a_container_found_running_is_asked_about_too(install):
+    install(licences="our_site_placement:licences")
+    on = node(topology_manager_policy=TopologyManagerPolicy.BEST_EFFORT)
+    on = type(on)(on.topology, on.options, on.reserved, load_hint_providers())
+    of = pod(namespace="licensed")
+    born_unseen = container(of, cpu=2.0)
+    (allocation,) = decide(on, State(), Synchronize((of,), (born_unseen,))).state.allocations.values()
+    assert allocation.affinity == nodes(1)
 
 
 def test_what_contradicts_it_is_refused_with_its_reason(install):

@@ -112,6 +112,19 @@ def test_show_json_gives_a_shared_container_no_cpus_but_a_cpuset(directory: Path
     assert shared["unplaced"] == "no 4 CPUs on a NUMA node"
 
 
+def test_show_json_tells_the_hint_of_a_shared_container_where_somebody_had_a_say(tmp_path: Path) -> None:
+    near = replace(container("u2", "near"), affinity=NodeMask.of(1), affinity_preferred=False)
+    anywhere = replace(container("u2", "somewhere"), affinity=NodeMask())
+    records = {record.id: record for record in (near, anywhere, container("u2", "unasked"))}
+    save(tmp_path, State({"u2": pod("u2", "web-0")}, records), a_node())
+    hints = {one["container"]: one["hint"] for one in show_json(tmp_path)["containers"]}
+    assert hints == {
+        "near": {"numa_nodes": "1", "preferred": False},
+        "somewhere": {"numa_nodes": "", "preferred": True},
+        "unasked": None,
+    }
+
+
 def test_show_json_lists_promises_that_wait_for_a_container(directory: Path) -> None:
     assert show_json(directory)["waiting"] == [
         {"pod_uid": "u1", "container": "next", "cpus": "8", "mems": ""}
