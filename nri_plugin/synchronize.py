@@ -70,9 +70,7 @@ def adopt(
         placed = place(node, state, pod, request)
     except AdmissionError as error:
         return state.with_container(replace(record, unplaced=str(error))), ("unplaced", error.reason)
-    if placed.hint is None:
-        return placed.state, placed.steps
-    return placed.state.with_container(placed.remembered_by(record)), placed.steps
+    return placed.state, placed.steps
 
 
 def _pods(state: State, event: Synchronize) -> dict[str, PodRecord]:
