@@ -61,7 +61,8 @@ def pod_of(answer: pb.ListPodResourcesResponse, namespace: str, name: str) -> pb
 def devices_of(allocatable: pb.AllocatableResourcesResponse, listed: pb.ListPodResourcesResponse) -> Devices:
     """Devices by resource and NUMA node, all there are and those nobody has; and who has some.
 
-    A device near several NUMA nodes counts on each, given or not; one near none on no zone.
+    A device near several NUMA nodes counts on each, given or not; one near none on no zone. A pod counts that has some
+    of a resource which a zone lists, wherever its own are: so does the scheduler plugin, which sees only names.
     """
     totals = _tally(allocatable.devices)
     held = [
@@ -75,7 +76,10 @@ def devices_of(allocatable: pb.AllocatableResourcesResponse, listed: pb.ListPodR
         DeviceCount(number, resource, total, max(0, total - taken[resource, number]))
         for (resource, number), total in sorted(totals.items())
     )
-    return Devices(counts, frozenset((pod.namespace, pod.name) for pod, device in held if numa_ids(device)))
+    zoned = {resource for resource, _ in totals}
+    return Devices(
+        counts, frozenset((pod.namespace, pod.name) for pod, device in held if device.resource_name in zoned)
+    )
 
 
 def numa_ids(device: pb.ContainerDevices) -> list[int]:

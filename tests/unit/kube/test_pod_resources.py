@@ -18,6 +18,14 @@ def test_devices_are_counted_by_numa_node_less_those_given() -> None:
     assert found.pods == {("default", "web")}
 
 
+def test_pods_with_a_resource_that_zones_list_count_wherever_theirs_is_and_others_never() -> None:
+    allocatable = pb.AllocatableResourcesResponse(devices=[devices("v/gpu", "a", 0), devices("v/gpu", "far")])
+    listed = pb.ListPodResourcesResponse(
+        pod_resources=[pod("web", app=[devices("v/gpu", "far")]), pod("old", app=[devices("v/gone", "x", 0)])]
+    )
+    assert devices_of(allocatable, listed).pods == {("default", "web")}
+
+
 def test_minus_one_is_no_numa_node() -> None:
     assert numa_ids(devices("v/gpu", "a", -1)) == []
     assert numa_ids(devices("v/gpu", "a", 3, 1)) == [1, 3]
