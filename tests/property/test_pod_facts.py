@@ -1,0 +1,141 @@
+"""Laws of deciding with a pod's facts."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_plugin.decision import Decision
+from nri_plugin.engine import decide
+from nri_plugin.facts import InformedCreate
+from nri_plugin.nri import events as nri
+from nri_plugin.nri.messages import Container, Pod
+from nri_plugin.options import (
+    MemoryManagerPolicy,
+    Node,
+    SMTOddCounts,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
+from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.state import State
+from tests.builders import GIB, container, machine, node, pod
+
+MACHINE = machine(nodes=2, cores=4, threads=2, memory=8 * GIB)
+
+nodes_of = st.builds(
+    lambda **options: node(MACHINE, **options),
+    topology_manager_policy=st.sampled_from(TopologyManagerPolicy),
+    topology_manager_scope=st.sampled_from(TopologyManagerScope),
+    memory_manager_policy=st.sampled_from(MemoryManagerPolicy),
+    smt_odd_counts=st.sampled_from(SMTOddCounts),
+    full_pcpus_only=st.booleans(),
+)
+amounts = st.builds(
+    lambda cpu, memory: Amounts(cpu, cpu, memory * GIB, memory * GIB),
+    st.sampled_from([3, 500, 1000, 1500, 2000, 3000, 4000, 6000]),
+    st.integers(1, 6),
+)
+
+
+def containers(*kinds: Kind, most: int = 4) -> st.SearchStrategy[tuple[ContainerFacts, ...]]:
+    """Init containers and sidecars first, as a specification has them."""
+    rows = st.lists(st.tuples(st.sampled_from(kinds), amounts), min_size=1, max_size=most)
+    return rows.map(
+        lambda drawn: tuple(
+            ContainerFacts(f"c{number}", kind, asked)
+            for number, (kind, asked) in enumerate(sorted(drawn, key=lambda row: row[0] is Kind.APP))
+        )
+    )
+
+
+def told(of: Pod, one: ContainerFacts, number: int = 0) -> Container:
+    cpu, memory = one.amounts.cpu_request_milli / 1000, one.amounts.memory_limit_bytes
+    return container(of, one.name, cpu=cpu, memory=memory, number=number)
+
+
+def without_facts(decision: Decision) -> Decision:
+    pods = {uid: replace(record, facts=None) for uid, record in decision.state.pods.items()}
+    return replace(decision, state=replace(decision.state, pods=pods))
+
+
+def play(on: Node, of: Pod, facts: PodFacts, *, informed: bool) -> list[Decision]:
+    """Every container begins in its turn, init containers end before the next; a refused one is left out."""
+    state = decide(on, State(), nri.RunPodSandbox(of)).state
+    decisions = []
+    for one in facts.containers:
+        what = told(of, one)
+        known = InformedCreate(nri.CreateContainer(of, what), facts=facts if informed else None)
+        decisions.append(decide(on, state, known))
+        state = decisions[-1].state
+        if decisions[-1].refusal is None:
+            for kind in (nri.PostCreateContainer, nri.StartContainer):
+                state = decide(on, state, kind(of, what)).state
+            if one.kind is Kind.INIT:
+                state = decide(on, state, nri.StopContainer(of, what)).state
+    return decisions
+
+
+def same(one: Decision, other: Decision) -> None:
+    assert str(one.refusal) == str(other.refusal)
+    assert replace(without_facts(one), refusal=None) == replace(without_facts(other), refusal=None)
+
+
+@given(nodes_of, containers(Kind.APP), st.sampled_from(["Guaranteed", "Burstable"]))
+def test_facts_that_say_what_is_inferred_change_nothing(
+    on: Node, rows: tuple[ContainerFacts, ...], qos: str
+) -> None:
+    whole = all(row.amounts.cpu_request_milli % 1000 == 0 for row in rows)
+    fills = on.options.smt_odd_counts is not SMTOddCounts.ROUND_UP or len(rows) == 1
+    if on.options.topology_manager_scope is TopologyManagerScope.POD and not (whole and fills):
+        on = replace(on, options=replace(on.options, topology_manager_scope=TopologyManagerScope.CONTAINER))
+    memory = sum(row.amounts.memory_limit_bytes for row in rows)
+    of = pod("p1", qos, cpu=sum(row.amounts.cpu_request_milli for row in rows) / 1000)
+    assert of.resources is not None
+    of = replace(of, resources=replace(of.resources, memory_limit_bytes=memory))
+    facts = PodFacts("p1", QOSClass(qos), rows)
+    for one, other in zip(
+        play(on, of, facts, informed=True), play(on, of, facts, informed=False), strict=True
+    ):
+        same(one, other)
+
+
+@given(nodes_of, containers(Kind.INIT, Kind.APP))
+def test_init_containers_whose_end_is_told_in_time_need_no_facts(
+    on: Node, rows: tuple[ContainerFacts, ...]
+) -> None:
+    on = replace(on, options=replace(on.options, topology_manager_scope=TopologyManagerScope.CONTAINER))
+    of, facts = pod(), PodFacts("p1", QOSClass.GUARANTEED, rows)
+    for one, other in zip(
+        play(on, of, facts, informed=True), play(on, of, facts, informed=False), strict=True
+    ):
+        same(one, other)
+
+
+@given(nodes_of, containers(*Kind, most=5), st.lists(st.integers(0, 4), max_size=6), st.booleans())
+def test_what_sidecars_and_app_containers_were_promised_stays_theirs_whoever_ends_and_comes_back(
+    on: Node, rows: tuple[ContainerFacts, ...], ended: list[int], is_told: bool
+) -> None:
+    of, facts = pod(), PodFacts("p1", QOSClass.GUARANTEED, rows)
+    state, held = State(), {}
+    for turn, one in enumerate((*rows, *(rows[number % len(rows)] for number in ended))):
+        kind = one.kind
+        if turn >= len(rows) and kind is Kind.INIT:
+            continue
+        known = facts if is_told or turn == 0 else None  # heard once is enough
+        event = nri.CreateContainer(of, told(of, one, turn))
+        decision = decide(on, state, InformedCreate(event, facts=known))
+        assert decision.state.violations(on) == []
+        if turn == 0 and decision.refusal is not None:
+            return
+        state = decision.state
+        if decision.refusal is None:
+            for step in (nri.PostCreateContainer, nri.StartContainer, nri.StopContainer):
+                state = decide(on, state, step(of, event.container)).state
+        for key, promised in held.items():
+            assert state.allocations[key] == promised
+        held = {
+            key: promised
+            for key, promised in state.allocations.items()
+            if key in {f"p1/{name}" for name in facts.names(Kind.APP, Kind.SIDECAR)}
+        }
