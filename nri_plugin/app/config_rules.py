@@ -186,5 +186,10 @@ def _memory_sums(settings: Settings, evicted_bytes: int, place: Place) -> Iterat
         if by_node != as_a_whole:
             yield place.error(
                 f"{resource} adds up to {format_bytes(by_node)} over the NUMA nodes, but kubeReserved + systemReserved + "
-                f"evictionHard keep {format_bytes(ceil(as_a_whole))}; make the two equal"
+                f"evictionHard keep {format_bytes(ceil(as_a_whole))}; "
+                + (
+                    "make the two equal"
+                    if resource == "memory"
+                    else "huge pages cannot be kept back, remove them"
+                )
             )

@@ -416,6 +416,8 @@ def test_static_memory_alone_is_refused_with_lines_that_work_when_they_are_added
 def test_without_a_list_of_nodes_with_memory_the_lines_name_node_0(tmp_path: Path) -> None:
     assert "- numaNode: 0" in error_of(f"memoryManagerPolicy: Static\nsysfsRoot: {tmp_path}\n{SMALLEST}")
     assert "Static needs memory kept for the system" in error_of(static_memory("hugepages-2Mi: 2Mi"))
+    huge = static_memory("memory: 1124Mi, hugepages-2Mi: 2Mi", "kubeReserved: {memory: 1Gi}")
+    assert "huge pages cannot be kept back, remove them" in error_of(huge)
 
 
 def test_reserved_memory_adds_up_to_what_the_node_keeps_with_the_default_eviction_threshold() -> None:
