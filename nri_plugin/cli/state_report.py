@@ -12,6 +12,7 @@ from nri_plugin.host.checkpoint_format import Checkpoint
 from nri_plugin.host.checkpoint_rows import NodeFacts
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import Node
+from nri_plugin.pod_facts import Kind
 from nri_plugin.state import Allocation, ContainerRecord, Phase, State
 
 COLUMNS = ("NAMESPACE", "POD", "CONTAINER", "PHASE", "KIND", "CPUS", "NUMA", "MEMS")
@@ -157,6 +158,7 @@ def _container_facts(state: State, record: ContainerRecord, pool: CPUSet | None)
         "id": record.id,
         "phase": record.phase,
         "kind": _kind(allocation),
+        "container_kind": _container_kind(state, record),
         "cpus": str(allocation.cpus),
         "mems": str(allocation.mems),
         "cpuset": None if cpuset is None else str(cpuset),
@@ -166,6 +168,19 @@ def _container_facts(state: State, record: ContainerRecord, pool: CPUSet | None)
         "unplaced": record.unplaced,
         "cgroup": {"parent": record.cgroup.parent, "path": record.cgroup.path},
     }
+
+
+def _container_kind(state: State, record: ContainerRecord) -> Kind | None:
+    """What it is in its pod; None where the pod's facts are not known or not kept."""
+    pod = state.pods.get(record.pod_uid)
+    known = pod.facts.container(record.name) if pod and pod.facts else None
+    return known.kind if known else None
+
+
+def _with_kind(state: State, record: ContainerRecord) -> str:
+    """Its name, and what it is where that is no app container."""
+    kind = _container_kind(state, record)
+    return record.name if kind in {None, Kind.APP} else f"{record.name} ({kind})"
 
 
 def _container_hint(state: State, record: ContainerRecord) -> dict[str, Any] | None:
@@ -201,7 +216,7 @@ def _row(
     return (
         (pod and pod.namespace) or UNKNOWN,
         (pod and pod.name) or record.pod_uid or UNKNOWN,
-        record.name or record.id[:12],
+        _with_kind(state, record) or record.id[:12],
         record.phase,
         _kind(allocation),
         UNKNOWN if cpus is None else str(cpus) or NOTHING,

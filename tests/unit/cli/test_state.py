@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.checkpoint import CheckpointFile
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import Node
+from nri_plugin.pod_facts import ContainerFacts, Kind, PodFacts
 from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
 from tests.builders import node as a_node
 
@@ -95,6 +97,7 @@ def test_show_json_tells_all_that_cgroups_can_be_compared_with(directory: Path) 
         "id": "id-db",
         "phase": "running",
         "kind": "exclusive",
+        "container_kind": None,
         "cpus": "2-3",
         "mems": "0",
         "cpuset": "2-3",
@@ -104,6 +107,23 @@ def test_show_json_tells_all_that_cgroups_can_be_compared_with(directory: Path) 
         "unplaced": "",
         "cgroup": {"parent": "/kubepods/podu1", "path": "/kubepods/podu1/db"},
     }
+
+
+def test_show_names_the_kind_of_a_container_where_it_is_known(tmp_path: Path) -> None:
+    kinds = {"db": Kind.APP, "setup": Kind.INIT, "mesh": Kind.SIDECAR}
+    rows = tuple(ContainerFacts(name, kind) for name, kind in kinds.items())
+    known = replace(pod("u1", "db-0"), facts=PodFacts("u1", QOSClass.GUARANTEED, rows))
+    names = [*kinds, "debugger"]
+    save(tmp_path, State({"u1": known}, {f"id-{name}": container("u1", name) for name in names}), a_node())
+    lines = run("show", tmp_path).output.splitlines()
+    assert sorted(re.split(r" {2,}", line)[2] for line in lines[1:5]) == [
+        "db",
+        "debugger",
+        "mesh (sidecar)",
+        "setup (init)",
+    ]
+    told = {row["container"]: row["container_kind"] for row in show_json(tmp_path)["containers"]}
+    assert told == {"db": "app", "setup": "init", "mesh": "sidecar", "debugger": None}
 
 
 def test_show_json_gives_a_shared_container_no_cpus_but_a_cpuset(directory: Path) -> None:
