@@ -11,9 +11,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.decision import Decision
 from nri_plugin.engine import decide
+from nri_plugin.facts import InformedCreate
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, ContainerState, Pod, Resources
 from nri_plugin.options import Node, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.state import State
 from tests.builders import container, machine, node, pod
 
@@ -26,6 +28,8 @@ NODES = [
         {"full_pcpus_only": True, "prefer_align_cpus_by_uncore_cache": True},
     )
 ]
+
+ASKED = Amounts(2000, 2000, 1 << 30, 1 << 30)
 
 
 class Runtime(RuleBasedStateMachine):
@@ -44,18 +48,25 @@ class Runtime(RuleBasedStateMachine):
         self.promised: dict[str, CPUSet] = {}
         self.stopped: set[str] = set()
         self.live: dict[str, Pod] = {}
+        self.facts: dict[str, PodFacts] = {}
 
     @initialize(choice=st.sampled_from(NODES))
     def choose_options(self, choice: Node) -> None:
         self.on = choice
 
     @rule(
-        target=pods, qos=st.sampled_from(["Guaranteed", "Burstable", "BestEffort"]), total=st.integers(1, 9)
+        target=pods,
+        qos=st.sampled_from(["Guaranteed", "Burstable", "BestEffort"]),
+        total=st.integers(1, 9),
+        kinds=st.none() | st.tuples(*[st.sampled_from(Kind)] * 3),
     )
-    def run_pod(self, qos: str, total: int) -> Pod:
+    def run_pod(self, qos: str, total: int, kinds: tuple[Kind, ...] | None) -> Pod:
         self.number += 1
         new = pod(f"p{self.number}", qos, cpu=total)
         self.live[new.id] = new
+        if kinds:
+            rows = tuple(ContainerFacts(name, kind, ASKED) for name, kind in zip("abc", kinds, strict=True))
+            self.facts[new.id] = PodFacts(new.uid, QOSClass(qos), rows)
         self.apply(nri.RunPodSandbox(new))
         return new
 
@@ -64,14 +75,17 @@ class Runtime(RuleBasedStateMachine):
         name=st.sampled_from("abc"),
         cpu=st.sampled_from([2, 4, 1, 6, 0.5, 3, 9]),
         waits=st.booleans(),
+        heard=st.booleans(),
     )
-    def create(self, of: Pod, name: str, cpu: float, waits: bool) -> None:
+    def create(self, of: Pod, name: str, cpu: float, waits: bool, heard: bool) -> None:
         self.number += 1
+        facts = self.facts.get(of.id)
+        ends = {name, *(facts.names(Kind.INIT) if facts else ())}  # these end before the next is created
         for other_pod, other in list(self.containers.values()):
-            if other.pod_id == of.id and other.name == name:
+            if other.pod_id == of.id and other.name in ends:
                 self.stop(other_pod, other)
         new = container(of, name, cpu=cpu, number=self.number)
-        decision = self.apply(nri.CreateContainer(of, new))
+        decision = self.apply(InformedCreate(nri.CreateContainer(of, new), facts=facts if heard else None))
         if decision.refusal is not None:
             return
         assert isinstance(decision.response, nri.CreateContainerResponse)
@@ -168,7 +182,7 @@ class Runtime(RuleBasedStateMachine):
         self.stopped.add(what.id)
         self.apply(nri.StopContainer(of, what))
 
-    def apply(self, event: nri.NRIEvent) -> Decision:
+    def apply(self, event: nri.NRIEvent | InformedCreate) -> Decision:
         decision = decide(self.on, self.state, event)
         if decision.refusal is not None:
             assert decision.state is self.state
