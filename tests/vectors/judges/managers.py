@@ -122,10 +122,15 @@ class Container:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod of a recorded step, containers in the order they start."""
+    """A pod of a recorded step, containers in the order they start.
+
+    Attributes:
+        has_own_resources: resources are given for the pod as a whole; then neither manager does anything for it.
+    """
 
     uid: str
     containers: tuple[Container, ...]
+    has_own_resources: bool = False
 
     @classmethod
     def of(cls, step: Mapping[str, Any]) -> "Pod":
@@ -140,11 +145,17 @@ class Pod:
                 )
                 for c, init in recorded
             ),
+            bool(step.get("pod_resources")),
         )
 
     @property
     def guaranteed(self) -> bool:
         return all(container.is_guaranteed for container in self.containers)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the Memory Manager does anything for it."""
+        return self.guaranteed and not self.has_own_resources
 
     def total(self, amounts: Mapping[str, int]) -> int:
         inits = [(amounts[c.name], c.restartable) for c in self.containers if c.init]
@@ -179,6 +190,8 @@ class CPUManager:
         return self.default - self.reserved
 
     def count(self, pod: Pod, container: Container) -> int:
+        if pod.has_own_resources:
+            return 0
         milli = parse_cpu_milli(container.requests.get("cpu", "0"))
         return exclusive_count(milli, guaranteed=pod.guaranteed)
 
@@ -248,13 +261,13 @@ class MemoryManager:
         self.state = memory_state(self.machine)
 
     def wishes(self, pod: Pod, container: Container) -> Provider:
-        if not pod.guaranteed:
+        if not pod.has_memory:
             return None
         held = self.blocks.get((pod.uid, container.name), ())
         return memory_wishes(self.state, container.memory, held=held, reuse=self.reuse.get(pod.uid, {}))
 
     def pod_wishes(self, pod: Pod) -> Provider:
-        if not pod.guaranteed:
+        if not pod.has_memory:
             return None
         names = {name for c in pod.containers if not c.init for name in c.memory}
         request = {n: pod.total({c.name: c.memory.get(n, 0) for c in pod.containers}) for n in sorted(names)}
@@ -263,7 +276,7 @@ class MemoryManager:
 
     def allocate(self, pod: Pod, container: Container, merged: MergedHint) -> None:
         key = pod.uid, container.name
-        if not pod.guaranteed:
+        if not pod.has_memory:
             return
         before = self.reuse.get(pod.uid, {})
         if key in self.blocks:

@@ -1,6 +1,7 @@
 """unit_cpu and unit_memory: single calls, with the state before and after."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from nri_plugin.cpuset import CPUSet
@@ -43,6 +44,8 @@ def judge_cpu_case(case: Case, recorded: Mapping[str, Any]) -> Judged:
         return packed.judge_case(case, tables, malformed=False)
     if case["fn"] == "distributed":
         return distributed.judge_case(case, tables, malformed=False)
+    if case["fn"] == "start":
+        return starting.judge_cpu_case({**case, **_as_found(case)}, tables)
     manager = CPUManager(tables, CPUSet.parse(case["reserved"]), options_of(case.get("options")))
     manager.held = _sets(case["state_before"])
     taken = CPUSet(tables.online) - CPUSet.parse(case["state_before"]["default"])
@@ -51,7 +54,7 @@ def judge_cpu_case(case: Case, recorded: Mapping[str, Any]) -> Judged:
     if case["fn"] == "remove_container":
         manager.remove(case["pod_uid"], case["container"])
         return _after(case, manager, hidden)
-    pod = Pod.of({**case["pod"], "pod": case["pod"]["uid"]})
+    pod = _pod(case)
     manager.reusable = {pod.uid: CPUSet.parse(case["reusable_before"])}
     if case["fn"] == "get_pod_topology_hints":
         return compare(case["id"], shown_wishes(manager.pod_wishes(pod)), case["hints"])
@@ -70,6 +73,22 @@ def judge_cpu_case(case: Case, recorded: Mapping[str, Any]) -> Judged:
     if reusable != case.get("reusable_after", reusable):
         return compare(case["id"], reusable, case["reusable_after"], "reusable")
     return _after(case, manager, hidden)
+
+
+def _as_found(case: Case) -> Case:
+    """A start in the words of cpu_start_validation."""
+    after = case.get("state_after") or case["state_before"]
+    return {
+        "state": case["state_before"],
+        "reserved_cpus": case["reserved"],
+        "default_after": after["default"],
+    }
+
+
+def _pod(case: Case) -> Pod:
+    """The pod; what is given for it as a whole is not even looked at with both gates off."""
+    pod = Pod.of({**case["pod"], "pod": case["pod"]["uid"]})
+    return pod if case.get("gates") else replace(pod, has_own_resources=False)
 
 
 def _after(case: Case, manager: CPUManager, hidden: CPUSet) -> Judged:
@@ -112,11 +131,10 @@ def judge_memory_case(case: Case) -> Judged:
     if case["fn"] == "remove_container":
         manager.remove(case["pod_uid"], case["container"])
         return _memory_after(case, manager)
-    pod = Pod.of({**case["pod"], "pod": case["pod"]["uid"]})
+    pod = _pod(case)
     manager.reuse = {pod.uid: _reuse(case.get("reusable_before"))}
     if case["fn"] == "get_pod_topology_hints":
-        wishes = None if case["pod"].get("pod_resources") else manager.pod_wishes(pod)
-        return compare(case["id"], shown_wishes(wishes), case["hints"])
+        return compare(case["id"], shown_wishes(manager.pod_wishes(pod)), case["hints"])
     container = next(c for c in pod.containers if c.name == case["container"])
     if case["fn"] == "get_topology_hints":
         return compare(case["id"], shown_wishes(manager.wishes(pod, container)), case["hints"])
