@@ -9,8 +9,10 @@ from nri_plugin.app.logs import say
 from nri_plugin.errors import KubeAPIError
 from nri_plugin.kube.api_client import NOTHING, KubeClient, Parameters
 from nri_plugin.kube.backoff import Backoff
-from nri_plugin.kube.extender_cache import Object
+from nri_plugin.kube.extender_cache import Object, read_pod, read_topology
 from nri_plugin.kube.extender_feed import LockedCache
+from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
+from nri_plugin.kube.pod_demand import PodDemand
 from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES, PODS, Resource
 from nri_plugin.kube.watch import NOT_FOUND, Follower, Sink
 
@@ -47,10 +49,10 @@ class TopologySink:
     def __init__(self, cache: LockedCache, told: Told) -> None:
         self._cache, self._told = cache, told
 
-    def listed(self, objects: Sequence[Object]) -> None:
-        """These are all."""
+    def listed(self, objects: Sequence[NodeResourceTopology | str]) -> None:
+        """These are all, read already."""
         self._told.well()
-        self._cache.on_nrt_listed(objects)
+        self._cache.on_topologies_listed(objects)
 
     def changed(self, obj: Object) -> None:
         """New or changed."""
@@ -64,7 +66,7 @@ class TopologySink:
         """Not now; without the kind every node passes."""
         if error.status == NOT_FOUND:
             self._told.failing("no such kind in this cluster; every node passes until there is", logging.INFO)
-            self._cache.on_nrt_listed(())
+            self._cache.on_topologies_listed(())
         else:
             self._told.failing(str(error))
 
@@ -75,10 +77,10 @@ class PodSink:
     def __init__(self, cache: LockedCache, told: Told) -> None:
         self._cache, self._told = cache, told
 
-    def listed(self, objects: Sequence[Object]) -> None:
-        """These are all."""
+    def listed(self, objects: Sequence[PodDemand | None]) -> None:
+        """These are all, read already."""
         self._told.well()
-        self._cache.on_pods_listed(objects)
+        self._cache.on_pods_read(objects)
 
     def changed(self, obj: Object) -> None:
         """New or changed."""
@@ -118,9 +120,9 @@ class ClusterFeed:
     def start(self, cache: LockedCache) -> None:
         """Begin."""
         topologies = TopologySink(cache, Told(self._log, str(NODE_RESOURCE_TOPOLOGIES)))
-        self._follow(NODE_RESOURCE_TOPOLOGIES, topologies, NOTHING)
+        self._follow(NODE_RESOURCE_TOPOLOGIES, topologies, NOTHING, read_topology)
         if self._with_pods:
-            self._follow(PODS, PodSink(cache, Told(self._log, str(PODS))), BOUND_PODS)
+            self._follow(PODS, PodSink(cache, Told(self._log, str(PODS))), BOUND_PODS, read_pod)
 
     def stop(self) -> None:
         """End; a thread that waits for the API server is not waited for long."""
@@ -128,7 +130,9 @@ class ClusterFeed:
         for thread in self._threads:
             thread.join(STOP_S)
 
-    def _follow(self, resource: Resource, sink: Sink, parameters: Parameters) -> None:
+    def _follow(
+        self, resource: Resource, sink: Sink, parameters: Parameters, read: Callable[[Object], object]
+    ) -> None:
         follower = Follower(
             self._client,
             resource,
@@ -136,6 +140,7 @@ class ClusterFeed:
             self._done.wait,
             parameters=parameters,
             backoff=self._backoff(),
+            read=read,
         )
         thread = threading.Thread(target=follower.run, name=f"watch {resource}", daemon=True)
         thread.start()

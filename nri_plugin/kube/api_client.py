@@ -4,7 +4,7 @@ Objects are mappings as decoded from JSON: they are stored by others, with field
 `KubeAPIError`; `status` 0 is no answer, everything else is the server's word.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
@@ -73,13 +73,26 @@ class KubeClient:
             KubeAPIError: they cannot be had; status 404 where the cluster does not know the resource.
         """
         items: list[Object] = []
+        version = ""
+        for page, version in self.pages(resource, namespace, parameters):  # noqa: B007 - that of the last
+            items += page
+        return items, version
+
+    def pages(
+        self, resource: Resource, namespace: str = "", parameters: Parameters = NOTHING
+    ) -> Iterator[tuple[Sequence[Object], str]]:
+        """The same in pages, for kinds of which there may be more than fit into memory as they come.
+
+        Raises:
+            KubeAPIError: as `list`.
+        """
         page = {**parameters, "limit": str(PAGE_ITEMS)}
         while True:
             answer = self.send("GET", resource.path(namespace=namespace), page)
-            items += answer.get("items") or []
             metadata = answer.get("metadata") or {}
+            yield answer.get("items") or (), metadata.get("resourceVersion", "")
             if not metadata.get("continue"):
-                return items, metadata.get("resourceVersion", "")
+                return
             page["continue"] = metadata["continue"]
 
     def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str = "") -> Object:

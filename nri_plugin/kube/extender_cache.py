@@ -6,7 +6,7 @@ taken as they are; a node without one is a row that knows nothing, and passes.
 Plain calls, no clock and no thread: whoever feeds it holds one lock around feeding and asking.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,26 +91,30 @@ class ExtenderCache:
 
     def on_pod(self, obj: Object) -> None:
         """A pod came or changed."""
-        try:
-            pod = pod_demand(obj)
-        except KubeObjectError:
+        self._on_pod(read_pod(obj))
+
+    def _on_pod(self, pod: PodDemand | None) -> None:
+        if pod is None:
             self.counters.rejected_objects += 1
-            return
-        if pod.phase in ENDED:
+        elif pod.phase in ENDED:
             self._let_go(pod)
         elif pod.node:
             self.promise(pod)
 
     def on_pod_deleted(self, obj: Object) -> None:
         """A pod went."""
-        try:
-            self._let_go(pod_demand(obj))
-        except KubeObjectError:
+        pod = read_pod(obj)
+        if pod is None:
             self.counters.rejected_objects += 1
+        else:
+            self._let_go(pod)
 
     def on_nrt_listed(self, objects: Iterable[Object]) -> None:
         """All there are: what is not among them went."""
-        told = [read_topology(obj) for obj in objects]
+        self.on_topologies_listed([read_topology(obj) for obj in objects])
+
+    def on_topologies_listed(self, told: Sequence[NodeResourceTopology | str]) -> None:
+        """The same, read already."""
         names = {one if isinstance(one, str) else one.name for one in told}
         for name in [name for name, one in self._ledgers.items() if one.topology and name not in names]:
             self.on_nrt_deleted(name)
@@ -120,10 +124,13 @@ class ExtenderCache:
 
     def on_pods_listed(self, objects: Iterable[Object]) -> None:
         """All there are: what is not among them went."""
-        told = list(objects)
-        for obj in told:
-            self.on_pod(obj)
-        keys = {_key_of(obj) for obj in told} | self._guess_until_s.keys()
+        self.on_pods_read([read_pod(obj) for obj in objects])
+
+    def on_pods_read(self, told: Sequence[PodDemand | None]) -> None:
+        """The same, read already; None for one that could not be."""
+        for pod in told:
+            self._on_pod(pod)
+        keys = {pod.key for pod in told if pod is not None} | self._guess_until_s.keys()
         for key in [key for key in self._node_by_pod if key not in keys]:
             self._let_go_of(key)
         self.on_synced("pods")
@@ -226,6 +233,14 @@ def read_topology(obj: Object) -> NodeResourceTopology | str:
         return name if isinstance(name, str) else ""
 
 
+def read_pod(obj: Object) -> PodDemand | None:
+    """The pod's value; None when the object is against its schema."""
+    try:
+        return pod_demand(obj)
+    except KubeObjectError:
+        return None
+
+
 def charged_zones(ledger: NodeLedger) -> Zones:
     """The NUMA nodes of a ledger's object, less its charges."""
     zones = numa_zones(ledger.topology) if ledger.topology is not None else ()
@@ -237,8 +252,3 @@ def charged_zones(ledger: NodeLedger) -> Zones:
 
 def _charged(zone: NUMAZone, amounts: Mapping[str, int] | None) -> NUMAZone:
     return charge_everywhere((zone,), amounts)[0] if amounts else zone
-
-
-def _key_of(obj: Object) -> str:
-    metadata = obj.get("metadata") or {}
-    return str(metadata.get("uid") or f"{metadata.get('namespace') or ''}/{metadata.get('name') or ''}")

@@ -1,9 +1,11 @@
 """The cache as a client of the API sees it: told object by object, from any thread."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from nri_plugin.kube.extender_cache import ExtenderCache, Object, read_topology
+from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
+from nri_plugin.kube.pod_demand import PodDemand
 
 
 class LockedCache:
@@ -28,10 +30,10 @@ class LockedCache:
         with self._lock:
             self._cache.on_nrt_deleted(name)
 
-    def on_nrt_listed(self, objects: Iterable[Object]) -> None:
-        """All there are, after a reconnect: what is not among them went meanwhile."""
+    def on_topologies_listed(self, told: Sequence[NodeResourceTopology | str]) -> None:
+        """All there are, after a reconnect: what is not among them went meanwhile; a name where one could not be read."""
         with self._lock:
-            self._cache.on_nrt_listed(objects)
+            self._cache.on_topologies_listed(told)
 
     def on_pod(self, obj: Object) -> None:
         """A pod came or changed."""
@@ -43,10 +45,10 @@ class LockedCache:
         with self._lock:
             self._cache.on_pod_deleted(obj)
 
-    def on_pods_listed(self, objects: Iterable[Object]) -> None:
-        """All there are, after a reconnect: what is not among them went meanwhile."""
+    def on_pods_read(self, told: Sequence[PodDemand | None]) -> None:
+        """All there are, after a reconnect: what is not among them went meanwhile; None for one that could not be read."""
         with self._lock:
-            self._cache.on_pods_listed(objects)
+            self._cache.on_pods_read(told)
 
     def on_synced(self, what: str) -> None:
         """A first list is complete: `nrt` or `pods`; without the CRD, `nrt` is complete at once."""

@@ -8,7 +8,7 @@ import threading
 import time
 
 from nri_plugin.app.extender import ExtenderOptions, ExtenderProcess, run
-from nri_plugin.kube.extender_cache import Accounting
+from nri_plugin.kube.extender_cache import Accounting, read_topology
 from nri_plugin.kube.extender_feed import LockedCache
 from nri_plugin.kube.scores import Scoring, Strategy
 
@@ -63,8 +63,9 @@ class Churn:
         self._done = threading.Event()
 
     def start(self, cache: LockedCache) -> None:
-        cache.on_nrt_listed(node_object(n, self.zones, random.Random(n)) for n in range(self.nodes))
-        cache.on_pods_listed(())
+        made = (node_object(n, self.zones, random.Random(n)) for n in range(self.nodes))
+        cache.on_topologies_listed([read_topology(one) for one in made])
+        cache.on_pods_read(())
         threading.Thread(target=self._run, args=(cache,), daemon=True).start()
 
     def stop(self) -> None:

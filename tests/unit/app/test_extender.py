@@ -32,10 +32,10 @@ class Informed:
         for name in (
             "on_nrt",
             "on_nrt_deleted",
-            "on_nrt_listed",
+            "on_topologies_listed",
             "on_pod",
             "on_pod_deleted",
-            "on_pods_listed",
+            "on_pods_read",
         ):
             setattr(self.process.cache, name, self.noticed(getattr(self.process.cache, name)))
         self.client = client

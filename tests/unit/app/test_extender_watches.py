@@ -28,14 +28,14 @@ def test_trouble_is_said_once_and_its_end_once(caplog):
     sink.listed([])
     sink.listed([])
     assert [record.getMessage() for record in caplog.records] == ["cannot be followed", "followed again"]
-    assert cache.calls == [("on_pods_listed", [])] * 2
+    assert cache.calls == [("on_pods_read", [])] * 2
 
 
 def test_a_cluster_without_the_kind_has_no_topologies_and_no_trouble(caplog):
     sink, cache = sink_of(TopologySink, caplog)
     sink.failed(KubeAPIError("GET /x", "not found", status=404))
     sink.failed(KubeAPIError("GET /x", "not found", status=404))
-    assert cache.calls == [("on_nrt_listed", ())] * 2
+    assert cache.calls == [("on_topologies_listed", ())] * 2
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 

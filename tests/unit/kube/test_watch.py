@@ -1,10 +1,11 @@
 """Following objects through everything that an API server does to a watch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from nri_plugin.errors import KubeAPIError
+from nri_plugin.kube import api_client
 from nri_plugin.kube.api_client import KubeClient, Object
 from nri_plugin.kube.backoff import Backoff
 from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES as NRTS
@@ -63,10 +64,12 @@ def api() -> Iterator[KubeAPI]:
     server.close()
 
 
-def follow(api: KubeAPI, tmp_path, *script: object, resource: Resource = NODES) -> Diary:
+def follow(
+    api: KubeAPI, tmp_path, *script: object, resource: Resource = NODES, read: Callable | None = None
+) -> Diary:
     diary = Diary(script)
     client = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    Follower(client, resource, diary, diary.pause, backoff=Backoff(draw=lambda: 1.0)).run()
+    Follower(client, resource, diary, diary.pause, backoff=Backoff(draw=lambda: 1.0), read=read).run()
     client.close()
     return diary
 
@@ -76,6 +79,16 @@ def test_changes_follow_the_list(api: KubeAPI, tmp_path) -> None:
     diary = follow(api, tmp_path, lambda: api.put(node("b")), lambda: None)
     assert diary.notes == ["listed a", "changed b"]
     assert sum("limit" in asked.query for asked in api.asked) == 1
+
+
+def test_a_list_is_told_as_it_is_read_page_by_page(
+    api: KubeAPI, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_client, "PAGE_ITEMS", 2)
+    for name in "abc":
+        api.put(node(name))
+    diary = follow(api, tmp_path, read=lambda obj: {"metadata": {"name": obj["metadata"]["name"].upper()}})
+    assert diary.notes[0] == "listed A B C"
 
 
 def test_a_watch_that_ends_at_once_is_not_asked_in_a_circle(api: KubeAPI, tmp_path) -> None:
