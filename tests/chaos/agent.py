@@ -10,6 +10,7 @@ from nri_plugin.app.effects import Effects
 from nri_plugin.app.handler import Handler
 from nri_plugin.app.startup import load_state, open_store
 from nri_plugin.cpuset import CPUSet
+from nri_plugin.drift import CpusetsObserved, MachineChanged, targets
 from nri_plugin.engine import decide
 from nri_plugin.errors import HostError
 from nri_plugin.host import checkpoint
@@ -58,6 +59,22 @@ class TreeCgroups:
     def read_effective(self, ref: CgroupRef) -> CPUSet | None:
         path = cgroup_path(ref)
         return self.tree.effective_cpus(path) if path in self.tree else None
+
+    def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
+        path = cgroup_path(ref)
+        return (self.tree.own_cpus(path), self.tree.effective_cpus(path)) if path in self.tree else None
+
+    def directories(self, ref: CgroupRef) -> list[str]:
+        return [cgroup_path(ref)]
+
+    def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
+        parts = cgroup_path(ref).split("/")[:-1]
+        for count in range(1, len(parts) + 1):
+            above = "/".join(parts[:count])
+            held = self.tree.own_cpus(above) if above in self.tree else cpus
+            if not cpus <= held and (held or self.tree.version == 1):
+                self._step("cgroup write", above)
+                self.tree.write(above, Resource.CPUS, str(held | cpus))
 
     def is_removed(self, ref: CgroupRef) -> bool:
         path = cgroup_path(ref)
@@ -129,9 +146,17 @@ class Agent:
         return answer.response
 
     def look(self) -> None:
-        """What the agent does by the clock."""
+        """What the agent does by the clock: pods that ended untold, then all cgroups."""
         with self._working(), suppress(Killed):
             self.handler.release_ended()
+            found = map(self.handler.observe, targets(self.handler.node, self.handler.state))
+            self.handler.put_right(CpusetsObserved(tuple(filter(None, found))))
+
+    def follow(self, node: Node) -> None:
+        """The machine is another one now."""
+        with self._working():
+            self.handler.change_node(node)
+            self.handler.put_right(MachineChanged())
 
     def end(self) -> None:
         """The process is gone."""

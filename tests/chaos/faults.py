@@ -34,6 +34,8 @@ class Fault(StrEnum):
     FAILED_CREATION = "creation failed after our reply"
     FAILED_UNTOLD = "creation failed after our reply, no event"
     FAILED_RESIZE = "resize failed after our reply, no event"
+    FOREIGN_WRITE = "cpuset written by somebody else"
+    CPUS_OFFLINE = "CPUs went offline, and came back later"
     LOST_CHECKPOINT = "checkpoint removed"
     DAMAGED_CHECKPOINT = "checkpoint damaged: bit flipped or cut short"
 
@@ -42,6 +44,8 @@ AT_A_DISK_STEP = {
     Fault.NO_SPACE: errno.ENOSPC,
     Fault.IO_ERROR: errno.EIO,
 }
+
+NEEDS_SPACE = ("write", "fsync", "link", "replace")
 
 DEEPEST_STEP = 80
 """An event with a checkpoint and a few cgroups has about 20 steps, what happens to a pod a few events."""
@@ -80,6 +84,9 @@ class Faults:
         fault = self._struck(name)
         if fault in (Fault.CGROUP_ERROR, Fault.REPLY_LOST):
             self.at += 1  # at the next step, until it is one of its kind
+            return None
+        if fault is Fault.NO_SPACE and name not in NEEDS_SPACE:
+            self.at += 1
             return None
         if fault in AT_A_DISK_STEP:
             self._count(fault)

@@ -42,8 +42,9 @@ class Judge:
         }
         self.resized.clear()
         for key, cpus in self.promised.items():
-            if running[key] != cpus:
-                self._say("moved", f"{key} from {cpus} to {running[key]} after {story}")
+            online = cpus & self.node.topology.online
+            if online and running[key] != online:
+                self._say("moved", f"{key} from {online} to {running[key]} after {story}")
         if state is None:
             self._look_away(running)
             return
@@ -51,7 +52,8 @@ class Judge:
             self._say("invariant", f"{violation} after {story}")
         for key in self.promised:
             record = state.containers.get(key)
-            if record is None or state.desired_cpus(self.node, record) != self.promised[key]:
+            held = state.allocation_of(record) if record else None
+            if held is None or held.in_force != self.promised[key]:
                 self._say("lost", f"{key} after {story}")
         for key, record in state.containers.items():
             allocation = state.allocation_of(record)
@@ -61,10 +63,12 @@ class Judge:
 
     def _is_resized(self, before: CPUSet, now: CPUSet) -> bool:
         """Grown or shrunk, not shuffled."""
+        before &= self.node.topology.online
         return before <= now or now <= before
 
     def _look_at(self, key: str, cpus: CPUSet, running: dict[str, CPUSet], story: str) -> None:
-        if running[key] != cpus:
+        online = cpus & self.node.topology.online
+        if online and running[key] != online:
             self._say("lost", f"{key} was promised {cpus} and runs on {running[key]} after {story}")
             return
         self.promised[key] = cpus
@@ -85,7 +89,8 @@ class Judge:
             key = record.message.id
             if key not in running or key in self.promised:
                 continue
-            others = [cpus for other, cpus in self.promised.items() if other != key]
+            online = self.node.topology.online
+            others = [cpus & online for other, cpus in self.promised.items() if other != key]
             if any(not running[key].isdisjoint(cpus) for cpus in others):
                 qos = record.sandbox.spec.qos
                 self.overlapped.add(key)

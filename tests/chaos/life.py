@@ -12,7 +12,7 @@ from nri_plugin.nri.messages import ContainerState, Resources
 from nri_plugin.options import Node, Options, TopologyManagerPolicy
 from nri_plugin.simulator.behaviour import BEHAVIOURS
 from nri_plugin.simulator.cgroup_names import Driver
-from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError
+from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError, Resource
 from nri_plugin.simulator.pods import ContainerSpec, PodSpec, shares_from_milli
 from nri_plugin.simulator.runtime import RefusedError, Runtime
 from nri_plugin.simulator.runtime_store import Record
@@ -41,6 +41,8 @@ BETWEEN = (
     Fault.FAILED_CREATION,
     Fault.FAILED_UNTOLD,
     Fault.FAILED_RESIZE,
+    Fault.FOREIGN_WRITE,
+    Fault.CPUS_OFFLINE,
     Fault.LOST_CHECKPOINT,
     Fault.DAMAGED_CHECKPOINT,
 )
@@ -283,25 +285,22 @@ class Life:
     def bring(self, fault: Fault) -> None:
         """Faults between events."""
         self.cause = fault
-        if fault in (Fault.FAILED_CREATION, Fault.FAILED_UNTOLD):
-            self.runtime.fails = fault
-            self.faults.struck(fault)
-            with suppress(RefusedError, CgroupWriteError):
-                self.run_pod()
-            self.runtime.fails = None
+        if self._is_more_than_one_fault(fault):
             return
-        if fault in (Fault.LOST_CHECKPOINT, Fault.DAMAGED_CHECKPOINT) and not self._runtime_knows_all():
-            return  # a promise that is in the checkpoint alone is lost with it, and nobody could help it
         self.faults.struck(fault)
-        if fault is Fault.FAILED_RESIZE:
-            self.runtime.fails_update = True
-            with suppress(RefusedError, CgroupWriteError):
-                self.resize()
-            self.runtime.fails_update = False
-            return
-        if fault is Fault.SAME_NAME:
-            self.same_name()
-            return
+        aside = {
+            Fault.FAILED_CREATION: self.failed_creation,
+            Fault.FAILED_UNTOLD: self.failed_creation,
+            Fault.FAILED_RESIZE: self.failed_resize,
+            Fault.SAME_NAME: self.same_name,
+            Fault.FOREIGN_WRITE: self.foreign_write,
+            Fault.CPUS_OFFLINE: self.other_cpus,
+        }.get(fault, self.restarts)
+        aside()
+
+    def restarts(self) -> None:
+        """Agent, runtime or both end and come back, and find what the fault has left them."""
+        fault = self.cause
         if fault is not Fault.RUNTIME_RESTART:
             self.go_away()
         if fault in (Fault.RUNTIME_RESTART, Fault.BOTH_RESTART):
@@ -313,6 +312,28 @@ class Life:
         if fault is Fault.BORN_AWAY:
             self.born_unseen()
         self.come_back(fault, unlisted=fault is Fault.BORN_DURING_SYNC)
+
+    def failed_creation(self) -> None:
+        self.runtime.fails = self.cause
+        with suppress(RefusedError, CgroupWriteError):
+            self.run_pod()
+        self.runtime.fails = None
+
+    def failed_resize(self) -> None:
+        self.runtime.fails_update = True
+        with suppress(RefusedError, CgroupWriteError):
+            self.resize()
+        self.runtime.fails_update = False
+
+    def _is_more_than_one_fault(self, fault: Fault) -> bool:
+        """Whether the last one that knows of a promise would forget it: nobody could help that.
+
+        A promise that is in the checkpoint alone is lost with it; so is, with CRI-O's restart, one that a failed
+        save left in CRI-O's memory alone.
+        """
+        if fault in (Fault.LOST_CHECKPOINT, Fault.DAMAGED_CHECKPOINT):
+            return not self._runtime_knows_all()
+        return fault in (Fault.RUNTIME_RESTART, Fault.BOTH_RESTART, Fault.SAME_NAME) and self._is_unsaved()
 
     def go_away(self) -> None:
         """The agent is told to stop; kept as it is: nothing."""
@@ -333,6 +354,29 @@ class Life:
         except CgroupWriteError:
             self.runtime.take_rejections()
         self.look(Fault.BORN_AWAY, is_away=True)
+
+    def foreign_write(self) -> None:
+        """Any CPUs into the cgroup of any container that runs."""
+        running = [each for each in self.runtime.records() if each.has_cgroup]
+        if running:
+            record = self.random.choice(running)
+            cpus = CPUSet.from_ids(
+                self.random.sample(list(self.node.topology.online), self.random.randint(1, 8))
+            )
+            with suppress(CgroupWriteError):
+                self.tree.write(record.names.path, Resource.CPUS, str(cpus))
+
+    def other_cpus(self) -> None:
+        """A few CPUs go away, or all are there again; reserved ones stay. The kernel is there before the agent."""
+        gone = set() if self.node.topology.offline else set(self.random.sample(range(1, 16), 3))
+        rows = [row for row in ROWS if row[0] not in gone]
+        topology = Topology.from_rows(rows, memory_bytes={0: 64 * GIB, 1: 64 * GIB})
+        topology = replace(topology, offline=CPUSet.from_ids(gone))
+        self.node = replace(self.node, topology=topology)
+        self.tree.set_online(topology.online)
+        self.judge.node = self.node
+        if self.agent is not None:
+            self.agent.follow(self.node)
 
     def same_name(self) -> None:
         """The runtime crashes, loses sight of a container, and the kubelet makes it anew, or the whole pod.
@@ -369,6 +413,7 @@ class Life:
 
     def come_back(self, cause: Fault, *, unlisted: bool = False) -> None:
         """A new process, a new Synchronize; what fails on the way fails once."""
+        knows_all = self._runtime_knows_all()
         if self.agent is not None and self.agent.is_alive:
             self.agent.end()
         losing = cause is Fault.KILL_LOSING
@@ -384,8 +429,9 @@ class Life:
         event = events.Synchronize(truth.pods, truth.containers)
         if self.random.random() < 0.3:
             kinds = IN_A_THREAD if self.threaded else IN_A_SAVE
-            # A write the kernel refused now is made up for by a later look at the cgroups, not by the answer.
-            self.plan(self.random.choice([kind for kind in kinds if kind is not Fault.CGROUP_ERROR]))
+            # An unreadable checkpoint is one generation lost: as good as none where the runtime knows less.
+            readable = [kind for kind in kinds if knows_all or kind is not Fault.IO_ERROR]
+            self.plan(self.random.choice(readable))
         began = time.perf_counter()
         answer = self._started(event)
         if answer is None:
@@ -435,6 +481,11 @@ class Life:
             inode.data[where] ^= 1 << self.random.randrange(8)
         else:
             del inode.data[where:]
+
+    def _is_unsaved(self) -> bool:
+        """The last save failed, and this runtime would forget at its restart what the checkpoint does not know yet."""
+        handler = self.agent.handler if self.agent else None
+        return handler is not None and not self.runtime.behaviour.stores_updates and handler._saved is None
 
     def _runtime_knows_all(self) -> bool:
         """Whether the runtime could tell each promise, by cpuset and request: else a lost checkpoint is a lost promise.

@@ -1,5 +1,7 @@
 """Restart and reconnect: what is kept, released, adopted and marked."""
 
+from dataclasses import replace
+
 from nri_plugin.decision import Decision
 from nri_plugin.engine import decide
 from nri_plugin.nri import events as nri
@@ -199,3 +201,19 @@ def test_a_container_found_with_a_number_of_cpus_that_policy_refuses_runs_on_unp
     decision = decide(on, EMPTY, nri.StartContainer(pod(), found))
     assert not decision.state.exclusive
     assert "SMTAlignmentError" in decision.state.containers["p1-c-0"].unplaced
+
+
+def test_a_container_that_lost_a_cpu_to_the_machine_is_adopted_with_it() -> None:
+    """Else a lost checkpoint would move it as long as the CPU is offline."""
+    whole = machine()
+    gone = replace(whole, online=whole.online - cpus("3"), offline=cpus("3"))
+    on = node(gone)
+    state = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="2-3"))).state
+    assert state.allocations["p1/c"].cpus == cpus("2-3")
+    twin = listed(
+        on, state, *[(pod(uid), container(pod(uid), cpu=2, cpus="2-3")) for uid in ("p1", "p2")]
+    ).state
+    assert twin.allocations["p1/c"].cpus == cpus("2-3")
+    assert twin.allocations["p2/c"].cpus.isdisjoint(cpus("2-3"))
+    foreign = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="2,99"))).state
+    assert foreign.allocations["p1/c"].cpus <= gone.online
