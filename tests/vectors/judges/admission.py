@@ -9,6 +9,7 @@ from nri_plugin.options import TopologyManagerPolicy
 from nri_plugin.policy.admission import admit
 from nri_plugin.policy.hints import Provider
 from nri_plugin.policy.merge import MergedHint
+from nri_plugin.policy.option_checks import topology_manager_refusals
 from nri_plugin.policy.tables import CPUTables
 from tests.vectors.judges.managers import (
     Container,
@@ -19,7 +20,7 @@ from tests.vectors.judges.managers import (
     shown_blocks,
 )
 from tests.vectors.judges.memory import machine_of
-from tests.vectors.judges.merging import as_pair, preferring, provider_of
+from tests.vectors.judges.merging import KUBELET_LIMIT, as_pair, preferring, provider_of
 from tests.vectors.judges.packed import tables_of
 from tests.vectors.judges.static import compare_refusals, is_uneven, refusal_at_start
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
@@ -35,7 +36,7 @@ def judge(document: Document) -> Iterator[Judged]:
 
 
 def judge_case(case: Case, tables: CPUTables, *, malformed: bool = False) -> Judged:
-    refused = refusal_at_start(case, tables)
+    refused = _topology_manager_refusal(case) or refusal_at_start(case, tables)
     if refused or "steps" not in case["expect"]:
         return compare_refusals(case, refused)
     node = _Node(case, tables)
@@ -53,6 +54,20 @@ def judge_case(case: Case, tables: CPUTables, *, malformed: bool = False) -> Jud
         if wrong:
             return Judged(case["id"], Verdict.FAILED, f"step {number}: {wrong}")
     return Judged(case["id"], Verdict.PASSED)
+
+
+def _topology_manager_refusal(case: Case) -> str:
+    """Why the Topology Manager is not made, which is first; empty when it is."""
+    nodes = case["memory_nodes"]
+    refusals = topology_manager_refusals(
+        case["tm_policy"],
+        case["tm_scope"],
+        case.get("tm_options") or {},
+        len(nodes),
+        distances_known=all(node.get("distances") for node in nodes),
+        limit=KUBELET_LIMIT,
+    )
+    return next(refusals, "")
 
 
 def _is_unsound(expect: Case, on_offer: CPUSet) -> bool:
