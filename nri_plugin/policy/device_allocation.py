@@ -104,7 +104,7 @@ def _narrowest(
         ]
         if found:
             return dict.fromkeys(found)
-    return (tuple(sorted(everyone)),)
+    return (everyone,)
 
 
 def _of_width(
@@ -122,7 +122,7 @@ def _of_width(
             return
         mask = bits.from_ids(members)
         if all(not nodes[number] or nodes[number] & mask for number in forced):
-            yield tuple(sorted(n for n in everyone if not nodes[n] or nodes[n] & mask))
+            yield tuple(n for n in everyone if not nodes[n] or nodes[n] & mask)
 
 
 def _counts(nodes: Sequence[int], numbers: Iterable[int]) -> dict[int, int]:

@@ -44,7 +44,7 @@ def best_intersection(
 def _quickly(picks: Sequence["_Pick"], target: int, order: Order) -> int:
     """The best of a few sets that are possible: of each pick what all can use, and what does for one alone."""
     sets = [mask for pick in picks for mask in pick.some(target)]
-    return min(sets, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)), default=0)
+    return min(sets, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)))
 
 
 def _sizes(target: int, largest: int) -> list[int]:

@@ -132,9 +132,9 @@ class _Search:
 
     def can(self, upto: int, size: int, left: tuple[int, ...]) -> bool:
         """Whether `size` of the first `upto` nodes could meet what is left, each need on its own."""
-        if not 0 <= size <= upto:
-            return False
-        return all(best[size] >= need for best, need in zip(self.best[upto], left, strict=True))
+        return size <= upto and all(
+            best[size] >= need for best, need in zip(self.best[upto], left, strict=True)
+        )
 
 
 def _best_sums(amounts: Sequence[tuple[int, ...]], needs: int) -> list[list[list[int]]]:

@@ -128,7 +128,6 @@ def machine_state(
                     free[name][node],
                 )
                 for name in machine.total
-                if node in machine.total[name]
             },
         )
         for node in machine.nodes

@@ -100,7 +100,7 @@ def can_leave(
 def _are_dealt(ways: Sequence[Sequence[tuple[int, ...]]], spare: tuple[int, ...], budget: Budget) -> bool:
     """Whether a way can be found for each node; what is left then is not looked at twice."""
     least = [min(use[-1] for use in of_node) for of_node in ways]
-    rest = list(accumulate(reversed(least), initial=0))[::-1]
+    rest = list(accumulate(reversed(least)))[::-1]
     seen: set[tuple[int, tuple[int, ...]]] = set()
     open_ends = [(0, spare)]
     while open_ends:

@@ -91,7 +91,7 @@ def _best(state: MemoryState, request: Mapping[str, int], reuse: Reuse, within: 
 
 
 def _lowest_of(family: Family, within: int) -> list[Hint]:
-    """The lowest member of the preferred size that contains `within`, else of the smallest.
+    """The lowest member of the smallest size that contains `within`; no member is narrower than preferred.
 
     Past the budget the one with most room, of the smallest size where that is a member.
     """
@@ -99,11 +99,10 @@ def _lowest_of(family: Family, within: int) -> list[Hint]:
         return []
     grown = replace(family, required=family.required | within)
     budget = Budget()
-    first = max(family.at_least, grown.required.bit_count())
+    first = max(family.at_least, family.preferred_size, grown.required.bit_count())
     sizes = range(first, family.nodes.bit_count() + 1)
-    wanted = [family.preferred_size] if family.preferred_size >= first else []
     try:
-        lowest = (lowest_member(grown, size, budget) for size in (*wanted, *sizes))
+        lowest = (lowest_member(grown, size, budget) for size in sizes)
         mask = next(mask for mask in lowest if mask is not None)
     except BudgetSpentError:
         mask = next(mask for size in sizes if (mask := roomiest(grown, size)) in grown)

@@ -92,12 +92,7 @@ def _narrowest(state: MemoryState, request: Mapping[str, int], budget: Budget | 
 
 def is_barred(state: MemoryState, mask: int) -> bool:
     """Whether a group forbids the mask: one node that is grouped, or several of which one is in other use."""
-    if not mask & state.in_use:
-        return False
-    nodes = list(bits.iterate(mask))
-    if len(nodes) == 1:
-        return state.group[nodes[0]].bit_count() > 1
-    return any(state.assignments[node] and state.group[node] != mask for node in nodes)
+    return any(state.assignments[node] and state.group[node] != mask for node in bits.iterate(mask))
 
 
 def _with_room(
@@ -114,10 +109,8 @@ def _with_room(
 
 
 def _special_masks(state: MemoryState, request: Mapping[str, int], reuse: Reuse) -> list[tuple[int, int]]:
-    """Masks with room that no family describes: single nodes, groups in use, and what can be reused."""
-    masks = (
-        {1 << node for node in state.machine.nodes} | set(state.group.values()) | {mask for mask, _ in reuse}
-    )
+    """Masks with room that no family describes: ungrouped nodes, groups, and what can be reused."""
+    masks = set(state.group.values()) | {mask for mask, _ in reuse}
     for name, size in request.items():
         free = state.free(name)
         masks = {

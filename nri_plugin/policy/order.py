@@ -41,11 +41,9 @@ class Order:
         return self.tie_break.span + 1 if self.tie_break else 1
 
 
-def band(size: int, target: int) -> tuple[int, int]:
+def band(size: int, target: int) -> tuple[bool, int]:
     """How sizes compare where no mask is preferred: the target, the narrower from the widest, the wider."""
-    if size == target:
-        return 0, size
-    return (1, -size) if size < target else (2, size)
+    return size > target, abs(size - target)
 
 
 @lru_cache(maxsize=16)

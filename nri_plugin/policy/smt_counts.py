@@ -20,7 +20,7 @@ def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:
     Raises:
         SMTAlignmentError: the rule is `reject` and the last core would be shared.
     """
-    odd = count % threads if threads > 1 else 0
+    odd = count % threads
     if not odd or rule in {SMTOddCounts.KUBELET, SMTOddCounts.ALLOW}:
         return count
     if rule is SMTOddCounts.ROUND_UP:

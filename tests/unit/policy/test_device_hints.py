@@ -6,7 +6,7 @@ from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.options import TopologyManagerPolicy
 from nri_plugin.policy import budget
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_wishes
-from nri_plugin.policy.hints import Wish
+from nri_plugin.policy.hints import Family, Need, Wish
 from nri_plugin.policy.merge import merge
 
 ALL = (0, 1, 2, 3)
@@ -110,3 +110,8 @@ def test_a_wish_says_when_its_preferred_size_could_not_be_found_out(monkeypatch:
     assert only_wish(between, nodes=range(16)).exact
     monkeypatch.setattr(budget, "STEP_BUDGET", 2)
     assert not only_wish(between, nodes=range(16)).exact
+
+
+def test_beyond_eight_nodes_what_single_places_settle_is_asked_only_once() -> None:
+    wish = only_wish(gpus([3], [3, 4], [4, 5]), nodes=range(12))
+    assert wish.family == Family((1 << 12) - 1, 1 << 3, (Need(1, {4: 1, 5: 1}),), 2)

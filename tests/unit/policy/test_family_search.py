@@ -51,6 +51,7 @@ def test_the_narrowest_size_is_what_the_largest_nodes_take():
     assert narrowest_size(family(25)) == 3
     assert narrowest_size(family(0)) == 1
     assert narrowest_size(family(0, at_least=2)) == 2
+    assert narrowest_size(family(640)) == 64
     assert narrowest_size(family(641)) == 0
 
 
@@ -63,3 +64,83 @@ def test_two_needs_may_take_more_nodes_than_either():
 
 def test_past_the_budget_the_size_is_a_lower_bound():
     assert narrowest_size(family(25), Budget(3)) == 3
+
+
+def test_what_cannot_be_is_not_searched():
+    assert lowest_member(family(0, required=0b111), 2, Budget(0)) is None
+    assert narrowest_size(family(641), Budget(0)) == 0
+    assert narrowest_size(family(5, {0: 1, 1: 1}), Budget(0)) == 0
+
+
+def test_needs_count_alike_and_nothing_else_does_where_the_roomiest_are_told():
+    alike = Family(0b11, 0, (Need(10, {1: 10}), Need(4, {0: 4})), 1)
+    assert roomiest(alike, 1) == 0b01
+
+
+def test_a_node_that_is_not_named_has_nothing():
+    assert roomiest(family(20, {9: 10, 0: 0}), 2) == 1 << 9 | 1
+    assert roomiest(family(20, {9: 10, 5: 0}), 2) == 1 << 9 | 1
+    assert roomiest(family(20, {9: 10, 0: -1}), 2) == 1 << 9 | 1 << 1
+
+
+def test_required_nodes_are_among_the_roomiest_however_few_are_wanted():
+    assert roomiest(Family(0b1111, 0b1000, (), 1), 1) == 0b1000
+    assert roomiest(Family(0b1111, 0b1100, (), 1), 1) == 0b1100
+
+
+def of_formula(seed):
+    """A family of twelve nodes with up to three needs, not every node named."""
+    needs = tuple(
+        Need(
+            (1, 3 + seed % 5, 9 + seed % 4, 14)[(seed + number) % 4],
+            {
+                node: have
+                for node in range(12)
+                if (have := (node * (7 + number) + seed * (3 + number)) % 11 - 3) > 0
+            },
+        )
+        for number in range(1 + seed % 3)
+    )
+    return Family(0xFFF & ~(seed % 2), 0b100 if seed % 5 == 0 else 0, needs, 2, 1 + seed % 4)
+
+
+def in_few_words(budget, answer):
+    return answer, 10_000 - budget.left
+
+
+def test_so_much_is_looked_at():
+    """Pairs of an answer and its steps; other steps mean that branches are cut elsewhere: look whether that is meant."""
+    sizes, masks = [], []
+    for seed in range(12):
+        budget = Budget(10_000)
+        sizes.append(in_few_words(budget, narrowest_size(of_formula(seed), budget)))
+        budget = Budget(10_000)
+        masks.append(in_few_words(budget, lowest_member(of_formula(seed), 3, budget)))
+    assert sizes == [
+        (2, 13),
+        (2, 35),
+        (4, 86),
+        (4, 16),
+        (1, 12),
+        (4, 34),
+        (3, 16),
+        (4, 16),
+        (2, 15),
+        (2, 13),
+        (4, 34),
+        (4, 16),
+    ]
+    assert masks == [
+        (7, 14),
+        (70, 15),
+        (None, 69),
+        (266, 15),
+        (7, 16),
+        (None, 13),
+        (7, 16),
+        (74, 15),
+        (19, 16),
+        (38, 15),
+        (None, 1),
+        (26, 15),
+    ]

@@ -53,3 +53,17 @@ def test_a_wish_prefers_what_it_names_and_anything_when_it_has_no_preference():
     assert Wish("r", None).prefers(0b1)
     assert not Wish("r", None).names(0b1)
     assert not Wish("r", ()).prefers(0b1)
+
+
+def test_a_family_prefers_its_narrowest_members_and_those_on_as_few_sockets_where_these_count():
+    def preferred(**more):
+        family = Family(0b1111, 0, (Need(1, {0: 1, 1: 1, 3: 1}),), 1, **more)
+        return [mask for mask in range(16) if family.prefers(mask)]
+
+    sockets = (0b0011, 0b1100)
+    assert preferred() == [0b0001, 0b0010, 0b1000]
+    assert preferred(sockets=sockets, fewest_sockets=0) == preferred()
+    assert preferred(sockets=sockets, fewest_sockets=1) == [0b0001, 0b0010, 0b0011, 0b1000, 0b1100]
+    assert preferred(sockets=sockets, fewest_sockets=2) == [
+        0b0001, 0b0010, 0b0101, 0b0110, 0b0111, 0b1000, 0b1001, 0b1010, 0b1011, 0b1101, 0b1110, 0b1111,
+    ]  # fmt: skip

@@ -1,5 +1,8 @@
 """Intersections of listed masks."""
 
+import pytest
+
+from nri_plugin.policy import intersections
 from nri_plugin.policy.hints import Hint, Wish
 from nri_plugin.policy.intersections import possible_intersections
 
@@ -29,3 +32,29 @@ def test_counting_handles_sparse_node_ids():
     masks = [mask for mask in range(1, 1 << 12) if mask & ~0b1111_0000_1111 == 0]
     found = possible_intersections(0b1111_0000_1111, [wish(*masks), wish(0b1000_0000_0001, *masks)])
     assert found == set(masks)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "limit", "wishes", "counted", "rule"),
+    [
+        (2, 4, [(1, 2), (1, 3)], False, "as many pairs as the limit are folded"),
+        (2, 4, [(1, 2), (1, 2, 3)], True, "more are counted"),
+        (2, 4, [(1, 2), (1, 2, 3), (1,)], True, "the worst two lists decide"),
+        (2, 4, [(1, 2), (None,), (1, 2, 3)], True, "anywhere makes no difference"),
+        (2, 4, [(1, 2), (3,), (1, 2, 3)], True, "nor does all nodes"),
+        (2, 0, [(1, 2)], False, "one list has no pairs"),
+        (2, -1, [(1, 2)], True, "none, not fewer"),
+        (12, 4, [(1, 2), (1, 2, 3)], True, "on twelve nodes too"),
+        (13, 4, [(1, 2), (1, 2, 3)], False, "never on more"),
+    ],
+)
+def test_supersets_are_counted_where_lists_are_long_and_nodes_few(
+    monkeypatch, nodes, limit, wishes, counted, rule
+):
+    counting = []
+    by_counting = intersections._by_counting
+    monkeypatch.setattr(intersections, "FOLD_LIMIT", limit)
+    monkeypatch.setattr(intersections, "_by_counting", lambda *of: counting.append(of) or by_counting(*of))
+    found = possible_intersections((1 << nodes) - 1, [wish(*masks) for masks in wishes])
+    assert bool(counting) is counted, rule
+    assert found <= {1, 2, 3}

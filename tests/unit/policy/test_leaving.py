@@ -1,5 +1,7 @@
 """Which nodes families can do without."""
 
+from itertools import product
+
 import pytest
 
 from nri_plugin.policy.budget import Budget, BudgetSpentError
@@ -120,3 +122,92 @@ def test_as_many_nodes_as_the_kernel_knows_can_be_dealt_out():
     alike = Family((1 << 1024) - 1, 0, (Need(2, dict.fromkeys(nodes, 1)),), 1)
     limits = limits_of((1 << 1024) - 1, 1, [alike, alike])
     assert can_leave(nodes, [alike, alike], limits, Budget(1_100))
+
+
+def of_formula(seed):
+    """Two or three families of six nodes, and nodes to be left out."""
+    families = [
+        Family(
+            (1 << 6) - 1,
+            1 << seed % 6 if seed % 7 == number else 0,
+            (
+                Need(
+                    7 + (seed + 3 * number) % 5, {node: (node * (3 + number) + seed) % 6 for node in range(6)}
+                ),
+            ),
+            1,
+        )
+        for number in range(2 + seed % 2)
+    ]
+    return families, [node for node in range(6) if (node + seed) % 4]
+
+
+def left_by_trying(nodes, families):
+    """Whether some way to deal the nodes out leaves each family what it needs."""
+    return any(
+        all(
+            not left & family.required and all(need.is_met_by(family.nodes & ~left) for need in family.needs)
+            for number, family in enumerate(families)
+            for left in [sum(1 << node for node, by in zip(nodes, dealt, strict=True) if by == number)]
+        )
+        for dealt in product(range(len(families)), repeat=len(nodes))
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nodes_can_be_left_as_trying_every_way_tells(seed):
+    families, nodes = of_formula(seed)
+    limits = limits_of((1 << 6) - 1, 1, families)
+    assert can_leave(nodes, families, limits, Budget(1_000)) is left_by_trying(nodes, families)
+
+
+def test_so_much_is_looked_at():
+    """Other numbers mean that dealing is given up elsewhere: look whether that is meant."""
+    steps = []
+    for seed in range(40):
+        families, nodes = of_formula(seed)
+        budget = Budget(1_000)
+        can_leave(nodes, families, limits_of((1 << 6) - 1, 1, families), budget)
+        steps.append(1_000 - budget.left)
+    assert steps == [
+        1,
+        4,
+        3,
+        1,
+        2,
+        4,
+        1,
+        4,
+        3,
+        1,
+        4,
+        4,
+        2,
+        4,
+        3,
+        3,
+        2,
+        4,
+        1,
+        4,
+        3,
+        3,
+        4,
+        4,
+        1,
+        4,
+        3,
+        3,
+        2,
+        4,
+        1,
+        4,
+        3,
+        1,
+        1,
+        4,
+        1,
+        5,
+        3,
+        1,
+    ]

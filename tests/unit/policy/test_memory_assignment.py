@@ -69,34 +69,72 @@ def test_reusable_memory_is_not_taken_again_but_the_block_has_the_full_size():
     assert (grant.blocks, grant.state.free("memory")) == ((block(0b01, 8),), {0: 2, 1: 10})
 
 
+def test_what_reuse_covers_wholly_takes_nothing_further():
+    used = memory_state(machine(10, 10), [[block(0b01, 6)]])
+    for size in (6, 4):
+        grant = allocate_memory(used, {"memory": size}, hint(0b01), reuse={(0b01, "memory"): 6})
+        assert grant.state.free("memory") == {0: 4, 1: 10}
+
+
+def test_the_hinted_node_must_have_room_for_all_and_may_be_filled():
+    amounts = {"memory": {0: 10, 1: 10}, "hugepages-2Mi": {0: 0, 1: 4}}
+    state = memory_state(MemoryMachine((0, 1), amounts, {}, amounts))
+    request = {"memory": 5, "hugepages-2Mi": 4}
+    assert allocate_memory(state, request, hint(0b01)).nodes == NodeMask(0b11)
+    assert allocate_memory(state, {"memory": 10}, hint(0b01)).nodes == NodeMask(0b01)
+
+
+def refusal(error, state, request, given):
+    with pytest.raises(error) as refused:
+        allocate_memory(state, request, given)
+    return str(refused.value).split(": ", 1)[1]
+
+
+SHORT = "have enough free memory: memory: 21 wanted, 20 free on 0-1"
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
-    [
-        (hint(None), "no NUMA nodes have enough free memory: memory: 21 wanted, 20 free on 0-1"),
-        (hint(0b01), "no NUMA nodes that include 0 have enough free memory"),
-    ],
+    [(hint(None), f"no NUMA nodes {SHORT}"), (hint(0b01), f"no NUMA nodes that include 0 {SHORT}")],
 )
 def test_a_shortage_is_refused_with_the_numbers(given, text):
-    with pytest.raises(InsufficientMemoryError, match=text):
-        allocate_memory(TWO, {"memory": 21}, given)
+    assert refusal(InsufficientMemoryError, TWO, {"memory": 21}, given) == text
+
+
+def test_a_shortage_names_all_resources_in_order():
+    amounts = {"memory": {0: 10}, "hugepages-2Mi": {0: 4}}
+    state = memory_state(MemoryMachine((0,), amounts, {}, amounts))
+    text = "hugepages-2Mi: 5 wanted, 4 free on 0; memory: 5 wanted, 10 free on 0"
+    request = {"memory": 5, "hugepages-2Mi": 5}
+    assert refusal(InsufficientMemoryError, state, request, hint(None)).endswith(f"memory: {text}")
 
 
 def test_a_preferred_hint_is_not_stretched_to_one_that_is_not():
-    with pytest.raises(
-        AdmissionError,
-        match="preferred place on NUMA nodes 0, but only NUMA nodes 0-1 have enough free: memory: 5 wanted, 13 free on 0-1",
-    ):
-        allocate_memory(memory_state(machine(3, 10, 10)), {"memory": 5}, hint(0b001, preferred=True))
+    narrow = memory_state(machine(3, 10, 10))
+    said = "memory was promised a preferred place on {}, but only NUMA nodes 0-1 have enough free: memory: "
+    assert (
+        refusal(AdmissionError, narrow, {"memory": 5}, hint(0b001, preferred=True))
+        == said.format("NUMA nodes 0") + "5 wanted, 13 free on 0-1"
+    )
     spread = memory_state(machine(10, 10), [[block(0b11, 12)]])
-    with pytest.raises(AdmissionError, match="preferred place on anywhere"):
-        allocate_memory(spread, {"memory": 5}, hint(None, preferred=True))
+    assert (
+        refusal(AdmissionError, spread, {"memory": 5}, hint(None, preferred=True))
+        == said.format("anywhere") + "5 wanted, 8 free on 0-1"
+    )
     assert allocate_memory(spread, {"memory": 5}, hint(None)).nodes == NodeMask(0b11)
 
 
 def test_nodes_in_use_with_others_are_refused():
     grouped = memory_state(machine(10, 10, 10), [[block(0b011, 12)]])
-    with pytest.raises(AdmissionError, match="on NUMA nodes 1-2 together would mix with allocations on 0-1"):
-        allocate_memory(grouped, {"memory": 5}, hint(0b110, preferred=True))
+    assert refusal(AdmissionError, grouped, {"memory": 5}, hint(0b110, preferred=True)) == (
+        "memory on NUMA nodes 1-2 together would mix with allocations on 0-1; "
+        "a node serves one group of nodes at a time"
+    )
+
+
+def test_of_nodes_that_are_not_preferred_the_fewest_are_chosen():
+    used = memory_state(machine(4, 2, 2, 4, 8), [[block(1 << 4, 1)]])
+    assert allocate_memory(used, {"memory": 8}, hint(None)).nodes == NodeMask(0b1001)
 
 
 def test_a_single_node_is_never_refused_for_its_group():
@@ -107,6 +145,7 @@ def test_a_single_node_is_never_refused_for_its_group():
 def test_on_64_nodes_the_lowest_nodes_that_hold_it_are_chosen():
     wide = memory_state(machine(*[10] * 64))
     assert allocate_memory(wide, {"memory": 25}, hint(None)).nodes == NodeMask(0b111)
+    assert allocate_memory(wide, {"memory": 25}, hint(None, preferred=True)).nodes == NodeMask(0b111)
     assert allocate_memory(wide, {"memory": 25}, hint(1 << 60)).nodes == NodeMask(1 << 60 | 0b11)
     used = memory_state(machine(*[10] * 64), [[block(0b1, 1)]])
     assert allocate_memory(used, {"memory": 25}, hint(None)).nodes == NodeMask(0b1110)
@@ -123,6 +162,9 @@ def on_many(amounts, size, given, **changes):
 def test_beyond_eight_nodes_too_few_nodes_become_the_lowest_that_hold_it():
     assert on_many([5] * 10, 12, 0b1000) == 0b1011
     assert on_many([5] * 8 + [10, 10], 15, 0b1000) == 1 << 8 | 0b1000
+    assert on_many([1] + [5] * 9, 10, 0b1) == 0b111
+    with pytest.raises(AdmissionError, match="a preferred place on NUMA nodes 0, but only NUMA nodes 0-2"):
+        on_many([1] + [5] * 9, 10, 0b1, preferred=True)
 
 
 def test_past_the_budget_the_nodes_with_most_room_are_added(monkeypatch):

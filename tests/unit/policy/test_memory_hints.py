@@ -110,3 +110,22 @@ def test_wishes_say_when_their_preferred_size_could_not_be_found_out(monkeypatch
     nodes, best_effort = NodeMask(0xFFFF), TopologyManagerPolicy.BEST_EFFORT
     assert merge(best_effort, nodes, [wishes]).exact
     assert not merge(best_effort, nodes, [doubtful]).exact
+
+
+def test_beyond_eight_nodes_what_fits_no_single_node_has_a_family_alone():
+    (wish,) = memory_wishes(memory_state(wide(9)), {"memory": 25})
+    assert wish.hints == ()
+    assert wish.family.preferred_size == 3
+
+
+def test_beyond_eight_nodes_what_is_reusable_counts_for_its_mask():
+    full = memory_state(wide(9), [[block(0b1, 10)]])
+    (wish,) = memory_wishes(full, {"memory": 5}, reuse={(0b1, "memory"): 5})
+    assert [hint.nodes for hint in wish.hints] == [1 << node for node in range(9)]
+    (wish,) = memory_wishes(full, {"memory": 5})
+    assert [hint.nodes for hint in wish.hints] == [1 << node for node in range(1, 9)]
+
+
+def test_where_only_what_is_reusable_makes_a_request_fit_all_nodes_are_preferred():
+    (wish,) = memory_wishes(memory_state(TWO), {"memory": 21}, reuse={(0b11, "memory"): 5})
+    assert wish.hints == ((0b11, True),)

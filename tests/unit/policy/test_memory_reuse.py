@@ -40,3 +40,9 @@ def test_earlier_init_containers_shrink_by_what_was_taken_over():
 
 def test_nothing_shrinks_for_another_mask():
     assert shrink_reused([[block(1, 4)]], [block(3, 6)]) == [(block(1, 4),)]
+
+
+def test_a_container_of_nothing_leaves_nothing():
+    assert reuse_after({}, [block(1, 0)], init=True) == {KEY: 0}
+    assert reuse_after({}, [block(1, 0)], init=False) == {KEY: 0}
+    assert reuse_without({}, [block(1, 0)]) == {KEY: 0}

@@ -4,7 +4,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import ReservedMemory
-from nri_plugin.policy.memory_state import memory_machine, memory_state
+from nri_plugin.policy.memory_state import MemoryState, memory_machine, memory_state
 from nri_plugin.state import MemoryBlock
 from nri_plugin.topology import NUMANode, Topology
 from tests.unit.policy.shapes import machine
@@ -30,7 +30,15 @@ def test_what_is_reserved_and_set_aside_for_huge_pages_is_not_allocatable():
     found = memory_machine(with_pages(16 << 20, (2048, 3)), reserved)
     assert found.allocatable["memory"] == {0: 9 << 20, 1: 16 << 20}
     assert found.allocatable["hugepages-2Mi"] == {0: 4 << 20, 1: 0}
-    assert found.total["memory"][0] == 16 << 20
+    assert found.total == {
+        "memory": {0: 16 << 20, 1: 16 << 20},
+        "hugepages-2Mi": {0: 6 << 20, 1: 0},
+    }
+
+
+def test_what_is_reserved_twice_adds_up():
+    row = ReservedMemory(NUMANodeID(0), "memory", 3)
+    assert memory_machine(machine(memory_bytes={0: 10}), [row, row]).allocatable["memory"] == {0: 4}
 
 
 def test_huge_page_sizes_have_their_kubernetes_names():
@@ -41,6 +49,9 @@ def test_huge_page_sizes_have_their_kubernetes_names():
 def test_allocatable_memory_is_never_negative():
     reserved = [ReservedMemory(NUMANodeID(0), "memory", 100)]
     assert memory_machine(machine(memory_bytes={0: 10}), reserved).allocatable["memory"] == {0: 0}
+    pages = [ReservedMemory(NUMANodeID(0), "hugepages-2Mi", 1 << 30)]
+    found = memory_machine(with_pages(16 << 20, (2048, 3)), pages)
+    assert found.allocatable["hugepages-2Mi"] == {0: 0, 1: 0}
 
 
 def test_reservations_of_what_the_machine_lacks_count_for_nothing():
@@ -50,6 +61,7 @@ def test_reservations_of_what_the_machine_lacks_count_for_nothing():
 
 def test_a_node_of_unknown_size_has_nothing_to_promise():
     assert memory_machine(machine()).allocatable["memory"] == {0: 0}
+    assert memory_machine(machine()).total["memory"] == {0: 0}
 
 
 def test_a_resource_the_machine_lacks_is_zero_everywhere():
@@ -84,3 +96,18 @@ def test_a_node_leaves_its_group_with_its_last_block():
 def test_a_block_of_nothing_still_counts():
     state = memory_state(TWO, [[block(0b01, 0)]])
     assert (state.free("memory"), state.assignments[0]) == ({0: 10, 1: 10}, 1)
+
+
+def test_a_node_that_is_gone_can_promise_nothing_but_its_blocks_count():
+    state = memory_state(TWO, [[block(0b101, 15)]])
+    assert dict(state.promised) == {(0, "memory"): 10, (2, "memory"): 0}
+    assert state.assignments == {0: 1, 1: 0, 2: 1}
+    assert state.without_blocks([block(0b101, 15)]).assignments == {0: 0, 1: 0, 2: 0}
+
+
+def test_where_more_is_promised_than_there_is_any_more_nothing_further_is_taken():
+    shrunk = memory_machine(machine(2, 1, memory_bytes={0: 4, 1: 10}))
+    before = memory_state(TWO, [[block(0b01, 8)]])
+    state = MemoryState(shrunk, before.promised, before.assignments, before.group)
+    after = state.with_blocks([(block(0b11, 5), 5)])
+    assert after.free("memory") == {0: -4, 1: 5}

@@ -1,13 +1,21 @@
 """Merging: a sentence a case. The law of all cases is in tests/property."""
 
+from dataclasses import replace
+from typing import ClassVar
+
 import pytest
 
+from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.policy import merge as merging
+from nri_plugin.policy.budget import Budget
 from nri_plugin.policy.distances import Distances
 from nri_plugin.policy.hints import Family, Hint, Need, Wish
 from nri_plugin.policy.merge import MergedHint, admits, merge
+from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.policy.tie_break import tie_break
+from nri_plugin.topology import Topology
 
 NONE, BEST, RESTRICTED, SINGLE = (
     TopologyManagerPolicy.NONE,
@@ -82,9 +90,9 @@ def test_strict_policies_admit_only_preferred_hints(policy, preferred, admitted)
     assert admits(policy, MergedHint(None, preferred)) is admitted
 
 
-def family(amount, nodes=16, free=10, size=2):
+def family(amount, nodes=16, free=10, size=2, required=0):
     by_node = dict.fromkeys(range(nodes), free)
-    return Wish("r", (), Family((1 << nodes) - 1, 0, (Need(amount, by_node),), size))
+    return Wish("r", (), Family((1 << nodes) - 1, required, (Need(amount, by_node),), size))
 
 
 def ring(nodes, special=()):
@@ -129,3 +137,102 @@ def test_what_fits_one_node_of_a_large_machine_but_nowhere_together_agrees_on_no
     hint = merge(RESTRICTED, NodeMask(0xFFFF), wishes)
     assert not hint.preferred
     assert hint.exact
+
+
+ALL16 = NodeMask(0xFFFF)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "providers", "expected", "rule"),
+    [
+        (TWO, [wish((0b100, True))], (0b11, False), "nodes that the machine has not are no agreement"),
+        (
+            TWO,
+            [wish((None, True), (1, True))],
+            (1, True),
+            "a place before anywhere, where all are content with both",
+        ),
+        (TWO, [wish((None, True), (0b100, True))], (0b11, True), "but none that the machine has not"),
+        (
+            ALL16,
+            [(family(20),), wish((0b110, True), (0b11, False))],
+            (0b110, True),
+            "what is listed must be preferred",
+        ),
+        (ALL16, [(family(20),), (Wish("r", None),)], (0b11, True), "who does not care agrees with a family"),
+        (
+            ALL16,
+            [(family(20),), wish((1 << 20, True))],
+            (0b11, False),
+            "nor do nodes it has not agree with a family",
+        ),
+    ],
+)
+def test_what_all_prefer(nodes, providers, expected, rule):
+    assert merged(BEST, nodes, *providers)[1] == expected[1], rule
+    if expected[1]:
+        assert merged(BEST, nodes, *providers)[0] == expected[0], rule
+
+
+def test_a_wish_for_anywhere_is_not_held_to_its_family():
+    low, high = ({node: 10 if (node < 8) is here else 0 for node in range(16)} for here in (True, False))
+    anywhere = Wish("a", (Hint(None, True),), Family(0xFFFF, 0, (Need(20, low),), 2))
+    there = Wish("b", (), Family(0xFFFF, 0, (Need(20, high),), 2))
+    assert merged(BEST, ALL16, (anywhere, there)) == (0x300, True)
+
+
+def test_a_listed_mask_counts_beside_the_members_of_its_family():
+    both = Wish("a", (Hint(0b100, True),), family(20).family)
+    assert merged(BEST, ALL16, (both,)) == (0b100, True)
+
+
+def test_single_nodes_need_no_search(monkeypatch):
+    monkeypatch.setattr(merging, "STEP_BUDGET", 0)
+    assert merge(BEST, ALL16, [(family(10, size=1),)]) == MergedHint(NodeMask(1), True)
+    pairs = tuple(0b11 << node for node in range(0, 16, 2))
+    on_sockets = Family(0xFFFF, 0, (Need(5, dict.fromkeys(range(16), 10)),), 2, 1, pairs, 1)
+    assert merge(BEST, ALL16, [(Wish("r", (), on_sockets),)]) == MergedHint(NodeMask(1), True)
+
+
+def test_a_doubtful_wish_makes_the_hint_doubtful():
+    doubtful = replace(family(20), exact=False)
+    assert merge(BEST, ALL16, [(family(20),)]).exact
+    assert not merge(BEST, ALL16, [(family(20), doubtful)]).exact
+
+
+def test_a_tie_break_that_does_not_add_up_leaves_only_single_nodes_without_doubt():
+    """An uncore cache with CPUs of several nodes."""
+    tables = cpu_tables(Topology.from_rows([(cpu, cpu, 0, cpu // 2, cpu // 4) for cpu in range(32)]))
+    rule = tie_break(TopologyTieBreak.BEST_FIT, tables, CPUSet(tables.online), 2)
+    assert not rule.is_additive
+    assert [
+        merge(BEST, ALL16, [(family(10 * size, size=size),)], tie_break=rule).exact for size in (1, 2, 3)
+    ] == [
+        True,
+        False,
+        False,
+    ]
+
+
+class Recorded(Budget):
+    """A budget that tells how it was made and what was left."""
+
+    made: ClassVar[list["Recorded"]] = []
+
+    def __init__(self, steps):
+        super().__init__(steps)
+        self.steps = steps
+        self.made.append(self)
+
+
+@pytest.mark.parametrize(("steps", "exact"), [(1_000, True), (10, False), (4, False)])
+def test_three_quarters_of_the_steps_may_go_into_what_all_prefer(monkeypatch, steps, exact):
+    monkeypatch.setattr(merging, "Budget", Recorded)
+    monkeypatch.setattr(merging, "STEP_BUDGET", steps)
+    Recorded.made.clear()
+    apart = [(family(20, required=1),), (family(20, required=2),), wish((0b100, True), (0b11, False))]
+    found = merge(BEST, ALL16, apart)
+    first, rest = Recorded.made
+    assert first.steps == steps * 3 // 4
+    assert rest.steps == steps // 4 + max(0, first.left)
+    assert found.exact is exact

@@ -34,6 +34,7 @@ def test_without_distances_all_nodes_are_equally_far_apart():
 def test_no_two_ranks_are_as_far_apart_as_the_span():
     ranks = [SPREAD.rank(mask) for mask in range(4)]
     assert Order(None, SPREAD).span > max(ranks) - min(ranks)
+    assert Order(None, SPREAD).span == SPREAD.span + 1
     assert Order(FAR).span == 1
 
 

@@ -13,6 +13,7 @@ from nri_plugin.policy.pod_totals import pod_total
         ([(3, True)], [2], 5, "restartable ones run beside the apps"),
         ([(3, True), (4, False)], [1], 7, "and beside the plain ones after them"),
         ([(4, False), (3, True)], [0], 4, "but not beside those before them"),
+        ([(2, True), (3, True)], [1], 6, "all of them run on"),
         ([], [], 0, "nothing needs nothing"),
     ],
 )
