@@ -19,8 +19,8 @@ class CpusetWrite:
         must_exist: a missing cgroup is an error (False: the container has none yet or is gone).
         compare: leave a cgroup alone that already says so; False where the value is known to change,
             which saves reading thousands of files while a container waits.
-        make_room: where cgroups above hold less, or took the cpuset files away, put that right first; only ever
-            asked for when something was found to be wrong.
+        make_room: where cgroups above hold less, or took the cpuset files away, put that right first; costs a look
+            at each of them.
     """
 
     target: CgroupRef

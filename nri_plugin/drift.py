@@ -99,7 +99,8 @@ def drifts(node: Node, state: State, observed: Iterable[Observed]) -> tuple[Drif
     floor = {write.target: write.cpus for write in slices}
     found = []
     for one in observed:
-        if one.cpus == one.effective == _asked_for(state, one.target):
+        asked_for = _asked_for(state, one.target)
+        if asked_for is not None and one.cpus == one.effective == asked_for:
             continue
         desired = _desired(node, state, one.target, floor)
         if desired and (one.cpus != desired or one.effective != desired):

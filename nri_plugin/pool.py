@@ -57,11 +57,15 @@ def all_writes(node: Node, state: State) -> tuple[CpusetWrite, ...]:
 
 
 def own_write(node: Node, state: State, record: ContainerRecord) -> tuple[CpusetWrite, ...]:
-    """The container's own cgroup, whatever it says now."""
+    """The container's own cgroup, whatever it says now.
+
+    Also whatever those above say: one that was narrowed while nothing below it minded would let a container that
+    has no CPU in common with it run on all of it.
+    """
     cpus = state.desired_cpus(node, record)
     if not cpus or not record.cgroup.path or not _writes_cgroups(node, state):
         return ()
-    return (CpusetWrite(record.cgroup, cpus, record.id),)
+    return (CpusetWrite(record.cgroup, cpus, record.id, make_room=True),)
 
 
 def floor_writes(node: Node, state: State, pods: Iterable[PodRecord]) -> tuple[CpusetWrite, ...]:

@@ -87,9 +87,10 @@ class FakeCgroups:
 
     def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
         name = name_of(ref)
-        self.journal.append(f"make room {name}={cpus}")
-        self.without_files.discard(name)
-        self.bounds.pop(name, None)
+        if name in self.without_files or name in self.bounds:
+            self.journal.append(f"make room {name}={cpus}")
+            self.without_files.discard(name)
+            self.bounds.pop(name, None)
 
 
 @dataclass

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from nri_plugin.app.ended_pods import ended_pods, untold_removal
+from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision
+from nri_plugin.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target, targets
 from nri_plugin.engine import decide
 from nri_plugin.host.cgroup_path import cgroup_path
 from nri_plugin.nri import events
@@ -50,7 +52,7 @@ class EngineAgent:
         self.state = state or State()
         self.decisions: list[Decision] = []
 
-    def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
+    def ask(self, event: events.NRIEvent | OwnEvent) -> events.NRIResponse | None:
         decision = decide(self.node, self.state, event)
         self.decisions.append(decision)
         if decision.refusal is not None:
@@ -59,6 +61,8 @@ class EngineAgent:
         for write in decision.writes:
             path = cgroup_path(write.target)
             if path in self.tree:
+                if write.make_room:
+                    self._widen_above(path, write.cpus)
                 self.tree.write(path, Resource.CPUS, str(write.cpus))
             else:
                 assert not write.must_exist, (event, write)
@@ -69,6 +73,33 @@ class EngineAgent:
         """What the agent does by the clock."""
         for pod in ended_pods(self.state, self._is_removed):
             self.ask(untold_removal(pod))
+
+    def sweep(self) -> int:
+        """Look at all cgroups and put right what drifted; returns how many that were."""
+        found = [self._observed(target) for target in targets(self.node, self.state)]
+        before = len(self.decisions)
+        self.ask(CpusetsObserved(tuple(one for one in found if one is not None)))
+        return len(self.decisions[before].writes)
+
+    def machine_changes(self, node: Node) -> None:
+        """CPUs came or went."""
+        self.node = node
+        self.ask(MachineChanged())
+
+    def _observed(self, target: Target) -> Observed | None:
+        path = cgroup_path(target.cgroup)
+        if path not in self.tree:
+            return None
+        return Observed(target, self.tree.own_cpus(path), self.tree.effective_cpus(path))
+
+    def _widen_above(self, path: str, cpus: CPUSet) -> None:
+        """As `nri_plugin.host.cgroup_room` does."""
+        parts = path.split("/")[:-1]
+        for count in range(1, len(parts) + 1):
+            above = "/".join(parts[:count])
+            own = self.tree.own_cpus(above)
+            if not cpus <= own and (own or self.tree.version == 1):
+                self.tree.write(above, Resource.CPUS, str(own | cpus))
 
     def _is_removed(self, ref: CgroupRef) -> bool:
         path = cgroup_path(ref)

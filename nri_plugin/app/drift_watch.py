@@ -19,6 +19,7 @@ from nri_plugin.app.reminder import Reminder
 from nri_plugin.drift import CpusetsObserved, Drift, Observed, Target, drifts, targets
 from nri_plugin.errors import HostError, NriPinError
 from nri_plugin.host.cgroup_watch import CgroupWatch
+from nri_plugin.nri.events import Synchronize
 
 SWEEP_PAUSE_S = 5.0
 """Between two sweeps; each reads two small files a container, 40 us."""
@@ -70,8 +71,10 @@ class DriftWatch:
         self._sweep()
 
     def __call__(self, outcome: Outcome) -> None:
-        """Be told of an outcome: containers may have come or gone."""
-        if outcome.decision.state is not outcome.before:
+        """Be told of an outcome: containers may have come or gone; after Synchronize nothing is known of any."""
+        if isinstance(outcome.event, Synchronize):
+            self._loop.set_timer("sweep", self._loop.clock() + FOLLOW_S, self._sweep)
+        elif outcome.decision.state is not outcome.before:
             self._loop.set_timer("follow", self._loop.clock() + FOLLOW_S, self._follow)
 
     @property

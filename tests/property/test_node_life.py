@@ -4,6 +4,7 @@ What is judged is what the kernel would let processes run on: the effective cpus
 follows the kernel's rules, filled by a runtime that writes back what it has stored.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 
 from hypothesis import settings
@@ -15,6 +16,7 @@ from nri_plugin.nri.messages import Resources
 from nri_plugin.options import Node, Options, TopologyManagerPolicy
 from nri_plugin.simulator.behaviour import BEHAVIOURS
 from nri_plugin.simulator.cgroup_names import Driver
+from nri_plugin.simulator.cgroup_tree import CgroupWriteError, Resource
 from nri_plugin.simulator.pods import ContainerSpec, PodSpec, shares_from_milli
 from nri_plugin.simulator.runtime import RefusedError
 from nri_plugin.state import QOSClass, State
@@ -57,6 +59,10 @@ class Life(RuleBasedStateMachine):
         self.node = SimulatedNode(MACHINE, runtime, driver, version)
         self.node.connect(self.machine)
         self.left_behind: State | None = None
+
+    def connect(self, machine: Node, state: State | None = None) -> None:
+        """As the agent does: once it knows what there is it looks at all of it."""
+        self.node.connect(machine, state).sweep()
 
     @property
     def runtime(self):  # type: ignore[no-untyped-def]
@@ -150,7 +156,7 @@ class Life(RuleBasedStateMachine):
     def agent_restarts(self) -> None:
         self.node.agent.look()
         before = self.running()
-        self.node.connect(self.machine, self.node.disconnect())
+        self.connect(self.machine, self.node.disconnect())
         assert self.running() == before
 
     @precondition(lambda self: self.node.agent is not None)
@@ -161,7 +167,7 @@ class Life(RuleBasedStateMachine):
         """
         if self.runtime_knows_all_promises():
             self.node.disconnect()
-            self.node.connect(self.machine)
+            self.connect(self.machine)
 
     @precondition(lambda self: self.node.agent is not None)
     @rule()
@@ -171,20 +177,67 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.node.agent is None)
     @rule()
     def agent_comes_back(self) -> None:
-        self.node.connect(self.machine, self.left_behind)
+        self.connect(self.machine, self.left_behind)
 
     @rule()
     def runtime_restarts(self) -> None:
         state = self.node.disconnect() if self.node.agent else self.left_behind
         self.runtime.restart()
-        self.node.connect(self.machine, state)
+        self.connect(self.machine, state)
+
+    @precondition(lambda self: self.node.agent is not None and self.running())
+    @rule(data=st.data(), cpus=st.sets(st.integers(0, 15), min_size=1))
+    def somebody_else_writes(self, data: st.DataObject, cpus: set[int]) -> None:
+        """To a container, its pod or a slice above.
+
+        On v1 only to containers: a parent is as wide as its children, and where it is narrower than what is to
+        come there, the kernel lets no runtime create that.
+        """
+        online = self.machine.topology.online
+        wanted = CPUSet.from_ids(cpus) & online or online
+        containers = [record.names.path for record in self.runtime.records() if record.has_cgroup]
+        is_v1 = self.node.tree.version == 1
+        paths = containers if is_v1 else [path for path in self.node.tree if path]
+        before = self.running()
+        with suppress(CgroupWriteError):
+            self.node.tree.write(data.draw(st.sampled_from(paths)), Resource.CPUS, str(wanted))
+        self.node.agent.sweep()
+        assert self.running() == before
+        assert self.node.agent.sweep() == 0
+
+    @precondition(lambda self: self.node.agent is not None and self.node.tree.version == 2)
+    @rule(offline=st.sets(st.integers(1, 15), max_size=8))
+    def machine_changes(self, offline: set[int]) -> None:
+        """Any set of CPUs but CPU 0 is offline from now on.
+
+        On v1 the kernel takes them out of all sets for good, and a container that was created before does
+        not start any more: no runtime could have it otherwise. See the tests of a changed machine for v1.
+        """
+        rows = [row for row in ROWS if row[0] not in offline]
+        topology = replace(
+            Topology.from_rows(rows, memory_bytes={0: 32 * GIB, 1: 32 * GIB}),
+            offline=CPUSet.from_ids(offline),
+        )
+        promises = self.node.agent.state.allocations
+        self.machine = replace(self.machine, topology=topology)
+        self.node.tree.set_online(topology.online)
+        self.node.agent.machine_changes(self.machine)
+        assert self.node.agent.state.allocations == promises
+        assert self.node.agent.sweep() == 0
+
+    def has_of(self, promised: CPUSet) -> CPUSet:
+        """What a container with exclusive CPUs runs on: what is online of them, else the shared pool."""
+        agent = self.node.agent
+        own = promised & self.machine.topology.online
+        return own or (agent.state.shared_pool(self.machine) if agent else own)
 
     @invariant()
     def promises_are_kept(self) -> None:
         running = self.running()
         self.promised = {key: cpus for key, cpus in self.promised.items() if key in running}
         for key, cpus in self.promised.items():
-            assert running[key] == cpus
+            if self.node.agent or cpus & self.machine.topology.online:
+                assert running[key] == self.has_of(cpus)
 
     @invariant()
     def nobody_shares_exclusive_cpus(self) -> None:
@@ -196,10 +249,10 @@ class Life(RuleBasedStateMachine):
             allocation = agent.state.allocation_of(record)
             if key not in running or allocation is None or not allocation.cpus:
                 continue
-            assert running[key] == allocation.cpus
+            assert running[key] == self.has_of(allocation.cpus)
             self.promised[key] = allocation.cpus
             for other, cpus in running.items():
-                assert other == key or cpus.isdisjoint(allocation.cpus)
+                assert other == key or cpus.isdisjoint(allocation.cpus), (key, other)
 
     @invariant()
     def the_agent_knows_what_runs(self) -> None:

@@ -14,7 +14,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision
 from nri_plugin.drift import Cause, Target
 from nri_plugin.errors import HostError
-from nri_plugin.nri.events import Shutdown
+from nri_plugin.nri.events import NRIEvent, Shutdown, Synchronize
 from nri_plugin.options import Node, Options
 from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
 from nri_plugin.topology import Topology
@@ -120,10 +120,10 @@ class Scene:
         self.loop.on_readable()
         self.loop.run_due()
 
-    def change(self, state: State) -> None:
+    def change(self, state: State, event: NRIEvent = Shutdown()) -> None:  # noqa: B008 - a constant
         before, self.bench.handler.state = self.bench.handler.state, state
         outcome = Outcome(
-            node=NODE, event=Shutdown(), before=before, decision=Decision(state), refusal="",
+            node=NODE, event=event, before=before, decision=Decision(state), refusal="",
             failed=False, decide_s=0, total_s=0,
         )  # fmt: skip
         self.drift(outcome)
@@ -254,6 +254,12 @@ def test_containers_that_come_are_watched_and_those_that_go_are_not(scene: Scene
     assert {key.container_id for key in scene.kernel.keys} == {"own", "a"} | {"c"}
     scene.change(State())
     assert len(scene.kernel) == 0
+
+
+def test_after_synchronize_all_are_looked_at(scene: Scene) -> None:
+    scene.foreign("a", "0-7", heard=False)
+    scene.change(scene.bench.handler.state, Synchronize((), ()))
+    assert scene.value("a") == str(POOL)
 
 
 def test_ten_thousand_lives_leave_nothing_behind(scene: Scene) -> None:
