@@ -4,6 +4,10 @@ A set is possible when the nodes in common outside of it can be left out by some
 that one; with several, each node by one of them at least (`family_intersections.py`). Distance, rank and
 mask are put into one number that adds up over nodes and pairs of nodes, so that one search finds the
 best in all three. It is made without the needs first: where there is room, that is the answer.
+
+On machines built in levels (`joints.py`), on two planes too (`planes.py`), the search is exact: bounds
+(`prices.py`) leave few ways (`ways.py`) to look at. On all others it is branch and bound (`apart.py`),
+which past some 20 nodes ends with the budget more often than not.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +16,12 @@ from dataclasses import dataclass
 from nri_plugin import bits
 from nri_plugin.policy.apart import Apart
 from nri_plugin.policy.budget import Budget, BudgetSpentError
-from nri_plugin.policy.clusters import Cluster, Layout
+from nri_plugin.policy.clusters import Layout
 from nri_plugin.policy.hints import Family
-from nri_plugin.policy.joints import joints_of
+from nri_plugin.policy.joints import NEVER, joints_of
 from nri_plugin.policy.leaving import Limit, limits_of, ways_to_leave
 from nri_plugin.policy.order import Order
+from nri_plugin.policy.planes import Turns
 from nri_plugin.policy.prices import Prices
 from nri_plugin.policy.tie_break import Share, TieBreak
 from nri_plugin.policy.ways import Chooser, Item, Way
@@ -66,6 +71,7 @@ class _Search:
         self._budget = budget
         self._width = region.common.bit_length()
         self._unit = order.span << self._width
+        self._turns: dict[int, Turns] = {}
 
     def settles(self, limits: Sequence[Limit]) -> bool:
         """Whether no possible set is better than `best`, as far as `limits` know what is possible.
@@ -93,24 +99,59 @@ class _Search:
         )
 
     def _cheapest(self, limits: Sequence[Limit], goal: int, further: int) -> bool:
-        """Whether the best set by shares that reach `goal` is possible, and thus is `best`, or one before."""
+        """Whether no set by shares that reach `goal` is better than `best`, which is the best of them if possible."""
+        layout = self._order.layout_of(self._region.common)
+        chooser = self._chooser(limits, goal)
+        if len(layout.clusters) > 1:
+            return self._in_many(chooser, layout, further)
+        prices = Prices(chooser, joints_of(layout.clusters[0], chooser.nodes), self._width)
+        turns = self._turns.setdefault(goal, self._all_turns(layout))
+        chooser.plane = layout.plane
+        found: list[int] = []
+
+        def least(number: int, slack: int) -> int:
+            chooser.pull = layout.crossing * (self._region.size - 2 * number) * self._unit
+            aside = further + layout.crossing * self._order.span * number * number
+            found.append(self._in_one(prices, aside, slack) + (aside << self._width))
+            return found[-1] >> self._width
+
+        def known() -> int:
+            best = self._cost(self.best)
+            return best >> self._width if min(found, default=best) >= best else -NEVER
+
+        turns.take(least, known)
+        return known() > -NEVER
+
+    def _all_turns(self, layout: Layout) -> Turns:
+        """As many nodes may be on the plane as there are, and as there must be because others are too few."""
+        others = (self._region.common & ~layout.plane).bit_count()
+        most = (self._region.common & layout.plane).bit_count()
+        size = self._region.size
+        return Turns(max(0, size - others), min(size, most), layout.crossing * self._order.span)
+
+    def _chooser(self, limits: Sequence[Limit], goal: int) -> Chooser:
         items = {node: self._item(node, limits, goal) for node in bits.iterate(self._region.common)}
         spares = [limit.spare for limit in limits] + ([-goal] if goal else [])
-        chooser = Chooser(items, self._region.size, spares, self._unit, self._budget)
-        layout = self._order.layout_of(self._region.common)
-        if len(layout.clusters) == 1:
-            return self._in_one(chooser, layout.clusters[0], further)
-        return self._in_many(chooser, layout, further)
+        return Chooser(items, self._region.size, spares, self._unit, self._budget)
 
-    def _in_one(self, chooser: Chooser, cluster: Cluster, further: int) -> bool:
-        """Whether the best set of a machine built in levels is possible, and thus is `best`, or one before."""
-        joints = joints_of(cluster, chooser.nodes)
-        prices = Prices(chooser, joints, self._width)
-        if not chooser.limits:
-            return self._improves(prices.offer().nodes)
-        prices.improve(self._value(further), self._improves)
-        best = chooser.ways_of(joints, prices.bound(self._value(further))).get(self._region.size)
-        return best is None or self._improves(best[0].cost)
+    def _in_one(self, prices: Prices, aside: int, slack: int) -> int:
+        """What sets cost at least on a machine built in levels, `aside` left aside.
+
+        A set that costs that is `best` then, if it is possible.
+        """
+        if not prices.prices:
+            offer = prices.offer()
+            self._improves(offer.nodes)
+            return prices.least() << self._width | offer.nodes
+        least = prices.improve(self._value(aside), self._improves, slack)
+        known = self._value(aside)
+        if least > known:
+            return least << self._width
+        best = prices.chooser.ways_of(prices.joints, prices.bound(known)).get(self._region.size)
+        if best is None:
+            return known + 1 << self._width
+        self._improves(best[0].cost)
+        return best[0].cost
 
     def _value(self, further: int) -> int:
         """What the best set so far costs, its mask left aside."""

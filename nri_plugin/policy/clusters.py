@@ -35,10 +35,14 @@ class Layout:
     Attributes:
         clusters: they hold each node once; a single one on a machine built in levels.
         apart: by two of their positions, the distance there and back between their nodes.
+        plane: mask of the nodes on one of two planes (`planes.py`).
+        crossing: how much farther, there and back, nodes on different planes are from each other.
     """
 
     clusters: tuple[Cluster, ...]
     apart: tuple[tuple[int, ...], ...]
+    plane: int = 0
+    crossing: int = 0
 
 
 def layout(rows: Rows) -> Layout:

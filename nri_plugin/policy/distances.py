@@ -9,7 +9,8 @@ from functools import cached_property
 
 from nri_plugin import bits
 from nri_plugin.nodemask import NodeMask
-from nri_plugin.policy.clusters import Layout, layout
+from nri_plugin.policy.clusters import Layout
+from nri_plugin.policy.planes import layout_in_planes
 from nri_plugin.topology import Topology
 
 
@@ -28,7 +29,7 @@ class Distances:
     @cached_property
     def layout(self) -> Layout:
         """The nodes in clusters."""
-        return layout(self.rows)
+        return layout_in_planes(self.rows)
 
     def total(self, nodes: int) -> int:
         """Sum over all ordered pairs of the mask's nodes, a node with itself included."""

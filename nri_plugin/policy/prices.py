@@ -6,8 +6,8 @@ good price hardly less. It is found at once (`joints.py`), and on the way to a g
 that keep within the limit and are cheap.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from operator import mul
+from collections.abc import Callable, Sequence
+from operator import le, mul
 from typing import NamedTuple
 
 from nri_plugin.policy.joints import NEVER, Costs, Joint, Row, inside, outside
@@ -38,12 +38,21 @@ class Offer(NamedTuple):
     use: tuple[int, ...]
 
 
+class _Line(NamedTuple):
+    """What a set costs by the price of one limit: `paid` at none, and `use` more for each unit."""
+
+    paid: int
+    use: int
+
+
 class Prices:
     """Looks for prices of a chooser's limits, which all nodes of one cluster pay.
 
     Some set within the limits is known, so that there always is a cheapest one.
 
     Attributes:
+        chooser: the nodes and limits.
+        joints: of the nodes, parts before their wholes.
         prices: by limit.
     """
 
@@ -51,12 +60,11 @@ class Prices:
         self.prices = [0] * len(chooser.limits)
         self._fine = 16 + max((limit.bit_length() for limit in chooser.limits), default=0)
         self._unit = chooser.unit << self._fine
-        self._chooser = chooser
-        self._joints = joints
+        self.chooser = chooser
+        self.joints = joints
         self._width = width
-        self._steps = len(joints) + sum(len(item.taken) + len(item.left) for item in chooser.items.values())
-        self._at: dict[tuple[int, ...], tuple[list[Row], dict[int, Choice]]] = {}
-        self._outside: dict[tuple[int, ...], list[list[Row]]] = {}
+        self._chosen: dict[tuple[int, ...], dict[int, Choice]] = {}
+        self._at: dict[tuple[int, ...], list[Row]] = {}
         self._nodes = [
             (node, self._fractions(item.left), self._fractions(item.taken))
             for node, item in chooser.items.items()
@@ -64,24 +72,32 @@ class Prices:
 
     def offer(self) -> Offer:
         """The cheapest set at the present prices."""
-        rows, choices = self._solved()
+        choices, rows = self._choices(), self._rows()
         best = rows[-1][-1] // 2
         nodes = best & (1 << self._width) - 1
         uses = [choice[nodes >> node & 1][1] for node, choice in choices.items()]
         return Offer(nodes, best >> self._width, tuple(map(sum, zip(*uses, strict=True))))
 
-    def improve(self, known: int, tried: Callable[[int], object]) -> int:
+    def improve(self, known: int, tried: Callable[[int], object], slack: int = 0) -> int:
         """Find better prices, limit by limit, the last first; each set that turns up is `tried`.
 
         Args:
             known: what a set within the limits costs, its mask left aside.
             tried: called with each set.
+            slack: prices that are good to within that are good enough.
 
         Returns:
             What sets within the limits cost at least, their masks left aside.
         """
         for number in reversed(range(len(self.prices))):
-            self._improve(number, known, tried)
+            least = self.least()
+            if least > known - slack:
+                return least
+            self._improve(number, known + slack, tried)
+        return self.least()
+
+    def least(self) -> int:
+        """What sets within the limits cost at least, at the present prices."""
         return -((self._paid_back() - self.offer().paid) >> self._fine)
 
     def _improve(self, number: int, known: int, tried: Callable[[int], object]) -> None:
@@ -90,67 +106,81 @@ class Prices:
         That is the least of many straight lines. Its highest point is where a set that uses too much and
         one that does not are equally cheap and no third is cheaper.
         """
-        short, limit = self.offer(), self._chooser.limits[number]
-        if short.use[number] <= limit:
-            return
-        enough = Offer(0, (known << self._fine) + self._paid_back(), (limit,) * len(self.prices))
-        enough_at_nothing = enough.paid
-        short_at_nothing = short.paid
+        limit, before = self.chooser.limits[number], self.prices[number]
+        others = self._paid_back() - before * limit
+        enough, short = _Line((known << self._fine) + others, limit), self._line(number, tried)
+        for lower in (before * 7 // 8, before * 5 // 8, 0) if before else ():
+            if short.use < limit:
+                enough, self.prices[number] = short, lower
+                short = self._line(number, tried)
         for _ in range(TRIES):
-            used = short.use[number]
-            price = (enough_at_nothing - short_at_nothing) // (used - enough.use[number])
-            self.prices[number] = price
-            found = self.offer()
-            tried(found.nodes)
-            if found.paid >= short_at_nothing + price * used:
+            if short.use <= limit:
                 return
-            if found.use[number] > limit:
-                short, short_at_nothing = found, found.paid - price * found.use[number]
+            price = (enough.paid - short.paid) // (short.use - enough.use)
+            self.prices[number] = price
+            found = self._line(number, tried)
+            if found.paid + price * found.use >= short.paid + price * short.use:
+                return
+            if found.use >= limit:
+                short = found
             else:
-                enough, enough_at_nothing = found, found.paid - price * found.use[number]
+                enough = found
+
+    def _line(self, number: int, tried: Callable[[int], object]) -> "_Line":
+        """The cheapest set at the present prices, by the price of one limit; it is `tried` if it keeps within all."""
+        found = self.offer()
+        if all(map(le, found.use, self.chooser.limits)):
+            tried(found.nodes)
+        return _Line(found.paid - self.prices[number] * found.use[number], found.use[number])
 
     def bound(self, known: int) -> Bound:
         """Lets those ways pass that may be part of a set which costs no more than `known`."""
-        prices = tuple(self.prices)
-        if prices not in self._outside:
-            rows, choices = self._solved()
-            found = outside(self._joints, rows, self._costs(choices), self._unit, self._chooser.count)
-            self._outside[prices] = [
-                [[twice >> self._width + 1 for twice in row] for row in rows] for rows in found
-            ]
+        found = outside(self.joints, self._rows(), self._costs(), self._unit, self.chooser.count)
         return Bound(
-            prices=prices,
+            prices=tuple(self.prices),
             fine=self._fine,
             width=self._width,
             unit=self._unit >> self._width,
-            rows=self._outside[prices],
+            rows=[[[twice >> self._width + 1 for twice in row] for row in rows] for rows in found],
             limit=(known << self._fine) + self._paid_back(),
         )
 
-    def _solved(self) -> tuple[list[Row], dict[int, Choice]]:
-        """At the present prices: what joints cost, and the cheapest of what can be done with each node."""
+    def _choices(self) -> dict[int, Choice]:
+        """The cheapest of what can be done with each node at the present prices."""
         prices = tuple(self.prices)
+        if prices not in self._chosen:
+            self.chooser.budget.step(sum(len(left) + len(taken) for _, left, taken in self._nodes))
+            self._chosen[prices] = {
+                node: (self._cheapest(left), self._cheapest(taken)) for node, left, taken in self._nodes
+            }
+        return self._chosen[prices]
+
+    def _rows(self) -> list[Row]:
+        """What joints cost at the present prices."""
+        prices = (*self.prices, self.chooser.pull)
         if prices not in self._at:
-            self._chooser.budget.step(self._steps)
-            choices = {node: (self._least(left), self._least(taken)) for node, left, taken in self._nodes}
-            rows = inside(self._joints, self._costs(choices), self._unit, self._chooser.count)
-            self._at[prices] = rows, choices
+            self.chooser.budget.step(2 * len(self._nodes))
+            self._at[prices] = inside(self.joints, self._costs(), self._unit, self.chooser.count)
         return self._at[prices]
 
-    def _costs(self, choices: Mapping[int, Choice]) -> Costs:
+    def _costs(self) -> Costs:
+        plane, pull = self.chooser.plane, self.chooser.pull << self._fine
         return {
-            node: (left << self._width, (taken << self._width) + (1 << node))
-            for node, ((left, _), (taken, _)) in choices.items()
+            node: (
+                left << self._width,
+                (taken << self._width) + (1 << node) + (pull if plane >> node & 1 else 0),
+            )
+            for node, ((left, _), (taken, _)) in self._choices().items()
         }
 
     def _fractions(self, ways: Sequence[Way]) -> list[Paid]:
         """The costs of ways in fractions, masks left aside, and their uses."""
         return [(way.cost >> self._width << self._fine, way.use) for way in ways]
 
-    def _least(self, ways: Sequence[Paid]) -> Paid:
+    def _cheapest(self, ways: Sequence[Paid]) -> Paid:
         """What the cheapest of a node's ways costs when its use is paid for, and that use."""
         prices = self.prices
         return min([(cost + sum(map(mul, prices, use)), use) for cost, use in ways], default=(NEVER, ()))
 
     def _paid_back(self) -> int:
-        return sum(price * limit for price, limit in zip(self.prices, self._chooser.limits, strict=True))
+        return sum(price * limit for price, limit in zip(self.prices, self.chooser.limits, strict=True))

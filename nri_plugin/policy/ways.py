@@ -68,9 +68,12 @@ class Bound:
     rows: Sequence[Sequence[Sequence[int]]]
     limit: int
 
-    def priced(self, ways: Iterable[Way]) -> list[Way]:
-        """Ways of one node with what they cost then."""
-        return [way._replace(paid=paid(way, self.prices, self.fine, self.width)) for way in ways]
+    def priced(self, ways: Iterable[Way], pull: int = 0) -> list[Way]:
+        """Ways of one node with what they cost then, and `pull` more."""
+        return [
+            Way(cost + pull, use, (cost + pull >> self.width << self.fine) + sum(map(mul, self.prices, use)))
+            for cost, use, _ in ways
+        ]
 
     def at(self, place: int, part: int = -1) -> "Room":
         """What ways of the joint at `place` may cost, or of some of its nodes if it is a bunch."""
@@ -89,12 +92,6 @@ class Room(NamedTuple):
     most: list[int]
 
 
-def paid(way: Way, prices: Sequence[int], fine: int, width: int) -> int:
-    """What a way costs, its mask left aside, when each unit of its use has a price."""
-    used: int = sum(map(mul, prices, way.use))
-    return (way.cost >> width << fine) + used
-
-
 class Chooser:
     """Takes `count` nodes out of `items`, within `limits`.
 
@@ -105,6 +102,8 @@ class Chooser:
         unit: cost of one unit of distance.
         budget: counts each pair of ways looked at.
         nodes: mask of the items.
+        plane: mask of the nodes that cost more to take than `items` say (`planes.py`).
+        pull: how much more.
     """
 
     def __init__(
@@ -116,6 +115,7 @@ class Chooser:
         self.unit = unit
         self.budget = budget
         self.nodes = bits.from_ids(items)
+        self.plane = self.pull = 0
         self._least = [_Extreme(items, number, min) for number in range(len(limits))]
         self._most = [_Extreme(items, number, max) for number in range(len(limits))]
         self._floors = [
@@ -135,19 +135,24 @@ class Chooser:
                 found.append(self._of_bunch(place, joint, bound))
             else:
                 room = bound.at(place) if bound else None
-                ways = self._joined(joint, found[joint.one], found[joint.other], room)
-                found.append(self._kept(joint, ways))
+                ways = self._joined(joint.nodes, joint.apart, found[joint.one], found[joint.other], room)
+                found.append(self._kept(joint.nodes, ways))
         return found[-1]
 
     def _of_bunch(self, place: int, bunch: Joint, bound: Bound | None) -> Ways:
         """Its nodes are joined one by one."""
         ways: Ways = {0: [Way(0, (0,) * len(self.limits))]}
-        some = bunch._replace(nodes=0)
+        some = 0
         for part, node in enumerate(bits.iterate(bunch.nodes)):
-            some = some._replace(nodes=some.nodes | 1 << node)
+            some |= 1 << node
             taken, left = self.items[node]
-            further = {0: bound.priced(left), 1: bound.priced(taken)} if bound else {0: [*left], 1: [*taken]}
-            ways = self._joined(some, ways, further, bound.at(place, part) if bound else None)
+            pull = self.pull if self.plane >> node & 1 else 0
+            if bound:
+                further = {0: bound.priced(left), 1: bound.priced(taken, pull)}
+                ways = self._joined(some, bunch.apart, ways, further, bound.at(place, part))
+            else:
+                further = {0: [*left], 1: [way._replace(cost=way.cost + pull) for way in taken]}
+                ways = self._joined(some, bunch.apart, ways, further, None)
             ways = self._kept(some, ways)
         return ways
 
@@ -155,28 +160,28 @@ class Chooser:
         """By how many nodes outside of the mask are taken: what all those use at least of each limit."""
         return list(zip(*(of_limit.outside(nodes) for of_limit in self._least), strict=True))
 
-    def _joined(self, joint: Joint, one: Ways, other: Ways, room: Room | None) -> Ways:
-        outside = len(self.items) - joint.nodes.bit_count()
+    def _joined(self, nodes: int, apart: int, one: Ways, other: Ways, room: Room | None) -> Ways:
+        outside = len(self.items) - nodes.bit_count()
         ways: Ways = {}
         for few, these in one.items():
             for more, those in other.items():
                 if self.count - outside <= few + more <= self.count:
                     self.budget.step(len(these) * len(those))
-                    apart = few * more * joint.apart
+                    far = few * more * apart
                     if room is None:
-                        found = _products(these, those, apart * self.unit)
+                        found = _products(these, those, far * self.unit)
                     else:
-                        left = room.most[few + more] - apart * room.unit
-                        found = _good_products(these, those, apart * self.unit, apart * room.unit, left)
+                        left = room.most[few + more] - far * room.unit
+                        found = _good_products(these, those, far * self.unit, far * room.unit, left)
                     ways.setdefault(few + more, []).extend(found)
         return ways
 
-    def _kept(self, joint: Joint, ways: Ways) -> Ways:
+    def _kept(self, nodes: int, ways: Ways) -> Ways:
         if not self.limits:
             return {count: [min(found)] for count, found in ways.items() if found}
-        if joint.nodes == self.nodes or sum(map(len, ways.values())) > MANY:
-            least = self.least_use_outside(joint.nodes)
-            most = list(zip(*(of_limit.outside(joint.nodes) for of_limit in self._most), strict=True))
+        if nodes == self.nodes or sum(map(len, ways.values())) > MANY:
+            least = self.least_use_outside(nodes)
+            most = list(zip(*(of_limit.outside(nodes) for of_limit in self._most), strict=True))
             ways = {
                 count: self._fitting(found, least[self.count - count], most[self.count - count])
                 for count, found in ways.items()

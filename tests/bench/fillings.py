@@ -55,27 +55,24 @@ def fillings(topology: Topology, cases: int, seed: str) -> Iterator[Filled]:
         )
 
 
-def levels(nodes: int) -> Topology:
-    """A machine built in levels: as many sockets of up to four nodes as it takes, boards of four sockets."""
+def levels(nodes: int, crossing: int = 0) -> Topology:
+    """A machine built in levels: as many sockets of up to four nodes as it takes, boards of four sockets.
+
+    With a crossing, the odd sockets are on another plane, that much farther from all even ones.
+    """
     each = next(size for size in (4, 3, 2, 1) if nodes % size == 0)
     sockets = nodes // each
-    rows = [
-        " ".join(
-            str(
-                10
-                if one == other
-                else 12
-                if one // each == other // each
-                else 20
-                if one // each // 4 == other // each // 4
-                else 32
-            )
-            for other in range(nodes)
-        )
-        for one in range(nodes)
-    ]
+
+    def far(one: int, other: int) -> int:
+        if one == other:
+            return 10
+        one, other = one // each, other // each
+        level = 12 if one == other else 20 if one // 4 == other // 4 else 32
+        return level + crossing * ((one ^ other) & 1)
+
+    rows = " / ".join(" ".join(str(far(one, other)) for other in range(nodes)) for one in range(nodes))
     text = f"{sockets} sockets, {each} NUMA nodes each, 2 L3 each, 4 cores each, SMT 2\nmemory 64Gi each\n"
-    return build_topology(parse(f"{text}distances {' / '.join(rows)}\n", f"{nodes} nodes in levels"))
+    return build_topology(parse(f"{text}distances {rows}\n", f"{nodes} nodes in levels"))
 
 
 def _some(cpus: int, rng: random.Random) -> list[int]:

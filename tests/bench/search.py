@@ -91,6 +91,8 @@ def machines(cases: int = CASES) -> Iterator[str]:
 def _topologies() -> Iterator[tuple[str, Topology]]:
     for nodes in (10, *SIZES):
         yield f"{nodes} nodes in levels", levels(nodes)
+    for nodes in (32, 64):
+        yield f"{nodes} nodes on two planes", levels(nodes, crossing=4)
     for name, text in shipped().items():
         yield name, build_topology(text)
     recorded = Path(os.environ.get("NRI_PIN_MACHINES") or "/nowhere")

@@ -50,7 +50,20 @@ def clustered_distances(draw, nodes=NODES):
     }
 
 
-DISTANCES = st.none() | hierarchical_distances() | clustered_distances() | random_distances()
+@st.composite
+def plane_distances(draw, nodes=NODES):
+    """Levels on two planes; nodes on different ones are farther from each other by always the same."""
+    rows, crossing = draw(hierarchical_distances(nodes)), draw(st.integers(1, 20))
+    plane = {node: draw(st.booleans()) for node in nodes}
+    return {
+        one: {other: rows[one][other] + crossing * (plane[one] != plane[other]) for other in nodes}
+        for one in nodes
+    }
+
+
+DISTANCES = (
+    st.none() | plane_distances() | hierarchical_distances() | clustered_distances() | random_distances()
+)
 
 
 @st.composite

@@ -20,7 +20,12 @@ from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.policy.tie_break import tie_break
 from nri_plugin.state import MemoryBlock
 from nri_plugin.topology import Topology
-from tests.property.machine_hints import clustered_distances, hierarchical_distances, random_distances
+from tests.property.machine_hints import (
+    clustered_distances,
+    hierarchical_distances,
+    plane_distances,
+    random_distances,
+)
 
 POLICIES = st.sampled_from(list(TopologyManagerPolicy))
 RESOURCES = ("memory", "hugepages-2Mi")
@@ -66,7 +71,13 @@ def requests(draw):
 
 def distances_over(nodes):
     ids = range(nodes)
-    return st.none() | hierarchical_distances(ids) | clustered_distances(ids) | random_distances(ids)
+    return (
+        st.none()
+        | hierarchical_distances(ids)
+        | plane_distances(ids)
+        | clustered_distances(ids)
+        | random_distances(ids)
+    )
 
 
 @given(st.data(), st.sampled_from([3, 5, 7, 8]), POLICIES, st.sampled_from(TopologyTieBreak))

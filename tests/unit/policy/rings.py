@@ -1,4 +1,4 @@
-"""Machines whose sockets stand in a ring: clusters that are not equally far from each other."""
+"""Machines that are not built in levels: sockets in a ring, nodes on two planes."""
 
 from nri_plugin.policy.distances import Distances
 
@@ -14,3 +14,14 @@ def ring(sockets=5, each=2):
         return 12 if hops == 0 else 10 + 10 * min(hops, sockets - hops)
 
     return Distances({one: {other: far(one, other) for other in nodes} for one in nodes})
+
+
+def planes(nodes=10, board=4, crossing=5):
+    """Boards of nodes, the odd ones on another plane everywhere."""
+
+    def far(one, other):
+        if one == other:
+            return 10
+        return (12 if one // board == other // board else 20) + crossing * ((one ^ other) & 1)
+
+    return Distances({one: {other: far(one, other) for other in range(nodes)} for one in range(nodes)})

@@ -14,7 +14,7 @@ from nri_plugin.policy.hints import Family, Need
 from nri_plugin.policy.order import Order
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.policy.tie_break import tie_break
-from tests.unit.policy.rings import ring
+from tests.unit.policy.rings import planes, ring
 from tests.unit.policy.shapes import machine
 
 NODES = range(10)
@@ -22,7 +22,7 @@ ALL = (1 << 10) - 1
 TABLES = cpu_tables(machine(10, 2, cores=2, threads=1))
 AVAILABLE = CPUSet.parse("0-2,4-5,8-11,12,17-19,22-23,26-30,33,36-39")
 LEVELS = Distances({a: {b: 10 if a == b else 12 if a // 4 == b // 4 else 30 for b in NODES} for a in NODES})
-MACHINES = {"none": None, "levels": LEVELS, "ring": ring()}
+MACHINES = {"none": None, "levels": LEVELS, "ring": ring(), "planes": planes()}
 ROOM = {0: 5, 1: 1, 2: 3, 3: 4, 4: 0, 5: 4, 6: 3, 7: 3, 8: 1, 9: 5}
 
 
@@ -64,7 +64,7 @@ def test_all_nodes_are_the_only_set_of_their_size():
     assert not budget.is_spent
 
 
-@pytest.mark.parametrize("name", ["levels", "ring"])
+@pytest.mark.parametrize("name", ["levels", "ring", "planes"])
 def test_past_the_budget_the_best_found_so_far_is_the_answer(name):
     order = Order(MACHINES[name])
     where = region(4, (15, ROOM))

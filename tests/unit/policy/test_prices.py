@@ -4,6 +4,7 @@ from itertools import combinations
 
 import pytest
 
+from nri_plugin.policy import joints
 from nri_plugin.policy import prices as module
 from nri_plugin.policy.budget import STEP_BUDGET, Budget
 from nri_plugin.policy.prices import Prices
@@ -72,12 +73,68 @@ def test_no_way_that_leads_to_a_set_as_good_as_the_known_one_is_held_back(limits
         assert chooser.ways_of(JOINTS, prices.bound(known >> WIDTH))[5][0].cost == sets[0]
 
 
-@pytest.mark.parametrize(("limits", "tries", "steps"), [((6, 99), 3, 66), ((6, 6), 6, 62)])
-def test_few_prices_are_tried_and_they_save_steps(limits, tries, steps):
+@pytest.fixture
+def solved(monkeypatch):
+    """A list that grows by one with each price looked at."""
+    found = []
+
+    def inside(*args):
+        found.append(args)
+        return joints.inside(*args)
+
+    monkeypatch.setattr(module, "inside", inside)
+    return found
+
+
+@pytest.mark.parametrize(("limits", "prices_tried", "steps"), [((6, 99), 4, 66), ((6, 6), 6, 62)])
+def test_few_prices_are_tried_and_they_save_steps(solved, limits, prices_tried, steps):
     known = max(map(cost_of, possible(5, limits))) >> WIDTH
-    prices, tried = looking(5, limits), []
-    assert prices.improve(known, tried.append) == 474
-    assert len(tried) == tries
+    prices = looking(5, limits)
+    assert prices.improve(known, lambda mask: None) == 474
+    assert len(solved) == prices_tried
     budget = Budget()
     Chooser(items(), 5, limits, UNIT, budget).ways_of(JOINTS, prices.bound(known))
     assert STEP_BUDGET - budget.left == steps
+
+
+def test_only_sets_within_the_limits_are_tried():
+    tried = []
+    looking(5, (8, 99)).improve(10**6, tried.append)
+    assert tried
+    for mask in tried:
+        left = [USES[node] for node in range(9) if not mask >> node & 1]
+        assert sum(use for use, _ in left) <= 8
+
+
+def test_prices_that_are_good_enough_are_not_improved(solved):
+    known = min(map(cost_of, possible(5, (8, 99)))) >> WIDTH
+    looking(5, (8, 99)).improve(known, lambda mask: None, slack=known)
+    assert len(solved) == 1
+
+
+def test_prices_of_before_are_a_start(solved):
+    sets = [cost_of(taken) >> WIDTH for taken in possible(5, (6, 6))]
+    prices = looking(5, (6, 6))
+    prices.improve(max(sets), lambda mask: None)
+    looked_at = len(solved)
+    prices.chooser.plane, prices.chooser.pull = 0b1, UNIT
+    assert 474 <= prices.improve(max(sets) + 1, lambda mask: None) <= min(sets) + 1
+    assert len(solved) - looked_at < looked_at
+
+
+@pytest.mark.parametrize("pull", [-7, 4, 60])
+@pytest.mark.parametrize("limits", LIMITS)
+def test_nodes_of_the_plane_cost_more_to_take(limits, pull):
+    plane = 0b101100110
+
+    def cost(taken):
+        return cost_of(taken) + pull * UNIT * sum(plane >> node & 1 for node in taken)
+
+    sets = sorted(map(cost, possible(5, limits)))
+    prices = looking(5, limits)
+    prices.chooser.plane, prices.chooser.pull = plane, pull * UNIT
+    if not sets:
+        return
+    assert prices.improve(sets[-1] >> WIDTH, lambda mask: None) <= sets[0] >> WIDTH
+    for bound in (None, prices.bound(sets[0] >> WIDTH)):
+        assert prices.chooser.ways_of(JOINTS, bound)[5][0].cost == sets[0]
