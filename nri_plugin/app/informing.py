@@ -25,6 +25,10 @@ LATE_PAUSE_S = 5.0
 
 NOTHING = Answer()
 
+RESULTS = ("answered", "unknown", "failed", "paused")
+"""What may become of a question: it was answered, neither container nor pod were known, there was no answer in time, or
+the exporter was not asked because it had been late."""
+
 
 class Informant:
     """Finds out what the runtime does not say of containers.
@@ -34,10 +38,10 @@ class Informant:
         client: asks the exporter, which knows what the kubelet has given, and the pod's object.
         log: the reasons for going without the exporter, at debug level.
         clock: seconds, monotonic, the one deadlines are in.
+        count: told of each result.
 
     Attributes:
-        outcomes: how often the exporter `answered`, knew neither the container nor its pod (`unknown`),
-            `failed`, or was not asked because it had been late (`paused`).
+        outcomes: how often each of `RESULTS` came.
     """
 
     def __init__(
@@ -46,7 +50,9 @@ class Informant:
         client: PodResourcesClient,
         log: logging.Logger,
         clock: Callable[[], float],
+        count: Callable[[str], None] | None = None,
     ) -> None:
+        self._told = count
         self.outcomes: Counter[str] = Counter()
         self._locator = locator
         self._client = client
@@ -75,12 +81,12 @@ class Informant:
         """What the exporter knows; nothing when it does not answer in time."""
         limit_s = self._limit(deadline)
         if limit_s <= 0 or self._clock() < self._paused_until:
-            self.outcomes["paused"] += 1
+            self._count("paused")
             return NOTHING
         try:
             known = self._client.ask(event, limit_s, devices=devices)
         except NoAnswerError as error:
-            self.outcomes["failed"] += 1
+            self._count("failed")
             say(
                 self._log,
                 logging.DEBUG,
@@ -94,8 +100,13 @@ class Informant:
             say(
                 self._log, logging.DEBUG, "facts of a pod passed over", pod=event.pod.name, err=known.unusable
             )
-        self.outcomes["unknown" if known.devices is None and known.facts is None else "answered"] += 1
+        self._count("unknown" if known.devices is None and known.facts is None else "answered")
         return known
+
+    def _count(self, result: str) -> None:
+        self.outcomes[result] += 1
+        if self._told is not None:
+            self._told(result)
 
     def _limit(self, deadline: float | None) -> float:
         if deadline is None:

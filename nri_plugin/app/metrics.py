@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from nri_plugin.app.admissions import Admission, Alignment, admission_of
 from nri_plugin.app.drift_report import DriftReport
+from nri_plugin.app.informing import RESULTS as ANSWERS
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.drift import Cause
 from nri_plugin.nri import events as nri
@@ -123,6 +124,13 @@ class Metrics:
             "Placements for which the search ended before it was sure that there is no better one.",
             registry=add,
         )
+        answers = Counter(
+            "nri_pin_exporter_answers_total",
+            "What became of questions about devices and facts of containers that were created.",
+            ("result",),
+            registry=add,
+        )
+        self._exporter_answers = {result: answers.labels(result) for result in ANSWERS}
         repairs = Counter(
             "nri_pin_drift_repairs_total",
             "Cpusets that somebody else changed or was about to change, put right, by how that was noticed.",
@@ -183,6 +191,10 @@ class Metrics:
         """Count one drift and what became of it."""
         self._drift_causes[report.cause].inc()
         (self._unrepaired if report.error else self._repaired)[report.noticed_by].inc()
+
+    def asked(self, result: str) -> None:
+        """Count one question to the exporter."""
+        self._exporter_answers[result].inc()
 
     def checkpoint_took(self, seconds: float) -> None:
         """Count one save."""

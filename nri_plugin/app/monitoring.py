@@ -38,6 +38,10 @@ class Monitoring:
         """Count one drift."""
         self._metrics.drifted(report)
 
+    def asked(self, result: str) -> None:
+        """Count one question to the exporter."""
+        self._metrics.asked(result)
+
     def follow(self, drift: DriftWatch) -> None:
         """Show what it looks after, and what it fights over."""
         self._metrics.drift_watches.set_function(lambda: drift.watches)

@@ -73,6 +73,9 @@ class Watcher(Protocol):
     def drifted(self, report: DriftReport) -> None:
         """Be told of a drift and what became of it."""
 
+    def asked(self, result: str) -> None:
+        """Be told what became of a question to the exporter."""
+
 
 def build_handler(
     config: Config, log: logging.Logger, clock: Callable[[], float], watcher: Watcher | None = None
@@ -122,15 +125,20 @@ def build_handler(
         log=log,
         clock=clock,
         describe=partial(describe, file),
-        inform=build_informant(config, log, clock),
+        inform=build_informant(config, log, clock, watcher.asked if watcher else None),
         observe=watcher,
     )
 
 
-def build_informant(config: Config, log: logging.Logger, clock: Callable[[], float]) -> Informant:
+def build_informant(
+    config: Config,
+    log: logging.Logger,
+    clock: Callable[[], float],
+    count: Callable[[str], None] | None = None,
+) -> Informant:
     """Who finds out what the runtime does not say; no devices where they are not to count."""
     client = PodResourcesClient(config.exporter_socket, clock)
-    return Informant(_locator(config) if config.device_hints else None, client, log, clock)
+    return Informant(_locator(config) if config.device_hints else None, client, log, clock, count)
 
 
 def _locator(config: Config) -> DeviceLocator:

@@ -126,6 +126,11 @@ class Watchers:
             self._counting.drifted(report)
         self._feed.drifted(report)
 
+    def asked(self, result: str) -> None:
+        """Have a question to the exporter counted."""
+        if self._counting is not None:
+            self._counting.asked(result)
+
     def timed(self, store: CheckpointStore) -> CheckpointStore:
         """`store`, measured where somebody counts."""
         return store if self._counting is None else self._counting.timed(store)

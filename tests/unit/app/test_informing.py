@@ -9,7 +9,9 @@ import pytest
 from nri_plugin.app import informing
 from nri_plugin.app.config import load_text
 from nri_plugin.app.informing import EXPORTER_LIMIT_S, LATE_PAUSE_S, Informant
+from nri_plugin.app.monitoring import Monitoring
 from nri_plugin.app.startup import build_handler, build_informant
+from nri_plugin.app.status_socket import StatusFeed, Watchers
 from nri_plugin.facts import Answer, InformedCreate
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.pod_resources_client import NoAnswerError
@@ -227,6 +229,20 @@ def test_device_hints_can_be_switched_off(tmp_path: Path, switch: str, cpus: str
     answer = handler.handle(nri.Request(1, None, nri.CreateContainer(EVENT.pod, what)))
     handler.close()
     assert answer.response.resources.cpus == cpus
+
+
+def test_what_became_of_questions_is_counted_where_somebody_counts(tmp_path: Path) -> None:
+    machine_root(tmp_path)
+    log, _ = recording_log()
+    monitoring = Monitoring()
+    text = config_text(tmp_path, topologyManagerPolicy="single-numa-node")
+    watchers = Watchers(StatusFeed(), monitoring)
+    handler = build_handler(load_text(text, "test"), log, time.monotonic, watchers)
+    handler.handle(nri.Request(1, None, EVENT))
+    handler.close()
+    read = monitoring.registry.get_sample_value
+    assert read("nri_pin_exporter_answers_total", {"result": "failed"}) == 1
+    assert Watchers(StatusFeed(), None).asked("failed") is None  # type: ignore[func-returns-value]
 
 
 def test_an_exporter_in_the_state_directory_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.app.informing import RESULTS as ANSWERS
 from nri_plugin.app.metrics import EVENTS, Metrics, exposition
 from nri_plugin.decision import Decision
 from nri_plugin.nri import events as nri
@@ -189,6 +190,14 @@ def test_an_update_that_would_have_put_back_an_old_cpuset_is_a_repair():
     agreeing = container(of, cpu=2, cpus="2-3")
     counted.bench.ask(nri.UpdateContainer(of, agreeing, replace(agreeing.resources, cpus="2-3")))
     assert counted.value("nri_pin_drift_repairs_total", noticed_by="update") == 1
+
+
+def test_questions_to_the_exporter_are_counted_by_what_became_of_them():
+    metrics = Metrics()
+    metrics.asked("paused")
+    read = metrics.registry.get_sample_value
+    told = {one: read("nri_pin_exporter_answers_total", {"result": one}) for one in ANSWERS}
+    assert told == {"answered": 0, "unknown": 0, "failed": 0, "paused": 1}
 
 
 def test_drifts_are_counted_by_cause_and_by_what_became_of_them():
