@@ -41,6 +41,7 @@ EPILOG = """\b
 Examples:
   nri-pin demo
   nri-pin demo --machine epyc7742-2p-64c-smt-nps4 --runtime cri-o
+  nri-pin demo --scenario devices
   nri-pin demo --scenario ./mine.yaml --keep /tmp/node
 
 \b
@@ -70,8 +71,8 @@ class DemoError(NriPinError):
     "--scenario",
     "file",
     type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Play this file instead of the day that comes with nri-pin.",
+    metavar="NAME|FILE",
+    help="Play this instead of the day: devices, example, or a file.",
 )
 @click.option("--runtime", type=click.Choice(list(BEHAVIOURS)), help="Whose behaviour to play.")
 @click.option("--fast", is_flag=True, help="No pauses for reading.")

@@ -3,7 +3,9 @@
 import json
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import or_
 from typing import Any, Protocol
 
 import click
@@ -14,6 +16,7 @@ from nri_plugin.cli.state_report import show_text
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
 from nri_plugin.nodemask import NodeMask
+from nri_plugin.simulator.device_places import PlacedDevice
 from nri_plugin.simulator.player import Outcome, Player
 from nri_plugin.simulator.runtime_store import Placement
 from nri_plugin.simulator.scenario import Scenario
@@ -112,6 +115,8 @@ class TextReport:
         """Who came, who was refused, whose CPUs changed."""
         for placement in outcome.arrived:
             self._line(self._arrived(placement, player))
+            for line in _devices(placement, player):
+                self._line(f"      {line}")
         for refusal in outcome.refused:
             self._wrapped(f"x {refusal.key} refused: {refusal.reason}", 2, 4, colour="red")
         for key in outcome.left:
@@ -275,7 +280,20 @@ def _facts(placement: Placement, player: Player) -> dict[str, Any]:
         "numaNodes": str(player.stage.topology.nodes_of(placement.effective)),
         "caches": player.caches_of(placement.effective),
         "stored": placement.stored,
+        "devices": {name: list(ids) for name, ids in player.devices_of(placement.key).items()},
     }
+
+
+def _devices(placement: Placement, player: Player) -> list[str]:
+    """A container's devices, a line for each resource."""
+    given = player.devices_of(placement.key)
+    placed = player.stage.devices.placed(given)
+    return [f"{name} {','.join(ids)} on NUMA {_nodes(placed, name)}" for name, ids in given.items()]
+
+
+def _nodes(devices: Iterable[PlacedDevice], resource: str) -> str:
+    """The NUMA nodes that devices of a resource are on."""
+    return str(reduce(or_, (each.nodes for each in devices if each.resource == resource))) or "any"
 
 
 def _longest_key(scenario: Scenario) -> int:
@@ -283,7 +301,7 @@ def _longest_key(scenario: Scenario) -> int:
         f"{step.pod.key}/{container.name}"
         for step in scenario.steps
         if isinstance(step, Run)
-        for container in step.pod.containers
+        for container in (*step.pod.init_containers, *step.pod.containers)
     ]
     return min(max(map(len, keys), default=0), MAX_KEY_WIDTH)
 

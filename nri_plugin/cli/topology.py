@@ -28,6 +28,8 @@ A description, for --machine FILE, is a few lines such as:
   distances local 10 socket 12 remote 32
   offline 3, isolated 4-7
   cpu-less nodes 4-5 memory 16Gi
+  devices nvidia.com/gpu 4 on 0 + 4 on 1
+  links nvidia.com/gpu nvlink 0 3 / 1 2 / 4 7 / 5 6
 Levels nest in the order written, from the outside in.
 """
 

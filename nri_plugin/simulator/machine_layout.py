@@ -5,12 +5,14 @@ it, is decided by those who read it (`build_topology`, `build_sysfs`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count, zip_longest
 from typing import NoReturn
 
 from nri_plugin import bits
 from nri_plugin.errors import ConfigError
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.simulator.device_places import PlacedDevice, place_devices
 from nri_plugin.simulator.machine_text import MAX_CPUS, MAX_NODES, Description, Hugepages
 
 
@@ -56,6 +58,7 @@ class Layout:
         isolated: mask.
         with_l3: mask of CPUs that have a level 3 cache.
         has_numa: whether the kernel shows the nodes.
+        devices: what pods can ask for; on no NUMA node where the kernel shows none.
     """
 
     cores: tuple[Core, ...]
@@ -65,6 +68,7 @@ class Layout:
     isolated: int
     with_l3: int
     has_numa: bool
+    devices: tuple[PlacedDevice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +104,16 @@ def lay_out(description: Description) -> Layout:
             _refuse(description, detail, where)
     if not present & ~description.offline:
         _refuse(description, "every cpu is offline; leave at least one online")
+    nodes = _nodes(description, cores, node_ids)
     return Layout(
         cores=cores,
-        nodes=_nodes(description, cores, node_ids),
+        nodes=nodes,
         present=present,
         online=present & ~description.offline,
         isolated=description.isolated,
         with_l3=0 if description.without_l3 < 0 else present & ~description.without_l3,
         has_numa=description.has_numa,
+        devices=_devices(description, [node.id for node in nodes]),
     )
 
 
@@ -263,6 +269,17 @@ def _named_cpus(description: Description) -> dict[str, int]:
 
 def _list(ids: Sequence[int]) -> str:
     return bits.format_list(bits.from_ids(ids))
+
+
+def _devices(description: Description, ids: Sequence[int]) -> tuple[PlacedDevice, ...]:
+    devices = description.devices
+    for device in devices:
+        if device.nodes.mask & ~bits.from_ids(ids):
+            detail = f"devices {device.resource} on {bits.format_list(device.nodes.mask)}: the nodes are {_list(ids)}"
+            _refuse(description, detail, device.where)
+    if not description.has_numa:
+        devices = tuple(replace(device, nodes=NodeMask()) for device in devices)
+    return place_devices(devices)
 
 
 def _refuse(description: Description, detail: str, where: str = "") -> NoReturn:

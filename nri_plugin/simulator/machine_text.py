@@ -25,6 +25,11 @@ and caches that are not named: one socket, one node per socket, one L3 per socke
     distances N N ... / N N ... / ...                  rows by ascending node id
     offline LIST | isolated LIST                       CPUs
     no L3 [on LIST] | no NUMA | no distances           what the kernel does not show
+    devices RESOURCE COUNT [named ID ...] [on NODES] [+ COUNT ...] [as device nodes | variable | CDI]
+                                                       what pods can ask for, with ids 0, 1, ... where none
+                                                       are named; see `machine_devices`
+    links RESOURCE nvlink | switch | bridge | weight N  ID ID ... [/ ID ID ...]
+                                                       how strongly every two of a group are joined
 """
 
 from collections.abc import Callable, Mapping
@@ -32,6 +37,7 @@ from dataclasses import dataclass, field, replace
 
 from nri_plugin import bits
 from nri_plugin.errors import ConfigError
+from nri_plugin.simulator.machine_devices import DescribedDevice, Link, read_devices, read_links
 from nri_plugin.simulator.machine_words import Clause, read_clauses
 
 DEFAULT_MEMORY_KB = 16 << 20
@@ -103,6 +109,8 @@ class Description:
         without_l3: likewise; -1 for all.
         has_numa: False for a kernel without NUMA nodes.
         cpu_places: where CPUs are named: (mask, FILE:LINE:COLUMN).
+        devices: in the order written.
+        links: between devices; of several for one pair the heaviest counts.
     """
 
     name: str = "machine"
@@ -123,6 +131,8 @@ class Description:
     without_l3: int = 0
     has_numa: bool = True
     cpu_places: tuple[tuple[int, str], ...] = field(default=(), compare=False)
+    devices: tuple[DescribedDevice, ...] = ()
+    links: tuple[Link, ...] = ()
 
 
 def parse(text: str, name: str = "machine", source: str = "") -> Description:
@@ -328,6 +338,15 @@ def _no(description: Description, clause: Clause) -> Description:
     return _named_cpus(description, clause, "without_l3", "cpus such as 4-7")
 
 
+def _devices(description: Description, clause: Clause) -> Description:
+    found = read_devices(clause, description.devices)
+    return replace(description, devices=(*description.devices, *found))
+
+
+def _links(description: Description, clause: Clause) -> Description:
+    return replace(description, links=(*description.links, *read_links(clause, description.devices)))
+
+
 Handler = Callable[[Description, Clause], Description]
 
 _KEYWORDS: Mapping[str, Handler] = {
@@ -343,4 +362,6 @@ _KEYWORDS: Mapping[str, Handler] = {
     "offline": _offline,
     "isolated": _isolated,
     "no": _no,
+    "device": _devices,
+    "link": _links,
 }

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from nri_plugin import bits
 from nri_plugin.errors import HostError
+from nri_plugin.simulator.device_places import device_files
 from nri_plugin.simulator.machine_layout import Core, Layout, Node
 
 CPU_DIR = "sys/devices/system/cpu"
@@ -71,7 +72,8 @@ def machine_files(layout: Layout, model: str) -> tuple[Files, Files]:
         for node in layout.nodes:
             files |= _node_files(node, layout.online)
             links |= _node_links(node, layout.online)
-    return files, links
+    more = device_files(layout.devices, {node.id: node.cpus & layout.online for node in layout.nodes})
+    return files | more[0], links | more[1]
 
 
 def _cpu_lists(layout: Layout) -> Files:

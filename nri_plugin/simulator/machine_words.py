@@ -80,6 +80,14 @@ class Clause:
         self.position += 1
         return mask
 
+    def literal(self, pattern: re.Pattern[str], what: str) -> str:
+        """Take a word as it is written, if it has this form."""
+        text = self.text
+        if not pattern.match(text):
+            self.fail(what)
+        self.position += 1
+        return text
+
     def size_kb(self) -> int:
         """Take a size such as `64Gi`."""
         match = _SIZE.match(self.text)

@@ -12,6 +12,8 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.options import SMTOddCounts
 from nri_plugin.policy.smt_counts import whole_core_count
 from nri_plugin.simulator.cgroup_tree import CgroupWriteError
+from nri_plugin.simulator.device_delivery import delivered
+from nri_plugin.simulator.device_manager import Given, NotAdmittedError
 from nri_plugin.simulator.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.runtime import RefusedError
 from nri_plugin.simulator.runtime_store import Placement
@@ -104,6 +106,7 @@ class Player:
         self._gives_exclusive = gives_exclusive
         self._odd_counts = odd_counts
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
+        self._not_admitted: set[str] = set()
         self._may_move = False
 
     def play(self, step: Step) -> Outcome:
@@ -176,21 +179,52 @@ class Player:
     # ------------------------------------------------------------------ steps
 
     def _run(self, step: Run, notes: _Notes) -> None:
-        runtime, pod = self.stage.runtime, step.pod
-        runtime.run_pod(pod)
-        for spec in pod.containers:
-            key = f"{pod.key}/{spec.name}"
+        pod = step.pod
+        everyone = {f"{pod.key}/{spec.name}": spec for spec in (*pod.init_containers, *pod.containers)}
+        for key, spec in everyone.items():
             self._specs[key] = (pod, spec)
             self.refusals.pop(key, None)
-            try:
-                runtime.create(pod.key, spec)
-            except RefusedError as error:
-                self.refusals[key] = str(error)
-                notes.refused.append(Refusal(key, str(error)))
-                continue
-            notes.arrived.append(key)
-            if step.start:
-                runtime.start(key)
+        try:
+            self.stage.devices.admit(pod)
+        except NotAdmittedError as error:
+            self._not_admitted.add(pod.key)
+            for key in everyone:
+                self._refused(key, error, notes)
+            return
+        self._not_admitted.discard(pod.key)
+        self.stage.runtime.run_pod(pod)
+        if all(self._create(pod, spec, notes) for spec in self._ended_first(pod)):
+            for spec in pod.containers:
+                key = f"{pod.key}/{spec.name}"
+                if self._create(pod, spec, notes):
+                    notes.arrived.append(key)
+                    if step.start:
+                        self.stage.runtime.start(key)
+
+    def _ended_first(self, pod: PodSpec) -> Iterator[ContainerSpec]:
+        """Each init container, which runs and ends as soon as it has been created."""
+        for spec in pod.init_containers:
+            yield spec
+            key = f"{pod.key}/{spec.name}"
+            if key not in self.refusals:
+                self.stage.runtime.start(key)
+                self.stage.runtime.stop(key)
+
+    def _create(self, pod: PodSpec, spec: ContainerSpec, notes: _Notes) -> bool:
+        """Ask the runtime for a container with its devices; whether it was created."""
+        key, manager = f"{pod.key}/{spec.name}", self.stage.devices
+        try:
+            self.stage.runtime.create(
+                pod.key, delivered(spec, manager.placed(manager.given(pod.key, spec.name)))
+            )
+        except RefusedError as error:
+            self._refused(key, error, notes)
+            return False
+        return True
+
+    def _refused(self, key: str, error: Exception, notes: _Notes) -> None:
+        self.refusals[key] = str(error)
+        notes.refused.append(Refusal(key, str(error)))
 
     def _start(self, step: Start, notes: _Notes) -> None:
         for key in self.stage.runtime.containers_of(step.target):
@@ -200,6 +234,11 @@ class Player:
     def _end(self, step: Stop | Remove) -> None:
         runtime = self.stage.runtime
         is_pod = step.target.count("/") == 1
+        pod = "/".join(step.target.split("/")[:2])
+        if is_pod:
+            self.stage.devices.free(pod)
+        if pod in self._not_admitted:  # the kubelet only marks it as failed
+            return
         if isinstance(step, Stop):
             (runtime.stop_pod if is_pod else runtime.stop)(step.target)
             return
@@ -258,6 +297,13 @@ class Player:
         yield "exclusive cpus:", step.exclusive, len(self.promised.get(step.target, CPUSet()))
         yield "NUMA nodes:", step.numa_nodes, len(self.stage.topology.nodes_of(has.effective))
         yield "uncore caches:", step.caches, self.caches_of(has.effective)
+        if step.devices is not None:
+            yield "devices", _devices_text(step.devices), _devices_text(self.devices_of(step.target))
+
+    def devices_of(self, key: str) -> Given:
+        """The devices of a container, by resource."""
+        pod, _, container = key.rpartition("/")
+        return self.stage.devices.given(pod, container)
 
     def caches_of(self, cpus: CPUSet) -> int:
         """Over how many uncore caches these CPUs are spread."""
@@ -311,3 +357,9 @@ class Player:
             promised = self.promised.setdefault(key, placement.effective)
             if promised != placement.effective:
                 yield f"{key} was moved from {promised} to {placement.effective}"
+
+
+def _devices_text(given: Given) -> str:
+    return (
+        ", ".join(f"{resource} {','.join(sorted(ids))}" for resource, ids in sorted(given.items())) or "none"
+    )

@@ -8,7 +8,7 @@ Source: kubelet v1.36 cm/helpers_linux.go (shares and quota), qos/policy.go (oom
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nri_plugin.nri.messages import Container, ContainerState, Device, Pod, Resources
@@ -34,6 +34,9 @@ class ContainerSpec:
 
     Attributes:
         hugepages: (page size such as `2MB`, bytes).
+        devices_asked: (resource, how many), of what device plugins offer.
+        devices: device nodes it is given.
+        cdi_devices: CDI names it is given.
     """
 
     name: str
@@ -44,11 +47,17 @@ class ContainerSpec:
     hugepages: tuple[tuple[str, int], ...] = ()
     env: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+    devices_asked: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """A pod as its manifest says it; `forced_qos` overrules what follows from the requests."""
+    """A pod as its manifest says it; `forced_qos` overrules what follows from the requests.
+
+    Attributes:
+        init_containers: run one after the other before the others; none of them restarts.
+    """
 
     name: str
     namespace: str = "default"
@@ -56,6 +65,7 @@ class PodSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     forced_qos: QOSClass | None = None
+    init_containers: tuple[ContainerSpec, ...] = ()
 
     @property
     def key(self) -> str:
@@ -67,9 +77,10 @@ class PodSpec:
         """The quality-of-service class the kubelet gives it."""
         if self.forced_qos is not None:
             return self.forced_qos
-        if not any(_asks(each) for each in self.containers):
+        everyone = (*self.init_containers, *self.containers)
+        if not any(_asks(each) for each in everyone):
             return QOSClass.BEST_EFFORT
-        is_guaranteed = all(_is_guaranteed(each) for each in self.containers)
+        is_guaranteed = all(_is_guaranteed(each) for each in everyone)
         return QOSClass.GUARANTEED if is_guaranteed else QOSClass.BURSTABLE
 
 
@@ -114,13 +125,17 @@ def container_resources(spec: ContainerSpec, who: Identity) -> Resources:
 
 
 def pod_resources(pod: PodSpec) -> Resources:
-    """The sum over the pod's containers; absent parts are sent as 0."""
+    """The sum over the pod's containers, or an init container that needs more; absent parts are sent as 0."""
     return Resources(
-        cpu_shares=shares_from_milli(sum(each.cpu_request_milli for each in pod.containers)),
-        cpu_quota_us=quota_from_milli(sum(each.cpu_limit_milli for each in pod.containers)),
+        cpu_shares=shares_from_milli(_most(pod, lambda each: each.cpu_request_milli)),
+        cpu_quota_us=quota_from_milli(_most(pod, lambda each: each.cpu_limit_milli)),
         cpu_period_us=PERIOD_US,
-        memory_limit_bytes=sum(each.memory_limit_bytes for each in pod.containers),
+        memory_limit_bytes=_most(pod, lambda each: each.memory_limit_bytes),
     )
+
+
+def _most(pod: PodSpec, amount: Callable[[ContainerSpec], int]) -> int:
+    return max(sum(map(amount, pod.containers)), *map(amount, pod.init_containers), 0)
 
 
 def pod_message(pod: PodSpec, uid: str, sandbox_id: str, who: Identity) -> tuple[Pod, Names]:
@@ -158,6 +173,7 @@ def container_message(
         annotations=_container_annotations(pod, sandbox, spec, who),
         env=("PATH=/usr/bin:/bin", *spec.env),
         devices=spec.devices,
+        cdi_devices=spec.cdi_devices,
         resources=container_resources(spec, who),
         oom_score_adj=oom_score_adj(pod.qos, spec.memory_request_bytes, who.memory_bytes),
         cgroups_path=names.wire,

@@ -18,6 +18,7 @@ a pod manifest. Every complaint names file, line and key.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,14 @@ class Scenario:
 
 
 def load(path: Path) -> Scenario:
-    """The scenario in that file.
+    """The scenario in that file, or the shipped one of that name.
 
     Raises:
         ConfigError: it cannot be read or is wrong; names file, line, column and key.
     """
+    shipped = resources.files("nri_plugin.simulator") / "scenarios" / f"{path}.yaml"
+    if path.name == str(path) and not path.exists() and shipped.is_file():
+        return parse(shipped.read_text("utf-8"), f"{path}.yaml")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

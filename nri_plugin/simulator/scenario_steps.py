@@ -1,12 +1,10 @@
 """The steps of a scenario file, read one by one; a step may only name what an earlier one made."""
 
 from collections.abc import Callable, Mapping
-from fractions import Fraction
 from math import ceil
 
 from nri_plugin.app import config_yaml as source
 from nri_plugin.app.config_values import amount, choice, cpu_list, either, unknown, whole_bytes
-from nri_plugin.errors import ConfigError
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri.messages import Resources
 from nri_plugin.simulator.pods import (
@@ -16,6 +14,7 @@ from nri_plugin.simulator.pods import (
     quota_from_milli,
     shares_from_milli,
 )
+from nri_plugin.simulator.scenario_containers import read_container, texts
 from nri_plugin.simulator.steps import (
     Expect,
     Online,
@@ -31,12 +30,9 @@ from nri_plugin.simulator.steps import (
 )
 from nri_plugin.state import QOSClass
 
-CONTAINER_KEYS = ("cpu", "memory", "requests", "limits", "env")
-AMOUNT_KEYS = ("cpu", "memory")
-HUGEPAGES = "hugepages-"
-RUN_KEYS = ("containers", "annotations", "labels", "qos")
+RUN_KEYS = ("containers", "initContainers", "annotations", "labels", "qos")
 UPDATE_KEYS = ("cpu", "memory", "cpus", "mems")
-EXPECT_KEYS = ("cpus", "mems", "exclusive", "numaNodes", "caches", "refused")
+EXPECT_KEYS = ("cpus", "mems", "exclusive", "numaNodes", "caches", "devices", "refused")
 
 
 class StepReader:
@@ -124,6 +120,7 @@ class StepReader:
             exclusive=_number(given, "exclusive"),
             numa_nodes=_number(given, "numaNodes"),
             caches=_number(given, "caches"),
+            devices=_device_ids(given),
             refused=source.text(given["refused"]) if "refused" in given else None,
         )
 
@@ -137,14 +134,18 @@ class StepReader:
         pod = PodSpec(
             name=name,
             namespace=namespace,
-            containers=tuple(_container(key, value) for key, value in containers.entries.items()),
-            labels=_texts(given, "labels"),
-            annotations=_texts(given, "annotations"),
+            containers=tuple(read_container(key, value) for key, value in containers.entries.items()),
+            labels=texts(given, "labels"),
+            annotations=texts(given, "annotations"),
             forced_qos=choice(QOSClass)(given["qos"]) if "qos" in given else None,
+            init_containers=_init_containers(given, kind),
         )
         if not pod.containers:
             raise containers.place.error("a pod has at least one container")
-        self._containers[pod.key] = tuple(each.name for each in pod.containers)
+        names = tuple(each.name for each in (*pod.init_containers, *pod.containers))
+        if len(set(names)) < len(names):
+            raise containers.place.error("a container has the name of an init container; rename one of them")
+        self._containers[pod.key] = names
         return pod
 
     def _target(self, value: source.Value) -> str:
@@ -190,10 +191,28 @@ def _number(given: Mapping[str, source.Value], key: str) -> int | None:
     return source.number(given[key]) if key in given else None
 
 
-def _texts(given: Mapping[str, source.Value], key: str) -> dict[str, str]:
-    if key not in given:
-        return {}
-    return {name: source.text(value) for name, value in source.section(given[key]).entries.items()}
+def _init_containers(given: Mapping[str, source.Value], kind: str) -> tuple[ContainerSpec, ...]:
+    if "initContainers" not in given:
+        return ()
+    section = source.section(given["initContainers"])
+    if kind == "create":
+        raise section.place.error(
+            "init containers have ended before the others are created; use 'run', or leave them out"
+        )
+    return tuple(read_container(key, value) for key, value in section.entries.items())
+
+
+def _device_ids(given: Mapping[str, source.Value]) -> dict[str, tuple[str, ...]] | None:
+    """Ids by resource, each as a list or as words separated by commas."""
+    if "devices" not in given:
+        return None
+    return {name: _ids(value) for name, value in source.section(given["devices"]).entries.items()}
+
+
+def _ids(value: source.Value) -> tuple[str, ...]:
+    if isinstance(value, source.Sequence):
+        return tuple(map(source.text_or_number, value.items))
+    return tuple(source.text_or_number(value).replace(" ", "").split(","))
 
 
 def _pod_name(value: source.Value) -> tuple[str, str]:
@@ -201,57 +220,6 @@ def _pod_name(value: source.Value) -> tuple[str, str]:
     if not (namespace and slash and name) or "/" in name:
         raise value.place.error(f"expected NAMESPACE/POD, found {source.text(value)}")
     return namespace, name
-
-
-def _container(name: str, value: source.Value) -> ContainerSpec:
-    """A container; a request that is not given equals the limit, as the Kubernetes API makes it."""
-    section = source.section(value)
-    _only(section, *CONTAINER_KEYS)
-    limits = _amounts(section, "limits")
-    requests = limits | _amounts(section, "requests")
-    return ContainerSpec(
-        name=name,
-        cpu_request_milli=_milli(requests),
-        cpu_limit_milli=_milli(limits),
-        memory_request_bytes=int(requests.get("memory", 0)),
-        memory_limit_bytes=int(limits.get("memory", 0)),
-        hugepages=tuple(
-            (_page_size(key), int(size)) for key, size in limits.items() if key.startswith(HUGEPAGES)
-        ),
-        env=tuple(f"{key}={text}" for key, text in _texts(section.entries, "env").items()),
-    )
-
-
-def _amounts(section: source.Section, key: str) -> dict[str, Fraction]:
-    """`limits` or `requests`, with what `cpu` and `memory` beside them say for both."""
-    given: dict[str, source.Value] = {
-        name: value for name, value in section.entries.items() if name in AMOUNT_KEYS
-    }
-    if key in section.entries:
-        inner = source.section(section.entries[key])
-        for name, place in inner.keys.items():
-            if name in given:
-                raise _twice(place, name)
-            if name not in AMOUNT_KEYS and not name.startswith(HUGEPAGES):
-                raise unknown(place, name, AMOUNT_KEYS)
-        given |= inner.entries
-    return {
-        name: amount(value) if name == "cpu" else Fraction(whole_bytes(value))
-        for name, value in given.items()
-    }
-
-
-def _twice(place: source.Place, name: str) -> ConfigError:
-    return place.error(f"{name} is also given for requests and limits at once; keep one of them")
-
-
-def _milli(amounts: Mapping[str, Fraction]) -> int:
-    return ceil(amounts.get("cpu", 0) * 1000)
-
-
-def _page_size(key: str) -> str:
-    """`hugepages-2Mi` is `2MB` to runtimes."""
-    return key.removeprefix(HUGEPAGES).replace("i", "B")
 
 
 def _update_resources(section: source.Section) -> Resources:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -24,6 +25,9 @@ from nri_plugin.simulator import machine
 from nri_plugin.simulator.behaviour import BEHAVIOURS
 from nri_plugin.simulator.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.cgroup_tree import CgroupTree
+from nri_plugin.simulator.device_manager import DeviceManager
+from nri_plugin.simulator.exporter_stand_in import ExporterStandIn
+from nri_plugin.simulator.machine_layout import lay_out
 from nri_plugin.simulator.plugin_link import NRIServer, PluginLostError
 from nri_plugin.simulator.runtime import Runtime
 from nri_plugin.simulator.scenario import Scenario
@@ -79,6 +83,11 @@ class Places:
         """The runtime's NRI socket; apart, for the length of its path is limited."""
         return self.sockets / "nri.sock"
 
+    @property
+    def exporter(self) -> Path:
+        """The socket of what stands in for the exporter."""
+        return self.sockets / "exporter.sock"
+
 
 class Stage:
     """One node for one scenario.
@@ -86,6 +95,8 @@ class Stage:
     Attributes:
         topology: the machine, as described; the agent finds it out by itself.
         title: the machine in words.
+        devices: the played kubelet's device manager.
+        exporter: tells the agent what it gave; None on a machine without devices.
         reserved: CPUs the configuration keeps for the system.
         runtime: the embedded runtime.
         server: its NRI socket.
@@ -98,15 +109,18 @@ class Stage:
         self.places = places
         self.topology: Topology = machine.build_topology(description)
         self.title = description.title or description.name
+        self.devices = DeviceManager(lay_out(description).devices, description.links)
         self.reserved = CPUSet.parse(str(scenario.config.get("reservedSystemCPUs", "")))
         places.machine.mkdir(parents=True)
         machine.build_sysfs(description, str(places.machine))
-        places.config.write_text(yaml.safe_dump(dict(scenario.config), sort_keys=False), encoding="utf-8")
+        config = self._config(scenario)
+        places.config.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
         mirror = CgroupMirror(CgroupTree.of(self.topology, version=scenario.cgroup_version), places.cgroups)
         mirror.materialize()
         behaviour = BEHAVIOURS[scenario.runtime]
         self.runtime = Runtime(behaviour, mirror, scenario.driver, _memory_bytes(self.topology))
         self.server = NRIServer(self.runtime, places.socket)
+        self.exporter = ExporterStandIn(places.exporter, self.devices) if self.devices.devices else None
         self.command = self._command()
         self._agent: subprocess.Popen[bytes] | None = None
 
@@ -174,6 +188,13 @@ class Stage:
         """End the agent and the runtime; the files stay."""
         self.kill_agent()
         self.server.close()
+        if self.exporter is not None:
+            self.exporter.close()
+
+    def _config(self, scenario: Scenario) -> dict[str, Any]:
+        """The agent's configuration; where there are devices it asks our exporter, if not told to ask another."""
+        asked = {"exporterSocket": str(self.places.exporter)} if self.devices.devices else {}
+        return {**asked, **scenario.config}
 
     def _command(self) -> list[str]:
         options = {

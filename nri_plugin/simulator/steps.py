@@ -3,6 +3,7 @@
 A target is `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -97,6 +98,7 @@ class Expect:
         exclusive: how many CPUs it has to itself, 0 = it runs in the shared pool.
         numa_nodes: over how many NUMA nodes its CPUs are spread.
         caches: over how many uncore caches.
+        devices: ids by resource, all it has.
         refused: a part of the reason for which it was refused.
     """
 
@@ -107,6 +109,7 @@ class Expect:
     exclusive: int | None = None
     numa_nodes: int | None = None
     caches: int | None = None
+    devices: Mapping[str, tuple[str, ...]] | None = None
     refused: str | None = None
 
 

@@ -91,6 +91,14 @@ def test_the_example_scenario_plays() -> None:
     assert nri_pin("demo", "--scenario", str(example)).returncode == 0
 
 
+def test_the_devices_scenario_is_shipped_and_shows_who_has_which() -> None:
+    done = nri_pin("demo", "--scenario", "devices")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"\+ ml/tune/tune +3,19 .*\n      nvidia\.com/gpu 1,2 on NUMA 0\n", done.stdout)
+    assert "x ml/late/late refused: UnexpectedAdmissionError: Allocate failed" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
 def test_what_was_expected_and_did_not_happen_is_exit_1_and_the_log_is_kept(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(PROBLEM)
     done = nri_pin("demo", "--scenario", str(tmp_path / "x.yaml"), TMPDIR=str(tmp_path))

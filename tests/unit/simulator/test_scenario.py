@@ -102,6 +102,27 @@ def test_hugepages_are_named_as_runtimes_name_them() -> None:
     assert step.pod.containers[0].hugepages == (("2MB", 4 << 20),)
 
 
+def test_devices_are_limits_and_requests_may_say_the_same() -> None:
+    (step,) = steps_of(
+        "steps:\n  - run: a/b\n    containers: {c: {limits: {x.y/z: 2, hugepages-2Mi: 2Mi}, requests: {x.y/z: 2}}}\n"
+    ).steps
+    assert isinstance(step, Run)
+    assert step.pod.containers[0].devices_asked == (("x.y/z", 2),)
+    assert step.pod.qos is QOSClass.BEST_EFFORT
+
+
+def test_init_containers_belong_to_the_pod() -> None:
+    step, expect = steps_of(
+        "steps:\n  - run: a/b\n    initContainers: {i: {cpu: 1}}\n    containers: {c: {cpu: 1, memory: 1Gi}}\n"
+        "  - expect: a/b/i\n    devices: {x/y: 'a, b', x/z: [1], v/w: 0}\n"
+    ).steps
+    assert isinstance(step, Run)
+    assert isinstance(expect, Expect)
+    assert [each.name for each in step.pod.init_containers] == ["i"]
+    assert step.pod.qos is QOSClass.BURSTABLE
+    assert expect.devices == {"x/y": ("a", "b"), "x/z": ("1",), "v/w": ("0",)}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -125,6 +146,22 @@ def test_hugepages_are_named_as_runtimes_name_them() -> None:
         (
             HEAD + "steps:\n  - run: a/b\n    containers: {c: {cpu: 1, limits: {cpu: 2}}}\n",
             "cpu is also given for requests and limits at once",
+        ),
+        (
+            HEAD + "steps:\n  - run: a/b\n    containers: {c: {requests: {x/y: 2}}}\n",
+            "containers.c.requests.x/y: x/y must be the same in limits, where it is 0",
+        ),
+        (
+            HEAD + "steps:\n  - run: a/b\n    containers: {c: {limits: {gpu: 2}}}\n",
+            "limits.gpu: unknown key; did you mean cpu?",
+        ),
+        (
+            HEAD + "steps:\n  - create: a/b\n    containers: {c: {}}\n    initContainers: {i: {}}\n",
+            "day.yaml:7:21: steps[0].initContainers: init containers have ended before the others are created",
+        ),
+        (
+            HEAD + "steps:\n  - run: a/b\n    containers: {c: {}}\n    initContainers: {c: {}}\n",
+            "a container has the name of an init container; rename one of them",
         ),
         ("machine: m\nconfig:\n  reservedSystemCPUs: x\n" + POD, "day.yaml:3:23: reservedSystemCPUs"),
         ("machine: m\nconfig:\n    cpuManagerPolice: x\n" + POD, "day.yaml:3:5: cpuManagerPolice"),

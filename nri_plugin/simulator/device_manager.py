@@ -1,0 +1,178 @@
+"""The kubelet's device manager: who has which devices, given by preferred allocation when a pod is admitted.
+
+Devices are chosen before a runtime hears of the pod. The kubelet played here has the Topology Manager policy
+`none`, as on a node where nri-pin places: no hint limits the choice, device plugins say what they prefer.
+
+Invariant: a device belongs to at most one pod, and within it to one container, or to init containers that end
+one after the other and then to one more.
+
+Source: kubelet v1.36 pkg/kubelet/cm/devicemanager/manager.go; KEP-693 for what device plugins prefer.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nri_plugin.errors import NriPinError
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.policy.device_allocation import preferred_devices
+from nri_plugin.simulator.device_places import PlacedDevice
+from nri_plugin.simulator.machine_devices import Link
+from nri_plugin.simulator.pods import ContainerSpec, PodSpec
+
+Given = Mapping[str, tuple[str, ...]]
+"""Ids by resource, both in the order of the machine."""
+
+
+class NotAdmittedError(NriPinError):
+    """The kubelet does not take a pod in; no runtime hears of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """All devices of one resource, in order, and how they are joined."""
+
+    nodes_by_id: Mapping[str, NodeMask]
+    links: Mapping[tuple[str, str], int]
+
+    def preferred(self, available: Iterable[str], must_include: Iterable[str], count: int) -> tuple[str, ...]:
+        """What the device plugin answers to GetPreferredAllocation."""
+        return preferred_devices(
+            self._in_order(available), self._in_order(must_include), count, self.nodes_by_id, self.links
+        )
+
+    def aligned(self, available: Iterable[str], affinity: NodeMask | None) -> tuple[str, ...]:
+        """Those attached to a node of the affinity; none without one, nor a device that is nowhere."""
+        mask = affinity.mask if affinity is not None else 0
+        return tuple(name for name in available if self.nodes_by_id[name].mask & mask)
+
+    def _in_order(self, some: Iterable[str]) -> tuple[str, ...]:
+        chosen = frozenset(some)
+        return tuple(name for name in self.nodes_by_id if name in chosen)
+
+
+class DeviceManager:
+    """Gives devices to the containers of pods.
+
+    Args:
+        devices: all there are.
+        links: how strongly they are joined; of several for one pair the heaviest counts.
+    """
+
+    def __init__(self, devices: Iterable[PlacedDevice], links: Iterable[Link] = ()) -> None:
+        self.devices = tuple(devices)
+        names = dict.fromkeys(device.resource for device in self.devices)
+        links = tuple(links)
+        self._resources = {name: _resource(name, self.devices, links) for name in names}
+        self._given: dict[str, dict[str, Given]] = {}
+
+    def admit(self, pod: PodSpec, affinity: NodeMask | None = None) -> None:
+        """Give all containers of a pod their devices, or none of them.
+
+        Args:
+            pod: its init containers come first; what they have passes on to later containers.
+            affinity: the merged hint of a Topology Manager that has one; None for anywhere.
+
+        Raises:
+            NotAdmittedError: there are not enough; says what is asked for and available.
+        """
+        self.free(pod.key)
+        reusable: dict[str, tuple[str, ...]] = {}
+        try:
+            for spec in (*pod.init_containers, *pod.containers):
+                self._give(pod, spec, affinity, reusable)
+        except NotAdmittedError:
+            self.free(pod.key)
+            raise
+
+    def free(self, pod: str) -> None:
+        """The pod `NAMESPACE/NAME` has ended; its devices are available again."""
+        self._given = {key: each for key, each in self._given.items() if key != pod}
+
+    def given(self, pod: str, container: str) -> Given:
+        """What a container has; nothing where it is not known."""
+        return self._given.get(pod, {}).get(container, {})
+
+    def containers(self, pod: str) -> Mapping[str, Given]:
+        """What the containers of a pod have."""
+        return self._given.get(pod, {})
+
+    def available(self, resource: str) -> tuple[str, ...]:
+        """The ids that no pod has."""
+        taken = {
+            name
+            for containers in self._given.values()
+            for given in containers.values()
+            for name in given.get(resource, ())
+        }
+        return tuple(name for name in self._resources[resource].nodes_by_id if name not in taken)
+
+    def placed(self, given: Given) -> tuple[PlacedDevice, ...]:
+        """The devices behind the ids."""
+        return tuple(device for device in self.devices if device.id in given.get(device.resource, ()))
+
+    def totals(self, resource: str) -> dict[int, int]:
+        """How many devices of a resource are attached to each NUMA node, given or not."""
+        counts: Counter[int] = Counter()
+        for nodes in self._resources[resource].nodes_by_id.values():
+            counts.update(map(int, nodes))
+        return dict(sorted(counts.items()))
+
+    def _give(
+        self,
+        pod: PodSpec,
+        spec: ContainerSpec,
+        affinity: NodeMask | None,
+        reusable: dict[str, tuple[str, ...]],
+    ) -> None:
+        given: dict[str, tuple[str, ...]] = {}
+        for resource, count in spec.devices_asked:
+            if resource not in self._resources:
+                raise NotAdmittedError(
+                    f"OutOf{resource}: Node didn't have enough resource: {resource}, "
+                    f"requested: {count}, used: 0, capacity: 0"
+                )
+            given[resource] = self._chosen(resource, count, affinity, reusable.get(resource, ()))
+        self._given = {**self._given, pod.key: {**self.containers(pod.key), spec.name: given}}
+        is_init = spec in pod.init_containers
+        for resource, ids in given.items():
+            before = reusable.get(resource, ())
+            kept = tuple(dict.fromkeys((*before, *ids))) if is_init else _without(before, ids)
+            reusable[resource] = kept
+
+    def _chosen(
+        self, resource: str, count: int, affinity: NodeMask | None, reusable: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Which devices; those that an init container of the pod had come first.
+
+        Differs: of more reusable devices than are needed the kubelet takes any, here the preferred ones.
+        """
+        kind = self._resources[resource]
+        if len(reusable) >= count:
+            return kind.preferred(reusable, (), count)
+        available = self.available(resource)
+        needed = count - len(reusable)
+        if len(available) < needed:
+            raise NotAdmittedError(
+                f"UnexpectedAdmissionError: Allocate failed due to requested number of devices unavailable for "
+                f"{resource}. Requested: {needed}, Available: {len(available)}, which is unexpected"
+            )
+        aligned = kind.aligned(available, affinity)
+        if needed < len(aligned):
+            return kind.preferred((*aligned, *reusable), reusable, count)
+        return kind.preferred((*available, *reusable), (*aligned, *reusable), count)
+
+
+def _resource(name: str, devices: Sequence[PlacedDevice], links: Iterable[Link]) -> _Resource:
+    weights: dict[tuple[str, str], int] = {}
+    for link in links:
+        if link.resource == name:
+            pair = (min(link.one, link.other), max(link.one, link.other))
+            weights[pair] = max(link.weight, weights.get(pair, 0))
+    nodes = {device.id: device.nodes for device in devices if device.resource == name}
+    return _Resource(nodes, weights)
+
+
+def _without(ids: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    gone = frozenset(others)
+    return tuple(name for name in ids if name not in gone)

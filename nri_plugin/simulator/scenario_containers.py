@@ -1,0 +1,106 @@
+"""Containers of a scenario file: what they ask for, as in a pod manifest but for the shorter form.
+
+`cpu` and `memory` are request and limit at once. Devices, as `nvidia.com/gpu: 2`, belong into `limits`.
+"""
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from math import ceil
+
+from nri_plugin.app import config_yaml as source
+from nri_plugin.app.config_values import amount, unknown, whole_bytes
+from nri_plugin.errors import ConfigError
+from nri_plugin.simulator.pods import ContainerSpec
+
+CONTAINER_KEYS = ("cpu", "memory", "requests", "limits", "env")
+AMOUNT_KEYS = ("cpu", "memory")
+HUGEPAGES = "hugepages-"
+
+_DEVICE = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9_.-]+\Z")
+
+
+def read_container(name: str, value: source.Value) -> ContainerSpec:
+    """A container; a request that is not given equals the limit, as the Kubernetes API makes it.
+
+    Raises:
+        ConfigError: something in it is wrong.
+    """
+    section = source.section(value)
+    for key, place in section.keys.items():
+        if key not in CONTAINER_KEYS:
+            raise unknown(place, key, CONTAINER_KEYS)
+    limits = _amounts(section, "limits")
+    requests = limits | _amounts(section, "requests")
+    return ContainerSpec(
+        name=name,
+        cpu_request_milli=_milli(requests),
+        cpu_limit_milli=_milli(limits),
+        memory_request_bytes=int(requests.get("memory", 0)),
+        memory_limit_bytes=int(limits.get("memory", 0)),
+        hugepages=tuple(
+            (_page_size(key), int(size)) for key, size in limits.items() if key.startswith(HUGEPAGES)
+        ),
+        devices_asked=_devices(section, limits),
+        env=tuple(f"{key}={text}" for key, text in texts(section.entries, "env").items()),
+    )
+
+
+def _amounts(section: source.Section, key: str) -> dict[str, Fraction]:
+    """`limits` or `requests`, with what `cpu` and `memory` beside them say for both."""
+    given: dict[str, source.Value] = {
+        name: value for name, value in section.entries.items() if name in AMOUNT_KEYS
+    }
+    if key in section.entries:
+        inner = source.section(section.entries[key])
+        for name, place in inner.keys.items():
+            if name in given:
+                raise _twice(place, name)
+            if name not in AMOUNT_KEYS and not name.startswith(HUGEPAGES) and not _is_device(name):
+                raise unknown(place, name, AMOUNT_KEYS)
+        given |= inner.entries
+    return {
+        name: amount(value) if name == "cpu" else Fraction(whole_bytes(value))
+        for name, value in given.items()
+    }
+
+
+def _twice(place: source.Place, name: str) -> ConfigError:
+    return place.error(f"{name} is also given for requests and limits at once; keep one of them")
+
+
+def _devices(section: source.Section, limits: Mapping[str, Fraction]) -> tuple[tuple[str, int], ...]:
+    """Counts by resource; as in a pod manifest a request without the same limit is refused."""
+    if "requests" in section.entries:
+        inner = source.section(section.entries["requests"])
+        for name, value in inner.entries.items():
+            if _is_device(name) and whole_bytes(value) != limits.get(name):
+                raise value.place.error(
+                    f"{name} must be the same in limits, where it is {limits.get(name, 0)}"
+                )
+    return tuple((name, int(count)) for name, count in limits.items() if _is_device(name) and count)
+
+
+def _is_device(name: str) -> bool:
+    """Whether this is what Kubernetes calls an extended resource."""
+    return bool(_DEVICE.match(name))
+
+
+def _milli(amounts: Mapping[str, Fraction]) -> int:
+    return ceil(amounts.get("cpu", 0) * 1000)
+
+
+def _page_size(key: str) -> str:
+    """`hugepages-2Mi` is `2MB` to runtimes."""
+    return key.removeprefix(HUGEPAGES).replace("i", "B")
+
+
+def texts(given: Mapping[str, source.Value], key: str) -> dict[str, str]:
+    """Words by key; none where the section is left out.
+
+    Raises:
+        ConfigError: something in it is no word.
+    """
+    if key not in given:
+        return {}
+    return {name: source.text(value) for name, value in source.section(given[key]).entries.items()}
