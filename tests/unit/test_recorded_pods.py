@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,13 @@ import pytest
 from nri_plugin.decision import Decision
 from nri_plugin.facts import InformedCreate
 from nri_plugin.nri.events import NRIEvent
+from nri_plugin.pod_facts import Amounts, QOSClass
 from nri_plugin.policy.hints import Provider
-from tests.oracles.recorded_pods import Case, Player, replay_admission, replay_sequence
+from nri_plugin.state import PodRecord
+from nri_plugin.workload import informed, pod_request
+from tests.oracles.recorded_pods import Case, Player, facts_of, replay_admission, replay_sequence
 from tests.vectors.judges import admission, memory, static
+from tests.vectors.judges.managers import Pod
 from tests.vectors.judges.packed import tables_of
 from tests.vectors.judges.registry import recordings
 from tests.vectors.judges.verdict import Verdict
@@ -105,3 +110,22 @@ def test_memory_is_given_and_passed_on_as_in_recorded_sequences(where: Path) -> 
             assert not wrong, f"{case['id']} {wrong}"
             compared += number
     assert compared > 300
+
+
+def test_a_recorded_pod_with_resources_of_its_own_has_no_wish_for_memory() -> None:
+    """The kubelet's gate PodLevelResourceManagers, off by default, would give it one."""
+    found = [
+        case
+        for schema, _, document in recordings(OURS)
+        for case in (document["cases"] if schema == "unit_memory" else ())
+        if case["fn"] == "get_pod_topology_hints" and case["gates"] == ["PodLevelResources"]
+    ]
+    wishes = {}
+    for case in found:
+        facts = facts_of(Pod.of({**case["pod"], "pod": case["pod"]["uid"]}))
+        facts = replace(facts, pod_resources=Amounts() if case["pod"].get("pod_resources") else None)
+        record = informed(PodRecord(facts.uid, "s"), replace(facts, qos=QOSClass.GUARANTEED))
+        wishes[case["id"]] = bool(pod_request(record).memory_by_resource), case["hints"] is not None
+    assert wishes
+    assert {ours for ours, _ in wishes.values()} == {False}
+    assert all(ours == recorded for ours, recorded in wishes.values())
