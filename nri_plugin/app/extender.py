@@ -82,6 +82,12 @@ class ExtenderProcess:
         self.server = ExtenderServer(options.address, self._routes(), _certificates(options), options.limits)
 
     @property
+    def lets_anybody_bind(self) -> bool:
+        """Whether whoever reaches the port may have pods bound."""
+        certificates = self.server.certificates
+        return self._extender.binder is not None and not (certificates and certificates.ask_clients)
+
+    @property
     def has_tls(self) -> bool:
         """Whether connections are encrypted."""
         return self.server.certificates is not None
@@ -152,6 +158,8 @@ def run(process: ExtenderProcess, log: logging.Logger) -> int:
     signal.signal(signal.SIGINT, end)
     host, port = process.server.server_address[:2]
     say(log, logging.INFO, "extender listens", address=f"{host!s}:{port}", tls=process.has_tls)
+    if process.lets_anybody_bind:
+        say(log, logging.WARNING, "whoever reaches this port can bind pods to nodes; give --tls-client-ca")
     process.serve()
     return 0
 

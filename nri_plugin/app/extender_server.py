@@ -64,7 +64,11 @@ class Certificates:
     Args:
         certificate: PEM file of the chain.
         key: PEM file of its key.
-        client_ca: PEM file of authorities; with it, clients must show a certificate of theirs.
+        client_ca: PEM file of authorities; with it, whoever asks a question must show a certificate of theirs. Pages
+            are open to all: a kubelet that probes has none to show.
+
+    Attributes:
+        ask_clients: whether there are such authorities.
 
     Raises:
         ConfigError: the files do not make a context.
@@ -73,6 +77,7 @@ class Certificates:
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         self._files = [certificate, key] + ([client_ca] if client_ca else [])
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
+        self.ask_clients = client_ca is not None
         self._seen = self._state()
         self._context = self._load()
 
@@ -100,7 +105,7 @@ class Certificates:
             context.load_cert_chain(self._certificate, self._key)
             if self._client_ca is not None:
                 context.load_verify_locations(self._client_ca)
-                context.verify_mode = ssl.CERT_REQUIRED
+                context.verify_mode = ssl.CERT_OPTIONAL
         except (OSError, ValueError) as error:  # an SSLError is an OSError
             files = ", ".join(map(str, self._files))
             raise ConfigError("tls", f"{files} make no TLS certificate: {error}; check the files") from None
@@ -215,6 +220,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _posted(self) -> Answer:
         answer = self.server.routes.posts.get(self.path.partition("?")[0])
+        if not self._may_ask():
+            self.close_connection = True
+            return Answer(b"show a certificate of the authorities in --tls-client-ca\n", 403)
         body = self._body()
         if isinstance(body, Answer):
             return body
@@ -227,6 +235,13 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception:  # noqa: BLE001 - a fault of ours must not look like a broken network
             say_trace(self.server.log, "question not answered", path=self.path, body_bytes=len(body))
             return Answer(b"the extender failed on this; its log says more\n", 500)
+
+    def _may_ask(self) -> bool:
+        """A certificate that was shown has been verified; here it only has to be there."""
+        certificates = self.server.certificates
+        if certificates is None or not certificates.ask_clients:
+            return True
+        return isinstance(self.connection, ssl.SSLSocket) and bool(self.connection.getpeercert())
 
     def _body(self) -> bytes | Answer:
         length = self.headers.get("Content-Length", "")

@@ -67,7 +67,7 @@ class Weight(click.ParamType[tuple[str, int]]):
 @click.option(
     "--tls-client-ca",
     type=click.Path(path_type=Path),
-    help="Only clients with a certificate of these authorities may ask.",
+    help="Only who shows a certificate of these authorities may ask; probes need none.",
 )
 @click.option(
     "--strategy",

@@ -166,6 +166,7 @@ def test_the_arguments_in_the_chart_are_ones_the_commands_take(render: Render):
             "accounting": False,
             "bind": {"enabled": True, "numaAnnotation": True},
             "tlsSecret": "certificate",
+            "clientCASecret": "authorities",
         },
     )
     exporter = pod_of(named(objects, "DaemonSet", "pin"))["containers"][1]
@@ -177,6 +178,9 @@ def test_the_arguments_in_the_chart_are_ones_the_commands_take(render: Render):
         }
         assert {option.partition("=")[0] for option in options} <= known
     assert extender["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    mounts = {one["mountPath"] for one in extender["volumeMounts"]}
+    files = {option.partition("=")[2].rpartition("/")[0] for option in extender["args"] if "--tls" in option}
+    assert files == mounts == {"/tls", "/client-ca"}
 
 
 @pytest.mark.parametrize(
@@ -237,6 +241,11 @@ def test_an_exporter_is_held_to_its_own_node(render: Render):
     assert binding == {"policyName": "pin-export", "validationActions": ["Deny"]}
     kinds = {item["kind"] for item in render(exporter={"enabled": True, "ownNodeOnly": False})}
     assert not {kind for kind in kinds if kind.startswith("Validating")}
+
+
+def test_authorities_without_a_certificate_of_ones_own_are_refused(render: Render):
+    with pytest.raises(ValueError, match=r"clientCASecret needs extender\.tlsSecret"):
+        render(extender={"enabled": True, "clientCASecret": "authorities"})
 
 
 def test_an_annotation_without_the_binding_it_is_written_at_is_refused(render: Render):

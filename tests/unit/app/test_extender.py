@@ -114,6 +114,22 @@ def test_changes_of_nodes_and_pods_arrive(api, extender):
     extender.wait_for(lambda: extender.passes("a") == ["a"])
 
 
+class Nothing:
+    def start(self, cache):
+        pass
+
+    def stop(self):
+        pass
+
+
+@pytest.mark.parametrize(("offers", "lets"), [(True, True), (False, False)])
+def test_a_binder_that_asks_nobody_for_a_certificate_says_so(offers, lets):
+    options = ExtenderOptions(address=("127.0.0.1", 0), offers_bind=offers)
+    process = ExtenderProcess(options, Nothing(), binder=Nothing())
+    assert process.lets_anybody_bind is lets
+    process.server.server_close()
+
+
 def test_it_is_alive_before_it_is_ready_and_says_what_it_counts(api, tmp_path):
     api.behaviour.fail_next = [(500, {})] * 1000
     one = Informed(api, tmp_path)

@@ -178,15 +178,19 @@ def test_a_renewed_certificate_is_used_for_the_next_connection_and_a_broken_one_
 
 
 @needs_openssl
-def test_with_client_authorities_a_client_must_show_a_certificate(serve, tmp_path):
+def test_with_client_authorities_who_asks_must_show_a_certificate_and_who_probes_need_not(serve, tmp_path):
     certificate, key = made_certificate(tmp_path, "server")
     client, client_key = made_certificate(tmp_path, "client")
     server = serve(certificates=Certificates(certificate, key, client))
     context = ssl.create_default_context(cafile=str(certificate))
-    with pytest.raises((ssl.SSLError, OSError)):
-        ask(server, "GET", "/healthz", context=context)
-    context.load_cert_chain(client, client_key)
     assert ask(server, "GET", "/healthz", context=context)[0] == 200
+    assert ask(server, "POST", "/echo", b"{}", context=context)[0] == 403
+    context.load_cert_chain(client, client_key)
+    assert ask(server, "POST", "/echo", b"{}", context=context) == (200, b"{}")
+    stranger = ssl.create_default_context(cafile=str(certificate))
+    stranger.load_cert_chain(*made_certificate(tmp_path, "stranger"))
+    with pytest.raises(OSError):
+        ask(server, "POST", "/echo", b"{}", context=stranger)
 
 
 def test_files_that_are_no_certificate_are_refused(tmp_path):
