@@ -169,7 +169,8 @@ def exclusive_count(node: Node, request: ContainerRequest) -> int:
     if request.cpu_milli is None:
         raise AdmissionError(
             f"container {request.name} asks for 256 CPUs or more without a CPU limit; "
-            "the runtime cannot tell how many, so it gets no exclusive CPUs: set a CPU limit"
+            "the runtime cannot tell how many, so it gets no exclusive CPUs: set a CPU limit, or run the exporter, "
+            "which reads the request from the pod"
         )
     threads = tables_of(node).cpus_per_core
     return whole_core_count(_odd_rule(node, request), request.exclusive_cpus, threads)

@@ -190,7 +190,9 @@ def test_more_cpus_than_shares_can_tell_are_given_by_facts() -> None:
 
 def test_more_cpus_than_shares_can_tell_are_refused_without_facts_and_the_reason_is_said() -> None:
     play = Play(BIG, one("web", 300), informed=False)
-    assert "256 CPUs or more without a CPU limit" in str(play.create("web", resources=SATURATED).refusal)
+    refusal = str(play.create("web", resources=SATURATED).refusal)
+    assert "256 CPUs or more without a CPU limit" in refusal
+    assert "set a CPU limit, or run the exporter" in refusal
 
 
 @pytest.mark.parametrize(("shares", "count"), [(2 * 1024, 2), (None, 4), (2, 4)])
