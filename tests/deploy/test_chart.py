@@ -92,6 +92,19 @@ def test_monitoring_selects_the_agents_and_keeps_dashboards_as_they_are(render: 
     assert "{{event}}" in dashboard["data"]["nri-pin.json"]
 
 
+@pytest.mark.parametrize(("secret", "scheme"), [("", None), ("certificate", "https")])
+def test_the_extenders_own_page_is_read_where_it_is(render: Render, secret: str, scheme: str | None):
+    objects = render(
+        extender={"enabled": True, "tlsSecret": secret}, metrics={"podMonitor": {"enabled": True}}
+    )
+    monitor = named(objects, "PodMonitor", "pin-extender")["spec"]
+    template = named(objects, "Deployment", "pin-extender")["spec"]["template"]
+    assert monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    ports = [port["name"] for port in template["spec"]["containers"][0]["ports"]]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint.get("scheme")) == (ports[0], scheme)
+
+
 def test_security_image_and_names_follow_the_values(render: Render):
     digest = "sha256:" + "a" * 64
     objects = render(
