@@ -48,7 +48,8 @@ def command(root: str | None, machine: str | None, wants_list: bool, output_form
     elif output_format == "json":
         answer = _json(_facts(root, machine))
     else:
-        answer = _text(_topology(root, machine), shutil.get_terminal_size().columns)
+        width = shutil.get_terminal_size().columns
+        answer = "\n".join([_text(_topology(root, machine), width), *_devices(machine, width)])
     click.echo(in_encoding(answer, sys.stdout.encoding))
 
 
@@ -111,6 +112,22 @@ def _text(topology: Topology, width: int) -> str:
     picture = draw(topology, width=width, colour=wants_colour())
     table = distance_table(topology, width)
     return "\n".join([textwrap.fill(summary(topology), width), picture, *([table] if table else [])])
+
+
+def _devices(machine: str | None, width: int) -> list[str]:
+    """What pods can ask for on a described machine: a line for each resource."""
+    from nri_plugin.simulator.machine import load
+
+    counts: dict[str, dict[str, int]] = {}
+    for device in load(machine).devices if machine is not None else ():
+        where = f"on NUMA {device.nodes}" if device.nodes else "on no NUMA node"
+        by_place = counts.setdefault(device.resource, {})
+        by_place[where] = by_place.get(where, 0) + 1
+    lines = (
+        f"{name}: " + ", ".join(f"{count} {where}" for where, count in by_place.items())
+        for name, by_place in counts.items()
+    )
+    return [textwrap.fill(line, width, subsequent_indent="  ") for line in lines]
 
 
 def _list(output_format: str, width: int) -> str:

@@ -57,6 +57,13 @@ def test_a_description_in_a_file_is_shown(tmp_path: Path) -> None:
     )
 
 
+def test_devices_of_a_described_machine_are_counted_by_place(tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text("2 sockets, 1 core\ndevices a/b 1 on 0 + 2 on 1 + 1\ndevices c/d 1 on 0,1")
+    lines = run("--machine", str(file)).output.splitlines()
+    assert lines[-2:] == ["a/b: 1 on NUMA 0, 2 on NUMA 1, 1 on no NUMA node", "c/d: 1 on NUMA 0-1"]
+
+
 def test_this_machine_is_shown_without_options() -> None:
     assert "(SMT " in run().output.splitlines()[0]
 
