@@ -24,7 +24,14 @@ from nri_plugin.app.logs import LOGGER_NAME, say, say_trace, set_up
 from nri_plugin.app.looking_after import look_after
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
-from nri_plugin.app.startup import build_handler, build_node, lock_state_dir, open_cgroups, warn_of_surprises
+from nri_plugin.app.startup import (
+    build_handler,
+    build_node,
+    lock_state_dir,
+    open_cgroups,
+    warn_of_surprises,
+    warn_of_unsatisfied,
+)
 from nri_plugin.app.status_socket import FILE_NAME, StatusFeed, StatusSocket, Watchers
 from nri_plugin.app.transport import adopt, connect
 from nri_plugin.errors import ConfigError, HostError, LocalProtocolError, NriPinError
@@ -219,6 +226,7 @@ class Reload:
             note="paths, plugin name and log format change with the next start",
         )
         warn_of_surprises(node, self._log)
+        warn_of_unsatisfied(node, handler.state, self._log)
 
 
 def watched_handler(config: Config, log: logging.Logger, loop: Loop, link: RuntimeLink) -> Handler:

@@ -36,10 +36,13 @@ from nri_plugin.host.pod_resources_client import PodResourcesClient
 from nri_plugin.host.sysfs import discover
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.options import CPUManagerPolicy, Effect, Node
+from nri_plugin.satisfaction import unsatisfied
 from nri_plugin.state import State
 
 LOCK_FILE = "lock"
 LOCK_PAUSE_S = 0.05
+MOST_TOLD = 10
+"""Lines about placements of an earlier policy: a node may hold hundreds."""
 
 
 def warn_of_surprises(node: Node, log: logging.Logger) -> None:
@@ -59,6 +62,16 @@ def warn_of_surprises(node: Node, log: logging.Logger) -> None:
             "no CPU is left for exclusive use: every Guaranteed container with whole CPUs will be refused",
             reserved=node.reserved,
         )
+
+
+def warn_of_unsatisfied(node: Node, state: State, log: logging.Logger) -> None:
+    """Say which promises this configuration would not have made; they are kept, whoever does not like that restarts."""
+    found = unsatisfied(node, state)
+    for sentence in found[:MOST_TOLD]:
+        say(log, logging.WARNING, "a placement no longer satisfies the policy and is kept", which=sentence)
+    if len(found) > MOST_TOLD:
+        rest = len(found) - MOST_TOLD
+        say(log, logging.WARNING, "more placements do so: nri-pin state verify --config lists them", more=rest)
 
 
 class Watcher(Protocol):
@@ -114,6 +127,7 @@ def build_handler(
         state_dir=config.state_dir,
     )
     warn_of_surprises(node, log)
+    warn_of_unsatisfied(node, state, log)
     lift_floor(cgroups, node, state, log)
     store = open_store(file, state)
     return Handler(

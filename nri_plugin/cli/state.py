@@ -46,6 +46,7 @@ Examples:
   nri-pin state verify --root / --cgroup-root /sys/fs/cgroup
   nri-pin state verify --file ./checkpoint-of-another-node
   nri-pin state verify --as-kubelet /etc/nri-pin/config.yaml
+  nri-pin state verify --config ./tomorrow.yaml
 """
 
 
@@ -110,6 +111,12 @@ def show(state_dir: str, path: str | None, output_format: str) -> None:
     metavar="CONFIG",
     help="Also say what a kubelet with the options of this configuration would find wrong at its start.",
 )
+@click.option(
+    "--config",
+    "config_path",
+    metavar="CONFIG",
+    help="Also list running placements that this configuration would not have made.",
+)
 @format_option()
 @click.pass_context
 def verify(
@@ -119,6 +126,7 @@ def verify(
     root: str | None,
     cgroup_root: str | None,
     as_kubelet: str | None,
+    config_path: str | None,
     output_format: str,
 ) -> None:
     """Check the checksum and that no promise contradicts another.
@@ -133,6 +141,10 @@ def verify(
             from nri_plugin.cli.state_kubelet import would_refuse
 
             found += would_refuse(checkpoint.state, as_kubelet, root)
+        if config_path is not None:
+            from nri_plugin.cli.state_kubelet import would_not_make
+
+            found += would_not_make(checkpoint.state, config_path, root)
     except NriPinError as error:
         raise UnreadableError(str(error)) from error
     _report(source, checkpoint, found, output_format)

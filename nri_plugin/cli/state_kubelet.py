@@ -24,6 +24,7 @@ from nri_plugin.host.kubelet_state import (
     shared_within_pods,
 )
 from nri_plugin.options import MemoryManagerPolicy, Node
+from nri_plugin.satisfaction import unsatisfied
 from nri_plugin.state import State, allocation_key
 
 EXIT_REFUSED = 1
@@ -168,6 +169,16 @@ def would_refuse(state: State, config_path: str, root: str | None) -> list[str]:
         HostError: the machine cannot be read.
     """
     return kubelet_refusals(_configured(config_path, None, root)[1], state)
+
+
+def would_not_make(state: State, config_path: str, root: str | None) -> list[str]:
+    """Running placements that this configuration would not have made.
+
+    Raises:
+        ConfigError: the configuration is wrong or does not fit the machine.
+        HostError: the machine cannot be read.
+    """
+    return unsatisfied(_configured(config_path, None, root)[1], state)
 
 
 def _configured(path: str, state_dir: str | None, root: str | None) -> tuple[Config, Node]:

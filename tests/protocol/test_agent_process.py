@@ -330,3 +330,16 @@ def test_a_node_comes_from_the_kubelets_static_policy_without_a_container_moved(
     assert peer.ask(CREATE).response.resources.cpus == "2-3"
     again = peer.ask(nri.CreateContainer(running, container(running, "db", cpu=2, number=1)))
     assert again.response.resources.cpus == "10-11"
+
+
+def test_who_no_longer_satisfies_the_policy_is_named_and_kept(site: Site):
+    process = site.start()
+    peer = site.accept()
+    peer.synchronize()
+    assert peer.ask(CREATE).response.resources.cpus == "2-3"
+    site.config.write_text(config_text(site.folder, reservedSystemCPUs='"3"'))
+    process.signal(signal.SIGHUP)
+    line = process.wait_for_line("no longer satisfies the policy and is kept")
+    assert "default/exclusive/c has CPUs 3, which are reserved" in line
+    again = peer.ask(nri.CreateContainer(POD, container(POD, cpu=2, number=1)))
+    assert again.response.resources.cpus == "2-3"

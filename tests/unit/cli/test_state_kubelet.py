@@ -179,3 +179,14 @@ def test_verify_says_what_a_kubelet_would_find(site: Site) -> None:
     result = CliRunner().invoke(command, words)
     assert result.exit_code == 1
     assert "the kubelet's CPU Manager would say: not all reserved cpus" in result.output
+
+
+def test_verify_lists_placements_that_another_configuration_would_not_have_made(site: Site) -> None:
+    site.wrote(APART, "0-1,6-7,12-15")
+    assert site.run("import").exit_code == 0
+    tomorrow = site.folder / "tomorrow.yaml"
+    tomorrow.write_text(config_text(site.folder, reservedSystemCPUs='"4"'))
+    words = ["verify", "--state-dir", str(site.folder / "state"), "--config", str(tomorrow)]
+    result = CliRunner().invoke(command, words)
+    assert result.exit_code == 1
+    assert "u1/db has CPUs 4, which are reserved\n" in result.output
