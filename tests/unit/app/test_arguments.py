@@ -113,11 +113,11 @@ def test_the_flags_of_the_kubelet_win_over_the_file(tmp_path: Path):
         ),
         (
             {"--cpu-manager-policy-options": "full-pcpu-only=1"},
-            "full-pcpu-only: unknown key; did you mean full-",
+            'full-pcpu-only: unknown CPU Manager Policy option: "full-pcpu-only"; did you mean full-pcpus-only?',
         ),
         (
             {"--cpu-manager-policy-options": "full-pcpus-only=on"},
-            "full-pcpus-only: expected true or false, found on",
+            'bad value for option "full-pcpus-only": strconv.ParseBool: parsing "on": invalid syntax',
         ),
         (
             {"--cpu-manager-policy-options": "align-by-socket=true"},
