@@ -23,6 +23,7 @@ from nri_plugin.app.handler import Handler
 from nri_plugin.app.logs import LOGGER_NAME, say, say_trace, set_up
 from nri_plugin.app.looking_after import look_after
 from nri_plugin.app.loop import Loop
+from nri_plugin.app.rivals import Rivals, kubelet_policy, warn_of_kubelet
 from nri_plugin.app.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
 from nri_plugin.app.startup import (
     build_handler,
@@ -245,9 +246,11 @@ def watched_handler(config: Config, log: logging.Logger, loop: Loop, link: Runti
         monitoring = Monitoring()
     watchers = Watchers(feed, monitoring)
     handler = build_handler(config, log, loop.clock, watchers)
-    watchers.drift = look_after(config, log, handler, loop, feed, watchers.drifted)
+    drift = look_after(config, log, handler, loop, feed, watchers.drifted)
+    watchers.also = (drift, Rivals(log, loop.clock, monitoring.count_rival if monitoring else None))
+    warn_of_kubelet(log, kubelet_policy())
     if monitoring is not None and config.metrics_bind_address is not None:
-        monitoring.follow(watchers.drift)
+        monitoring.follow(drift)
         server = monitoring.serve(config.metrics_bind_address, handler, link, loop)
         say(log, logging.INFO, "serving metrics", port=server.port)
     serve_status(config, log, handler, feed)

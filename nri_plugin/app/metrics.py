@@ -20,6 +20,7 @@ from nri_plugin.app.admissions import Admission, Alignment, admission_of
 from nri_plugin.app.drift_report import DriftReport
 from nri_plugin.app.informing import RESULTS as ANSWERS
 from nri_plugin.app.outcome import Outcome
+from nri_plugin.app.rivals import Evidence
 from nri_plugin.drift import Cause
 from nri_plugin.nri import events as nri
 
@@ -150,6 +151,13 @@ class Metrics:
             "nri_pin_drifts_total", "Cpusets found changed, by what it looks like.", ("cause",), registry=add
         )
         self._drift_causes = {cause: causes.labels(cause) for cause in Cause}
+        rivals = Counter(
+            "nri_pin_rival_pins_total",
+            "Cpusets that came from somebody else who gives CPUs to containers, by where they were seen.",
+            ("seen_at",),
+            registry=add,
+        )
+        self.rival_pins = {evidence: rivals.labels(evidence) for evidence in Evidence}
         self.drift_fights = Gauge(
             "nri_pin_drift_fights",
             "Cgroups that somebody else changes back after every repair.",

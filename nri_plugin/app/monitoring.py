@@ -11,6 +11,7 @@ from nri_plugin.app.loop import Loop
 from nri_plugin.app.metrics import Metrics, exposition
 from nri_plugin.app.metrics_state import StateGauges
 from nri_plugin.app.outcome import Outcome
+from nri_plugin.app.rivals import Evidence
 from nri_plugin.app.runtime_link import RuntimeLink
 from nri_plugin.app.status_server import PROMETHEUS_TEXT, Page, StatusServer, verdict
 from nri_plugin.state import State
@@ -41,6 +42,10 @@ class Monitoring:
     def asked(self, result: str) -> None:
         """Count one question to the exporter."""
         self._metrics.asked(result)
+
+    def count_rival(self, evidence: Evidence) -> None:
+        """Count a sign of somebody else who pins CPUs."""
+        self._metrics.rival_pins[evidence].inc()
 
     def follow(self, drift: DriftWatch) -> None:
         """Show what it looks after, and what it fights over."""

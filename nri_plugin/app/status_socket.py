@@ -17,7 +17,7 @@ from threading import Thread
 
 from nri_plugin.app.drift_report import DriftReport
 from nri_plugin.app.handler import CheckpointStore
-from nri_plugin.app.outcome import Outcome
+from nri_plugin.app.outcome import Observer, Outcome
 from nri_plugin.app.startup import Watcher
 from nri_plugin.app.status_rows import DriftRow, RefusalRow, Status, encode
 from nri_plugin.errors import HostError
@@ -106,19 +106,23 @@ def drift_row(report: DriftReport) -> DriftRow:
 
 
 class Watchers:
-    """Tells several observers of every outcome, and has the first measure saves."""
+    """Tells several observers of every outcome, and has the first measure saves.
+
+    Attributes:
+        also: further ones, who need the handler and so come after it.
+    """
 
     def __init__(self, feed: StatusFeed, counting: Watcher | None) -> None:
         self._feed, self._counting = feed, counting
-        self.drift: Callable[[Outcome], None] | None = None
+        self.also: tuple[Observer, ...] = ()
 
     def __call__(self, outcome: Outcome) -> None:
         """Tell all."""
         if self._counting is not None:
             self._counting(outcome)
         self._feed(outcome)
-        if self.drift is not None:
-            self.drift(outcome)
+        for observer in self.also:
+            observer(outcome)
 
     def drifted(self, report: DriftReport) -> None:
         """Tell all of a drift."""

@@ -32,7 +32,7 @@ def show_json(source: str, checkpoint: Checkpoint) -> str:
         "node": None if facts is None else _node_facts(facts),
         "exclusive": str(state.exclusive),
         "shared_pool": None if pool is None else str(pool),
-        "containers": [_container_facts(state, record, pool) for record in _in_order(state)],
+        "containers": [_container_facts(state, record, pool, facts) for record in _in_order(state)],
         "waiting": [_waiting_facts(state, key) for key in _without_container(state)],
     }
     return json.dumps(report, indent=2)
@@ -56,6 +56,11 @@ def show_text(source: str, checkpoint: Checkpoint, width: int | None = None) -> 
         f"unplaced: {_name(state, record)}: {record.unplaced}"
         for record in _in_order(state)
         if record.unplaced
+    ]
+    lines += [
+        f"lost: {_name(state, record)}: of its CPUs {allocation.cpus} those offline are {lost}, they stay promised to it"
+        for record in _in_order(state)
+        if (allocation := state.allocation_of(record)) and (lost := _lost(allocation, facts))
     ]
     lines += [
         f"kept for a container of {key}: CPUs {state.allocations[key].cpus}"
@@ -145,10 +150,13 @@ def _node_facts(facts: NodeFacts) -> dict[str, Any]:
     }
 
 
-def _container_facts(state: State, record: ContainerRecord, pool: CPUSet | None) -> dict[str, Any]:
+def _container_facts(
+    state: State, record: ContainerRecord, pool: CPUSet | None, facts: NodeFacts | None
+) -> dict[str, Any]:
     pod = state.pods.get(record.pod_uid)
     allocation = state.allocation_of(record) or Allocation()
-    cpuset = allocation.cpus or pool
+    lost = _lost(allocation, facts)
+    cpuset = allocation.cpus - lost or pool
     return {
         "pod_uid": record.pod_uid,
         "namespace": pod.namespace if pod else None,
@@ -162,6 +170,7 @@ def _container_facts(state: State, record: ContainerRecord, pool: CPUSet | None)
         "cpus": str(allocation.cpus),
         "mems": str(allocation.mems),
         "cpuset": None if cpuset is None else str(cpuset),
+        "lost": str(lost),
         "cpu_milli": allocation.cpu_milli,
         "hint": _container_hint(state, record),
         "pod_hint": _hint(pod.affinity, preferred=pod.affinity_preferred) if pod else None,
@@ -212,7 +221,7 @@ def _row(
 ) -> tuple[str, ...]:
     pod = state.pods.get(record.pod_uid)
     allocation = state.allocation_of(record) or Allocation()
-    cpus = allocation.cpus or pool
+    cpus = allocation.cpus - _lost(allocation, facts) or pool
     return (
         (pod and pod.namespace) or UNKNOWN,
         (pod and pod.name) or record.pod_uid or UNKNOWN,
@@ -223,6 +232,11 @@ def _row(
         UNKNOWN if cpus is None or facts is None else str(_numa_nodes_of(facts, cpus)) or NOTHING,
         str(allocation.mems) or NOTHING,
     )
+
+
+def _lost(allocation: Allocation, facts: NodeFacts | None) -> CPUSet:
+    """Exclusive CPUs that are offline by what the checkpoint knows of the machine."""
+    return CPUSet() if facts is None else allocation.cpus - facts.online
 
 
 def _kind(allocation: Allocation) -> str:

@@ -101,12 +101,25 @@ def test_show_json_tells_all_that_cgroups_can_be_compared_with(directory: Path) 
         "cpus": "2-3",
         "mems": "0",
         "cpuset": "2-3",
+        "lost": "",
         "cpu_milli": 2000,
         "hint": {"numa_nodes": "0", "preferred": False},
         "pod_hint": {"numa_nodes": "0-1", "preferred": True},
         "unplaced": "",
         "cgroup": {"parent": "/kubepods/podu1", "path": "/kubepods/podu1/db"},
     }
+
+
+def test_show_says_which_exclusive_cpus_are_offline_and_what_is_left(tmp_path: Path) -> None:
+    allocations = {"u1/db": Allocation(CPUSet.parse("2,100")), "u1/web": Allocation(CPUSet.parse("101-102"))}
+    records = {f"id-{name}": container("u1", name) for name in ("db", "web")}
+    save(tmp_path, State({"u1": pod("u1", "db-0")}, records, allocations), a_node())
+    db, web = show_json(tmp_path)["containers"]
+    assert (db["cpus"], db["lost"], db["cpuset"]) == ("2,100", "100", "2")
+    assert (web["cpus"], web["lost"], web["cpuset"]) == ("101-102", "101-102", "0-1,3-15")
+    lines = run("show", tmp_path).output.splitlines()
+    text = "lost: shop/db-0/db: of its CPUs 2,100 those offline are 100, they stay promised to it"
+    assert text in lines
 
 
 def test_show_names_the_kind_of_a_container_where_it_is_known(tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Who else pins CPUs, told by what can be seen; and that nobody is accused for nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.app.outcome import Outcome
+from nri_plugin.app.reminder import AGAIN_S
+from nri_plugin.app.rivals import WHO, Evidence, Rivals, evidence_of, kubelet_policy, warn_of_kubelet
+from nri_plugin.decision import Decision
+from nri_plugin.nri.events import CreateContainer, NRIEvent, UpdateContainer
+from nri_plugin.nri.messages import Resources
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, State
+from tests.agent_fakes import Clock, recording_log
+from tests.builders import container, cpus, node, pod
+
+POD = pod("p")
+HELD = container(POD, "c")
+STATE = State(
+    containers={HELD.id: ContainerRecord(HELD.id, "u", "c", Phase.RUNNING, CgroupRef("/p", "/p/c"))},
+    allocations={"u/c": Allocation(cpus("2-3"), cpu_milli=2000)},
+)
+
+
+def outcome(event: NRIEvent) -> Outcome:
+    return Outcome(
+        node=node(), event=event, before=STATE, decision=Decision(STATE), refusal="", failed=False,
+        decide_s=0, total_s=0,
+    )  # fmt: skip
+
+
+def created(text: str) -> Outcome:
+    return outcome(CreateContainer(POD, replace(HELD, resources=Resources(cpu_shares=2, cpus=text))))
+
+
+def updated(resources: Resources) -> Outcome:
+    return outcome(UpdateContainer(POD, HELD, resources))
+
+
+@pytest.mark.parametrize(
+    ("seen", "evidence"),
+    [
+        (created(""), None),
+        (created("0-7"), Evidence.CREATION),
+        (updated(Resources(cpu_shares=512)), None),
+        (updated(Resources(cpu_shares=0, cpu_quota_us=0, memory_limit_bytes=0, cpus="0-7")), Evidence.KUBELET_UPDATE),
+        (updated(Resources(cpu_shares=512, cpus="0-7")), Evidence.UPDATE),
+        (updated(Resources(cpus="2-3")), None),
+    ],
+)  # fmt: skip
+def test_only_a_foreign_cpuset_is_evidence(seen: Outcome, evidence: Evidence | None) -> None:
+    assert evidence_of(seen) is evidence
+
+
+def test_rival_is_named_once_in_ten_minutes_and_counted_always() -> None:
+    log, lines = recording_log()
+    clock, counted = Clock(), []
+    rivals = Rivals(log, clock, counted.append)
+    for _ in range(3):
+        rivals(created("0-7"))
+    assert lines.texts("WARNING") == ["somebody else gives CPUs to containers, too"]
+    assert lines.fields("somebody else gives CPUs to containers, too")["looks_like"] == WHO[Evidence.CREATION]
+    assert counted == [Evidence.CREATION] * 3
+    clock.now += AGAIN_S
+    rivals(created("0-7"))
+    assert len(lines.texts("WARNING")) == 2
+
+
+def test_nothing_is_said_where_nothing_is_seen() -> None:
+    log, lines = recording_log()
+    Rivals(log, Clock())(created(""))
+    assert lines.lines == []
+
+
+def test_kubelets_own_word_is_read_where_it_can_be(tmp_path: Path) -> None:
+    file = tmp_path / "cpu_manager_state"
+    assert kubelet_policy(str(file)) == ""
+    file.write_text('{"policyName":"static","defaultCpuSet":"0-7","checksum":1}')
+    assert kubelet_policy(str(file)) == "static"
+    file.write_text("{")
+    assert kubelet_policy(str(file)) == ""
+
+
+def test_static_kubelet_is_warned_of_at_the_start() -> None:
+    log, lines = recording_log()
+    warn_of_kubelet(log, "none")
+    warn_of_kubelet(log, "")
+    assert lines.lines == []
+    warn_of_kubelet(log, "static")
+    assert len(lines.texts("WARNING")) == 1
