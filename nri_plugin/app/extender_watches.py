@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nri_plugin.app.logs import say
+from nri_plugin.app.logs import say, say_trace
 from nri_plugin.errors import KubeAPIError
 from nri_plugin.kube.api_client import NOTHING, KubeClient, Parameters
 from nri_plugin.kube.backoff import Backoff
@@ -142,6 +142,19 @@ class ClusterFeed:
             backoff=self._backoff(),
             read=read,
         )
-        thread = threading.Thread(target=follower.run, name=f"watch {resource}", daemon=True)
+        thread = threading.Thread(
+            target=self._keep_following, args=(follower, resource), name=f"watch {resource}", daemon=True
+        )
         thread.start()
         self._threads.append(thread)
+
+    def _keep_following(self, follower: Follower, resource: Resource) -> None:
+        """Begin anew after a fault of ours: a thread that ended would let what is known grow old unnoticed."""
+        backoff = self._backoff()
+        while not self._done.is_set():
+            try:
+                follower.run()
+            except Exception:  # noqa: BLE001 - said, with where it happened
+                say_trace(self._log, "following failed, beginning anew", what=str(resource))
+                follower.forget()
+                self._done.wait(backoff.next_s())

@@ -40,6 +40,15 @@ ATTRIBUTE_POLICY_OPTIONS = "nri-pin/topologyManagerPolicyOptions"
 ATTRIBUTE_ACCOUNTED_PODS = "nri-pin/accounted-pods"
 """Ours: `short_uid` of each pod that `available` has been reduced by, ascending, separated by commas."""
 
+MOST_ZONES = 256
+MOST_RESOURCES = 256
+"""Of one zone. Far more than any machine has: readers keep a place for each on every node of the cluster, and one node
+must not be able to exhaust them."""
+
+LONGEST_DISTANCE = 1 << 31
+LONGEST_ID = 18
+"""Digits of a zone's number."""
+
 METHOD_ALL = "all"
 METHOD_EXCLUSIVE = "with-exclusive-resources"
 
@@ -146,7 +155,8 @@ def numa_id_of(name: str) -> int | None:
     Differs: the scheduler plugin knows no ids above 63; here any is one.
     """
     prefix, _, digits = name.partition("-")
-    return int(digits) if prefix == "node" and digits.isdecimal() and digits.isascii() else None
+    is_number = digits.isdecimal() and digits.isascii() and len(digits) <= LONGEST_ID
+    return int(digits) if prefix == "node" and is_number else None
 
 
 def from_object(obj: Object) -> NodeResourceTopology:
@@ -160,7 +170,7 @@ def from_object(obj: Object) -> NodeResourceTopology:
     try:
         return NodeResourceTopology(
             name=name,
-            zones=tuple(map(_zone, _list(obj.get("zones"), "zones"))),
+            zones=tuple(map(_zone, _list(obj.get("zones"), "zones", MOST_ZONES))),
             attributes=_pairs(obj.get("attributes"), "attributes"),
             topology_policies=tuple(
                 _text(one, "topologyPolicies")
@@ -225,7 +235,9 @@ def _zone(obj: object) -> Zone:
     return Zone(
         name=name,
         type=_text(fields.get("type"), f"type of zone {name}"),
-        resources=tuple(map(_resource, _list(fields.get("resources"), f"resources of zone {name}"))),
+        resources=tuple(
+            map(_resource, _list(fields.get("resources"), f"resources of zone {name}", MOST_RESOURCES))
+        ),
         costs=tuple(map(_cost, _list(fields.get("costs"), f"costs of zone {name}"))),
         attributes=_pairs(fields.get("attributes"), f"attributes of zone {name}"),
         parent=_text(parent, f"parent of zone {name}") if parent else None,
@@ -248,6 +260,8 @@ def _cost(obj: object) -> tuple[str, int]:
     value = fields.get("value")
     if not isinstance(value, int) or isinstance(value, bool):
         raise KubeObjectError(f"cost value {value!r} is not a whole number")
+    if abs(value) >= LONGEST_DISTANCE:
+        raise KubeObjectError(f"cost value {value} is no distance; the longest is {LONGEST_DISTANCE - 1}")
     return _shared_cost(_text(fields.get("name"), "cost name"), value)
 
 
@@ -295,11 +309,13 @@ def _mapping(obj: object, what: str) -> Object:
     return obj
 
 
-def _list(obj: object, what: str) -> Sequence[object]:
+def _list(obj: object, what: str, most: int | None = None) -> Sequence[object]:
     if obj is None:
         return ()
     if not isinstance(obj, (list, tuple)):
         raise KubeObjectError(f"{what} is {type(obj).__name__}, not a list")
+    if most is not None and len(obj) > most:
+        raise KubeObjectError(f"{what}: {len(obj)}, at most {most} are read")
     return obj
 
 

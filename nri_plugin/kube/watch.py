@@ -71,6 +71,10 @@ class Follower:
         self._backoff = backoff or Backoff()
         self._version: str | None = None
 
+    def forget(self) -> None:
+        """Begin with a list again, whatever was heard."""
+        self._version = None
+
     def run(self) -> None:
         """Follow until `pause` says to stop; failures are told to the sink and tried again."""
         while not self._pause(0.0):

@@ -2,8 +2,10 @@
 
 import logging
 
-from nri_plugin.app.extender_watches import PodSink, Told, TopologySink
+from nri_plugin.app.extender_watches import ClusterFeed, PodSink, Told, TopologySink
 from nri_plugin.errors import KubeAPIError
+from nri_plugin.kube.backoff import Backoff
+from nri_plugin.kube.resources import PODS
 
 
 class Cache:
@@ -43,6 +45,32 @@ def test_other_failures_leave_what_is_known(caplog):
     sink, cache = sink_of(TopologySink, caplog)
     sink.failed(KubeAPIError("GET /x", "broken", status=500))
     assert cache.calls == []
+
+
+class Once:
+    """A follower that fails first."""
+
+    def __init__(self, feed):
+        self.feed, self.done = feed, []
+
+    def forget(self):
+        self.done.append("forget")
+
+    def run(self):
+        self.done.append("run")
+        if len(self.done) > 1:
+            self.feed.stop()
+            return
+        raise ZeroDivisionError("of ours")
+
+
+def test_a_fault_of_ours_is_said_and_following_begins_anew(caplog):
+    feed = ClusterFeed(None, logging.getLogger("watches"), backoff=lambda: Backoff(0.001, 0.001))
+    once = Once(feed)
+    feed._keep_following(once, PODS)
+    assert once.done == ["run", "forget", "run"]
+    (record,) = caplog.records
+    assert (record.getMessage(), record.fields["what"]) == ("following failed, beginning anew", "pods")
 
 
 def test_objects_are_handed_on(caplog):

@@ -126,3 +126,26 @@ def test_the_fingerprint_falls_back_to_the_annotation_which_means_all_pods():
 
 def test_a_short_uid_tells_pods_apart_in_ten_digits():
     assert short_uid("8d7c1f3a-55d0-4ab1-9f6e-0d3c2b1a0f9e") == "8d7c1f3a55"
+
+
+def hostile(**zone):
+    return {"metadata": {"name": "n"}, "zones": [{"name": "node-0", "type": "Node", **zone}]}
+
+
+@pytest.mark.parametrize(
+    ("obj", "told"),
+    [
+        (hostile(costs=[{"name": "node-0", "value": 1 << 63}]), "is no distance"),
+        (hostile(costs=[{"name": "node-0", "value": -(1 << 40)}]), "is no distance"),
+        (hostile(resources=[{"name": f"a/{n}", "available": "1"} for n in range(257)]), "257, at most 256"),
+        ({"metadata": {"name": "n"}, "zones": hostile()["zones"] * 257}, "zones: 257, at most 256"),
+    ],
+)
+def test_one_node_cannot_exhaust_those_who_read_all(obj, told):
+    with pytest.raises(KubeObjectError, match=told):
+        from_object(obj)
+
+
+def test_a_number_that_no_machine_has_is_no_numa_node():
+    assert numa_id_of("node-" + "9" * 5000) is None
+    assert numa_id_of("node-" + "9" * 18) == 10**18 - 1
