@@ -58,8 +58,10 @@ SUBSCRIPTION = (
     | EventMask.START_CONTAINER
     | EventMask.POST_START_CONTAINER
     | EventMask.UPDATE_CONTAINER
+    | EventMask.POST_UPDATE_CONTAINER
     | EventMask.STOP_CONTAINER
     | EventMask.REMOVE_CONTAINER
+    | EventMask.UPDATE_POD_SANDBOX
 )
 """What decisions need; every further event would cost the node a round trip per container."""
 

@@ -29,6 +29,7 @@ from .scenarios_pool import (
     created_before_the_pool_shrank_and_started_after,
 )
 from .scenarios_prelaunched import the_runtime_starts_the_plugin_itself
+from .scenarios_resize import an_exclusive_container_grows_and_shrinks_in_place
 
 _CONFIG = {
     "reservedSystemCPUs": "0",
@@ -80,6 +81,7 @@ _SIZED = (
     a_container_is_pinned_from_its_first_instruction,
     created_before_the_pool_shrank_and_started_after,
     a_shares_only_update_after_a_shrink_leaves_no_overlap,
+    an_exclusive_container_grows_and_shrinks_in_place,
     the_runtime_starts_the_plugin_itself,
     the_daemonset_s_pod_serves_the_node,
 )
