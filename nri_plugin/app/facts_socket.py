@@ -167,9 +167,18 @@ class _Handler(socketserver.StreamRequestHandler):
         """One question, one answer; what cannot be answered is hung up on, and the agent goes another way."""
         try:
             question = msgspec.json.decode(self.rfile.readline(LINE_BYTES), type=Question)
-            line = msgspec.json.encode(self.server.source(question)) + b"\n"
+            line = _line(self.server.source(question))
         except (msgspec.DecodeError, KubeletError, OSError) as error:
             say(self.server.log, logging.DEBUG, "question not answered", err=error)
             return
         with suppress(OSError):
-            self.wfile.write(line if len(line) <= LINE_BYTES else NOT_KNOWN)
+            self.wfile.write(line)
+
+
+def _line(answer: Answer) -> bytes:
+    """The answer as the agent listens to it: too long a one goes without facts, else without anything."""
+    for words in (answer, {key: value for key, value in answer.items() if key != "facts"}):
+        line = msgspec.json.encode(words) + b"\n"
+        if len(line) <= LINE_BYTES:
+            return line
+    return NOT_KNOWN

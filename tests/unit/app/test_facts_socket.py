@@ -10,7 +10,7 @@ import pytest
 
 from nri_plugin.app.facts_socket import AnswerSource, DeviceSource, FactsSocket
 from nri_plugin.errors import HostError
-from nri_plugin.facts import Answer
+from nri_plugin.facts import LINE_BYTES, Answer
 from nri_plugin.host.pod_resources_client import NoAnswerError, PodResourcesClient
 from nri_plugin.kube.pod_resources_server import KubeletClient
 from nri_plugin.nri.events import CreateContainer
@@ -136,3 +136,16 @@ def test_nonsense_is_hung_up_on(facts: str) -> None:
 def test_a_place_that_takes_no_socket_is_named(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="cannot be listened on"):
         FactsSocket(str(tmp_path / "missing" / "exporter.sock"), lambda _question: {}, LOG)
+
+
+@pytest.mark.parametrize("too_long", ["facts", "devices"])
+def test_an_answer_that_is_too_long_goes_without_facts_and_else_without_anything(
+    tmp_path: Path, too_long: str
+) -> None:
+    answer = {"devices": [], "facts": {"uid": "u", "qos": "Burstable"}}
+    served = FactsSocket(
+        str(tmp_path / "exporter.sock"), lambda _question: {**answer, too_long: ["x" * LINE_BYTES]}, LOG
+    )
+    known = ask(str(tmp_path / "exporter.sock"))
+    served.close()
+    assert known == (Answer(devices=()) if too_long == "facts" else Answer())
