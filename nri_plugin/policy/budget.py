@@ -13,17 +13,24 @@ class Budget:
 
     Attributes:
         left: steps that remain; below 0 once a search wanted more than there were.
+        reserve: further steps, kept for what is to be done if this search finds nothing.
     """
 
-    __slots__ = ("left",)
+    __slots__ = ("left", "reserve")
 
     def __init__(self, steps: int | None = None) -> None:
         self.left = STEP_BUDGET if steps is None else steps
+        self.reserve = 0
 
     @property
     def is_spent(self) -> bool:
         """Whether a search had to stop."""
         return self.left < 0
+
+    def release(self) -> None:
+        """Something is found: the reserve may go into something better."""
+        self.left += self.reserve
+        self.reserve = 0
 
     def step(self, count: int = 1) -> None:
         """Count steps.

@@ -145,7 +145,10 @@ def _cheapest_splits(one: Row, other: Row, least: int, most: int) -> Row:
     """The cheapest sum of an entry of each, by the sum of their positions, from `least` to `most`."""
     back = other[::-1]
     last = len(other) - 1
+    top = min(most, len(one) - 1 + last)
+    few = range(least, min(last, top) + 1)
+    many = range(max(least, last + 1), top + 1)
     return [
-        min(map(add, one[max(0, taken - last) :], back[max(0, last - taken) :]))
-        for taken in range(least, min(most, len(one) - 1 + last) + 1)
+        *[min(map(add, one, back[last - taken :])) for taken in few],
+        *[min(map(add, one[taken - last :], back)) for taken in many],
     ]

@@ -99,13 +99,14 @@ def _agreed_in_lists(all_nodes: int, wishes: Sequence[Wish]) -> set[int]:
 
 
 def _merge_searching(all_nodes: int, wishes: Sequence[Wish], order: Order) -> MergedHint:
-    """The same where some wishes are families: most of the steps may go into what all prefer."""
+    """The same where some wishes are families: a quarter of the steps is left when nothing is what all prefer."""
     first = Budget(STEP_BUDGET * 3 // 4)
+    first.reserve = STEP_BUDGET // 4
     agreed = _agreed(all_nodes, wishes, order, first)
     if agreed:
         mask = _narrowest_best(agreed, order)
         return MergedHint(NodeMask(mask), preferred=True, exact=_is_exact(wishes, mask, order, first))
-    rest = Budget(STEP_BUDGET // 4 + max(0, first.left))
+    rest = Budget(first.reserve + max(0, first.left))
     target = max(_narrowest(wish, rest) for wish in wishes)
     mask = best_intersection(all_nodes, wishes, target, order, rest) or all_nodes
     exact = _is_exact(wishes, mask, order, rest) and not first.is_spent

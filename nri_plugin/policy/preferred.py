@@ -72,4 +72,5 @@ def _best_in(family: Family, size: int, order: Order, budget: Budget) -> list[in
     lowest = lowest_member(family, size, budget) if size >= family.at_least else None
     if lowest is None or order.is_by_mask:
         return [] if lowest is None else [lowest]
+    budget.release()
     return [closest(Region(family.nodes, size, (family,), family.__contains__), order, lowest, budget)]

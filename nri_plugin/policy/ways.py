@@ -36,7 +36,7 @@ Ways = dict[int, list[Way]]
 """By how many nodes are taken: the ways worth keeping, by ascending cost."""
 
 
-MANY = 12
+MANY = 40
 """More ways than these are worth finding out which of them can stay within the limits."""
 
 

@@ -18,3 +18,14 @@ def test_a_budget_is_spent_once_more_was_wanted_than_there_was():
     with pytest.raises(BudgetSpentError):
         budget.step()
     assert budget.is_spent
+
+
+def test_the_reserve_counts_once_it_is_released():
+    budget = Budget(3)
+    assert budget.reserve == 0
+    budget.reserve = 2
+    budget.step(2)
+    assert budget.left == 1
+    for _ in range(2):
+        budget.release()
+        assert (budget.left, budget.reserve) == (3, 0)

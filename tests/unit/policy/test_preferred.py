@@ -98,3 +98,16 @@ def test_past_the_budget_the_best_found_so_far_stays():
     sockets = by_socket(20, 1, preferred_size=3)
     assert best_agreed([sockets], Order(ring()), budget) == 0b11
     assert budget.is_spent
+
+
+def test_once_one_is_found_the_reserve_goes_into_the_best():
+    ends = family(20, dict.fromkeys((0, 4, 8, 9), 10))
+    for reserve, best_found in ((0, 1 << 0 | 1 << 4), (4_000, 1 << 8 | 1 << 9)):
+        budget = Budget(30)
+        budget.reserve = reserve
+        assert best_agreed([ends], Order(ring()), budget) == best_found
+        assert budget.is_spent == (reserve == 0)
+    budget = Budget(0)
+    budget.reserve = 4_000
+    assert best_agreed([ends], Order(ring()), budget) is None
+    assert budget.reserve == 4_000
