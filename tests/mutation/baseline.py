@@ -3,6 +3,7 @@
 import os
 import warnings
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 import coverage
 
@@ -35,8 +36,10 @@ class Baseline:
         return self._in_order({test for line in mutant.lines for test in of_file.get(line, ())})
 
     def tests_of_file(self, path: str) -> list[str]:
-        """The tests that run anything of a file, quickest first."""
-        return self._in_order({test for tests in self.by_line.get(path, {}).values() for test in tests})
+        """The tests that run anything of a file or are named like it, quickest first."""
+        named = {test for test in self.seconds if f"/test_{PurePath(path).name}::" in test}
+        running = {test for tests in self.by_line.get(path, {}).values() for test in tests}
+        return self._in_order(running | named)
 
     def runs_while_loading(self, mutant: Mutant) -> bool:
         of_file = self.by_line.get(mutant.path, {})

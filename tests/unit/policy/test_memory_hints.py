@@ -124,8 +124,3 @@ def test_beyond_eight_nodes_what_is_reusable_counts_for_its_mask():
     assert [hint.nodes for hint in wish.hints] == [1 << node for node in range(9)]
     (wish,) = memory_wishes(full, {"memory": 5})
     assert [hint.nodes for hint in wish.hints] == [1 << node for node in range(1, 9)]
-
-
-def test_where_only_what_is_reusable_makes_a_request_fit_all_nodes_are_preferred():
-    (wish,) = memory_wishes(memory_state(TWO), {"memory": 21}, reuse={(0b11, "memory"): 5})
-    assert wish.hints == ((0b11, True),)

@@ -140,6 +140,7 @@ def test_what_fits_one_node_of_a_large_machine_but_nowhere_together_agrees_on_no
 
 
 ALL16 = NodeMask(0xFFFF)
+ANYWHERE = replace(family(20), hints=(Hint(None, True),))
 
 
 @pytest.mark.parametrize(
@@ -160,6 +161,7 @@ ALL16 = NodeMask(0xFFFF)
             "what is listed must be preferred",
         ),
         (ALL16, [(family(20),), (Wish("r", None),)], (0b11, True), "who does not care agrees with a family"),
+        (ALL16, [(ANYWHERE,), wish((1 << 20, True))], (1, False), "nor where one is content anywhere"),
         (
             ALL16,
             [(family(20),), wish((1 << 20, True))],
@@ -225,7 +227,7 @@ class Recorded(Budget):
         self.made.append(self)
 
 
-@pytest.mark.parametrize(("steps", "exact"), [(1_000, True), (10, False), (4, False)])
+@pytest.mark.parametrize(("steps", "exact"), [(1_000, True), (10, False), (1, False)])
 def test_three_quarters_of_the_steps_may_go_into_what_all_prefer(monkeypatch, steps, exact):
     monkeypatch.setattr(merging, "Budget", Recorded)
     monkeypatch.setattr(merging, "STEP_BUDGET", steps)
@@ -236,3 +238,23 @@ def test_three_quarters_of_the_steps_may_go_into_what_all_prefer(monkeypatch, st
     assert first.steps == steps * 3 // 4
     assert rest.steps == steps // 4 + max(0, first.left)
     assert found.exact is exact
+
+
+def test_a_hint_is_doubtful_when_what_all_prefer_was_not_looked_at_to_the_end(monkeypatch):
+    """Two sockets out of eight, for two families that have room on different ones."""
+    pairs = tuple(0b11 << node for node in range(0, 16, 2))
+
+    def on_two_sockets(have, free):
+        needs = (Need(15, {node: 10 if node in have else free for node in range(16)}),)
+        return Wish("r", (), Family(0xFFFF, 0, needs, 2, 1, pairs, 2))
+
+    wishes = (on_two_sockets(range(8), 1), on_two_sockets(range(8, 16), 1))
+    monkeypatch.setattr(merging, "Budget", Recorded)
+    found = []
+    for steps in (100_000, 400):
+        monkeypatch.setattr(merging, "STEP_BUDGET", steps)
+        Recorded.made.clear()
+        found.append(merge(BEST, ALL16, (wishes,)))
+    first, rest = Recorded.made
+    assert (first.is_spent, rest.is_spent) == (True, False)
+    assert found == [MergedHint(NodeMask(0x303), True), MergedHint(NodeMask(0b11), False, exact=False)]

@@ -18,6 +18,7 @@ from nri_plugin.policy.option_checks import (
     check_reserved_memory,
     check_sockets,
     cpu_options_on,
+    option_flag,
     topology_manager_refusals,
     topology_options_on,
 )
@@ -27,6 +28,14 @@ GIVEN = [
     dict(zip(CPU_OPTIONS, values, strict=True))
     for values in itertools.product(("true", "false"), repeat=len(CPU_OPTIONS))
 ]
+
+
+def said(check, *of, **more):
+    """What a check refuses with; it knows no place in a file."""
+    with pytest.raises(ConfigError) as refusal:
+        check(*of, **more)
+    assert refusal.value.where == ""
+    return refusal.value.detail
 
 
 @pytest.mark.parametrize(
@@ -39,36 +48,106 @@ def test_every_combination_is_accepted_but_for_four_pairs(given):
         assert cpu_options_on(given, ALL_GATES) == on
         return
     one, other = clashes[0]
-    with pytest.raises(ConfigError, match=f"{one} and {other} can not be used at the same time"):
-        cpu_options_on(given, ALL_GATES)
+    text = f"static policy options {one} and {other} can not be used at the same time; remove one"
+    assert said(cpu_options_on, given, ALL_GATES) == text
+
+
+HIDDEN = "-level Options not enabled, but option"
+ON = "true or remove the option"
 
 
 @pytest.mark.parametrize(
-    ("given", "gates", "error"),
+    ("read", "given", "gates", "text"),
     [
-        ({"nonsense": "true"}, {}, 'unknown CPU Manager Policy option: "nonsense"'),
         (
+            cpu_options_on,
+            {"nonsense": "true"},
+            {},
+            (
+                'unknown CPU Manager Policy option: "nonsense"; known are full-pcpus-only, strict-cpu-reservation, '
+                "prefer-align-cpus-by-uncorecache, distribute-cpus-across-numa, distribute-cpus-across-cores, "
+                "align-by-socket"
+            ),
+        ),
+        (
+            cpu_options_on,
             {"full-pcpus-only": "yes"},
             {},
-            'bad value for option "full-pcpus-only": strconv.ParseBool: parsing "yes"',
+            (
+                'bad value for option "full-pcpus-only": strconv.ParseBool: parsing "yes": invalid syntax; '
+                "expected true or false"
+            ),
         ),
-        ({"align-by-socket": "true"}, {}, 'Alpha-level Options not enabled, but option "align-by-socket"'),
-        ({"distribute-cpus-across-cores": "0"}, {}, "Alpha-level Options not enabled"),
         (
+            cpu_options_on,
+            {"align-by-socket": "true"},
+            {},
+            (
+                f'CPU Manager Policy Alpha{HIDDEN} "align-by-socket" provided; '
+                f"set featureGates CPUManagerPolicyAlphaOptions: {ON}"
+            ),
+        ),
+        (
+            cpu_options_on,
+            {"distribute-cpus-across-cores": "0"},
+            {},
+            (
+                f'CPU Manager Policy Alpha{HIDDEN} "distribute-cpus-across-cores" provided; '
+                f"set featureGates CPUManagerPolicyAlphaOptions: {ON}"
+            ),
+        ),
+        (
+            cpu_options_on,
             {"distribute-cpus-across-numa": "1"},
             {"CPUManagerPolicyBetaOptions": False},
-            "Beta-level Options not enabled",
+            (
+                f'CPU Manager Policy Beta{HIDDEN} "distribute-cpus-across-numa" provided; '
+                f"set featureGates CPUManagerPolicyBetaOptions: {ON}"
+            ),
         ),
         (
+            cpu_options_on,
             {"full-pcpus-only": "1", "align-by-socket": "t"},
             {"CPUManagerPolicyOptions": False},
-            r"policy options map\[align-by-socket:t full-pcpus-only:1\] require feature gates",
+            (
+                "CPU Manager policy options map[align-by-socket:t full-pcpus-only:1] require feature gates "
+                '"CPUManagerPolicyOptions" enabled'
+            ),
+        ),
+        (
+            topology_options_on,
+            {"nonsense": "true"},
+            {},
+            (
+                'unknown Topology Manager Policy option: "nonsense"; known are prefer-closest-numa-nodes, '
+                "max-allowable-numa-nodes"
+            ),
+        ),
+        (
+            topology_options_on,
+            {"prefer-closest-numa-nodes": "true"},
+            {"TopologyManagerPolicyOptions": False},
+            (
+                "Topology Manager policy options map[prefer-closest-numa-nodes:true] require feature gates "
+                '"TopologyManagerPolicyOptions" enabled'
+            ),
         ),
     ],
 )
-def test_cpu_options_the_kubelet_does_not_know_or_hides_are_refused(given, gates, error):
-    with pytest.raises(ConfigError, match=error):
-        cpu_options_on(given, gates)
+def test_options_the_kubelet_does_not_know_or_hides_are_refused(read, given, gates, text):
+    assert said(read, given, gates) == text
+
+
+def test_the_gates_are_those_of_v1_36_with_their_defaults():
+    off = {"CPUManagerPolicyAlphaOptions", "TopologyManagerPolicyAlphaOptions"}
+    managers = ("CPUManagerPolicy", "TopologyManagerPolicy")
+    names = [f"{manager}{level}Options" for manager in managers for level in ("", "Alpha", "Beta")]
+    assert {**dict.fromkeys(names, True), "TopologyManager": True, **dict.fromkeys(off, False)} == GATES
+
+
+def test_booleans_are_read_as_go_reads_them():
+    texts = ("1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False")
+    assert [option_flag("x", text) for text in texts] == [True] * 6 + [False] * 6
 
 
 @pytest.mark.parametrize("gate", ["CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions"])
@@ -95,53 +174,82 @@ def test_topology_options_are_read(given, choice):
 
 @pytest.mark.parametrize("text", ["7", "-1", "+0"])
 def test_a_limit_of_numa_nodes_below_eight_is_refused(text):
-    with pytest.raises(ConfigError, match=f"should not be less than 8, found {int(text)}"):
-        topology_options_on({"max-allowable-numa-nodes": text})
+    assert said(topology_options_on, {"max-allowable-numa-nodes": text}) == (
+        f'the minimum value of "max-allowable-numa-nodes" should not be less than 8, found {int(text)}; '
+        "remove it for no limit at all"
+    )
 
 
-@pytest.mark.parametrize("text", ["", "abc", "8.0", "0x10", "-", "+-9", "--9", "1_0", "٩"])
+@pytest.mark.parametrize(
+    "text", ["", "abc", "8.0", "0x10", "-", "+-9", "--9", "1_0", "٩", "-9a", "9 ", "+", "-+9"]
+)
 def test_a_limit_of_numa_nodes_is_a_number(text):
-    with pytest.raises(ConfigError, match="unable to convert policy option to integer"):
-        topology_options_on({"max-allowable-numa-nodes": text})
+    assert said(topology_options_on, {"max-allowable-numa-nodes": text}) == (
+        'unable to convert policy option to integer "max-allowable-numa-nodes": '
+        f'strconv.Atoi: parsing "{text}": invalid syntax; expected a number of at least 8'
+    )
+
+
+@pytest.mark.parametrize("text", ["9", "+9", "09"])
+def test_a_limit_of_numa_nodes_may_be_written_as_go_reads_numbers(text):
+    assert topology_options_on({"max-allowable-numa-nodes": text}).node_limit == 9
 
 
 def test_a_machine_may_have_as_many_numa_nodes_as_the_limit_says():
     check_nodes(TopologyChoice(node_limit=9), 9, distances_known=False)
     check_nodes(TopologyChoice(), 64, distances_known=False)
     check_nodes(TopologyChoice(prefer_closest=True), 64, distances_known=True)
-    with pytest.raises(ConfigError, match="more than 9 NUMA Nodes: this one has 10"):
-        check_nodes(TopologyChoice(node_limit=9), 10, distances_known=False)
+    assert said(check_nodes, TopologyChoice(node_limit=9), 10, distances_known=False) == (
+        "unsupported on machines with more than 9 NUMA Nodes: this one has 10; "
+        "raise max-allowable-numa-nodes or remove it"
+    )
+
+
+def test_what_is_closest_is_known_only_where_distances_are():
+    assert said(check_nodes, TopologyChoice(prefer_closest=True), 2, distances_known=False) == (
+        "cannot discover NUMA topology: error getting NUMA distances from cadvisor, which "
+        "prefer-closest-numa-nodes needs: this machine tells none; remove the option"
+    )
 
 
 def test_alignment_by_socket_goes_with_every_policy_but_single_numa_node():
     for policy in set(TopologyManagerPolicy) - {TopologyManagerPolicy.SINGLE_NUMA_NODE}:
         check_align_by_socket(policy)
-    with pytest.raises(ConfigError, match="single-numa-node policy is incompatible"):
-        check_align_by_socket(TopologyManagerPolicy.SINGLE_NUMA_NODE)
+    assert said(check_align_by_socket, TopologyManagerPolicy.SINGLE_NUMA_NODE) == (
+        "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option; "
+        "remove it or choose another topologyManagerPolicy"
+    )
 
 
 def test_alignment_by_socket_needs_a_numa_node_a_socket():
     check_sockets(2, 2)
-    with pytest.raises(ConfigError, match="3 sockets, 2 NUMA nodes"):
-        check_sockets(3, 2)
+    assert said(check_sockets, 3, 2) == (
+        "Align by socket is not compatible with hardware where number of sockets are more than number of NUMA: "
+        "3 sockets, 2 NUMA nodes; remove align-by-socket"
+    )
+
+
+UNKNOWN = "unable to build the reserved physical CPUs from the reserved set: unknown CPU ID: "
+NOT_AS_MANY = "unable to reserve the required amount of CPUs (size of {} did not equal {}); "
 
 
 @pytest.mark.parametrize(
-    ("listed", "count", "error"),
+    ("listed", "count", "text"),
     [
-        ({0, 9}, 2, "unknown CPU ID: 9"),
-        ({0, 1}, 3, r"size of 2 did not equal 3"),
-        ({0, 1}, 1, r"size of 2 did not equal 1"),
-        (set(), 5, r"size of 4 did not equal 5"),
+        ({0, 9}, 2, f"{UNKNOWN}9; reserve CPUs that are online"),
+        ({80, 9, 33, 0}, 4, f"{UNKNOWN}9, 33, 80; reserve CPUs that are online"),
+        ({0, 1}, 3, NOT_AS_MANY.format(2, 3) + "reserve fewer, or list as many as are wanted"),
+        ({0, 1}, 1, NOT_AS_MANY.format(2, 1) + "reserve fewer, or list as many as are wanted"),
+        (set(), 5, NOT_AS_MANY.format(4, 5) + "reserve fewer, or list as many as are wanted"),
     ],
 )
-def test_reserved_cpus_must_be_there_and_as_many_as_asked_for(listed, count, error):
-    with pytest.raises(ConfigError, match=error):
-        check_reserved_cpus(frozenset(listed), frozenset(range(4)), count)
+def test_reserved_cpus_must_be_there_and_as_many_as_asked_for(listed, count, text):
+    assert said(check_reserved_cpus, frozenset(listed), frozenset(range(4)), count) == text
 
 
 def test_any_number_of_cpus_up_to_all_may_be_reserved():
     check_reserved_cpus(frozenset(), frozenset(range(4)), 4)
+    check_reserved_cpus(frozenset(), frozenset(range(4)), 2)
     check_reserved_cpus(frozenset({3}), frozenset(range(4)), 1)
 
 
@@ -150,8 +258,10 @@ def test_static_memory_needs_ordinary_memory_reserved():
         ReservedMemory(NUMANodeID(0), "hugepages-2Mi", 1 << 21),
         ReservedMemory(NUMANodeID(1), "memory", 0),
     ]
-    with pytest.raises(ConfigError, match="you should specify the system reserved memory"):
-        check_reserved_memory(rows)
+    assert said(check_reserved_memory, rows) == (
+        "you should specify the system reserved memory: Static needs memory kept for the system on at least one "
+        "NUMA node; add reservedMemory"
+    )
     check_reserved_memory([*rows, ReservedMemory(NUMANodeID(1), "memory", 1)])
 
 
@@ -172,3 +282,9 @@ def test_a_topology_manager_says_what_it_refuses_in_the_order_of_the_kubelet(
     found = list(topology_manager_refusals(policy, scope, {}, nodes, distances_known=True, limit=limit))
     assert len(found) == len(said)
     assert all(text.startswith(start) for text, start in zip(found, said, strict=True))
+
+
+def test_a_limit_among_the_options_goes_before_the_usual_one():
+    given = {"max-allowable-numa-nodes": "16"}
+    found = list(topology_manager_refusals("restricted", "pod", given, 12, distances_known=True, limit=8))
+    assert found == []

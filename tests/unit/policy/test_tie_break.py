@@ -10,7 +10,8 @@ from nri_plugin.policy.distances import Distances
 from nri_plugin.policy.hints import Hint, Wish
 from nri_plugin.policy.merge import merge
 from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.policy.tie_break import tie_break
+from nri_plugin.policy.tie_break import Share, tie_break
+from nri_plugin.topology import Topology
 from tests.unit.policy.shapes import machine
 
 PACKED, SPREAD, BEST_FIT = TopologyTieBreak
@@ -73,3 +74,33 @@ def test_beyond_eight_nodes_sets_of_nodes_are_told_apart_too():
 def test_a_mask_with_too_few_cpus_comes_behind_all_others():
     rank = tie_break(BEST_FIT, FOUR, CPUSet.parse("0-2,8-15"), 4)
     assert rank.rank(0b0001) > rank.rank(0b0010)
+
+
+def test_the_rank_of_a_mask_is_what_the_shares_of_its_nodes_add_up_to():
+    """Nodes 0-2 have three, two and no CPUs available, in caches of 2 and 1, 2, none; 33 is more than all CPUs."""
+    free = CPUSet.parse("0-1,4,8-9")
+    best = tie_break(BEST_FIT, FOUR, free, 4)
+    assert best.shares(0) == [Share(3, 0), Share(36, 2), Share(69, 3)]
+    assert best.shares(1) == [Share(2, 0), Share(35, 2)]
+    assert best.shares(2) == [Share(0, 0)]
+    assert best.shares(9) == [Share(0, 0)], "a node without CPUs"
+    assert (best.goal, best.short, best.span) == (4, 9 * 33, 18 * 33)
+    assert best.rank(0b011) == 36 + 35
+    assert best.rank(0b001) == best.short + 3
+    spread = tie_break(SPREAD, FOUR, free, 4)
+    assert spread.shares(0) == [Share(-3, 0)]
+    assert spread.goal == 0
+    assert spread.rank(0b011) == -5
+
+
+def test_shares_add_up_unless_an_available_cpu_lies_in_a_cache_over_two_nodes():
+    rows = [(cpu, cpu, 0, cpu // 4, (0, 0, 1, 1, 1, 1, 2, 2)[cpu]) for cpu in range(8)]
+    across = cpu_tables(Topology.from_rows(rows))
+
+    def is_additive(rule, free):
+        return tie_break(rule, across, CPUSet.parse(free), 2).is_additive
+
+    assert is_additive(BEST_FIT, "0-7") is False
+    assert is_additive(BEST_FIT, "0-3,6-7") is True
+    assert is_additive(BEST_FIT, "0-1,4-7") is True
+    assert is_additive(SPREAD, "0-7") is True
