@@ -2,7 +2,8 @@
 
 Invariant: the answer equals that of trying all sets of a size in lexicographic order of positions, and sizes
 ascending, as long as the search ends within `STEPS`; no set is tried that cannot hold the request or cannot be
-closer than the best found. Past the steps the best set found stands.
+closer than the best found. Past the steps the best set found stands; where none was, a set that holds everything
+does, which may be larger than need be.
 
 Positions are places in the list, not ids. Distances are sums over all ordered pairs, a node with itself included.
 """
@@ -12,7 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 STEPS = 20_000
-"""Sets looked at before the search contents itself: about 50 ms; 16 NUMA nodes need fewer."""
+"""Sets looked at before the search contents itself, of all sizes together: some 100 ms; 16 NUMA nodes need fewer."""
+
+WHOLE = 1 << 40
+"""Stands for all that is needed of a resource, where shares of several are added up."""
 
 Costs = tuple[tuple[int, ...], ...]
 Needs = Sequence[tuple[int, Sequence[int]]]
@@ -30,19 +34,24 @@ class Found:
 
 def closest_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> Found | None:
     """The first of the closest of the smallest sets that hold all needs; None when all together do not."""
+    steps = STEPS
     for size in range(1, len(eligible) + 1):
         if not _can_hold(eligible, needs, size):
             continue
-        found = _Search(eligible, needs, costs, size).run()
+        search = _Search(eligible, needs, costs, size, steps)
+        found = search.run()
         if found is not None:
             return found
+        steps -= search.steps
+        if steps <= 0:
+            return _some_set(eligible, needs, costs)
     return None
 
 
 @lru_cache(maxsize=4096)
 def least_total(costs: Costs, size: int) -> int:
     """The smallest sum of distances over all sets of `size` nodes, whether they hold anything or not."""
-    found = _Search(range(len(costs)), (), costs, size).run()
+    found = _Search(range(len(costs)), (), costs, size, STEPS).run()
     return found.total if found is not None else 0
 
 
@@ -52,15 +61,48 @@ def total_distance(positions: Sequence[int], costs: Costs) -> int:
 
 
 def _can_hold(eligible: Sequence[int], needs: Needs, size: int) -> bool:
-    return all(
-        sum(sorted((have[p] for p in eligible), reverse=True)[:size]) >= amount for amount, have in needs
-    )
+    """Whether no bound speaks against it: neither the largest of each resource, nor the largest shares of all.
+
+    Shares tell where what has much of one has little of another: nodes that are half full in different ways.
+    """
+    for amount, have in needs:
+        if sum(sorted((have[p] for p in eligible), reverse=True)[:size]) < amount:
+            return False
+    open_needs = [(amount, have) for amount, have in needs if amount > 0]
+    if len(open_needs) < 2:
+        return True
+    shares = sorted((share(open_needs, p) for p in eligible), reverse=True)
+    return sum(shares[:size]) >= WHOLE * len(open_needs)
+
+
+def share(needs: Needs, position: int) -> int:
+    """How much of all needs together a position could meet, `WHOLE` for one of them; rounded up."""
+    return sum(-(-max(0, min(have[position], amount)) * WHOLE // amount) for amount, have in needs)
+
+
+def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> Found | None:
+    """A set that holds all needs: always the position that meets most of what is left; None when all do not."""
+    chosen: list[int] = []
+    while True:
+        left = [(amount - sum(have[p] for p in chosen), have) for amount, have in needs]
+        left = [(amount, have) for amount, have in left if amount > 0]
+        rest = [p for p in eligible if p not in chosen]
+        if not left:
+            positions = tuple(sorted(chosen))
+            return Found(positions, total_distance(positions, costs), exact=False)
+        best = max(rest, key=lambda p: (share(left, p), -p), default=None)
+        if best is None or not share(left, best):
+            return None
+        chosen.append(best)
 
 
 class _Search:
     """Depth first, positions ascending; a branch is left when it cannot hold or cannot be closer."""
 
-    def __init__(self, eligible: Sequence[int], needs: Needs, costs: Costs, size: int) -> None:
+    def __init__(
+        self, eligible: Sequence[int], needs: Needs, costs: Costs, size: int, most_steps: int
+    ) -> None:
+        self.most_steps = most_steps
         self.eligible, self.size, self.costs = tuple(eligible), size, costs
         self.needs = tuple(needs)
         self.links = tuple(
@@ -73,7 +115,7 @@ class _Search:
 
     def run(self) -> Found | None:
         self._extend((), 0, 0, tuple(amount for amount, _ in self.needs))
-        if self.best is not None and self.steps >= STEPS:
+        if self.best is not None and self.steps >= self.most_steps:
             return Found(self.best.positions, self.best.total, exact=False)
         return self.best
 
@@ -83,7 +125,7 @@ class _Search:
             if all(amount <= 0 for amount in left) and (self.best is None or total < self.best.total):
                 self.best = Found(chosen, total)
             return
-        if self.steps >= STEPS and self.best is not None:
+        if self.steps >= self.most_steps:
             return
         self.steps += 1
         if not self._is_worth_it(chosen, start, total, left, missing):
@@ -98,9 +140,8 @@ class _Search:
         self, chosen: tuple[int, ...], start: int, total: int, left: tuple[int, ...], missing: int
     ) -> bool:
         rest = self.eligible[start:]
-        for amount, (_, have) in zip(left, self.needs, strict=True):
-            if amount > 0 and sum(sorted((have[p] for p in rest), reverse=True)[:missing]) < amount:
-                return False
+        if not _can_hold(rest, [(n, have) for n, (_, have) in zip(left, self.needs, strict=True)], missing):
+            return False
         if self.best is None:
             return True
         reach = sorted(self.costs[p][p] + sum(self.links[p][one] for one in chosen) for p in rest)[:missing]

@@ -40,3 +40,23 @@ def test_past_the_steps_the_best_found_stands_and_says_so(monkeypatch):
     found = closest_set(range(4), [(5, [1, 3, 3, 3])], PAIRS)
     assert found is not None
     assert (len(found.positions), found.exact) == (2, False)
+
+
+def test_nodes_that_are_half_full_in_different_ways_are_settled_within_the_steps():
+    cpus = [place * 7 % 11 for place in range(32)]
+    memory = [10 - one for one in cpus]
+    costs = tuple(tuple(10 if a == b else 20 for b in range(32)) for a in range(32))
+    found = closest_set(range(32), [(55, cpus), (55, memory)], costs)
+    assert found is not None
+    assert (len(found.positions), found.exact) == (11, True)
+
+
+def test_where_none_was_found_within_the_steps_some_set_that_holds_everything_is_taken(monkeypatch):
+    monkeypatch.setattr(closest_search, "STEPS", 1)
+    needs = [(6, [1, 3, 3, 3]), (4, [4, 0, 2, 2])]
+    found = closest_set(range(4), needs, PAIRS)
+    assert found is not None
+    assert not found.exact
+    assert all(sum(have[p] for p in found.positions) >= amount for amount, have in needs)
+    assert found.total == closest_search.total_distance(found.positions, PAIRS)
+    assert closest_set(range(4), [(6, [1, 3, 3, 3]), (9, [4, 0, 2, 2])], PAIRS) is None
