@@ -71,7 +71,9 @@ def warn_of_unsatisfied(node: Node, state: State, log: logging.Logger) -> None:
         say(log, logging.WARNING, "a placement no longer satisfies the policy and is kept", which=sentence)
     if len(found) > MOST_TOLD:
         rest = len(found) - MOST_TOLD
-        say(log, logging.WARNING, "more placements do so: nri-pin state verify --config lists them", more=rest)
+        say(
+            log, logging.WARNING, "more placements do so: nri-pin state verify --config lists them", more=rest
+        )
 
 
 class Watcher(Protocol):

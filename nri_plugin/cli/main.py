@@ -25,6 +25,9 @@ COMMANDS: Mapping[str, Entry] = {
     "demo": Entry("nri_plugin.cli.demo:command", "Play a day in the life of a node; needs no root."),
     "topology": Entry("nri_plugin.cli.topology:command", "Show CPUs, caches and NUMA nodes of a machine."),
     "state": Entry("nri_plugin.cli.state:command", "Show or verify what the agent has promised."),
+    "release": Entry(
+        "nri_plugin.cli.release:command", "Give every container all CPUs again, before leaving."
+    ),
     "install": Entry("nri_plugin.cli.install:command", "Let the container runtime start the plugin itself."),
     "export": Entry("nri_plugin.cli.export:command", "Tell the cluster what this node has and has left."),
     "extender": Entry("nri_plugin.cli.extender:command", "Answer kube-scheduler which nodes fit a pod."),

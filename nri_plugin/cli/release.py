@@ -1,0 +1,116 @@
+"""`nri-pin release`: gives every container all CPUs again, before the agent leaves a node for good."""
+
+import json
+import os
+
+import click
+
+from nri_plugin.app.startup import lock_state_dir
+from nri_plugin.cli.output import format_option
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import CheckpointError, NriPinError
+from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME, read_checkpoint
+from nri_plugin.host.release import Released, release
+from nri_plugin.host.sysfs import discover
+from nri_plugin.state import Phase, State
+
+EXIT_FAILURES = 1
+EXAMPLES = """\b
+Examples:
+  systemctl stop nri-pin && nri-pin release
+  nri-pin release --state-dir /var/lib/nri-pin --cgroup-root /host/sys/fs/cgroup
+
+\b
+In this order:
+  1. stop the agent, and keep it from being started again; it would pin everything again
+  2. nri-pin release
+Containers go on running. Memory nodes stay as they are. The runtime keeps the cpuset it was told at creation: a
+container that is created and not started, or that the runtime updates later, has that again. The checkpoint stays
+too: an agent that is started again keeps its promises.
+"""
+
+
+class UnreleasedError(click.ClickException):
+    """Nothing was changed."""
+
+    exit_code = 2
+
+
+@click.command(name="release", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--state-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."
+)
+@click.option(
+    "--cgroup-root",
+    metavar="DIR",
+    default="/sys/fs/cgroup",
+    show_default=True,
+    help="The host's cgroup tree.",
+)
+@click.option("--root", metavar="DIR", default="/", help="The machine whose /sys is below this directory.")
+@click.option(
+    "--force", is_flag=True, help="Although an agent runs, which will pin everything again within seconds."
+)
+@format_option()
+@click.pass_context
+def command(
+    context: click.Context, state_dir: str, cgroup_root: str, root: str, *, force: bool, output_format: str
+) -> None:
+    """Give every container all CPUs again, and leave no trace in the QoS slices.
+
+    Exit code: 0, 1 when something could not be given back, 2 when nothing was done.
+    """
+    try:
+        state = _state(os.path.join(state_dir, FILE_NAME))
+        lock = None if force else _locked(state_dir)
+        online = discover(root).online
+        found = release(Cgroups.open(cgroup_root), state, online)
+        if lock is not None:
+            os.close(lock)
+    except NriPinError as error:
+        raise UnreleasedError(str(error)) from error
+    _report(found, state, online, output_format)
+    context.exit(EXIT_FAILURES if found.failures else 0)
+
+
+def _state(path: str) -> State:
+    checkpoint = read_checkpoint(path)
+    if checkpoint is None:
+        raise CheckpointError(
+            path, "there is no checkpoint, so nothing was pinned; name the agent's --state-dir"
+        )
+    return checkpoint.state
+
+
+def _locked(state_dir: str) -> int:
+    try:
+        return lock_state_dir(state_dir)
+    except CheckpointError as error:
+        raise UnreleasedError(
+            f"{error}: it would pin again what is released; stop it first, or give --force"
+        ) from error
+
+
+def _report(found: Released, state: State, online: CPUSet, output_format: str) -> None:
+    waiting = [
+        record.id for record in state.containers.values() if record.phase in (Phase.CREATING, Phase.CREATED)
+    ]
+    if output_format == "json":
+        rows = {"widened": found.widened, "already": found.already, "gone": found.gone}
+        click.echo(
+            json.dumps(
+                {"cpus": str(online), **rows, "not_started": waiting, "failures": found.failures}, indent=2
+            )
+        )
+        return
+    for line in found.failures:
+        click.echo(line)
+    click.echo(
+        f"{len(found.widened)} cgroups were given CPUs {online}, {len(found.already)} had them, {len(found.gone)} are gone"
+        + (f", {len(found.failures)} failed" if found.failures else "")
+    )
+    if waiting:
+        click.echo(
+            f"{len(waiting)} containers are not started yet and will start on what they were created with"
+        )

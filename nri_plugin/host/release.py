@@ -1,0 +1,110 @@
+"""Giving every container all CPUs again, so that nothing of us is left on a node.
+
+Order: partitions end from the leaves up, then sets are widened from the slices down: at no moment has a container
+less than before. Nothing is emptied, for the kernel refuses to clear a set of a cgroup that has processes, and no
+cgroup that was never given a set gets one; what somebody narrowed above is named and left. Memory nodes stay: taking
+pages along would hold processes up.
+"""
+
+import os
+from dataclasses import dataclass, field
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import HostError
+from nri_plugin.host.cgroup import Cgroups, WriteOutcome
+from nri_plugin.state import CgroupRef, State
+from nri_plugin.workload import qos_slices, slice_pattern
+
+PARTITION, EXCLUSIVE = "cpuset.cpus.partition", "cpuset.cpus.exclusive"
+MEMBER = "member"
+
+
+@dataclass(slots=True)
+class Released:
+    """What became of it.
+
+    Attributes:
+        widened: cgroups that were given all CPUs.
+        already: cgroups that had them.
+        gone: containers of the checkpoint that are no more.
+        failures: one sentence each.
+    """
+
+    widened: list[str] = field(default_factory=list)
+    already: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def release(cgroups: Cgroups, state: State, online: CPUSet) -> Released:
+    """Give `online` to the slices and to all containers of `state`; whatever fails, the rest is done."""
+    found = Released()
+    containers = [record.cgroup for record in state.containers.values() if record.cgroup.path]
+    if cgroups.version == 2:
+        for ref in containers:
+            _guarded(found, _end_partition, cgroups, ref)
+    for ref in slices_of(state):
+        _guarded(found, _widen_slice, cgroups, ref, online, found)
+    for ref in containers:
+        _guarded(found, _widen, cgroups, ref, online, found)
+    return found
+
+
+def slices_of(state: State) -> list[CgroupRef]:
+    """The Burstable and BestEffort slices of all pods known."""
+    patterns = {slice_pattern(pod.cgroup_parent) for pod in state.pods.values()}
+    return [ref for pattern in sorted(patterns) for ref in qos_slices(pattern)]
+
+
+def _guarded(found: Released, step: object, *arguments: object) -> None:
+    assert callable(step)
+    try:
+        step(*arguments)
+    except HostError as error:
+        found.failures.append(str(error))
+
+
+def _widen_slice(cgroups: Cgroups, ref: CgroupRef, online: CPUSet, found: Released) -> None:
+    if cgroups.read_cpus(ref):  # one without a set of its own has its parent's
+        _widen(cgroups, ref, online, found)
+
+
+def _widen(cgroups: Cgroups, ref: CgroupRef, online: CPUSet, found: Released) -> None:
+    name = ref.path or ref.parent
+    outcome = cgroups.write_cpus(ref, online)
+    if outcome is WriteOutcome.MISSING:
+        found.gone.append(name)
+        return
+    (found.widened if outcome is WriteOutcome.WRITTEN else found.already).append(name)
+    left = cgroups.read_effective(ref)
+    if left is not None and left != online:
+        found.failures.append(f"{name} runs on {left} still, not on {online}: something above it holds less")
+
+
+def _end_partition(cgroups: Cgroups, ref: CgroupRef) -> None:
+    """Make it a member again, then let go of exclusive CPUs from the leaf up; others' partitions above are left alone."""
+    directory = cgroups.directory(ref)
+    if _read(directory, PARTITION).partition(" ")[0] in ("", MEMBER):
+        return
+    _write(directory, PARTITION, MEMBER)
+    while directory.startswith(f"{cgroups.tree.directory}/"):
+        if _read(directory, EXCLUSIVE):
+            _write(directory, EXCLUSIVE, "\n")
+        directory = os.path.dirname(directory)
+
+
+def _read(directory: str, name: str) -> str:
+    try:
+        with open(os.path.join(directory, name), encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _write(directory: str, name: str, text: str) -> None:
+    path = os.path.join(directory, name)
+    try:
+        with open(path, "r+", encoding="ascii") as file:
+            file.write(text)
+    except OSError as error:
+        raise HostError(path, f"{text.strip() or 'nothing'} was not taken ({error.strerror})") from None
