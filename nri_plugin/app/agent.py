@@ -35,6 +35,7 @@ from nri_plugin.app.startup import (
 )
 from nri_plugin.app.status_socket import FILE_NAME, StatusFeed, StatusSocket, Watchers
 from nri_plugin.app.transport import adopt, connect
+from nri_plugin.app.watchdog import Watchdog
 from nri_plugin.errors import ConfigError, HostError, LocalProtocolError, NriPinError
 from nri_plugin.host.checkpoint import DEFAULT_DIR
 from nri_plugin.nri.messages import EventMask
@@ -278,9 +279,11 @@ def run(loop: Loop, link: RuntimeLink, reload: Reload, log: logging.Logger, hold
     collect_garbage_by_the_clock(loop)
     look_for_ended_pods(loop, link)
     link.connect()
+    watchdog = Watchdog(loop, log)
     try:
         return loop.run()
     finally:
+        watchdog.close()
         link.close()
         if link.handler is not None:
             link.handler.close()

@@ -38,7 +38,8 @@ Options:
 The smallest configuration keeps a CPU for the system:
   reservedSystemCPUs: "0"
 
-Exit code: 0 stopped by a signal, 2 when something has to be configured differently, 1 otherwise.
+Exit code: 0 stopped by a signal, 2 when something has to be configured differently, 70 when it was stuck
+for 30 s and ended itself, 1 otherwise.
 Signals: SIGHUP reads the configuration again, SIGTERM stops the agent and changes nothing.
 
 Examples:
