@@ -98,12 +98,13 @@ def is_barred(state: MemoryState, mask: int) -> bool:
 def _with_room(
     state: MemoryState, request: Mapping[str, int], masks: Sequence[tuple[int, int]], reuse: Reuse
 ) -> Sequence[tuple[int, int]]:
-    """Those of `masks`, over few nodes, that have enough free or reusable of everything."""
+    """Those of `masks`, over few nodes, that have enough free or reusable of everything, as far as they have it at all."""
     for name, size in request.items():
         free = sums_by_mask(state.free(name))
         reusable = {mask: amount for (mask, resource), amount in reuse.items() if resource == name}
         if reusable:
-            free |= {mask: free[mask] + amount for mask, amount in reusable.items()}
+            total = sums_by_mask(state.machine.allocatable_of(name))
+            free |= {mask: min(free[mask] + amount, total[mask]) for mask, amount in reusable.items()}
         masks = [pair for pair in masks if free[pair[0]] >= size]
     return masks
 
@@ -112,13 +113,18 @@ def _special_masks(state: MemoryState, request: Mapping[str, int], reuse: Reuse)
     """Masks with room that no family describes: ungrouped nodes, groups, and what can be reused."""
     masks = set(state.group.values()) | {mask for mask, _ in reuse}
     for name, size in request.items():
-        free = state.free(name)
-        masks = {
-            mask
-            for mask in masks
-            if sum(free[node] for node in bits.iterate(mask)) + reuse.get((mask, name), 0) >= size
-        }
+        masks = {mask for mask in masks if _room(state, name, mask, reuse) >= size}
     return sorted(((mask, mask.bit_count()) for mask in masks), key=lambda pair: (pair[1], pair[0]))
+
+
+def _room(state: MemoryState, name: str, mask: int, reuse: Reuse) -> int:
+    """What is free or reusable on the nodes of `mask`, as far as they have it at all."""
+    free, allocatable = state.free(name), state.machine.allocatable_of(name)
+    nodes = list(bits.iterate(mask))
+    return min(
+        sum(free[node] for node in nodes) + reuse.get((mask, name), 0),
+        sum(allocatable[node] for node in nodes),
+    )
 
 
 def _family(state: MemoryState, request: Mapping[str, int], narrowest: int) -> Family | None:

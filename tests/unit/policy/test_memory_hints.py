@@ -124,3 +124,16 @@ def test_beyond_eight_nodes_what_is_reusable_counts_for_its_mask():
     assert [hint.nodes for hint in wish.hints] == [1 << node for node in range(9)]
     (wish,) = memory_wishes(full, {"memory": 5})
     assert [hint.nodes for hint in wish.hints] == [1 << node for node in range(1, 9)]
+
+
+def test_what_can_be_reused_makes_no_node_larger_than_it_is():
+    """Left behind by an init container that is gone, it would count twice: once reusable, once free."""
+    beyond = {"memory": 11}
+    assert listed(memory_wishes(memory_state(TWO), beyond, reuse={(0b01, "memory"): 5})) == {
+        "memory": [(3, True)]
+    }
+    (wish,) = memory_wishes(memory_state(wide(9)), beyond, reuse={(0b01, "memory"): 5})
+    assert not wish.hints
+    exact = {"memory": 10}
+    (wish,) = memory_wishes(memory_state(wide(9)), exact, reuse={(0b01, "memory"): 5})
+    assert wish.hints[0] == (0b1, True)

@@ -289,11 +289,9 @@ class MemoryManager:
         self.blocks[key] = grant.blocks
 
     def _shrink(self, pod: Pod, container: Container, blocks: Sequence[MemoryBlock]) -> None:
-        inits = [c.name for c in pod.containers if c.plain_init]
-        self.plain_inits[pod.uid] = inits
-        if container.name in inits:
-            inits = inits[: inits.index(container.name)]
-        held = [name for name in inits if (pod.uid, name) in self.blocks]
+        self.plain_inits[pod.uid] = [c.name for c in pod.containers if c.plain_init]
+        earlier = pod.containers[: pod.containers.index(container)]
+        held = [c.name for c in earlier if c.plain_init and (pod.uid, c.name) in self.blocks]
         shrunk = shrink_reused([self.blocks[pod.uid, name] for name in held], blocks)
         self.blocks |= {(pod.uid, name): kept for name, kept in zip(held, shrunk, strict=True)}
 
