@@ -6,7 +6,7 @@ columns, the nodes still without an answer are searched one by one.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -76,9 +76,18 @@ def scores(
         (np.flatnonzero(batch.is_pod_scope), [pod.effective]),
         (np.flatnonzero(~batch.is_pod_scope), by_container),
     ):
-        if len(rows):
-            found[rows] = _scores(batch.take(rows), requests, tables, costs, bonus)
+        for some, width in _by_width(batch, rows):
+            part = batch.take(some).narrowed(width)
+            found[some] = _scores(part, requests, tables, costs, bonus)
     return found
+
+
+def _by_width(batch: Batch, rows: Rows) -> Iterator[tuple[Rows, int]]:
+    """Rows with room for as many zones as they have, in powers of two: one large node must not slow all others."""
+    zones = batch.exists[rows].sum(axis=1)
+    widths = np.left_shift(1, np.ceil(np.log2(np.maximum(zones, 1))).astype(np.int64))
+    for width in np.unique(widths).tolist():
+        yield rows[widths == width], min(width, batch.ids.shape[1])
 
 
 def _scores(

@@ -78,6 +78,16 @@ class Batch:
             *(getattr(self, name)[rows] for name in _PER_ROW),
         )
 
+    def narrowed(self, width: int) -> "Batch":
+        """The same with room for `width` zones, which is enough for its rows."""
+        per_row = {name: getattr(self, name) for name in _PER_ROW}
+        per_row["ids"] = self.ids[:, :width]
+        return Batch(
+            {name: column[:, :width] for name, column in self.available.items()},
+            {name: column[:, :width] for name, column in self.listed.items()},
+            **per_row,
+        )
+
 
 _PER_ROW = (
     "ids",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from nri_plugin.kube import cluster_least_numa
 from nri_plugin.kube.cluster import SHAPES, Cluster
 from nri_plugin.kube.cluster_filter import PASS, POD
 from nri_plugin.kube.scores import Scoring, Strategy, score
@@ -101,3 +102,18 @@ def test_a_pod_that_wants_more_than_there_can_be_fits_nowhere_and_is_scored(stra
     assert one.scores(["a", "b"], asked).tolist() == [
         score(asked, node, Scoring(strategy)) for node in (SMALL, LARGE)
     ]
+
+
+def test_one_node_of_many_zones_does_not_have_the_others_searched_one_by_one(monkeypatch):
+    searched = []
+    search = cluster_least_numa.closest_set
+    monkeypatch.setattr(
+        cluster_least_numa,
+        "closest_set",
+        lambda eligible, *rest: searched.append(eligible) or search(eligible, *rest),
+    )
+    one = Cluster(Scoring())
+    for name, zones in {"small": 8, "large": 100}.items():
+        one.put(name, node_row(topology(name, {z: {"cpu": "2", "memory": "1Gi"} for z in range(zones)})))
+    assert one.scores(["small", "large"], pod(container(cpu="9", memory="1Mi"))).tolist() == [46, 46]
+    assert [len(eligible) for eligible in searched] == [100]
