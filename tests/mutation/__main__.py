@@ -20,6 +20,8 @@ TESTS = (
     "tests/unit/policy",
     "tests/unit/test_bits.py",
     "tests/unit/test_engine.py",
+    "tests/unit/test_engine_ends.py",
+    "tests/unit/test_hint_providers.py",
     "tests/unit/test_placement.py",
     "tests/unit/test_state.py",
     "tests/unit/test_synchronize.py",

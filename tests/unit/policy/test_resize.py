@@ -5,7 +5,7 @@ import pytest
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError
 from nri_plugin.options import Options
-from nri_plugin.policy.distances import distances_of
+from nri_plugin.policy.distances import Distances, distances_of
 from nri_plugin.policy.resize import nearest, without_last
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.topology import Topology
@@ -97,3 +97,19 @@ def test_growing_and_giving_back_is_as_if_nothing_had_been() -> None:
         steps = nearest(tables, held, topology.online - held - cpus("0-1"), count, Options())
         assert sum(map(len, steps)) == count
         assert without_last(tables, steps, count, Options()) == ()
+
+
+def test_near_is_what_is_near_to_one_of_the_nodes_held():
+    tables = cpu_tables(machine(nodes=4, cores=2, threads=1))
+    far = {(0, 2): 12, (1, 2): 40, (0, 3): 20, (1, 3): 20, (0, 1): 30, (2, 3): 30}
+    rows = {
+        one: {other: 10 if one == other else far[min(one, other), max(one, other)] for other in range(4)}
+        for one in range(4)
+    }
+    near = nearest(tables, CPUSet.parse("0-3"), CPUSet.parse("4-7"), 2, Options(), Distances(rows))
+    assert near == (CPUSet.parse("4-5"),)
+
+
+def test_all_that_is_left_can_be_given():
+    tables = cpu_tables(machine(nodes=1, cores=2, threads=1))
+    assert nearest(tables, CPUSet.parse("0"), CPUSet.parse("1"), 1, Options()) == (CPUSet.parse("1"),)

@@ -49,3 +49,24 @@ def test_cpus_and_nodes_are_found_from_each_other():
     assert tables.cpus_in(0b100) == 0
     assert tables.nodes_of(CPUSet.parse("3-4").mask) == 0b11
     assert tables.nodes_of(0) == 0
+
+
+def test_sockets_are_found_from_their_nodes():
+    tables = cpu_tables(machine(2, 2, cores=1, threads=2))
+    assert tables.nodes_per_socket == 2
+    assert CPUSet(tables.sockets_of(0b0010)) == CPUSet.parse("0-3")
+    assert CPUSet(tables.sockets_of(0b0110)) == CPUSet.parse("0-7")
+    assert tables.sockets_of(0) == 0
+    wide = cpu_tables(Topology.from_rows([(0, 0, 0, 0, 0), (1, 1, 1, 0, 0), (2, 2, 2, 1, 0)]))
+    assert wide.sockets_of(0b01) == 0b011
+    assert wide.nodes_per_socket == 0
+
+
+def test_a_part_is_only_in_what_it_shares_a_cpu_with():
+    tables = cpu_tables(machine(2, 1, cores=1, threads=1))
+    assert tables.sockets_in == tables.nodes_in == tables.caches_in == {0b01: (0b01,), 0b10: (0b10,)}
+
+
+def test_a_machine_without_cpus_has_averages_of_nothing():
+    tables = cpu_tables(Topology(CPUSet(), (), (), (), ()))
+    assert (tables.cpus_per_core, tables.cpus_per_socket, tables.cpus_per_cache) == (0, 0, 0)
