@@ -50,6 +50,7 @@ class Config:
         sysfs_root: the folder that holds `sys` (and `proc`), `/` or `/host`.
         cgroup_root: the mount point of the cgroup tree.
         device_hints: whether the places of devices count.
+        nic_locality: `sysfs`, or `netlink` for a helper process that is asked where network interfaces are.
         exporter_socket: where the exporter is asked for them.
         metrics_bind_address: (host, port) of the page of metrics; None for none.
         log_format: `text` or `json`.
@@ -69,6 +70,7 @@ class Config:
     sysfs_root: str
     cgroup_root: str
     device_hints: bool
+    nic_locality: str
     exporter_socket: str
     metrics_bind_address: tuple[str, int] | None
     log_format: str
@@ -254,6 +256,7 @@ def _config(settings: Settings, tree: Section, passed_over: tuple[str, ...]) -> 
         cgroup_root=settings.cgroup_root
         or f"{next(present(HOST_MOUNT, '/sys/fs/cgroup'), '')}/sys/fs/cgroup",
         device_hints=settings.device_hints,
+        nic_locality=settings.nic_locality,
         exporter_socket=settings.exporter_socket or f"{settings.state_dir}/{EXPORTER_SOCKET}",
         metrics_bind_address=settings.metrics_bind_address,
         log_format=settings.log_format,

@@ -125,7 +125,7 @@ KEYS: Mapping[str, Key] = {
     "topologyTieBreak": Key("topology_tie_break", values.choice(TopologyTieBreak)),
     "deviceHints": Key("device_hints", source.flag),
     "deviceProportionalCPUs": Key("device_proportional_cpus", source.flag),
-    "nicLocality": Key("nic_locality", values.one_of("sysfs")),
+    "nicLocality": Key("nic_locality", values.one_of("sysfs", "netlink")),
     "exporterSocket": Key("exporter_socket", values.absolute_path),
     "metricsBindAddress": Key("metrics_bind_address", values.bind_address),
     "logFormat": Key("log_format", values.one_of("text", "json")),

@@ -32,6 +32,7 @@ from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.checkpoint import CheckpointFile, Origin
 from nri_plugin.host.checkpoint_rows import NodeFacts
 from nri_plugin.host.devices import DeviceLocator
+from nri_plugin.host.nic_helper import NICHelper
 from nri_plugin.host.pod_resources_client import PodResourcesClient
 from nri_plugin.host.sysfs import discover
 from nri_plugin.host.sysfs_files import KernelFiles
@@ -152,16 +153,24 @@ def build_informant(
     clock: Callable[[], float],
     count: Callable[[str], None] | None = None,
 ) -> Informant:
-    """Who finds out what the runtime does not say; no devices where they are not to count."""
+    """Who finds out what the runtime does not say; no devices where they are not to count.
+
+    Raises:
+        HostError: `nicLocality: netlink` and its helper process does not work.
+    """
     client = PodResourcesClient(config.exporter_socket, clock)
-    return Informant(_locator(config) if config.device_hints else None, client, log, clock, count)
+    return Informant(_locator(config, clock) if config.device_hints else None, client, log, clock, count)
 
 
-def _locator(config: Config) -> DeviceLocator:
+def _locator(config: Config, clock: Callable[[], float]) -> DeviceLocator:
     files = KernelFiles(config.sysfs_root)
     # The host's proc is not mounted beside its sys, but what a driver says there is the same in our own.
     own = KernelFiles("/") if config.sysfs_root == HOST_MOUNT else files
-    return DeviceLocator(files, own)
+    if config.nic_locality != "netlink":
+        return DeviceLocator(files, own)
+    helper = NICHelper(clock)
+    helper.start()  # before the runtime is told of us: its library loads slowly
+    return DeviceLocator(files, own, helper)
 
 
 def describe(file: CheckpointFile, node: Node) -> None:

@@ -7,7 +7,7 @@ nodes of its specification. What cannot be found, and what the host does not pla
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nri_plugin.errors import HostError
@@ -26,7 +26,10 @@ MOST_ADDRESSES = 256
 """Of one variable: as many virtual functions as a device can have."""
 
 MOST_NAMES = 64
-"""CDI names of one container."""
+"""CDI names of one container, and its network interfaces."""
+
+NICPlaces = Callable[[Sequence[str]], Mapping[str, str]]
+"""See `nri_plugin.host.nic_helper`."""
 
 HOST_ONLY = frozenset({(1, 1), (1, 11)})
 """/dev/mem and /dev/kmsg: no device plugin gives them, a privileged container lists them with all others."""
@@ -66,13 +69,18 @@ class DeviceLocator:
     Args:
         files: where the host's `sys` is, and its CDI specifications where they can be seen.
         own: where this process's `proc` is; the NVIDIA driver tells there which device has which minor.
+        nics: tells where interfaces are attached, as paths below the root by name; what it does not
+            know, and everything where it is None, is looked up in sysfs.
     """
 
-    def __init__(self, files: KernelFiles, own: KernelFiles | None = None) -> None:
+    def __init__(
+        self, files: KernelFiles, own: KernelFiles | None = None, nics: NICPlaces | None = None
+    ) -> None:
         self._files = files
         self._own = own or files
         self._root = os.path.realpath(files.root)
         self._cdi = CDISpecs(files)
+        self._nics = nics
 
     def resources(self, container: Container) -> tuple[DeviceResource, ...]:
         """The container's devices: one resource for each variable, each class of CDI names, each kind of others.
@@ -145,11 +153,13 @@ class DeviceLocator:
                     return
 
     def _of_interfaces(self, names: Iterable[str]) -> Iterator[Place]:
-        for name in names:
-            if _INTERFACE.match(name) and name not in {".", ".."}:
-                path = self._real(f"{NET_DIR}/{name}/device")
-                if path:
-                    yield from self._at(path)
+        usable = [name for name in names if _INTERFACE.match(name) and name not in {".", ".."}][:MOST_NAMES]
+        told = self._nics(usable) if self._nics is not None and usable else {}
+        for name in usable:
+            path = self._real(told[name]) if name in told else None
+            path = path or self._real(f"{NET_DIR}/{name}/device")
+            if path:
+                yield from self._at(path)
 
     def _at(self, path: str) -> Iterator[Place]:
         """The device whose directory this is, or that it belongs to; virtual devices are nowhere."""

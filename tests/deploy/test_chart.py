@@ -43,6 +43,12 @@ def test_every_node_group_has_a_daemonset_with_its_own_configuration(render: Ren
     assert pod_of(named(objects, "DaemonSet", "pin-hpc"))["nodeSelector"]["nri-pin/group"] == "hpc"
 
 
+def test_only_an_agent_that_asks_netlink_is_in_the_hosts_network(render: Render):
+    objects = render(nodeGroups=[{"name": "nics", "config": {"nicLocality": "netlink"}}])
+    assert pod_of(named(objects, "DaemonSet", "pin-nics"))["hostNetwork"] is True
+    assert "hostNetwork" not in pod_of(named(objects, "DaemonSet", "pin"))
+
+
 def test_no_node_gets_two_agents(render: Render):
     objects = render(nodeGroups=[{"name": "hpc"}])
     rest = pod_of(named(objects, "DaemonSet", "pin"))

@@ -1,6 +1,8 @@
 """Devices from the played kubelet to cpusets: chosen first, then CPUs and memory beside them, by the real agent."""
 
 import json
+import os
+import select
 from pathlib import Path
 
 import pytest
@@ -255,6 +257,26 @@ def test_the_refusal_of_an_init_container_is_the_end_of_the_pod() -> None:
     problems, refusals = outcome(SINGLE, SPLIT + steps)
     assert problems == []
     assert set(refusals) == {"a/b/i"}
+
+
+def test_with_netlink_a_helper_process_lives_as_long_as_the_agent() -> None:
+    scenario = parse(
+        HEAD.format(config="nicLocality: netlink", machine="kep693-8-gpus") + LEFT_FULL, "x.yaml"
+    )
+    with stage(scenario) as node:
+        node.start_agent()
+        player = Player(node)
+        assert [problem for step in scenario.steps for problem in player.play(step).problems] == []
+        (helper,) = children(node.agent_pid)
+        assert "nri_plugin.host.nic_probe" in Path(f"/proc/{helper}/cmdline").read_text()
+        ended = select.poll()
+        ended.register(os.pidfd_open(helper), select.POLLIN)
+        node.kill_agent()
+        assert ended.poll(60_000), "the helper outlives the agent"
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_the_node_is_the_same_after_the_agent_was_killed(tmp_path: Path) -> None:
