@@ -51,7 +51,10 @@ class Cluster:
 
     def put(self, node: str, content: NodeRow | None) -> None:
         """Say what is known of a node; None for nothing."""
+        before = self.table.renumbered
         self.table.put(node, content)
+        if self.table.renumbered != before:
+            self._distances = DistanceTables(self.table.costs)
 
     def forget(self, node: str) -> None:
         """A node that is no more."""

@@ -22,6 +22,9 @@ Flags = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
 MOST = 1 << 62
+SPARE_COSTS = 256
+"""Tables of distances kept beyond two for each node."""
+
 NO_ID = MOST
 """Stands for the id of a zone that is not there, so that it sorts last."""
 
@@ -106,6 +109,7 @@ class ClusterTable:
     def __init__(self) -> None:
         self.row_by_node: dict[str, int] = {}  # row 0 is nobody's: it stands for nodes not heard of
         self.costs: list[Costs] = []
+        self.renumbered = 0  # how often costs got other places
         self.stamp = 1
         self._cost_index_by_table: dict[Costs, int] = {}
         self._free: list[int] = []
@@ -207,9 +211,20 @@ class ClusterTable:
     def _cost_index(self, costs: Costs) -> int:
         index = self._cost_index_by_table.get(costs)
         if index is None:
+            if len(self.costs) >= 2 * len(self.row_by_node) + SPARE_COSTS:
+                self._drop_unused_costs()
             index = self._cost_index_by_table[costs] = len(self.costs)
             self.costs.append(costs)
         return index
+
+    def _drop_unused_costs(self) -> None:
+        """Nodes come and go, or tell other distances every time; what no row says any more is let go."""
+        column = self._per_row["cost_index"]
+        used, places = np.unique(np.where(self._per_row["has_nrt"], column, 0), return_inverse=True)
+        self.costs[:] = [self.costs[index] for index in used]
+        self._per_row["cost_index"] = places.astype(np.intp)
+        self._cost_index_by_table = {costs: index for index, costs in enumerate(self.costs)}
+        self.renumbered += 1
 
     def _columns_of(self, name: str) -> None:
         if name not in self._available:

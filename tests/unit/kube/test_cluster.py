@@ -5,6 +5,7 @@ import pytest
 from nri_plugin.kube import cluster_least_numa
 from nri_plugin.kube.cluster import SHAPES, Cluster
 from nri_plugin.kube.cluster_filter import PASS, POD
+from nri_plugin.kube.cluster_table import SPARE_COSTS
 from nri_plugin.kube.scores import Scoring, Strategy, score
 from tests.kube_builders import container, node_row, pod, topology
 
@@ -117,3 +118,21 @@ def test_one_node_of_many_zones_does_not_have_the_others_searched_one_by_one(mon
         one.put(name, node_row(topology(name, {z: {"cpu": "2", "memory": "1Gi"} for z in range(zones)})))
     assert one.scores(["small", "large"], pod(container(cpu="9", memory="1Mi"))).tolist() == [46, 46]
     assert [len(eligible) for eligible in searched] == [100]
+
+
+def test_a_node_that_tells_other_distances_every_time_leaves_no_trace():
+    one, asked = Cluster(Scoring()), pod(container(cpu="3", memory="1Mi"))
+    two = {
+        0: {"cpu": "2", "memory": "1Gi"},
+        1: {"cpu": "2", "memory": "1Gi"},
+        2: {"cpu": "2", "memory": "1Gi"},
+    }
+    near = {0: [10, 11, 12], 1: [11, 10, 12], 2: [12, 12, 10]}
+    one.put("steady", node_row(topology("steady", two, costs=near)))
+    for turn in range(2000):
+        far = {number: [20 + turn, 20, 21] for number in two}
+        one.put("restless", node_row(topology("restless", two, costs=far)))
+        if turn % 500 == 0:
+            assert one.scores(["steady"], asked).tolist() == [82]
+    assert len(one.table.costs) <= 2 * 2 + SPARE_COSTS + 1
+    assert one.scores(["steady", "restless"], asked).tolist() == [82, 82]
