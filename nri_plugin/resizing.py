@@ -49,8 +49,12 @@ def resized(
     held = _by_evidence(state.allocation_of(record) or Allocation(), container)
     if held != (state.allocation_of(record) or Allocation()):
         state = state.with_allocation(record.key, held)
-    request = _request(node, state.pods[record.pod_uid], container, asked)
-    count = exclusive_count(node, request)
+    pod = state.pods[record.pod_uid]
+    request, before = (_request(node, pod, container, what) for what in (asked, Resources()))
+    stays_shared = (
+        not held.cpus and request.cpu_milli == before.cpu_milli
+    )  # perhaps unplaced: no CPUs, no resize
+    count = 0 if stays_shared else exclusive_count(node, request)
     if not held.cpus and not count:
         return (
             state

@@ -15,6 +15,7 @@ from nri_plugin.options import (
     MemoryManagerPolicy,
     Node,
     ReservedMemory,
+    SMTOddCounts,
     TopologyManagerPolicy,
 )
 from nri_plugin.state import Allocation, State
@@ -262,3 +263,16 @@ def test_the_last_cpus_of_the_shared_pool_are_not_given() -> None:
     on = node(machine(nodes=1, cores=2), reserved="")
     state, what = running(on)
     assert "last CPUs of the shared pool" in str(resize(on, state, what, 4).refusal)
+
+
+@pytest.mark.parametrize("rule", [SMTOddCounts.KUBELET, SMTOddCounts.REJECT])
+def test_an_update_that_is_no_resize_is_not_refused_to_a_container_that_runs_unplaced(
+    rule: SMTOddCounts,
+) -> None:
+    on = node(smt_odd_counts=rule)
+    unplaced = container(POD, cpu=15)
+    state = decide(on, State(), nri.Synchronize((POD,), (unplaced,))).state
+    assert state.containers[unplaced.id].unplaced
+    same = decide(on, state, nri.UpdateContainer(POD, unplaced, Resources(cpu_shares=0, cpus="0-3")))
+    assert same.refusal is None
+    assert decide(on, state, nri.UpdateContainer(POD, unplaced, cpu_resources(4))).refusal is not None
