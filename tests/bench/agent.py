@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -54,23 +54,59 @@ class Running:
 
 
 @contextmanager
-def running(profile: RuntimeProfile, truth: Truth) -> Iterator[Running]:
-    """Start an agent, hand it `truth`, stop it in the end."""
+def site() -> Iterator[Path]:
+    """A node's files, for one agent or for several one after another."""
     with tempfile.TemporaryDirectory(prefix="nri-pin-bench-", dir=_memory()) as base:
         _prepare(Path(base))
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(f"{base}/nri.sock")
-            server.listen(1)
-            began = time.monotonic()
-            command = [sys.executable, "-m", "nri_plugin", "run", "--config", f"{base}/config.yaml"]
-            with (
-                open(f"{base}/log", "wb") as log,
-                subprocess.Popen(command, stderr=log, env={**os.environ, "PYTHONPATH": os.getcwd()}) as agent,
-            ):
-                try:
-                    yield _joined(server, profile, truth, agent.pid, began)
-                finally:
-                    agent.terminate()
+        yield Path(base)
+
+
+@contextmanager
+def running(profile: RuntimeProfile, truth: Truth) -> Iterator[Running]:
+    """Start an agent, hand it `truth`, stop it in the end."""
+    with site() as base, running_at(base, profile, truth) as agent:
+        yield agent
+
+
+@contextmanager
+def running_at(base: Path, profile: RuntimeProfile, truth: Truth) -> Iterator[Running]:
+    """The same on files that are there."""
+    with socket.socket(socket.AF_UNIX) as server:
+        (base / "nri.sock").unlink(missing_ok=True)
+        server.bind(f"{base}/nri.sock")
+        server.listen(1)
+        began = time.monotonic()
+        command = [sys.executable, "-m", "nri_plugin", "run", "--config", f"{base}/config.yaml"]
+        with (
+            open(f"{base}/log", "wb") as log,
+            subprocess.Popen(command, stderr=log, env={**os.environ, "PYTHONPATH": os.getcwd()}) as agent,
+        ):
+            try:
+                yield _joined(server, profile, truth, agent.pid, began)
+            finally:
+                agent.terminate()
+
+
+def make_cgroups(base: Path, truth: Truth) -> None:
+    """A cpuset directory for every container and all above it, as runc leaves them for who has no cpuset."""
+    for container in truth.containers:
+        parts = container.cgroups_path.strip("/").split("/")
+        for count in range(1, len(parts) + 1):
+            folder = base / "cgroup" / "/".join(parts[:count])
+            if not folder.exists():
+                folder.mkdir()
+                (folder / "cpuset.cpus").write_text("0-255\n")
+                os.link(folder / "cpuset.cpus", folder / "cpuset.cpus.effective")  # as the kernel has it here
+
+
+def written_since(base: Path, before: Mapping[str, int]) -> int:
+    """How many cpuset files were written since `stamps`."""
+    return sum(1 for name, stamp in stamps(base).items() if before.get(name) != stamp)
+
+
+def stamps(base: Path) -> dict[str, int]:
+    """When each cpuset file was written last, in nanoseconds."""
+    return {str(path): path.stat().st_mtime_ns for path in (base / "cgroup").rglob("cpuset.cpus")}
 
 
 def _joined(server: socket.socket, profile: RuntimeProfile, truth: Truth, pid: int, began: float) -> Running:

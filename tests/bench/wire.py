@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, ContainerState, Pod, Resources
 from nri_plugin.simulator.runtime import Truth
 from nri_plugin.simulator.runtime_profile import CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4
-from tests.bench.agent import Running, running
+from tests.bench.agent import Running, make_cgroups, running, running_at, site, stamps, written_since
 from tests.bench.figures import Figure, milliseconds
 
 NOTHING = Truth((), ())
@@ -35,6 +36,29 @@ def figures(rounds: int) -> Iterator[Figure]:
                     yield milliseconds(
                         "CreateContainer beside 3,000 containers", _creations(agent, rounds // 4, 0)
                     )
+
+    yield from _restart()
+    patient = replace(CONTAINERD_2_1, request_timeout=30.0)  # so many take longer than the default of 2 s
+    with running(patient, crowd(2000, 5)) as agent:
+        yield Figure("resident memory, 10,000 containers", "MiB", agent.rss_mib())
+
+
+def _restart() -> Iterator[Figure]:
+    """200 running containers, 10 of them exclusive: an agent pins them, another one comes after it."""
+    truth = crowd(200, 1)
+    with site() as base:
+        make_cgroups(base, truth)
+        clean = stamps(base)
+        with running_at(base, CONTAINERD_2_1, truth):
+            first = written_since(base, clean)
+        before = stamps(base)
+        with running_at(base, CONTAINERD_2_1, truth) as agent:
+            ready_s = agent.start_s + agent.synchronize_s
+            yield Figure("cpuset writes of a first start, 200 running containers", "", first)
+            yield Figure(
+                "cpuset writes of a restart, 200 running containers", "", written_since(base, before)
+            )
+            yield milliseconds("restart with 200 running containers: start to ready", [ready_s])
 
 
 def _creations(agent: Running, rounds: int, pause_s: float) -> list[float]:
