@@ -16,7 +16,7 @@ from nri_plugin.app.logs import say, say_trace
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.app.reminder import Reminder
-from nri_plugin.drift import CpusetsObserved, Drift, Observed, Target, drifts, targets
+from nri_plugin.drift import Cause, CpusetsObserved, Drift, Observed, Target, drifts, targets
 from nri_plugin.errors import HostError, NriPinError
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.nri.events import Synchronize
@@ -26,6 +26,12 @@ SWEEP_PAUSE_S = 5.0
 
 SLICE = 32
 """Cgroups looked at without a break: a millisecond or two."""
+
+CONFIRM_S = 0.2
+"""What comes in two steps looks like drift between them: such causes are looked at twice."""
+
+DOUBTFUL = frozenset({Cause.NARROWED_ABOVE, Cause.NEVER_SET})
+"""Effective sets come a little after what makes them so, and a file is emptied by some before it is written."""
 
 FOLLOW_S = 0.05
 """Containers that come or go are followed this soon after the answer; a burst is one change."""
@@ -61,6 +67,7 @@ class DriftWatch:
         self._known: dict[Target, None] = {}
         self._queue: dict[Target, str] = {}
         self._waiting: dict[Target, str] = {}
+        self._doubted: dict[Target, float] = {}
         self._count = 0
         self._no_watch = Reminder()
 
@@ -107,6 +114,7 @@ class DriftWatch:
         self._pacing.forget(target)
         self._queue.pop(target, None)
         self._waiting.pop(target, None)
+        self._doubted.pop(target, None)
 
     def _noticed(self) -> None:
         changed = self._watch.read() if self._watch is not None else set()
@@ -144,14 +152,28 @@ class DriftWatch:
         if found and self._machine_moved():
             found = self._drifted(batch)
         now = self._loop.clock()
-        due = [one for one in found if self._pacing.due_at(one.observed.target) <= now]
+        self._doubt(batch, found, now)
+        due = [one for one in found if self._due_at(one.observed.target) <= now]
         self._wait({one.observed.target for one in found if one not in due}, batch)
         if not due:
             return
         _, errors = self._handler.put_right(CpusetsObserved(tuple(one.observed for one in due)))
         for one in due:
             latest = self._pacing.took_place(one.observed.target, now)
+            self._doubted.pop(one.observed.target, None)
             self._tell(one, batch[one.observed.target], latest, _error_of(one, errors, self._handler))
+
+    def _doubt(self, batch: Iterable[Target], found: Iterable[Drift], now: float) -> None:
+        """Begin to doubt what may be a moment's, and end it for all others."""
+        doubtful = {one.observed.target for one in found if one.cause in DOUBTFUL}
+        for target in batch:
+            if target not in doubtful:
+                self._doubted.pop(target, None)
+        for target in doubtful:
+            self._doubted.setdefault(target, now)
+
+    def _due_at(self, target: Target) -> float:
+        return max(self._pacing.due_at(target), self._doubted.get(target, float("-inf")) + CONFIRM_S)
 
     def _drifted(self, batch: Iterable[Target]) -> tuple[Drift, ...]:
         observed = [one for target in batch if (one := self._observed(target)) is not None]
@@ -179,12 +201,12 @@ class DriftWatch:
         for target in some:
             self._waiting[target] = batch[target]
         if self._waiting:
-            first = min(self._pacing.due_at(target) for target in self._waiting)
+            first = min(self._due_at(target) for target in self._waiting)
             self._loop.set_timer("drift again", first, self._try_again)
 
     def _try_again(self) -> None:
         now = self._loop.clock()
-        due = [target for target in self._waiting if self._pacing.due_at(target) <= now]
+        due = [target for target in self._waiting if self._due_at(target) <= now]
         for target in due:
             self._queue[target] = self._waiting.pop(target)
         self._wait((), {})

@@ -172,10 +172,13 @@ class Cgroups:
     def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
         """What it was given and what its processes run on, None each without cpuset files; None when it is gone.
 
+        In a stand-in nothing keeps effective sets in step, so what was given counts for both.
+
         Raises:
             HostError: a file cannot be read or holds no CPU list.
         """
-        own, effective = self.read_cpus(ref), self.read_effective(ref)
+        own = self.read_cpus(ref)
+        effective = self.read_effective(ref) if self.tree.is_kernel else own
         if own is None and not os.path.isdir(self.directory(ref)):
             return None
         return own, effective

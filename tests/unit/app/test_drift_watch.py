@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.app.drift_report import DriftReport
-from nri_plugin.app.drift_watch import FOLLOW_S, SLICE, SWEEP_PAUSE_S, DriftWatch
+from nri_plugin.app.drift_watch import CONFIRM_S, FOLLOW_S, SLICE, SWEEP_PAUSE_S, DriftWatch
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.cpuset import CPUSet
@@ -162,8 +162,23 @@ def test_our_own_write_is_no_drift(scene: Scene) -> None:
 def test_narrowed_parent_is_found_by_the_sweep(scene: Scene) -> None:
     scene.cgroups.bounds["/pod/own"] = CPUSet.of(4)
     scene.loop.advance(SWEEP_PAUSE_S)
+    assert scene.reports == []
+    scene.loop.advance(CONFIRM_S)
     assert "make room /pod/own=4-5" in scene.bench.journal
     assert [(one.noticed_by, one.cause) for one in scene.reports] == [("sweep", Cause.NARROWED_ABOVE)]
+
+
+def test_effective_set_that_comes_a_little_later_is_no_drift(scene: Scene) -> None:
+    scene.cgroups.bounds["/pod/own"] = CPUSet.of(4)
+    scene.hear("own")
+    del scene.cgroups.bounds["/pod/own"]
+    scene.loop.advance(CONFIRM_S)
+    assert (scene.reports, scene.drift.waiting) == ([], 0)
+    scene.cgroups.bounds["/pod/own"] = CPUSet.of(4)
+    scene.hear("own")
+    assert scene.reports == []
+    scene.loop.advance(CONFIRM_S)
+    assert len(scene.reports) == 1
 
 
 def test_vanished_files_of_a_living_cgroup_are_drift(scene: Scene) -> None:

@@ -1,5 +1,6 @@
 """Widening what is above a cgroup, on ordinary files that stand in for a tree."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,8 @@ def test_name_that_leaves_the_tree_is_refused(tmp_path: Path) -> None:
 def test_observation_tells_gone_from_without_files(tmp_path: Path) -> None:
     cgroups = tree(tmp_path, 2, leaf="2-3")
     (tmp_path / "kubepods/pod1/c/cpuset.cpus.effective").write_text("2\n")
-    assert cgroups.observe(LEAF) == (WANTED, CPUSet.of(2))
+    assert cgroups.observe(LEAF) == (WANTED, WANTED)
+    kernel = Cgroups(replace(cgroups.tree, is_kernel=True))
+    assert kernel.observe(LEAF) == (WANTED, CPUSet.of(2))
     assert cgroups.observe(CgroupRef("/kubepods")) == (None, None)
     assert cgroups.observe(CgroupRef("/kubepods", "/kubepods/gone")) is None
