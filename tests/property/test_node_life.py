@@ -211,7 +211,7 @@ class Life(RuleBasedStateMachine):
         """Any set of CPUs but CPU 0 is offline from now on.
 
         On v1 the kernel takes them out of all sets for good, and a container that was created before does
-        not start any more: no runtime could have it otherwise. See the tests of a changed machine for v1.
+        not start any more: no runtime could have it otherwise. See `test_changed_machine` for v1.
         """
         rows = [row for row in ROWS if row[0] not in offline]
         topology = replace(
