@@ -44,7 +44,7 @@ Examples:
     metavar="FILE",
     default="/var/lib/kubelet/pod-resources/kubelet.sock",
     show_default=True,
-    help="The kubelet's PodResources socket, which knows of devices; without it none are listed or served.",
+    help="The kubelet's PodResources socket, which knows of devices; without its folder none are listed or served.",
 )
 @click.option("--take-over", is_flag=True, help="Take the object from another exporter that publishes it.")
 @click.option(
@@ -94,9 +94,12 @@ def _publish(given: dict[str, Any]) -> int:
     from nri_plugin.app.status_client import read_status
     from nri_plugin.kube.api_client import KubeClient
 
-    kubelet = given["kubelet_socket"] if os.path.exists(given["kubelet_socket"]) else ""
     options = ExportOptions(
-        given["node_name"], given["socket"], given["take_over"], given["pause_s"], kubelet
+        given["node_name"],
+        given["socket"],
+        given["take_over"],
+        given["pause_s"],
+        where_a_kubelet_is(given["kubelet_socket"]),
     )
     client = KubeClient.connected(given["kubeconfig"])
     log = to_stderr(given["log_level"])
@@ -107,6 +110,11 @@ def _publish(given: dict[str, Any]) -> int:
     client.close()
     click.echo(f"published the NodeResourceTopology of {options.node_name}")
     return 0
+
+
+def where_a_kubelet_is(socket: str) -> str:
+    """The socket where its folder is, empty where it is not: a kubelet that starts later makes the socket anew."""
+    return socket if socket and os.path.isdir(os.path.dirname(os.path.abspath(socket))) else ""
 
 
 def _status_or_machine(socket: str) -> "Status":

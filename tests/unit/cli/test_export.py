@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from nri_plugin.app.status_socket import StatusFeed, StatusSocket
-from nri_plugin.cli.export import command
+from nri_plugin.cli.export import command, where_a_kubelet_is
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES as NRTS
 from nri_plugin.options import Node, Options
@@ -66,3 +66,9 @@ def test_a_cluster_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
     result = export(tmp_path, "--once", "--kubeconfig", str(tmp_path / "missing"))
     assert "missing: configuration file" in str(result.exception)
     assert "give --kubeconfig FILE" in str(result.exception)
+
+
+def test_a_kubelet_that_is_not_up_yet_is_waited_for_where_its_folder_is(tmp_path: Path) -> None:
+    assert where_a_kubelet_is(str(tmp_path / "kubelet.sock")) == str(tmp_path / "kubelet.sock")
+    assert where_a_kubelet_is(str(tmp_path / "nowhere" / "kubelet.sock")) == ""
+    assert where_a_kubelet_is("") == ""
