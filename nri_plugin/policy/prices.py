@@ -84,14 +84,14 @@ class Prices:
         Args:
             known: what a set within the limits costs, its mask left aside.
             tried: called with each set.
-            slack: prices of before that are good to within that are good enough.
+            slack: prices that are good to within that are good enough.
 
         Returns:
             What sets within the limits cost at least, their masks left aside.
         """
         for number in reversed(range(len(self.prices))):
             least = self.least()
-            if least > known or (self.prices[number] and least > known - slack):
+            if least > known - slack:
                 return least
             self._improve(number, known + slack, tried)
         return self.least()

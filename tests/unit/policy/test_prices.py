@@ -108,13 +108,8 @@ def test_only_sets_within_the_limits_are_tried():
 
 def test_prices_that_are_good_enough_are_not_improved(solved):
     known = min(map(cost_of, possible(5, (8, 99)))) >> WIDTH
-    prices = looking(5, (8, 99))
-    prices.improve(known, lambda mask: None, slack=known)
-    looked_at = len(solved)
-    assert looked_at > 1, "those of the beginning never are"
-    prices.chooser.plane, prices.chooser.pull = 0b1, UNIT
-    prices.improve(known, lambda mask: None, slack=known)
-    assert len(solved) == looked_at + 1
+    looking(5, (8, 99)).improve(known, lambda mask: None, slack=known)
+    assert len(solved) == 1
 
 
 def test_prices_of_before_are_a_start(solved):
