@@ -50,16 +50,15 @@ def nearest(
             count, left.bit_count(), f"to grow beside {held}; end a container that holds some"
         )
     steps = []
-    for ring in _rings(tables, held.mask, distances):
-        here = left & ring
+    rings = _rings(tables, held.mask, distances)
+    while count:
+        here = left & next(rings)
         if not here:
             continue
         taken = CPUSet(here) if here.bit_count() <= count else take_cpus(tables, CPUSet(here), count, options)
         steps.append(taken)
         left &= ~taken.mask
         count -= len(taken)
-        if not count:
-            break
     return tuple(steps)
 
 

@@ -217,3 +217,13 @@ def test_a_container_that_lost_a_cpu_to_the_machine_is_adopted_with_it() -> None
     assert twin.allocations["p2/c"].cpus.isdisjoint(cpus("2-3"))
     foreign = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="2,99"))).state
     assert foreign.allocations["p1/c"].cpus <= gone.online
+
+
+def test_a_container_found_with_an_offline_cpu_that_is_kept_for_the_system_is_placed_anew() -> None:
+    topology = machine()
+    online = topology.online - cpus("3")
+    on = node(replace(topology, online=online, offline=cpus("3")), reserved="0-1,3")
+    found = container(pod(), cpu=2, cpus="2-3")
+    decision = decide(on, EMPTY, nri.StartContainer(pod(), found))
+    assert decision.state.exclusive == cpus("2,4")
+    assert "adopted" not in decision.steps

@@ -105,3 +105,16 @@ def test_numbers_that_cannot_lead_to_anything_better_are_not_looked_at():
     before = list(asked)
     turns.take(least, lambda: 900)
     assert asked == before, "what is known stays known"
+
+
+def test_what_crossing_costs_is_found_among_all_distances():
+    """Three pairs of nodes, one of each on either plane; what is farthest, less what is next, is not the price."""
+    nodes = [(group, plane) for group in range(3) for plane in range(2)]
+
+    def far(one, other):
+        return 10 if one == other else (24 if one[0] == other[0] else 26) + 10 * (one[1] != other[1])
+
+    rows = {a: {b: far(one, other) for b, other in enumerate(nodes)} for a, one in enumerate(nodes)}
+    found = layout_in_planes(rows)
+    assert (len(found.clusters), found.crossing) == (1, 20)
+    assert found.plane in (0b010101, 0b101010)

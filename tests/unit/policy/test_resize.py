@@ -5,6 +5,7 @@ import pytest
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError
 from nri_plugin.options import Options
+from nri_plugin.policy import resize
 from nri_plugin.policy.distances import Distances, distances_of
 from nri_plugin.policy.resize import nearest, without_last
 from nri_plugin.policy.tables import cpu_tables
@@ -113,3 +114,8 @@ def test_near_is_what_is_near_to_one_of_the_nodes_held():
 def test_all_that_is_left_can_be_given():
     tables = cpu_tables(machine(nodes=1, cores=2, threads=1))
     assert nearest(tables, CPUSet.parse("0"), CPUSet.parse("1"), 1, Options()) == (CPUSet.parse("1"),)
+
+
+def test_each_ring_holds_those_before_it_and_the_last_all_cpus():
+    rings = list(resize._rings(TABLES, CPUSet.parse("2").mask, distances_of(machine(nodes=2))))
+    assert texts(map(CPUSet, rings)) == ["2-3", "0-3", "0-7", "0-7", "0-15", "0-15"]
