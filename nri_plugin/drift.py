@@ -38,6 +38,10 @@ class Target:
     cgroup: CgroupRef
     container_id: str = ""
 
+    def __hash__(self) -> int:
+        """By what no two have in common; texts remember theirs, and thousands of these are looked up at once."""
+        return hash(self.container_id or self.cgroup.parent)
+
 
 @dataclass(frozen=True, slots=True)
 class Observed:

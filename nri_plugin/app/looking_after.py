@@ -29,6 +29,7 @@ def look_after(
         log,
         loop.clock,
         feed.machine_changed,
+        _seen(config.sysfs_root, handler),
     )
     watch = DriftWatch(
         handler,
@@ -41,6 +42,15 @@ def look_after(
     machine.start(loop)
     watch.start()
     return watch
+
+
+def _seen(sysfs_root: str, handler: Handler) -> object:
+    """The outline of the machine the handler decides for, None when it may have changed since."""
+    try:
+        now = outline(sysfs_root)
+    except HostError:
+        return None
+    return now if now[0] == str(handler.node.topology.online) else None
 
 
 def _kernel_watch(cgroup_root: str, log: logging.Logger) -> CgroupWatch[Target] | None:

@@ -30,6 +30,7 @@ class MachineWatch:
         discover: the machine.
         log: what came, what went, and who lost CPUs.
         changed: called when it did and cgroups have followed.
+        seen: the outline of the machine that decisions are made for, where that is known: discovering takes longer.
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class MachineWatch:
         log: logging.Logger,
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
+        seen: object = None,
     ) -> None:
         self._handler, self._outline, self._discover = handler, outline, discover
         self._log, self._clock, self._changed = log, clock, changed
-        self._seen: object = None
+        self._seen = seen
         self._trouble = Reminder()
 
     def start(self, loop: Loop) -> None:
