@@ -99,6 +99,16 @@ def test_the_devices_scenario_is_shipped_and_shows_who_has_which() -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
+def test_json_has_the_devices_of_every_container() -> None:
+    answer = json.loads(nri_pin("demo", "--scenario", "devices", "-o", "json").stdout)
+    assert {each["container"]: each["devices"] for each in answer["placements"]} == {
+        "ml/infer/infer": {"nvidia.com/gpu": ["0", "3"]},
+        "ml/tune/tune": {"nvidia.com/gpu": ["1", "2"]},
+        "net/router/router": {"example.com/nic": ["0", "1", "2", "3"]},
+        "ml/next/next": {"nvidia.com/gpu": ["4", "7"]},
+    }
+
+
 def test_what_was_expected_and_did_not_happen_is_exit_1_and_the_log_is_kept(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(PROBLEM)
     done = nri_pin("demo", "--scenario", str(tmp_path / "x.yaml"), TMPDIR=str(tmp_path))
