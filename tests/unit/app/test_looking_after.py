@@ -1,0 +1,117 @@
+"""What is put together to notice drift and a changed machine, on a folder that stands in for both."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from nri_plugin.app import looking_after
+from nri_plugin.app.drift_report import DriftReport
+from nri_plugin.app.looking_after import look_after
+from nri_plugin.app.loop import Loop
+from nri_plugin.app.machine_watch import LOOK_PAUSE_S
+from nri_plugin.app.status_socket import StatusFeed
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import HostError
+from nri_plugin.host.sysfs import discover
+from nri_plugin.options import Node, Options
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from tests.agent_fakes import Bench
+
+STATE = State(
+    {"u": PodRecord("u", "s", "web", "shop", cgroup_parent="/pod")},
+    {"own": ContainerRecord("own", "u", "own", Phase.RUNNING, CgroupRef("/pod", "/pod/own"))},
+    {"u/own": Allocation(CPUSet.of(1), cpu_milli=1000)},
+)
+
+
+class Scene:
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.online("0-3")
+        (top / "proc").mkdir()
+        (top / "proc/meminfo").write_text("MemTotal: 1024 kB\n")
+        (top / "cg/pod/own").mkdir(parents=True)
+        (top / "cg/cgroup.controllers").write_text("cpuset\n")
+        (top / "cg/pod/own/cpuset.cpus").write_text("1")
+        node = Node(discover(str(top)), Options(pool_floor=False), CPUSet.of(0))
+        self.bench = Bench(node, STATE)
+        self.bench.cgroups.values["/pod/own"] = CPUSet.of(1)
+        self.loop = Loop(self.bench.clock)
+        self.reports: list[DriftReport] = []
+        self.woken = 0
+        self.feed = StatusFeed()
+        self.feed.wake = self.wake
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def online(self, cpus: str) -> None:
+        for cpu in CPUSet.parse(cpus):
+            (self.top / f"sys/devices/system/cpu/cpu{cpu}/topology").mkdir(parents=True, exist_ok=True)
+        for name in ("online", "present", "possible"):
+            (self.top / "sys/devices/system/cpu" / name).write_text(f"{cpus}\n")
+
+    def begin(self) -> int:
+        """Watches there are once everything has been looked at."""
+        config = SimpleNamespace(sysfs_root=str(self.top), cgroup_root=f"{self.top}/cg")
+        watch = look_after(
+            config, self.bench.log, self.bench.handler, self.loop, self.feed, self.reports.append  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.loop.run_once()
+        return watch.watches
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    monkeypatch.setattr(
+        made.bench.handler._effects._cgroups, "directories", lambda ref: [f"{tmp_path}/cg/pod/own"]
+    )
+    yield made
+    made.loop.close()
+
+
+def test_container_and_its_pod_are_watched(scene: Scene) -> None:
+    assert scene.begin() == 2
+    assert scene.reports == []
+
+
+def test_machine_that_changes_is_followed_and_told(scene: Scene) -> None:
+    scene.begin()
+    assert scene.woken == 0
+    scene.online("0,2-3")
+    scene.bench.clock.now += LOOK_PAUSE_S
+    scene.loop.run_once()
+    assert scene.bench.handler.node.topology.online == CPUSet.parse("0,2-3")
+    assert scene.woken == 1
+
+
+def test_machine_is_not_discovered_again_at_the_start(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    monkeypatch.setattr(looking_after, "discover", reads.append)
+    scene.begin()
+    assert reads == []
+
+
+def test_machine_that_changed_since_it_was_discovered_is_followed_at_once(scene: Scene) -> None:
+    scene.online("0-2")
+    scene.begin()
+    assert scene.bench.handler.node.topology.online == CPUSet.parse("0-2")
+
+
+def test_without_a_watch_of_the_kernel_it_is_said_and_swept(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(top: str) -> None:
+        raise HostError(top, "cannot be watched: too many open files")
+
+    monkeypatch.setattr(looking_after, "CgroupWatch", none_left)
+    assert scene.begin() == 0
+    assert scene.bench.lines.texts("WARNING") == ["drift is noticed by the sweep only"]
+
+
+def test_without_a_tree_nothing_is_watched(scene: Scene) -> None:
+    (scene.top / "cg/cgroup.controllers").unlink()
+    assert scene.begin() == 0
