@@ -44,6 +44,9 @@ def machine_texts(draw: st.DrawFn) -> str:
     )
     clauses += draw(st.sampled_from([[], ["hugepages 5 x 2Mi"], ["hugepages 5 x 2Mi", "hugepages 1 x 1Gi"]]))
     clauses += ["no NUMA"] * draw(st.booleans())
+    clauses += draw(
+        st.sampled_from([[], ["devices a.b/c 2", "links a.b/c nvlink 0 1"], ["devices x/y 3 as variable"]])
+    )
     return "\n".join(clauses)
 
 
