@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.errors import HostError
-from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host import nic_helper
+from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.nic_helper import PAUSE_S, NICHelper
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.nri.messages import Container
