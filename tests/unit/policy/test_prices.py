@@ -138,3 +138,18 @@ def test_nodes_of_the_plane_cost_more_to_take(limits, pull):
     assert prices.improve(sets[-1] >> WIDTH, lambda mask: None) <= sets[0] >> WIDTH
     for bound in (None, prices.bound(sets[0] >> WIDTH)):
         assert prices.chooser.ways_of(JOINTS, bound)[5][0].cost == sets[0]
+
+
+def test_prices_of_before_lead_to_bounds_as_good_as_those_from_nothing():
+    """Too low a price of before, or too high a one: of one limit there is one highest bound."""
+    limits, plane = (8, 99), 0b101100110
+    sets = list(possible(5, limits))
+    before = looking(5, limits)
+    for pull in (0, 90, -90, 40, -40, 200, 0):
+        costs = [cost_of(taken) + pull * UNIT * sum(plane >> n & 1 for n in taken) >> WIDTH for taken in sets]
+        anew = looking(5, limits)
+        bounds = []
+        for prices in (before, anew):
+            prices.chooser.plane, prices.chooser.pull = plane, pull * UNIT
+            bounds.append(prices.improve(max(costs), lambda mask: None))
+        assert bounds[0] == bounds[1] <= min(costs)
