@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from math import ceil
+from struct import pack, unpack
 
 from nri_plugin import bits
 from nri_plugin.app.config_keys import DEFAULT_EVICTION_BYTES, Settings
@@ -123,9 +124,9 @@ def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError
     if settings.memory_manager_policy is not MemoryManagerPolicy.STATIC:
         return
     place = place_of("reservedMemory" if settings.reserved_memory else "memoryManagerPolicy")
-    if isinstance(settings.eviction_hard, str):
+    if isinstance(settings.eviction_hard, str) and not memory_capacity(_root(settings)):
         yield place_of("evictionHard").error(
-            f"memory.available {settings.eviction_hard} with memoryManagerPolicy Static is not yet supported; "
+            f"memory.available {settings.eviction_hard}: how much memory this machine has cannot be read; "
             "write the amount, such as 100Mi"
         )
         return
@@ -144,12 +145,31 @@ def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError
 
 def _memory_lines(settings: Settings) -> str:
     """The smallest reservedMemory that goes with the rest, on the first NUMA node with memory."""
-    node = first_memory_node(settings.sysfs_root or next(present(HOST_MOUNT, NODE_DIR), "/"))
+    node = first_memory_node(_root(settings))
     return f"reservedMemory:\n- numaNode: {node}\n  limits: {{memory: {format_bytes(_kept_bytes(settings))}}}"
 
 
 def _kept_bytes(settings: Settings) -> int:
     return ceil(_total(settings, "memory")) + eviction_bytes(settings)
+
+
+def _root(settings: Settings) -> str:
+    """The folder that holds the machine's sys and proc."""
+    return settings.sysfs_root or next(present(HOST_MOUNT, NODE_DIR), "/")
+
+
+def memory_capacity(root: str) -> int:
+    """Bytes of memory the machine below a root has; 0 where the kernel does not say.
+
+    Beside the host's sys there is no proc, but that file of our own is the host's, too.
+    """
+    for proc in (root, "/"):
+        try:
+            with open(os.path.join(proc, "proc/meminfo"), encoding="ascii") as file:
+                return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemTotal:"))
+        except (OSError, ValueError, LookupError, StopIteration):
+            continue
+    return 0
 
 
 def first_memory_node(root: str) -> int:
@@ -168,10 +188,16 @@ def present(mount: str, below: str) -> Iterator[str]:
 
 
 def eviction_bytes(settings: Settings) -> int:
-    """Memory that eviction keeps free; 0 where its list of signals leaves memory out, or it is a percentage."""
+    """Memory that eviction keeps free; 0 where its list of signals leaves memory out.
+
+    Source: kubelet v1.36 eviction/helpers.go: a percentage is a 32-bit float of the capacity, cut to whole bytes.
+    """
     if settings.eviction_hard is None:
         return DEFAULT_EVICTION_BYTES if settings.merge_default_eviction_settings else 0
-    return settings.eviction_hard if isinstance(settings.eviction_hard, int) else 0
+    if isinstance(settings.eviction_hard, int):
+        return settings.eviction_hard
+    (share,) = unpack("f", pack("f", float(settings.eviction_hard.removesuffix("%")) / 100))
+    return int(memory_capacity(_root(settings)) * share)
 
 
 def _memory_sums(settings: Settings, evicted_bytes: int, place: Place) -> Iterator[ConfigError]:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.app import config
+from nri_plugin.app import config, config_rules
 from nri_plugin.app.config import load, load_text
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import ConfigError
@@ -227,7 +227,6 @@ def test_a_wrong_value_is_refused_with_place_and_expectation(text: str, error: s
     [
         "repairMems: true",
         "featureGates: {PodLevelResourceManagers: true}",
-        "memoryManagerPolicy: Static\nevictionHard: {memory.available: 5%}",
     ],
 )
 def test_what_a_later_version_brings_is_refused_by_name(text: str) -> None:
@@ -524,3 +523,20 @@ def test_namespaces_whose_annotations_are_read_switch_the_pool_floor_off() -> No
     assert options.annotation_namespaces == {"trading"}
     assert not options.pool_floor
     assert load_text("reservedSystemCPUs: '0'", "f").options.annotation_namespaces == frozenset()
+
+
+def test_an_eviction_percentage_is_of_the_machines_memory(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal:       16000000 kB\nMemFree: 1 kB\n")
+    text = f"sysfsRoot: {tmp_path}\nmemoryManagerPolicy: Static\nevictionHard: {{memory.available: 5%}}\n{SMALLEST}"
+    kept = int(16000000 * 1024 * 0.05000000074505806)  # 5 % as a 32-bit float
+    wrong = error_of(f"{text}\nreservedMemory: [{{numaNode: 0, limits: {{memory: 1Gi}}}}]")
+    assert f"evictionHard keep {kept}" in wrong
+    right = load_text(f"{text}\nreservedMemory: [{{numaNode: 0, limits: {{memory: {kept}}}}}]", "f")
+    assert right.options.reserved_memory[0].size_bytes == kept
+
+
+def test_an_eviction_percentage_of_an_unknown_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_rules, "memory_capacity", lambda _root: 0)
+    text = f"memoryManagerPolicy: Static\nevictionHard: {{memory.available: 5%}}\n{SMALLEST}"
+    assert "memory.available 5%: how much memory this machine has cannot be read" in error_of(text)
