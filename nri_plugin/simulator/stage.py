@@ -144,7 +144,7 @@ class Stage:
             self._agent = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
             )
-        waited = 0.0
+        before, waited = self.server.link, 0.0
         while waited < AGENT_START_S:
             if self._agent.poll() is not None:
                 raise AgentFailedError(f"it ended with code {self._agent.returncode}", self.last_words())
@@ -152,7 +152,8 @@ class Stage:
                 return self.server.wait_for_plugin(1.0)
             except PluginLostError as error:
                 waited += 1.0
-                if self.server.link is not None and self.server.link.session.lost:
+                link = self.server.link  # one that was lost with an earlier agent says nothing of this one
+                if link is not None and link is not before and link.session.lost:
                     raise AgentFailedError(str(error), self.last_words()) from error
         raise AgentFailedError(f"it did not connect within {AGENT_START_S:g} s", self.last_words())
 

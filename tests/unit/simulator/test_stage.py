@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.errors import ConfigError, HostError
+from nri_plugin.simulator.plugin_link import PluginLostError
+from nri_plugin.simulator.pods import PodSpec
 from nri_plugin.simulator.scenario import Scenario, load, parse
 from nri_plugin.simulator.stage import AgentFailedError, Places, _kept, described, stage
 
@@ -82,6 +84,27 @@ def test_the_agent_starts_registers_and_stops_on_sigterm() -> None:
         assert node.stop_agent() in (0, -signal.SIGTERM)
         assert node.agent_pid == 0
         assert "stopping" in node.last_words()
+
+
+def test_a_second_agent_is_waited_for_though_the_connection_of_the_first_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with stage(scenario()) as node:
+        node.start_agent()
+        node.kill_agent()
+        node.runtime.run_pod(PodSpec("p"))
+        assert node.server.link is not None
+        assert node.server.link.session.lost
+        wait, late = node.server.wait_for_plugin, iter([True])
+
+        def wait_for_plugin(timeout_s: float) -> object:
+            if next(late, False):
+                raise PluginLostError("no plugin connected yet")
+            return wait(timeout_s)
+
+        monkeypatch.setattr(node.server, "wait_for_plugin", wait_for_plugin)
+        node.start_agent()
+        assert not node.server.link.session.lost
 
 
 def test_killing_an_agent_that_is_not_there_is_nothing() -> None:
