@@ -24,6 +24,9 @@ from nri_plugin.nri.events import Synchronize
 SWEEP_PAUSE_S = 5.0
 """Between two sweeps; each reads two small files a container, 40 us."""
 
+FIRST_SWEEP_S = 1.0
+"""A runtime that is there has told what exists by then, and what that changed is written."""
+
 SLICE = 32
 """Cgroups looked at without a break: a millisecond or two."""
 
@@ -72,10 +75,10 @@ class DriftWatch:
         self._no_watch = Reminder()
 
     def start(self) -> None:
-        """Begin; the first sweep comes at once."""
+        """Begin; what Synchronize puts right is not ours to find."""
         if self._watch is not None:
             self._loop.watch(self._watch, self._noticed)
-        self._sweep()
+        self._loop.set_timer("sweep", self._loop.clock() + FIRST_SWEEP_S, self._sweep)
 
     def __call__(self, outcome: Outcome) -> None:
         """Be told of an outcome: containers may have come or gone; after Synchronize nothing is known of any."""

@@ -72,6 +72,11 @@ def _controller_directory(pid: int, controller: str) -> Path:
     raise LookupError(f"process {pid} is in no cgroup with the {controller} controller")
 
 
+def cpuset_directory(pid: int) -> Path:
+    """The process's cgroup in the hierarchy that carries cpusets."""
+    return _controller_directory(pid, "cpuset")
+
+
 def observe(pid: int) -> Observed:
     """Read everything at once."""
     directory = _controller_directory(pid, "cpuset")

@@ -10,6 +10,14 @@ from .node import Node
 from .pods import best_effort, burstable, guaranteed
 from .promises import promises
 from .report import play, tell
+from .scenarios_drift import (
+    a_foreign_write_is_put_right,
+    a_narrowed_pod_is_widened_again,
+    cpus_go_offline_and_come_back,
+    files_taken_away_come_back,
+    release_gives_everything_back,
+    systemd_sets_a_property,
+)
 from .scenarios_life import (
     a_container_born_while_the_agent_is_away_is_put_right,
     killing_the_agent_changes_nothing,
@@ -86,6 +94,14 @@ _SIZED = (
     the_daemonset_s_pod_serves_the_node,
 )
 
+_DRIFT = (
+    a_foreign_write_is_put_right,
+    a_narrowed_pod_is_widened_again,
+    files_taken_away_come_back,
+    cpus_go_offline_and_come_back,
+    release_gives_everything_back,
+)
+
 if __name__ == "__main__":
     tell("runtime", version=version())
     with_systemd = "--systemd" in sys.argv
@@ -99,6 +115,9 @@ if __name__ == "__main__":
     play(node, _STORY, node)
     play(node, (a_new_policy_moves_nobody,), node, "best-effort", "0-1")
     play(node, (the_last_pods_give_everything_back,), node)
+    play(node, _DRIFT, node, 2)
+    if with_systemd:
+        play(node, (systemd_sets_a_property,), node, 2)
     play(node, _SIZED, node, 2)
     play(node, (the_agent_had_nothing_to_complain_of,), node)
     agent.stop()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.app.drift_report import DriftReport
-from nri_plugin.app.drift_watch import CONFIRM_S, FOLLOW_S, SLICE, SWEEP_PAUSE_S, DriftWatch
+from nri_plugin.app.drift_watch import CONFIRM_S, FIRST_SWEEP_S, FOLLOW_S, SLICE, SWEEP_PAUSE_S, DriftWatch
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.cpuset import CPUSet
@@ -108,7 +108,8 @@ class Scene:
             draw=lambda: 0.5,
         )
         self.drift.start()
-        self.loop.run_due()
+        assert not self.kernel.keys
+        self.loop.advance(FIRST_SWEEP_S)
 
     def foreign(self, name: str, cpus: str, *, heard: bool = True) -> None:
         self.cgroups.values[f"/pod/{name}"] = CPUSet.parse(cpus)

@@ -8,6 +8,7 @@ import pytest
 
 from nri_plugin.app import looking_after
 from nri_plugin.app.drift_report import DriftReport
+from nri_plugin.app.drift_watch import FIRST_SWEEP_S
 from nri_plugin.app.looking_after import look_after
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.machine_watch import LOOK_PAUSE_S
@@ -59,7 +60,9 @@ class Scene:
         watch = look_after(
             config, self.bench.log, self.bench.handler, self.loop, self.feed, self.reports.append  # type: ignore[arg-type]
         )  # fmt: skip
-        self.loop.run_once()
+        self.bench.clock.now += FIRST_SWEEP_S
+        for _ in range(2):
+            self.loop.run_once()
         return watch.watches
 
 
