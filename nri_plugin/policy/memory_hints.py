@@ -84,10 +84,10 @@ def memory_hints(
 
 
 def _narrowest(state: MemoryState, request: Mapping[str, int], budget: Budget | None) -> int:
-    """Nodes that the request takes on a machine with nothing promised; all when even they are too few."""
+    """Nodes that the request takes on a machine with nothing promised; 0 when even all are too few."""
     nodes = state.machine.nodes
     needs = tuple(Need(size, state.machine.allocatable_of(name)) for name, size in request.items())
-    return narrowest_size(Family(bits.from_ids(nodes), 0, needs, 0), budget) or len(nodes)
+    return narrowest_size(Family(bits.from_ids(nodes), 0, needs, 0), budget)
 
 
 def is_barred(state: MemoryState, mask: int) -> bool:

@@ -85,6 +85,8 @@ def test_held_blocks_are_hinted_at_while_the_request_is_the_same():
     assert listed(same) == {"memory": [(2, True)], "hugepages-2Mi": [(2, True)]}
     assert memory_wishes(memory_state(TWO), {"memory": 6, "hugepages-2Mi": 2}, held=held) is None
     assert memory_wishes(memory_state(TWO), {"memory": 5}, held=held) is None
+    both = {"memory": 5, "hugepages-2Mi": 2}
+    assert memory_wishes(memory_state(TWO), both, held=held[:1]) is None
 
 
 def test_beyond_eight_nodes_unused_nodes_form_a_family_and_the_rest_is_listed():
@@ -137,3 +139,20 @@ def test_what_can_be_reused_makes_no_node_larger_than_it_is():
     exact = {"memory": 10}
     (wish,) = memory_wishes(memory_state(wide(9)), exact, reuse={(0b01, "memory"): 5})
     assert wish.hints[0] == (0b1, True)
+
+
+def test_up_to_eight_nodes_all_masks_are_listed():
+    (wish,) = memory_wishes(memory_state(wide(8)), {"memory": 1})
+    assert (len(wish.hints), wish.family) == (255, None)
+
+
+def test_beyond_eight_nodes_a_node_with_some_room_is_no_hint_for_a_byte_more():
+    used = memory_state(wide(9), [[block(0b1, 3)]])
+    assert 0b1 in {hint.nodes for hint in memory_wishes(used, {"memory": 7})[0].hints}
+    assert 0b1 not in {hint.nodes for hint in memory_wishes(used, {"memory": 8})[0].hints}
+
+
+def test_beyond_eight_nodes_what_is_reusable_on_a_node_that_is_grouped_now_is_no_hint():
+    grouped = memory_state(wide(9), [[block(0b11, 12)]])
+    (wish,) = memory_wishes(grouped, {"memory": 5}, reuse={(0b10, "memory"): 5})
+    assert 0b10 not in {hint.nodes for hint in wish.hints}

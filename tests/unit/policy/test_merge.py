@@ -258,3 +258,23 @@ def test_a_hint_is_doubtful_when_what_all_prefer_was_not_looked_at_to_the_end(mo
     first, rest = Recorded.made
     assert (first.is_spent, rest.is_spent) == (True, False)
     assert found == [MergedHint(NodeMask(0x303), True), MergedHint(NodeMask(0b11), False, exact=False)]
+
+
+def test_where_nothing_is_preferred_the_widest_of_the_narrowest_wishes_sets_the_size():
+    narrow, wide = wish((0b0011, False), (0b1100, False), (1, False)), wish((0b0111, False), (0b1110, False))
+    assert merged(BEST, FOUR, wish((0b0111, False), (0b1011, False)), wish((0b1111, False))) == (
+        0b0111,
+        False,
+    )
+    assert merged(BEST, FOUR, narrow, wide) == (0b0011, False)
+    assert merged(BEST, FOUR, narrow, wide, distances=ring(4, {(0, 1): 30})) == (0b1100, False)
+
+
+def test_where_families_agree_on_nothing_the_widest_need_sets_the_size():
+    apart = (family(5, required=0b01), family(35, required=0b10, size=4))
+    assert merge(BEST, ALL16, (apart,)) == MergedHint(NodeMask(0b1111), False)
+
+
+def test_of_single_nodes_the_first_in_order_is_taken():
+    hints = wish((0b001, True), (0b010, True), (0b100, True))
+    assert merged(SINGLE, NodeMask(0b111), hints) == (0b001, True)
