@@ -13,7 +13,7 @@ from nri_plugin.app.outcome import Outcome
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision
 from nri_plugin.drift import Cause, Target
-from nri_plugin.errors import HostError
+from nri_plugin.errors import HostError, InvariantError
 from nri_plugin.nri.events import NRIEvent, Shutdown, Synchronize
 from nri_plugin.options import Node, Options
 from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
@@ -311,3 +311,49 @@ def test_container_that_ends_while_it_waits_is_forgotten(scene: Scene) -> None:
     scene.change(replace(state_of("a"), containers={"a": record("a")}))
     scene.loop.advance(60)
     assert (scene.drift.waiting, scene.drift.fights) == (0, 0)
+
+
+def test_cgroup_that_cannot_be_read_holds_up_no_other(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    observe = scene.cgroups.observe
+
+    def broken(ref: CgroupRef) -> object:
+        if ref.path == "/pod/a":
+            raise HostError("/pod/a", "holds no CPU list")
+        return observe(ref)
+
+    monkeypatch.setattr(scene.cgroups, "observe", broken)
+    scene.foreign("own", "0-7", heard=False)
+    scene.hear("a", "own")
+    assert scene.value("own") == "4-5"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InvariantError(["CPU 1 is exclusive to both"], ()), "drift not put right"),
+        (ZeroDivisionError("x"), "internal error, drift not put right"),
+    ],
+)
+def test_mistake_of_ours_is_said_and_containers_go_on_being_placed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    def fails(event: object) -> None:
+        raise error
+
+    monkeypatch.setattr(scene.bench.handler, "put_right", fails)
+    scene.foreign("own", "0-7")
+    assert said in scene.bench.lines.texts("ERROR")
+    monkeypatch.undo()
+    scene.loop.advance(SWEEP_PAUSE_S)
+    assert scene.value("own") == "4-5"
+
+
+def test_effective_set_that_nobody_can_widen_is_told(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene.cgroups, "make_room", lambda ref, cpus: None)
+    scene.cgroups.bounds["/pod/own"] = CPUSet.of(4)
+    scene.hear("own")
+    scene.loop.advance(CONFIRM_S)
+    assert scene.reports[0].error == (
+        "its processes run on 4 still, something above it that is not ours to widen holds less"
+    )
+    assert "cpuset drifted and could not be put right" in scene.bench.lines.texts("WARNING")
