@@ -56,17 +56,6 @@ class TreeCgroups:
         self.writes += 1
         return WriteOutcome.WRITTEN
 
-    def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
-        """Nobody narrows what is above here; looking is a step all the same."""
-        self._step("cgroup read", cgroup_path(ref))
-
-    def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
-        path = cgroup_path(ref)
-        return (self.tree.own_cpus(path), self.tree.effective_cpus(path)) if path in self.tree else None
-
-    def directories(self, ref: CgroupRef) -> list[str]:
-        return [cgroup_path(ref)]
-
     def read_effective(self, ref: CgroupRef) -> CPUSet | None:
         path = cgroup_path(ref)
         return self.tree.effective_cpus(path) if path in self.tree else None

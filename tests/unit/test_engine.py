@@ -22,7 +22,7 @@ from nri_plugin.options import (
 )
 from nri_plugin.state import CgroupRef, Phase, State
 from nri_plugin.topology import Topology
-from tests.builders import GIB, container, cpu_resources, cpus, machine, node, pod
+from tests.builders import GIB, container, cpus, machine, node, pod
 
 EMPTY = State()
 
