@@ -77,3 +77,28 @@ def test_past_the_budget_the_best_found_so_far_is_the_answer(name):
     assert ranks[0] == order.of(others[-1])
     assert ranks[-1] == order.of(best)
     assert ranks == sorted(ranks, reverse=True)
+
+
+MOST = {
+    "none": [226, 40, 195, 40, 200, 160, 40, 200, 160, 1015, 1025, 1168, 512, 504, 435],
+    "levels": [262, 40, 194, 248, 40, 194, 248, 40, 194, 947, 241, 804, 438, 231, 385],
+    "ring": [615, 218, 501, 744, 622, 603, 744, 622, 603, 2641, 1487, 1743, 926, 664, 723],
+    "planes": [349, 298, 292, 307, 298, 292, 307, 298, 292, 972, 863, 1349, 822, 468, 456],
+}
+"""Steps by machine, for each rule and amount."""
+
+
+def steps_of(name, rule, amount):
+    """Steps from the worst set to the best."""
+    order = Order(MACHINES[name], rule and tie_break(rule[0], TABLES, AVAILABLE, rule[1]))
+    where = region(4, (amount, ROOM), (3, dict.fromkeys(range(0, 10, 2), 1)) if amount == 6 else (0, {}))
+    budget = Budget(100_000)
+    closest(where, order, by_trying(where, order)[-1], budget)
+    return 100_000 - budget.left
+
+
+@pytest.mark.parametrize(("name", "most"), MOST.items())
+def test_no_more_is_looked_at_than_this(name, most):
+    steps = [steps_of(name, rule, amount) for rule in RULES for amount in (6, 13, 16)]
+    assert [now for now, then in zip(steps, most, strict=True) if now > then] == []
+    assert sum(steps) > sum(most) * 3 // 4, "if less is looked at, say so here"
