@@ -96,7 +96,11 @@ def targets(node: Node, state: State) -> dict[Target, None]:
 
 
 def drifts(node: Node, state: State, observed: Iterable[Observed]) -> tuple[Drift, ...]:
-    """Those of `observed` that are not what they should be; what is not ours to say is passed over."""
+    """Those of `observed` that are not what they should be; what is not ours to say is passed over.
+
+    A container without a value of its own that runs on what it should has it from its pod's cgroup: so it is with our
+    own container, whose files we may not write.
+    """
     observed = tuple(observed)
     has_slice = any(not one.target.container_id for one in observed)
     slices = floor_writes(node, state, state.pods.values()) if has_slice else ()
@@ -107,7 +111,8 @@ def drifts(node: Node, state: State, observed: Iterable[Observed]) -> tuple[Drif
         if asked_for is not None and one.cpus == one.effective == asked_for:
             continue
         desired = _desired(node, state, one.target, floor)
-        if desired and (one.cpus != desired or one.effective != desired):
+        is_bounded_above = bool(one.target.container_id) and one.cpus is not None and not one.cpus
+        if desired and (one.effective != desired or (one.cpus != desired and not is_bounded_above)):
             found.append(Drift(one, desired, _cause(node, state, one, desired)))
     return tuple(found)
 

@@ -145,3 +145,14 @@ def test_pool_without_a_cpu_is_written_nowhere() -> None:
     everything = replace(STATE, allocations={"g/own": Allocation(CPUSet.parse("1-7"), cpu_milli=7000)})
     writes = decide(node_of("1-7"), everything, MachineChanged()).writes
     assert [write.container_id for write in writes] == ["own"]
+
+
+def test_a_container_that_its_pod_keeps_where_it_should_be_has_not_drifted() -> None:
+    """Our own container: the root of our cgroup namespace is not ours to write, the pod above it is."""
+    assert drifts(NODE, STATE, [seen("own", "", "4-5")]) == ()
+    assert drifts(NODE, STATE, [seen("own", "", "4-6")])
+    assert drifts(NODE, STATE, [seen("own", None, "4-5")])
+    assert drifts(NODE, STATE, [seen("own", "4-6", "4-5")])
+    floor = next(iter(target for target in targets(NODE, STATE) if not target.container_id))
+    pool = STATE.shared_pool(NODE)
+    assert drifts(NODE, STATE, [Observed(floor, CPUSet(), pool)])

@@ -18,6 +18,7 @@ _EXPECTED = (
     "connection to the container runtime ended",
     "no connection to the container runtime",
     "pod=default/too-",
+    'steps="refused resize"',
 )
 # uid 0 with nothing that makes it more than a user, as a pod with `capabilities: drop: [ALL]` is
 _BARE = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]

@@ -21,7 +21,7 @@ def an_exclusive_container_grows_and_shrinks_in_place(node: Node, cpus: int) -> 
     node.equal("it gives back what it grew by", node.observe(pod.id).allowed_cpus, own)
     node.equal("the pool is what it was", node.observe(shared.id).allowed_cpus, pool)
     check_laws(node)
-    said = _refusal(node, pod, 1024 * 4096)
+    said = _refusal(node, pod, 1024 * 200)
     node.expect("too much is refused with the numbers", "not enough cpus available" in said, said)
     said = _refusal(node, pod, 512)
     node.expect("a fraction is refused", "whole number" in said, said)
