@@ -1,15 +1,19 @@
-"""Turns what the agent tells into events on pods: refusals, and containers that run unplaced."""
+"""Turns what the agent tells into events on pods: refusals, drift, and containers that run unplaced."""
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from nri_plugin.app.logs import say
-from nri_plugin.app.status_rows import Status
+from nri_plugin.app.status_rows import DriftRow, RefusalRow, Status
 from nri_plugin.errors import KubeAPIError
 from nri_plugin.kube.api_client import KubeClient
-from nri_plugin.kube.pod_events import UNPLACED, EventRate, Happening, event_object, told
+from nri_plugin.kube.pod_events import DRIFT, UNPLACED, EventRate, Happening, event_object, told
 from nri_plugin.kube.resources import EVENTS
+from nri_plugin.state import ContainerRecord, State
+
+Row = TypeVar("Row", RefusalRow, DriftRow)
 
 
 class Announcer:
@@ -33,35 +37,32 @@ class Announcer:
     ) -> None:
         self._client, self._node_name, self._log = client, node_name, log
         self._rate = EventRate(clock)
-        self._last_refusal: int | None = None
+        self._is_first = True
+        self._last_refusal = self._last_drift = 0
         self._unplaced: frozenset[str] = frozenset()
         self._trouble = ""
 
     def announce(self, status: Status) -> None:
         """Tell what is new; what cannot be told is said in the log and not tried again."""
-        is_first = self._last_refusal is None
         new = list(self._news(status))
+        is_first, self._is_first = self._is_first, False
         if is_first:
             return
         for happening in told(iter(new), self._rate):
             self._create(happening)
 
     def _news(self, status: Status) -> Iterator[Happening]:
-        last = self._last_refusal or 0
-        newest = status.refusals[-1].number if status.refusals else 0
-        if newest < last:  # the agent began to count anew
-            last = 0
-        for row in status.refusals:
-            if row.number > last:
-                yield Happening(row.pod_uid, row.namespace, row.pod, row.container, row.reason, row.detail)
-        self._last_refusal = newest
+        for row in _newer(status.refusals, self._last_refusal):
+            yield Happening(row.pod_uid, row.namespace, row.pod, row.container, row.reason, row.detail)
+        self._last_refusal = _newest(status.refusals)
+        for drift in _newer(status.drifts, self._last_drift):
+            record = status.state.containers.get(drift.container_id)
+            yield from _about(status.state, record, DRIFT, _drift_note(drift))
+        self._last_drift = _newest(status.drifts)
         unplaced = {record.id: record for record in status.state.containers.values() if record.unplaced}
         for container_id in sorted(unplaced.keys() - self._unplaced):
             record = unplaced[container_id]
-            pod = status.state.pods.get(record.pod_uid)
-            if pod is not None:
-                note = f"runs in the shared pool: {record.unplaced}"
-                yield Happening(pod.uid, pod.namespace, pod.name, record.name, UNPLACED, note)
+            yield from _about(status.state, record, UNPLACED, f"runs in the shared pool: {record.unplaced}")
         self._unplaced = frozenset(unplaced)
 
     def _create(self, happening: Happening) -> None:
@@ -75,3 +76,29 @@ class Announcer:
         if trouble and trouble != self._trouble:
             say(self._log, logging.WARNING, "event not created", pod=happening.pod, err=trouble)
         self._trouble = trouble
+
+
+def _newest(rows: Sequence[RefusalRow | DriftRow]) -> int:
+    return rows[-1].number if rows else 0
+
+
+def _newer(rows: Sequence[Row], last: int) -> list[Row]:
+    """Those that came after number `last`; all of them where the agent began to count anew."""
+    return [row for row in rows if row.number > last or _newest(rows) < last]
+
+
+def _about(state: State, record: ContainerRecord | None, reason: str, note: str) -> Iterator[Happening]:
+    """Nothing of a container that is gone, or that is none: a slice has no pod to tell it of."""
+    pod = state.pods.get(record.pod_uid) if record else None
+    if record and pod:
+        yield Happening(pod.uid, pod.namespace, pod.name, record.name, reason, note)
+
+
+def _drift_note(row: DriftRow) -> str:
+    """The same words for the same drift however often it comes, so that it is not told each time."""
+    found = (
+        f"its cpuset was {row.found or 'empty'}" if row.found is not None else "its cpuset files were gone"
+    )
+    done = f"not put right: {row.error}" if row.error else "put right"
+    fight = "; somebody keeps changing it" if row.is_fight else ""
+    return f"{found} instead of {row.desired} ({row.cause}), {done}{fight}"

@@ -1,7 +1,7 @@
-"""Kubernetes events on pods: what was refused, and what runs without the CPUs it should have.
+"""Kubernetes events on pods: what was refused, what drifted, and what runs without the CPUs it should have.
 
-A refused container is tried again and again by the kubelet: the same words about the same container are said once in
-`AGAIN_S`, and all events together are held to `BURST`, refilled one every `REFILL_S`. What is left out is counted.
+A refused container is tried again and again by the kubelet: the same words about the same container are said again
+after `AGAIN_S`, then after pauses that double up to `LONGEST_AGAIN_S`, and all events together are held to `BURST`, refilled one every `REFILL_S`. What is left out is counted.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ from typing import Any
 
 CONTROLLER = "nri-pin/export"
 AGAIN_S = 300.0
+LONGEST_AGAIN_S = 4800.0
 BURST = 25
 REFILL_S = 5.0
 """Source: client-go's event correlator lets 25 through at once and then one every 5 minutes, for one source and object."""
@@ -17,7 +18,7 @@ REFILL_S = 5.0
 LONGEST_NOTE = 1024
 """Source: events.k8s.io/v1, the API server refuses longer ones."""
 
-UNPLACED = "Unplaced"
+UNPLACED, DRIFT = "Unplaced", "Drift"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,14 @@ class Happening:
     note: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """Words that are not said again before `until`, and are forgotten once they were not heard for a pause more."""
+
+    until: float
+    pause_s: float
+
+
 class EventRate:
     """Says which happenings are told.
 
@@ -49,15 +58,16 @@ class EventRate:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._said: dict[Happening, float] = {}
+        self._said: dict[Happening, _Said] = {}
         self._room, self._filled_at = float(BURST), clock()
         self.left_out = 0
 
     def takes(self, happening: Happening) -> bool:
         """Whether to tell it now."""
         now = self._clock()
-        self._said = {key: until for key, until in self._said.items() if until > now}
-        if happening in self._said:
+        self._said = {key: said for key, said in self._said.items() if now < said.until + said.pause_s}
+        before = self._said.get(happening)
+        if before and now < before.until:
             return False
         self._room = min(float(BURST), self._room + (now - self._filled_at) / REFILL_S)
         self._filled_at = now
@@ -65,7 +75,8 @@ class EventRate:
             self.left_out += 1
             return False
         self._room -= 1.0
-        self._said[happening] = now + AGAIN_S
+        pause_s = min(2.0 * before.pause_s, LONGEST_AGAIN_S) if before else AGAIN_S
+        self._said[happening] = _Said(now + pause_s, pause_s)
         return True
 
 

@@ -1,4 +1,4 @@
-"""Refusals and unplaced containers become events on their pods, each once."""
+"""Refusals, drift and unplaced containers become events on their pods, each once."""
 
 import logging
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.app.exporter_events import Announcer
-from nri_plugin.app.status_rows import RefusalRow, Status
+from nri_plugin.app.status_rows import DriftRow, RefusalRow, Status
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.kube.api_client import KubeClient
 from nri_plugin.options import Node, Options
@@ -72,6 +72,42 @@ def test_a_container_that_runs_unplaced_is_told_of_once(announcer: Announcer, ap
     for _ in range(2):
         announcer.announce(Status(NODE, state))
     assert notes(api) == ["Unplaced db"]
+
+
+PLACED = State(
+    {"u": PodRecord("u", "s", "db", "default")},
+    {"c1": ContainerRecord("c1", "u", "app", Phase.RUNNING, CgroupRef(""))},
+)
+
+
+def drift(number: int, container_id: str = "c1", error: str = "", is_fight: bool = False) -> DriftRow:
+    where = ("/cg", container_id, "default/db/app")
+    return DriftRow(number, *where, "0-3", "0-3", "2-3", "other-value", "watch", number, is_fight, error)
+
+
+def drift_notes(api: KubeAPI) -> list[str]:
+    return [obj["note"] for key, obj in api.store.objects.items() if key[1] == "events"]
+
+
+def test_a_drift_is_told_of_once_however_often_it_comes(announcer: Announcer, api: KubeAPI) -> None:
+    announcer.announce(Status(NODE, PLACED, drifts=(drift(1),)))
+    assert notes(api) == []
+    announcer.announce(Status(NODE, PLACED, drifts=(drift(1), drift(2), drift(3))))
+    assert notes(api) == ["Drift db"]
+    assert drift_notes(api) == ["container app: its cpuset was 0-3 instead of 2-3 (other-value), put right"]
+
+
+def test_a_drift_that_stays_says_why(announcer: Announcer, api: KubeAPI) -> None:
+    announcer.announce(Status(NODE, PLACED))
+    announcer.announce(Status(NODE, PLACED, drifts=(drift(1, error="read-only", is_fight=True),)))
+    (note,) = drift_notes(api)
+    assert note.endswith("not put right: read-only; somebody keeps changing it")
+
+
+def test_what_drifts_without_a_pod_is_no_event(announcer: Announcer, api: KubeAPI) -> None:
+    announcer.announce(Status(NODE, PLACED))
+    announcer.announce(Status(NODE, PLACED, drifts=(drift(1, ""), drift(2, "gone"))))
+    assert notes(api) == []
 
 
 def test_events_that_may_not_be_created_are_said_once(

@@ -1,10 +1,20 @@
 """Which happenings are told, and how."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from nri_plugin.kube.pod_events import AGAIN_S, BURST, REFILL_S, EventRate, Happening, event_object, told
+from nri_plugin.kube.pod_events import (
+    AGAIN_S,
+    BURST,
+    LONGEST_AGAIN_S,
+    REFILL_S,
+    EventRate,
+    Happening,
+    event_object,
+    told,
+)
 
 REFUSED = Happening("u", "default", "web", "app", "TopologyAffinityError", "TopologyAffinityError: no node")
 
@@ -31,6 +41,26 @@ def test_the_same_words_are_told_once_in_a_while(rate: EventRate, clock: Clock) 
     clock.now += AGAIN_S
     assert rate.takes(REFUSED)
     assert rate.left_out == 0
+
+
+def test_what_does_not_end_is_told_less_and_less_often(rate: EventRate, clock: Clock) -> None:
+    assert rate.takes(REFUSED)
+    told_at = [clock.now]
+    while clock.now < 16_000.0:
+        clock.now += 10.0
+        if rate.takes(REFUSED):
+            told_at.append(clock.now)
+    pauses = [later - earlier for earlier, later in pairwise(told_at)]
+    assert pauses == [AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S, 8 * AGAIN_S, LONGEST_AGAIN_S, LONGEST_AGAIN_S]
+
+
+def test_what_was_quiet_for_a_pause_more_is_told_as_new(rate: EventRate, clock: Clock) -> None:
+    assert rate.takes(REFUSED)
+    for _ in range(2):
+        clock.now += 2 * AGAIN_S
+        assert rate.takes(REFUSED)
+    clock.now += AGAIN_S
+    assert rate.takes(REFUSED)
 
 
 def test_a_flood_is_held_to_a_burst_and_what_trickles_after(rate: EventRate, clock: Clock) -> None:
