@@ -20,6 +20,7 @@ from nri_plugin.errors import KubeAPIError, NriPinError
 from nri_plugin.kube.api_client import KubeClient, Object
 from nri_plugin.kube.noderesourcetopology import to_object
 from nri_plugin.kube.pod_facts import PodsHere
+from nri_plugin.kube.pod_rejection import Rejecter
 from nri_plugin.kube.publication import NO_DEVICES, Devices, published
 from nri_plugin.kube.publisher import PAUSE_S, Publisher, owners_of
 from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES, NODES, PODS
@@ -48,6 +49,7 @@ class ExportOptions:
         take_over: take the object from another exporter.
         pause_s: between two writes.
         kubelet_socket: where the kubelet tells of devices; empty to do without.
+        fails_pods: set a refused pod to Failed instead of leaving it to wait.
     """
 
     node_name: str
@@ -55,6 +57,7 @@ class ExportOptions:
     take_over: bool = False
     pause_s: float = PAUSE_S
     kubelet_socket: str = ""
+    fails_pods: bool = False
 
 
 class Exporter:
@@ -93,7 +96,8 @@ class Exporter:
             pause_s=options.pause_s,
         )
         self.pods = PodsHere(self._pods_lost)
-        self._announcer = Announcer(client, options.node_name, log, clock)
+        rejecter = Rejecter(client, options.node_name) if options.fails_pods else None
+        self._announcer = Announcer(client, options.node_name, log, clock, rejecter)
         self._news = threading.Condition()
         self._status: Status | None = None
         self._seen: Object | None = None

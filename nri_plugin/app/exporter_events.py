@@ -10,6 +10,7 @@ from nri_plugin.app.status_rows import DriftRow, RefusalRow, Status
 from nri_plugin.errors import KubeAPIError
 from nri_plugin.kube.api_client import KubeClient
 from nri_plugin.kube.pod_events import DRIFT, UNPLACED, EventRate, Happening, event_object, told
+from nri_plugin.kube.pod_rejection import Rejecter
 from nri_plugin.kube.resources import EVENTS
 from nri_plugin.state import ContainerRecord, State
 
@@ -26,6 +27,7 @@ class Announcer:
         node_name: in whose name.
         log: for trouble, once until it is over.
         clock: seconds that only grow.
+        rejecter: sets refused pods to Failed; None to leave them to wait.
     """
 
     def __init__(
@@ -34,7 +36,9 @@ class Announcer:
         node_name: str,
         log: logging.Logger,
         clock: Callable[[], float] = time.monotonic,
+        rejecter: Rejecter | None = None,
     ) -> None:
+        self._rejecter = rejecter
         self._client, self._node_name, self._log = client, node_name, log
         self._rate = EventRate(clock)
         self._is_first = True
@@ -51,9 +55,19 @@ class Announcer:
         for happening in told(iter(new), self._rate):
             self._create(happening)
 
+    def _reject(self, row: RefusalRow) -> str:
+        """Fail the pod where that is wanted; what the event says when it is left to wait all the same."""
+        if self._rejecter is None or not row.pod:
+            return ""
+        obstacle = self._rejecter.reject(row.namespace, row.pod, row.pod_uid, row.reason, row.detail)
+        if not obstacle:
+            say(self._log, logging.INFO, "pod failed", pod=row.pod, reason=row.reason)
+        return f"; the pod is not set to Failed: {obstacle}" if obstacle else ""
+
     def _news(self, status: Status) -> Iterator[Happening]:
         for row in _newer(status.refusals, self._last_refusal):
-            yield Happening(row.pod_uid, row.namespace, row.pod, row.container, row.reason, row.detail)
+            note = row.detail if self._is_first else f"{row.detail}{self._reject(row)}"
+            yield Happening(row.pod_uid, row.namespace, row.pod, row.container, row.reason, note)
         self._last_refusal = _newest(status.refusals)
         for drift in _newer(status.drifts, self._last_drift):
             record = status.state.containers.get(drift.container_id)

@@ -55,6 +55,14 @@ Examples:
     show_default=True,
     help="Seconds between two writes, however much changes.",
 )
+@click.option(
+    "--on-refusal",
+    type=click.Choice(["retry", "fail-pod"]),
+    default="retry",
+    show_default=True,
+    help="A refused container waits and is tried again, or its pod is set to Failed while nothing of it has run, so "
+    "that its controller makes another; that needs the right to patch pods/status.",
+)
 @click.option("--once", is_flag=True, help="Publish once and end.")
 @click.option("--print", "only_print", is_flag=True, help="Print the object; publish nothing.")
 @click.option(
@@ -100,6 +108,7 @@ def _publish(given: dict[str, Any]) -> int:
         given["take_over"],
         given["pause_s"],
         where_a_kubelet_is(given["kubelet_socket"]),
+        given["on_refusal"] == "fail-pod",
     )
     client = KubeClient.connected(given["kubeconfig"])
     log = to_stderr(given["log_level"])

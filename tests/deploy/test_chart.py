@@ -270,3 +270,22 @@ def test_authorities_without_a_certificate_of_ones_own_are_refused(render: Rende
 def test_an_annotation_without_the_binding_it_is_written_at_is_refused(render: Render):
     with pytest.raises(ValueError, match=r"numaAnnotation needs extender\.bind\.enabled"):
         render(extender={"enabled": True, "bind": {"numaAnnotation": True}})
+
+
+def test_pods_may_be_failed_only_where_that_is_chosen_and_on_the_own_node(render: Render):
+    def rights(**exporter: Any) -> list[str]:
+        objects = render(exporter={"enabled": True, **exporter})
+        return [
+            res for rule in named(objects, "ClusterRole", "pin-export")["rules"] for res in rule["resources"]
+        ]
+
+    assert "pods/status" not in rights()
+    assert "pods/status" in rights(onRefusal="fail-pod")
+    objects = render(exporter={"enabled": True, "onRefusal": "fail-pod"})
+    (exporter,) = pod_of(named(objects, "DaemonSet", "pin"))["containers"][1:]
+    assert "--on-refusal=fail-pod" in exporter["args"]
+    policy = named(objects, "ValidatingAdmissionPolicy", "pin-export-pods")["spec"]
+    assert policy["matchConstraints"]["resourceRules"][0]["resources"] == ["pods/status"]
+    assert "variables.node == object.spec.nodeName" in policy["validations"][0]["expression"]
+    kinds = [item["metadata"]["name"] for item in render(exporter={"enabled": True})]
+    assert "pin-export-pods" not in kinds

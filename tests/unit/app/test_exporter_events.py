@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.app.exporter_events import Announcer
 from nri_plugin.app.status_rows import DriftRow, RefusalRow, Status
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.kube.api_client import KubeClient
+from nri_plugin.kube.pod_rejection import Rejecter
+from nri_plugin.kube.resources import PODS
 from nri_plugin.options import Node, Options
 from nri_plugin.state import CgroupRef, ContainerRecord, Phase, PodRecord, State
 from tests.builders import machine
@@ -118,3 +121,21 @@ def test_events_that_may_not_be_created_are_said_once(
     with caplog.at_level(logging.WARNING):
         announcer.announce(refused(1, 2))
     assert [record.message for record in caplog.records] == ["event not created"]
+
+
+def test_a_refused_pod_is_failed_or_its_event_says_why_not(api: KubeAPI, tmp_path: Path) -> None:
+    client = KubeClient.connected(str(api.kubeconfig(tmp_path)))
+    announcer = Announcer(client, "n1", logging.getLogger("t"), lambda: 0.0, Rejecter(client, "n1"))
+    spec = {"nodeName": "n1", "containers": [{"name": "app", "image": "i"}]}
+    metadata = {"name": "web-2", "namespace": "default", "uid": "u"}
+    put = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    uid = api.put(put)["metadata"]["uid"]
+    rows = tuple(replace(row, pod_uid=uid) for row in refused(1, 2, 3).refusals)
+    announcer.announce(Status(NODE, State(), rows[:1]))
+    announcer.announce(Status(NODE, State(), rows))
+    status = client.get(PODS, "web-2", "default")["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "SMTAlignmentError")
+    first, second = drift_notes(api)
+    assert first == "container app: SMTAlignmentError: odd"
+    assert "not set to Failed" in second
+    client.close()
