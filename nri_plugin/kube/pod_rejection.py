@@ -50,7 +50,7 @@ def why_not(pod: Object, uid: str, node_name: str) -> str:
         (metadata.get("uid") != uid, "another pod of that name has come"),
         (spec.get("nodeName") != node_name, f"it is on node {spec.get('nodeName')}, not {node_name}"),
         (bool(metadata.get("deletionTimestamp")), "it is being deleted"),
-        (status.get("phase", "Pending") != "Pending", f"its phase is {status.get('phase')}, not Pending"),
+        ((status.get("phase") or "Pending") != "Pending", f"its phase is {status.get('phase')}, not Pending"),
         (_has_begun(status), "a container of it has run"),
     )
     return next((words for applies, words in cases if applies), "")

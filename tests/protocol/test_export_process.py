@@ -51,10 +51,10 @@ class Cluster:
         environment = {"PYTHONPATH": str(REPOSITORY), "PATH": os.environ["PATH"], "NODE_NAME": "worker-1"}
         return Process(["-m", "nri_plugin", *words], environment)
 
-    def export(self) -> Process:
+    def export(self, *more: str) -> Process:
         config = str(self.api.kubeconfig(self.folder))
         words = ("--state-dir", str(self.folder / "state"), "--kubeconfig", config, "--min-interval", "0.1")
-        self.processes.append(self.start("export", *words))
+        self.processes.append(self.start("export", *words, *more))
         return self.processes[-1]
 
     def reads(self, available: list[int]) -> NodeResourceTopology:
@@ -141,3 +141,24 @@ def test_what_the_cluster_says_of_a_pod_decides_where_its_containers_go(cluster:
     assert cluster.creates(unknown, "mesh") == "6-7"
     cluster.runtime.ask(nri.StopContainer(unknown, container(unknown, "mesh")))
     assert cluster.creates(unknown, "web") == "6-7"
+
+
+def test_a_pod_that_is_refused_becomes_failed_where_that_is_chosen(cluster: Cluster) -> None:
+    wide = pod("wide", cpu=12)
+    stored = cluster.api.put(pod_object(wide, kube_container("app", cpu="12", memory="1Gi")))
+    wide = replace(wide, uid=stored["metadata"]["uid"])
+    cluster.runtime.synchronize()
+    cluster.export("--on-refusal", "fail-pod")
+    cluster.reads([6, 8])
+    key = ("", "pods", wide.namespace, wide.name)
+    cluster.runtime.ask(nri.RunPodSandbox(wide))
+    answer = cluster.runtime.ask(nri.CreateContainer(wide, container(wide, "app", cpu=12)))
+    assert "TopologyAffinityError" in str(answer), answer
+    store = cluster.api.store
+    with store.changed:
+        assert store.changed.wait_for(
+            lambda: store.objects[key].get("status", {}).get("phase") == "Failed", PATIENCE_S
+        )
+    status = store.objects[key]["status"]
+    assert status["reason"] == "TopologyAffinityError"
+    assert status["message"].startswith("Pod was rejected: TopologyAffinityError: ")

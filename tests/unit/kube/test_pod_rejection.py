@@ -83,6 +83,7 @@ def test_what_the_cluster_does_not_allow_is_said(api: KubeAPI, client: KubeClien
         (pod({"initContainerStatuses": [{"name": "i", "state": {"terminated": {}}}]}), "has run"),
         (pod(), ""),
         (pod({"phase": "Pending", "containerStatuses": None}), ""),
+        (pod({"phase": ""}), ""),
     ],
 )
 def test_a_pod_is_left_to_wait_where_the_kubelet_would_not_make_room_for_another(
