@@ -66,6 +66,7 @@ def test_the_rule_of_kep_4800_leaves_one_cache_a_node_alone():
     monolithic = cpu_tables(machine(2, 1, caches=1, cores=4, threads=2))
     offered = CPUSet.parse("1-7,9-15")
     assert take_cpus(monolithic, offered, 3, BY_KEP) == take_cpus(monolithic, offered, 3, Options())
+    assert str(take_cpus(monolithic, CPUSet.parse("0-7,12-15"), 2, BY_KEP)) == "12-13"
 
 
 def test_across_cores_takes_cpus_by_number_inside_the_fullest_socket():

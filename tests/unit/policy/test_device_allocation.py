@@ -52,6 +52,11 @@ def test_a_device_without_a_place_is_near_any_affinity() -> None:
     assert preferred_devices("ade", [], 2, nodes, {("a", "e"): 9}, affinity=NodeMask.of(1)) == ("d", "e")
 
 
+def test_a_device_without_a_place_goes_before_one_that_is_elsewhere() -> None:
+    far = {"a": NodeMask.of(0)}
+    assert preferred_devices("ad", [], 1, far, {}, affinity=NodeMask.of(1)) == ("d",)
+
+
 def test_the_fewest_nodes_are_those_that_have_most() -> None:
     nodes = {"a": NodeMask.of(0), "b": NodeMask.of(1), "c": NodeMask.of(1)}
     assert preferred_devices(("a", "b", "c"), [], 2, nodes, {("a", "b"): 99}) == ("b", "c")

@@ -224,3 +224,7 @@ def test_so_much_is_looked_at_where_little_can_be_left_out():
         best_intersection(0xFF, families[: 2 + seed % 2], 2, BY_MASK, budget)
         steps.append(10_000 - budget.left)
     assert steps == [0, 22, 18, 21, 17, 14, 65, 0]
+
+
+def test_the_closest_intersection_is_looked_for_only_at_a_size_that_has_one():
+    assert best([wish(25)], 1, CHAIN) == 0b111

@@ -67,3 +67,9 @@ def test_a_family_prefers_its_narrowest_members_and_those_on_as_few_sockets_wher
     assert preferred(sockets=sockets, fewest_sockets=2) == [
         0b0001, 0b0010, 0b0101, 0b0110, 0b0111, 0b1000, 0b1001, 0b1010, 0b1011, 0b1101, 0b1110, 0b1111,
     ]  # fmt: skip
+
+
+def test_unless_told_a_member_has_a_node_sockets_do_not_count_and_nothing_is_said():
+    assert 0 not in Family(0b1, 0, (), 1)
+    assert Family(0b1, 0, (), 1).fewest_sockets == 0
+    assert Wish("r", None).why == ""

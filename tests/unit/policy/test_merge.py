@@ -257,6 +257,7 @@ def test_a_hint_is_doubtful_when_what_all_prefer_was_not_looked_at_to_the_end(mo
         found.append(merge(BEST, ALL16, (wishes,)))
     first, rest = Recorded.made
     assert (first.is_spent, rest.is_spent) == (True, False)
+    assert rest.steps == first.reserve
     assert found == [MergedHint(NodeMask(0x303), True), MergedHint(NodeMask(0b11), False, exact=False)]
 
 
@@ -278,3 +279,13 @@ def test_where_families_agree_on_nothing_the_widest_need_sets_the_size():
 def test_of_single_nodes_the_first_in_order_is_taken():
     hints = wish((0b001, True), (0b010, True), (0b100, True))
     assert merged(SINGLE, NodeMask(0b111), hints) == (0b001, True)
+
+
+def test_narrower_goes_before_wider_where_nothing_is_of_the_size():
+    few, many = wish((0b0111, False), (0b1000, False)), wish((0b1001, False), (0b1111, False))
+    assert merged(BEST, FOUR, few, many) == (0b0001, False)
+
+
+def test_families_that_have_no_node_in_common_go_anywhere():
+    low, high = (Wish("r", (), Family(mask, 0, (), 1)) for mask in (0xFF, 0xFF00))
+    assert merge(BEST, ALL16, ((low, high),)) == MergedHint(ALL16, False)

@@ -111,3 +111,7 @@ def test_once_one_is_found_the_reserve_goes_into_the_best():
     budget.reserve = 4_000
     assert best_agreed([ends], Order(ring()), budget) is None
     assert budget.reserve == 4_000
+
+
+def test_all_nodes_may_be_what_is_preferred():
+    assert best(family(100, preferred_size=10)) == ALL
