@@ -218,7 +218,7 @@ def load_state(file: CheckpointFile, log: logging.Logger) -> State:
         say(
             log,
             logging.ERROR,
-            "the checkpoint cannot be used and was set aside",
+            "the checkpoint cannot be used",
             kept_aside=loaded.kept_aside,
             rebuilt_from=source,
             err=loaded.reason,

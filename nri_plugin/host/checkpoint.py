@@ -119,13 +119,16 @@ class CheckpointFile:
         return self._durable
 
     def load(self) -> LoadResult:
-        """The last saved state. Never fails: what cannot be used is moved aside and reported."""
+        """The last saved state. Never fails: what cannot be used is moved aside and reported.
+
+        A generation before none is one whose successor was moved aside by a process that ended before it saved.
+        """
         try:
             found = read_checkpoint(self.path)
         except CheckpointError as error:
             return self._fall_back(error)
         if found is None:
-            return LoadResult()
+            return self._previous(None, f"{self.path}: it is gone, and the generation before it is there")
         self.generation = found.generation
         return LoadResult(found.state, Origin.CURRENT)
 
@@ -183,13 +186,15 @@ class CheckpointFile:
 
     def _fall_back(self, error: CheckpointError) -> LoadResult:
         kept, problem = self._move_aside()
-        reason = f"{error}; {problem}" if problem else str(error)
+        return self._previous(kept, f"{error}; {problem}" if problem else str(error), is_damaged=True)
+
+    def _previous(self, kept: str | None, reason: str, *, is_damaged: bool = False) -> LoadResult:
         try:
             found = read_checkpoint(f"{self.path}.previous")
         except CheckpointError as second:
             return LoadResult(None, Origin.NONE, kept, f"{reason}; {second}")
         if found is None:
-            return LoadResult(None, Origin.NONE, kept, reason)
+            return LoadResult(None, Origin.NONE, kept, reason if is_damaged else "")
         self.generation = found.generation
         return LoadResult(found.state, Origin.PREVIOUS, kept, reason)
 

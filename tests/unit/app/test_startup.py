@@ -102,7 +102,7 @@ def test_a_damaged_checkpoint_is_said_and_the_state_starts_empty(tmp_path: Path)
     (tmp_path / "state.json").write_text("no")
     log, lines = recording_log()
     assert load_state(CheckpointFile(str(tmp_path), durable=False), log) == State()
-    fields = lines.fields("the checkpoint cannot be used and was set aside")
+    fields = lines.fields("the checkpoint cannot be used")
     assert fields["kept_aside"] == str(tmp_path / "state.json.damaged-1")
     assert fields["rebuilt_from"] == "what the runtime reports"
 

@@ -181,10 +181,21 @@ def test_state_is_rebuilt_when_both_generations_are_damaged(file: CheckpointFile
     assert found.reason.count("does not begin") == 2
 
 
-def test_former_generation_alone_is_not_taken(file: CheckpointFile, directory: Path) -> None:
+def test_former_generation_is_found_again_after_a_process_that_moved_its_successor_aside_and_ended(
+    file: CheckpointFile, directory: Path
+) -> None:
     file.save(FIRST)
     file.save(SECOND)
-    os.unlink(file.path)
+    empty(Path(file.path))
+    kept = load(directory)
+    again = load(directory)
+    assert (kept.state, kept.origin) == (again.state, again.origin) == (FIRST, Origin.PREVIOUS)
+    assert again.reason == f"{file.path}: it is gone, and the generation before it is there"
+    assert again.kept_aside is None
+
+
+def test_nothing_at_all_is_a_first_start(directory: Path) -> None:
+    directory.mkdir()
     assert load(directory) == LoadResult()
 
 
