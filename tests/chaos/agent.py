@@ -16,11 +16,12 @@ from nri_plugin.errors import HostError
 from nri_plugin.host import checkpoint
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.host.cgroup_path import cgroup_path
+from nri_plugin.host.checkpoint_format import decode
 from nri_plugin.nri import events
 from nri_plugin.options import Node
 from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError, Resource, parent_of
 from nri_plugin.simulator.runtime import RefusedError
-from nri_plugin.state import CgroupRef
+from nri_plugin.state import CgroupRef, State
 from tests.chaos.disk import Disk
 from tests.chaos.faults import Fault, Faults, Killed
 
@@ -109,7 +110,7 @@ class Agent:
         with self._working():
             file = checkpoint.CheckpointFile(DIRECTORY, node, durable=durable)
             state = load_state(file, SILENT)
-            self._store = open_store(file, state) if threaded else _Inline(file)
+            self._store = open_store(file, state) if threaded else _Inline(file, faults)
             self.handler = Handler(
                 node,
                 state,
@@ -144,6 +145,36 @@ class Agent:
         if answer.refusal:
             raise RefusedError(answer.refusal)
         return answer.response
+
+    @property
+    def believes_saved(self) -> bool:
+        """Whether it would not save again without a change."""
+        return self.handler._saved == self.handler.state
+
+    @property
+    def has_two_alike(self) -> bool:
+        """Whether the last two saves met no fault and hold the same promises."""
+        kept = self._store.kept if isinstance(self._store, _Inline) else []
+        return (
+            len(kept) > 1 and kept[-2].allocations == self.handler.state.allocations == kept[-1].allocations
+        )
+
+    def on_disk(self) -> State | None:
+        """What a new process would read; None where that is nothing it can use."""
+        return self._read(checkpoint.FILE_NAME)
+
+    @property
+    def has_lost_previous(self) -> bool:
+        """Whether two saves that met no fault have not left the first of them as the generation before."""
+        kept = self._store.kept if isinstance(self._store, _Inline) else []
+        return len(kept) > 1 and self._read(f"{checkpoint.FILE_NAME}.previous") != kept[-2]
+
+    def _read(self, name: str) -> State | None:
+        inode = self.disk.names.get(name)
+        try:
+            return decode(bytes(inode.data)).state if inode else None
+        except ValueError:
+            return None
 
     def look(self) -> None:
         """What the agent does by the clock: pods that ended untold, then all cgroups."""
@@ -182,11 +213,16 @@ class Agent:
 class _Inline:
     """Saves at once, on whatever disk: each step of a save can be the last of the process."""
 
-    def __init__(self, file: checkpoint.CheckpointFile) -> None:
-        self._file = file
+    def __init__(self, file: checkpoint.CheckpointFile, faults: Faults) -> None:
+        self._file, self._faults = file, faults
+        self.kept: list[State] = []
 
-    def save(self, state: object, timeout_s: float) -> None:
-        self._file.save(state)  # type: ignore[arg-type]
+    def save(self, state: State, timeout_s: float) -> None:
+        former, self.kept = self.kept, []
+        injected = self._faults.injected.total()
+        self._file.save(state)
+        if self._faults.injected.total() == injected:
+            self.kept = [*former[-1:], state]
 
     def close(self, timeout_s: float) -> bool:
         return True

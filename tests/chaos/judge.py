@@ -8,7 +8,7 @@ from nri_plugin.host.cgroup_path import cgroup_path
 from nri_plugin.options import Node
 from nri_plugin.simulator.cgroup_tree import CgroupTree
 from nri_plugin.simulator.runtime import Runtime
-from nri_plugin.state import CgroupRef, QOSClass, State
+from nri_plugin.state import CgroupRef, ContainerRecord, Phase, QOSClass, State
 
 
 @dataclass(slots=True)
@@ -60,6 +60,36 @@ class Judge:
             if key in running and allocation is not None and allocation.cpus:
                 self._look_at(key, allocation.in_force, running, story)
         self._look_for_leaks(state, story)
+
+    def look_at_once(self, state: State, story: str, *, exact: bool) -> None:
+        """Before anything is put right by the clock: nobody runs on more than it should.
+
+        `exact`: nor on less, for what was refused has changed nothing. Else a pool that grew may be followed later:
+        on cgroup v1 what is above a container can be narrower than the machine is now.
+        """
+        running = self._running()
+        for key, record in state.containers.items():
+            if key not in running or record.phase is not Phase.RUNNING:
+                continue
+            desired = state.desired_cpus(self.node, record)
+            is_right = running[key] == desired if exact else running[key] <= desired
+            if not is_right and not self._is_asked_for(state, record, running[key]):
+                self._say(
+                    "stale", f"{key} runs on {running[key]}, not on {desired}, when answered, after {story}"
+                )
+
+    def look_at_disk(self, said: State | None, state: State, story: str) -> None:
+        """The agent believes that its state is on the disk."""
+        if said != state:
+            self._say("unsaved", f"the checkpoint says something else than the agent, after {story}")
+
+    def say_no_previous(self, story: str) -> None:
+        """The generation before the last is not what was saved then."""
+        self._say("unsaved", f"there is no former generation of the checkpoint, after {story}")
+
+    def _is_asked_for(self, state: State, record: ContainerRecord, cpus: CPUSet) -> bool:
+        held = state.allocation_of(record)
+        return held is not None and held.resize is not None and cpus == held.resize.after.cpus
 
     def _is_resized(self, before: CPUSet, now: CPUSet) -> bool:
         """Grown or shrunk, not shuffled."""

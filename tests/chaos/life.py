@@ -47,6 +47,9 @@ BETWEEN = (
     Fault.DAMAGED_CHECKPOINT,
 )
 
+PUT_RIGHT_BY_THE_CLOCK = (Fault.FOREIGN_WRITE, Fault.BORN_AWAY, Fault.SAME_NAME)
+"""Nobody tells the agent of these: it finds out when it looks."""
+
 
 @dataclass(slots=True)
 class Tally:
@@ -159,12 +162,16 @@ class Life:
             self.bring(fault)
         else:
             fault = None
-        self.something()
+        former = self.tally.injected[Fault.CGROUP_ERROR]
+        refused = self.something()
+        injected = self.tally.injected[Fault.CGROUP_ERROR]
         self.faults.plan(None)
         if self.agent is None or not self.agent.is_alive:
             self.look(fault, is_away=True)
             self.while_away()
             self.come_back(fault or Fault.AGENT_RESTART)
+        elif fault not in PUT_RIGHT_BY_THE_CLOCK and (injected == former or refused):
+            self.look_at_once(fault, exact=refused)
         assert self.agent is not None
         self.agent.look()
         self.look(fault)
@@ -181,6 +188,20 @@ class Life:
         alive = self.agent is not None and self.agent.is_alive and not is_away
         before = self.judge.broken.copy()
         self.judge.look(self.agent.handler.state if alive and self.agent else None, self.story)
+        self._count(fault, before)
+
+    def look_at_once(self, fault: Fault | None, *, exact: bool) -> None:
+        """Before the agent looks by the clock, which would put right what an answer left wrong."""
+        assert self.agent is not None
+        before = self.judge.broken.copy()
+        self.judge.look_at_once(self.agent.handler.state, self.story, exact=exact)
+        if self.agent.believes_saved and not self.threaded:
+            self.judge.look_at_disk(self.agent.on_disk(), self.agent.handler.state, self.story)
+        if self.agent.has_lost_previous:
+            self.judge.say_no_previous(self.story)
+        self._count(fault, before)
+
+    def _count(self, fault: Fault | None, before: Counter[str]) -> None:
         for kind, count in (self.judge.broken - before).items():
             self.tally.broken[kind] += count
             self.tally.broken_by[fault or self.cause, kind] += count
@@ -189,8 +210,8 @@ class Life:
 
     # ------------------------------------------------------------------ what happens to pods
 
-    def something(self) -> None:
-        """What a kubelet does next."""
+    def something(self) -> bool:
+        """What a kubelet does next; returns whether some of it was refused."""
         pods = self.keys()
         doings = [self.run_pod, self.run_pod]
         if pods:
@@ -202,6 +223,8 @@ class Life:
             self.random.choice(doings)()
         except (RefusedError, CgroupWriteError):
             self.runtime.take_rejections()
+            return True
+        return False
 
     def keys(self) -> list[str]:
         """The pods there are."""
@@ -331,6 +354,8 @@ class Life:
         A promise that is in the checkpoint alone is lost with it; so is, with CRI-O's restart, one that a failed
         save left in CRI-O's memory alone.
         """
+        if fault is Fault.DAMAGED_CHECKPOINT and self.agent is not None and self.agent.has_two_alike:
+            return False  # the generation before holds the same promises
         if fault in (Fault.LOST_CHECKPOINT, Fault.DAMAGED_CHECKPOINT):
             return not self._runtime_knows_all()
         return fault in (Fault.RUNTIME_RESTART, Fault.BOTH_RESTART, Fault.SAME_NAME) and self._is_unsaved()

@@ -1,5 +1,10 @@
 """Short lives of every seed a minute has time for, and that the judge would notice."""
 
+import pytest
+
+from nri_plugin import engine, pool
+from nri_plugin.app.effects import Effects
+from nri_plugin.host.checkpoint import CheckpointFile
 from tests.chaos.__main__ import report
 from tests.chaos.faults import Fault
 from tests.chaos.life import Life, Tally
@@ -19,6 +24,42 @@ def test_an_agent_that_forgets_is_found_out() -> None:
         Life(seed, tally, forgets=True).play(200)
     assert {"lost", "overlap"} <= set(tally.broken)
     assert tally.stories
+
+
+def _forget(*_arguments: object, **_named: object) -> tuple[()]:
+    """Something that an agent leaves out."""
+    return ()
+
+
+@pytest.mark.parametrize(
+    ("owner", "left_out", "noticed"),
+    [
+        (Effects, "undo", "stale"),
+        (Effects, "carry_out", "stale"),
+        (CheckpointFile, "_write", "unsaved"),
+        (CheckpointFile, "_keep_previous", "unsaved"),
+        (engine, "own_write", "stale"),
+        (pool, "_floor", "overlap"),
+    ],
+    ids=[
+        "what was half written is not put back",
+        "nothing is written before the answer",
+        "nothing is saved",
+        "no generation is kept",
+        "a start is not looked at",
+        "no floor for those born unseen",
+    ],
+)
+def test_an_agent_that_leaves_something_out_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, owner: object, left_out: str, noticed: str
+) -> None:
+    monkeypatch.setattr(owner, left_out, _forget)
+    tally = Tally()
+    for seed in range(30):
+        Life(seed, tally).play(250)
+        if tally.broken[noticed]:
+            return
+    pytest.fail(report(tally))
 
 
 def test_the_report_has_a_row_for_each_fault() -> None:
