@@ -7,7 +7,7 @@ Facts come from two places. The host's sysfs tells where the devices of a contai
 exporter, which alone may ask the kubelet and the cluster, knows which device of which resource it is, and what
 the pod's object says.
 
-**The exporter's socket.** `exporter.sock` in the state directory (`exporterSocket` names another) is a
+**The exporter's socket.** `exporter/exporter.sock` in the state directory (`exporterSocket` names another) is a
 stream socket. One connection carries one question and one answer, each a JSON object on one line of
 UTF-8 text that ends with a newline, at most `LINE_BYTES` long:
 

@@ -26,7 +26,7 @@ from nri_plugin.policy.option_checks import TopologyChoice, check_nodes, check_s
 from nri_plugin.topology import Topology
 
 DEFAULT_PATH = "/etc/nri-pin/config.yaml"
-EXPORTER_SOCKET = "exporter.sock"
+EXPORTER_SOCKET = "exporter/exporter.sock"
 """Its name in the state directory, which both processes mount."""
 
 LINES_TO_ADD = """\

@@ -1,6 +1,7 @@
 """What the exporter serves on the node: PodResources for monitoring; devices, and facts of pods, for the agent.
 
-Both sockets lie in the agent's state directory. Devices stand on the kubelet's own socket, which only the exporter
+Both sockets lie in a folder of their own in the agent's state directory: the exporter has to write there and nowhere
+else, so that whoever takes it over cannot rewrite what the agent has promised. Devices stand on the kubelet's own socket, which only the exporter
 mounts, facts on its watch of the node's pods.
 """
 
@@ -14,6 +15,7 @@ from nri_plugin.kube.pod_resources import devices_of
 from nri_plugin.kube.pod_resources_server import KubeletClient, PodResourcesServer, View
 from nri_plugin.kube.publication import Devices
 
+FOLDER = "exporter"
 POD_RESOURCES_SOCKET = "pod-resources.sock"
 FACTS_SOCKET = "exporter.sock"
 
@@ -23,14 +25,14 @@ class LocalSockets:
 
     Args:
         kubelet_socket: of the kubelet's PodResources API; empty to do without devices and PodResources.
-        agent_socket: ours lie beside it.
+        agent_socket: ours lie in the folder `exporter` beside it, which is made where it is missing.
         log: for troubles when they begin and end.
     """
 
     def __init__(self, kubelet_socket: str, agent_socket: str, log: logging.Logger) -> None:
         self._kubelet = KubeletClient(kubelet_socket) if kubelet_socket else None
         self._log = log
-        self._folder = os.path.dirname(os.path.abspath(agent_socket))
+        self._folder = os.path.join(os.path.dirname(os.path.abspath(agent_socket)), FOLDER)
         self._servers: list[PodResourcesServer | FactsSocket] = []
         self._known = Devices()
         self._trouble = ""
@@ -44,6 +46,7 @@ class LocalSockets:
         """
         facts, resources = (os.path.join(self._folder, name) for name in (FACTS_SOCKET, POD_RESOURCES_SOCKET))
         try:
+            _made(self._folder)
             devices = DeviceSource(self._kubelet) if self._kubelet else None
             self._servers.append(FactsSocket(facts, AnswerSource(devices, facts_of), self._log))
             if self._kubelet:
@@ -73,3 +76,17 @@ class LocalSockets:
             server.close()
         if self._kubelet is not None:
             self._kubelet.close()
+
+
+def _made(folder: str) -> None:
+    """Make the folder, readable as the one a kubelet makes: the sockets themselves are for root.
+
+    Raises:
+        HostError: it is missing and cannot be made.
+    """
+    try:
+        os.mkdir(folder, 0o755)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise HostError(folder, f"cannot be made: {error.strerror or error}") from None

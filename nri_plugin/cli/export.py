@@ -32,7 +32,11 @@ Examples:
     help="What the cluster calls this node; default: NODE_NAME, else the host name.",
 )
 @click.option(
-    "--state-dir", metavar="DIR", default=STATE_DIR, show_default=True, help="The agent's state directory."
+    "--state-dir",
+    metavar="DIR",
+    default=STATE_DIR,
+    show_default=True,
+    help="The agent's state directory, which is only read; our own sockets are made in its folder `exporter`.",
 )
 @click.option(
     "--kubeconfig",

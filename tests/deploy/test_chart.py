@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 import yaml
 
-from nri_plugin.app.config import load_text
+from nri_plugin.app.config import EXPORTER_SOCKET, load_text
+from nri_plugin.app.local_sockets import FACTS_SOCKET, FOLDER
 from nri_plugin.cli.export import command as export
 from nri_plugin.cli.extender import command as extend
 from tests.deploy.conftest import DEPLOY
@@ -167,7 +168,7 @@ def test_only_the_exporter_has_credentials(render: Render):
     pod = pod_of(named(render(**CLUSTER), "DaemonSet", "pin"))
     assert pod["automountServiceAccountToken"] is False
     mounts = {item["name"]: {mount["name"] for mount in item["volumeMounts"]} for item in pod["containers"]}
-    assert mounts["exporter"] == {"state", "pod-resources", "token"}
+    assert mounts["exporter"] == {"state", "exporter", "pod-resources", "token"}
     assert not mounts["agent"] & {"token", "pod-resources"}
     assert pod["containers"][1]["args"] == ["export", "--min-interval=1"]
     for item in pod["containers"]:
@@ -222,6 +223,23 @@ def test_the_extender_may_do_what_its_options_need_and_no_more(
     assert verbs.get("pods", []) == pods
     assert verbs.get("pods/binding", []) == binding
     assert verbs["noderesourcetopologies"] == ["get", "list", "watch"]
+
+
+def test_the_exporter_writes_in_the_folder_of_its_sockets_only(render: Render):
+    pod = pod_of(
+        named(
+            render(exporter={"enabled": True}, agent={"hostPaths": {"stateDir": "/run/elsewhere"}}),
+            "DaemonSet",
+            "pin",
+        )
+    )
+    mounts = pod["containers"][1]["volumeMounts"]
+    assert [(mount["name"], mount["mountPath"]) for mount in mounts if not mount.get("readOnly")] == [
+        ("exporter", f"/run/nri-pin/{FOLDER}")
+    ]
+    paths = {volume["name"]: volume["hostPath"] for volume in pod["volumes"] if "hostPath" in volume}
+    assert paths["exporter"] == {"path": f"{paths['state']['path']}/{FOLDER}", "type": "DirectoryOrCreate"}
+    assert f"{FOLDER}/{FACTS_SOCKET}" == EXPORTER_SOCKET
 
 
 def test_the_exporter_may_do_what_the_plain_file_says(render: Render):

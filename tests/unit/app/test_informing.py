@@ -248,8 +248,8 @@ def test_what_became_of_questions_is_counted_where_somebody_counts(tmp_path: Pat
 def test_an_exporter_in_the_state_directory_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informing, "EXPORTER_LIMIT_S", PATIENCE_S)
     with_gpu_on_node_1(tmp_path)
-    (tmp_path / "state").mkdir()
-    exporter = Exporter(tmp_path / "state")
+    (tmp_path / "state" / "exporter").mkdir(parents=True)
+    exporter = Exporter(tmp_path / "state" / "exporter")
     exporter.answers('{"devices": [{"resource": "x/gpu", "ids": ["g"], "nodes": [1]}]}\n')
     log, _ = recording_log()
     text = config_text(tmp_path, topologyManagerPolicy="single-numa-node")
@@ -264,7 +264,7 @@ def test_the_exporter_is_looked_for_in_the_state_directory_or_where_configured(t
     machine_root(tmp_path)
     log, _ = recording_log()
     for more, path in (
-        ({}, tmp_path / "state/exporter.sock"),
+        ({}, tmp_path / "state/exporter/exporter.sock"),
         ({"exporterSocket": "/e.sock"}, Path("/e.sock")),
     ):
         informant = build_informant(load_text(config_text(tmp_path, **more), "test"), log, Clock())

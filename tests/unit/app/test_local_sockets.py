@@ -41,10 +41,12 @@ def sockets(kubelet: Kubelet, tmp_path: Path) -> Iterator[LocalSockets]:
     made.close()
 
 
-def test_both_sockets_lie_beside_the_agents(sockets: LocalSockets, tmp_path: Path) -> None:
+def test_both_sockets_lie_in_a_folder_of_their_own_beside_the_agents(
+    sockets: LocalSockets, tmp_path: Path
+) -> None:
     sockets.open(lambda: (NODE, State()), lambda *_: None)
-    assert (tmp_path / "exporter.sock").is_socket()
-    client = KubeletClient(str(tmp_path / "pod-resources.sock"))
+    assert (tmp_path / "exporter" / "exporter.sock").is_socket()
+    client = KubeletClient(str(tmp_path / "exporter" / "pod-resources.sock"))
     assert [one.name for one in client.list().pod_resources] == ["web"]
     client.close()
 
@@ -80,8 +82,10 @@ def test_without_a_kubelet_facts_are_served_and_nothing_else(tmp_path: Path) -> 
     made.open(lambda: (NODE, State()), facts)
     assert made.devices() == Devices()
     event = CreateContainer(Pod("s", uid="u", name="web", namespace="shop"), Container("c", name="app"))
-    answer = PodResourcesClient(str(tmp_path / "exporter.sock"), time.monotonic).ask(event, PATIENCE_S)
+    answer = PodResourcesClient(str(tmp_path / "exporter" / "exporter.sock"), time.monotonic).ask(
+        event, PATIENCE_S
+    )
     made.close()
     assert answer == Answer(facts=PodFacts("u", QOSClass.GUARANTEED))
     assert asked == [("shop", "web", "u")]
-    assert [path.name for path in tmp_path.iterdir()] == []
+    assert [path.name for path in tmp_path.rglob("*")] == ["exporter"]
