@@ -131,6 +131,7 @@ class Options:
         prefer_closest_numa_nodes: of equally many NUMA nodes those closest to each other.
         max_allowable_numa_nodes: refuse to start on a machine with more; None for no limit.
         reserved_memory: per NUMA node, used by the Static memory policy.
+        kept_memory_bytes: of all NUMA nodes together, for the system and for eviction; told to the cluster.
         pool_floor: also write the shared pool to the Burstable and BestEffort slices.
         never_refuse: namespaces whose containers run in the shared pool rather than being refused.
         effect: how existing containers are changed.
@@ -157,6 +158,7 @@ class Options:
     topology_manager_scope: TopologyManagerScope = TopologyManagerScope.CONTAINER
     memory_manager_policy: MemoryManagerPolicy = MemoryManagerPolicy.NONE
     reserved_memory: tuple[ReservedMemory, ...] = ()
+    kept_memory_bytes: int = 0
     pool_floor: bool = True
     never_refuse: frozenset[str] = field(default=frozenset())
     effect: Effect = Effect.CGROUP

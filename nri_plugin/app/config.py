@@ -12,7 +12,14 @@ from nri_plugin.app.config_flags import values_of
 from nri_plugin.app.config_keys import KEYS, Settings
 from nri_plugin.app.config_kubelet import memory_node_place
 from nri_plugin.app.config_pasted import KIND, OTHER_KEYS, own_part
-from nri_plugin.app.config_rules import HOST_MOUNT, present, reserved_cpu_count, topology_choice, violations
+from nri_plugin.app.config_rules import (
+    HOST_MOUNT,
+    kept_bytes,
+    present,
+    reserved_cpu_count,
+    topology_choice,
+    violations,
+)
 from nri_plugin.app.config_values import KNOWN_ARE, unknown
 from nri_plugin.app.config_yaml import Place, Section
 from nri_plugin.cpuset import CPUSet
@@ -292,6 +299,7 @@ def _options(settings: Settings) -> Options:
         topology_manager_scope=settings.topology_manager_scope,
         memory_manager_policy=settings.memory_manager_policy,
         reserved_memory=settings.reserved_memory,
+        kept_memory_bytes=kept_bytes(settings),
         # A Burstable container with exclusive CPUs would be bounded by a floor without them.
         pool_floor=settings.pool_floor and not settings.annotation_namespaces,
         never_refuse=settings.never_refuse,

@@ -130,7 +130,7 @@ def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError
             "write the amount, such as 100Mi"
         )
         return
-    if not settings.reserved_memory and _kept_bytes(settings):
+    if not settings.reserved_memory and kept_bytes(settings):
         yield place.error(
             "Static needs reservedMemory, as much as kubeReserved + systemReserved + evictionHard keep; add these "
             f"lines:\n{_memory_lines(settings)}"
@@ -146,10 +146,11 @@ def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError
 def _memory_lines(settings: Settings) -> str:
     """The smallest reservedMemory that goes with the rest, on the first NUMA node with memory."""
     node = first_memory_node(_root(settings))
-    return f"reservedMemory:\n- numaNode: {node}\n  limits: {{memory: {format_bytes(_kept_bytes(settings))}}}"
+    return f"reservedMemory:\n- numaNode: {node}\n  limits: {{memory: {format_bytes(kept_bytes(settings))}}}"
 
 
-def _kept_bytes(settings: Settings) -> int:
+def kept_bytes(settings: Settings) -> int:
+    """Memory that kubeReserved, systemReserved and evictionHard keep of the node as a whole."""
     return ceil(_total(settings, "memory")) + eviction_bytes(settings)
 
 

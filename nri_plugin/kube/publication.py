@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, Pair, Zone, ZoneResource, zone_name
 from nri_plugin.kube.pod_fingerprint import fingerprint
-from nri_plugin.options import Node, Options, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.options import (
+    MemoryManagerPolicy,
+    Node,
+    Options,
+    ReservedMemory,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
 from nri_plugin.policy.memory_state import MEMORY, memory_machine, memory_state
 from nri_plugin.state import PodRecord, QOSClass, State
 from nri_plugin.topology import NUMANode
@@ -158,7 +165,7 @@ def _cpu(node: Node, state: State, numa: NUMANode) -> ZoneResource:
 
 def _memory(node: Node, state: State) -> Iterator[tuple[int, ZoneResource]]:
     """Ordinary memory and huge pages by NUMA node, ordinary memory first."""
-    machine = memory_machine(node.topology, node.options.reserved_memory)
+    machine = memory_machine(node.topology, _kept(node))
     promised = memory_state(machine, (allocation.memory for allocation in state.allocations.values()))
     for resource in sorted(machine.total, key=lambda name: (name != MEMORY, name)):
         free = promised.free(resource)
@@ -168,6 +175,29 @@ def _memory(node: Node, state: State) -> Iterator[tuple[int, ZoneResource]]:
                 number,
                 ZoneResource(resource, total * MILLI, allocatable * MILLI, max(0, free[number]) * MILLI),
             )
+
+
+def _kept(node: Node) -> Iterable[ReservedMemory]:
+    """Memory that is kept for the system, by NUMA node.
+
+    With the Static policy as the operator divided it. Else nobody has: what is kept of the node as a whole is spread in
+    proportion to the ordinary memory of its NUMA nodes, and adds up to the byte.
+
+    Differs: other exporters subtract nothing then, and so promise more in the zones than the node has.
+    """
+    if node.options.memory_manager_policy is MemoryManagerPolicy.STATIC:
+        return node.options.reserved_memory
+    return _spread(node)
+
+
+def _spread(node: Node) -> Iterator[ReservedMemory]:
+    sizes = memory_machine(node.topology).allocatable_of(MEMORY)
+    everything, before, kept_before = sum(sizes.values()), 0, 0
+    for numa in node.topology.nodes if everything else ():
+        before += sizes[int(numa.id)]
+        kept = node.options.kept_memory_bytes * before // everything
+        yield ReservedMemory(numa.id, MEMORY, kept - kept_before)
+        kept_before = kept
 
 
 def _attributes(node: Node, state: State, devices: Devices) -> Iterator[Pair]:

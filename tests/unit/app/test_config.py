@@ -38,6 +38,7 @@ def test_the_smallest_configuration_has_the_kubelets_defaults_and_the_static_pol
     assert options.topology_manager_policy is TopologyManagerPolicy.NONE
     assert options.topology_manager_scope is TopologyManagerScope.CONTAINER
     assert options.memory_manager_policy is MemoryManagerPolicy.NONE
+    assert options.kept_memory_bytes == 100 << 20  # the default of evictionHard
     assert options.pool_floor
     assert not options.full_pcpus_only
 
@@ -82,6 +83,7 @@ logLevel: debug
     assert options.topology_manager_scope is TopologyManagerScope.POD
     assert options.memory_manager_policy is MemoryManagerPolicy.STATIC
     assert options.reserved_memory[1] == ReservedMemory(NUMANodeID(1), "memory", 100 << 20)
+    assert options.kept_memory_bytes == (512 + 512 + 100) << 20
     assert not options.pool_floor
     assert options.never_refuse == {"kube-system", "a"}
     assert loaded.reserved_cpu_count == 2

@@ -74,6 +74,40 @@ def test_memory_is_total_less_reserved_less_promised() -> None:
     assert gib == [(16, 15, 0), (16, 16, 11)]
 
 
+def test_without_a_memory_policy_what_is_kept_is_spread_by_size_to_the_byte() -> None:
+    small, large = machine().nodes
+    topology = replace(machine(), nodes=(replace(small, memory_bytes=4 * GIB), large))
+    kept = 5 * GIB + 1
+    rows = figures(node(Options(kept_memory_bytes=kept), topology=topology), State(), "memory")
+    assert [capacity for capacity, _, _ in rows] == [4 * GIB, 16 * GIB]
+    assert [capacity - allocatable for capacity, allocatable, _ in rows] == [GIB, 4 * GIB + 1]
+    assert all(allocatable == available for _, allocatable, available in rows)
+
+
+def test_what_is_kept_is_not_taken_from_huge_pages_nor_from_nodes_without_other_memory() -> None:
+    pages, plain = machine().nodes
+    full = replace(pages, memory_bytes=GIB, hugepages=((2048, GIB >> 20),))
+    topology = replace(machine(), nodes=(full, plain))
+    rows = figures(node(Options(kept_memory_bytes=2 * GIB), topology=topology), State(), "memory")
+    assert [allocatable for _, allocatable, _ in rows] == [0, 14 * GIB]
+
+
+def test_static_memory_is_kept_as_the_operator_divided_it() -> None:
+    options = Options(
+        memory_manager_policy=MemoryManagerPolicy.STATIC,
+        reserved_memory=(ReservedMemory(1, "memory", GIB),),
+        kept_memory_bytes=GIB,
+    )
+    rows = figures(node(options), State(), "memory")
+    assert [allocatable for _, allocatable, _ in rows] == [16 * GIB, 15 * GIB]
+
+
+def test_a_machine_whose_memory_is_not_known_has_none_to_keep() -> None:
+    topology = replace(machine(), nodes=tuple(replace(numa, memory_bytes=None) for numa in machine().nodes))
+    rows = figures(node(Options(kept_memory_bytes=GIB), topology=topology), State(), "memory")
+    assert rows == [(0, 0, 0), (0, 0, 0)]
+
+
 def test_huge_pages_are_listed_by_every_zone() -> None:
     topology = machine()
     first = replace(topology.nodes[0], hugepages=((2048, 512),))
