@@ -164,7 +164,8 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
         return Decision(before, refusal=error, steps=("refused", "resize"))
     allocation = state.allocation_of(record)
     resize = allocation.resize if allocation else None
-    desired = resize.after.cpus if resize and resize.after.cpus else state.desired_cpus(node, record)
+    asked = resize.after.cpus & node.topology.online if resize else CPUSet()
+    desired = asked or state.desired_cpus(node, record)
     own = _reasserted(desired, allocation, event)
     stored = desired if own and resize is None else stored_cpus(event.container.resources)
     record = replace(record, stored_cpus=stored)

@@ -9,16 +9,26 @@ from collections.abc import Iterator
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import CpusetWrite, Decision
 from nri_plugin.drift import OwnEvent
-from nri_plugin.nri.events import CreateContainer, CreateContainerResponse, NRIEvent
+from nri_plugin.nri.events import (
+    CreateContainer,
+    CreateContainerResponse,
+    NRIEvent,
+    StopContainerResponse,
+    SynchronizeResponse,
+    UpdateContainerResponse,
+)
 from nri_plugin.options import Node
 from nri_plugin.state import EMPTY_POOL, State, allocation_key
 from nri_plugin.workload import pod_uid
+
+_WITH_UPDATES = (CreateContainerResponse, UpdateContainerResponse, StopContainerResponse, SynchronizeResponse)
 
 
 def new_violations(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decision) -> list[str]:
     """What `decision` would break that was whole `before`; empty when nothing."""
     problems = _of_state(node, before, decision.state)
     problems += _of_response(node, before, event, decision)
+    problems += _of_updates(node, before, decision)
     # A changed pool is written to thousands of cgroups: each distinct value is looked at once.
     plain = {
         mask for mask in {write.cpus.mask for write in decision.writes} if _is_plain(node, decision, mask)
@@ -56,6 +66,20 @@ def _of_response(node: Node, before: State, event: NRIEvent | OwnEvent, decision
         cpus = CPUSet.parse(response.resources.cpus)
         known = _promised(before, key)
         yield from _of_cpus(node, decision.state, key, f"container {event.container.name}", cpus, known)
+
+
+def _of_updates(node: Node, before: State, decision: Decision) -> Iterator[str]:
+    """The same of what the runtime is asked to write in our stead, whatever the event."""
+    if not isinstance(decision.response, _WITH_UPDATES):
+        return
+    for update in decision.response.updates:
+        cpus = CPUSet.parse(update.resources.cpus)
+        if not cpus or _is_plain(node, decision, cpus.mask):
+            continue
+        record = decision.state.containers.get(update.container_id)
+        key = record.key if record else ""
+        name = f"container {record.name if record else update.container_id}"
+        yield from _of_cpus(node, decision.state, key, name, cpus, _promised(before, key))
 
 
 def _of_write(node: Node, before: State, decision: Decision, write: CpusetWrite) -> Iterator[str]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.app.validation import new_violations
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision
 from nri_plugin.drift import Observed, Target, drifts
@@ -276,3 +277,15 @@ def test_an_update_that_is_no_resize_is_not_refused_to_a_container_that_runs_unp
     same = decide(on, state, nri.UpdateContainer(POD, unplaced, Resources(cpu_shares=0, cpus="0-3")))
     assert same.refusal is None
     assert decide(on, state, nri.UpdateContainer(POD, unplaced, cpu_resources(4))).refusal is not None
+
+
+def test_the_runtime_is_not_asked_for_cpus_that_went_offline_whatever_is_promised() -> None:
+    on = node()
+    state, what = running(on, cpu=4)
+    online = on.topology.online - CPUSet.of(5)
+    rows = [(cpu, cpu // 2, 0, 0, 0) for cpu in online]
+    smaller = replace(on, topology=replace(on.topology.from_rows(rows), offline=CPUSet.of(5)))
+    decision = resize(smaller, state, what, 6)
+    assert CPUSet.parse(reply(decision)) <= online
+    assert new_violations(smaller, state, nri.UpdateContainer(POD, what, cpu_resources(6)), decision) == []
+    assert CPUSet.of(5) <= held(decision.state).cpus

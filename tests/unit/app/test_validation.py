@@ -1,8 +1,18 @@
+import pytest
+
 from nri_plugin.app.validation import new_violations
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import CpusetWrite, Decision
-from nri_plugin.nri.events import CreateContainer, CreateContainerResponse
-from nri_plugin.nri.messages import Resources
+from nri_plugin.nri.events import (
+    CreateContainer,
+    CreateContainerResponse,
+    NRIResponse,
+    StopContainerResponse,
+    SynchronizeResponse,
+    UpdateContainer,
+    UpdateContainerResponse,
+)
+from nri_plugin.nri.messages import ContainerUpdate, Resources
 from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, State
 from tests.builders import container, cpus, node, pod
 
@@ -70,4 +80,36 @@ def test_a_slice_may_not_mix_strictly_reserved_cpus_with_others():
     mixed = Decision(PROMISED, writes=(CpusetWrite(SLICE, cpus("0,4-15")),))
     assert new_violations(strict, PROMISED, EVENT, mixed) == [
         "cgroup /kubepods/burstable would run on CPUs that are strictly reserved: 0"
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", [CreateContainerResponse, UpdateContainerResponse, StopContainerResponse, SynchronizeResponse]
+)
+def test_the_runtime_may_not_be_asked_either_to_let_others_run_on_exclusive_cpus(
+    kind: type[NRIResponse],
+) -> None:
+    beside = ContainerRecord("id", "q", "web", Phase.RUNNING, CgroupRef("/kubepods/podq"))
+    state = PROMISED.with_container(beside)
+
+    def asking(text: str) -> Decision:
+        return Decision(state, kind(updates=(ContainerUpdate("id", Resources(cpus=text)),)))
+
+    event = UpdateContainer(POD, container(POD, "c", cpu=2), Resources())
+    assert new_violations(NODE, state, event, asking("4-15")) == []
+    assert new_violations(NODE, state, event, asking("")) == []
+    assert new_violations(NODE, state, event, asking("3-15")) == [
+        "container web would run on CPUs that are exclusive to others: 3"
+    ]
+
+
+def test_a_container_may_be_updated_to_its_own_cpus_and_an_unknown_one_to_the_pool_alone() -> None:
+    record = ContainerRecord("id", "p", "c", Phase.RUNNING, CgroupRef("/kubepods/podp", "/x"))
+    state = PROMISED.with_container(record)
+    event = UpdateContainer(POD, container(POD, "c", cpu=2), Resources())
+    own = UpdateContainerResponse((ContainerUpdate("id", Resources(cpus="2-3")),))
+    stranger = UpdateContainerResponse((ContainerUpdate("x", Resources(cpus="2-3")),))
+    assert new_violations(NODE, state, event, Decision(state, own)) == []
+    assert new_violations(NODE, state, event, Decision(state, stranger)) == [
+        "container x would run on CPUs that are exclusive to others: 2-3"
     ]
