@@ -6,11 +6,15 @@ trusts a namespace wants to know.
 
     nri-pin/smt-odd-counts.container.NAME   kubelet | reject | round-up | allow
     nri-pin/exclusive-cpus.container.NAME   a number of CPUs, for a container of a Burstable pod
+    nri-pin/numa-node                       the NUMA node that whoever scheduled the pod counted on
 
 `.pod` instead of `.container.NAME` speaks for all containers of the pod that have none of their own; an annotation's name
 ends after 63 characters, which a long container name exceeds.
 
-Differs: the kubelet has neither.
+`nri-pin/numa-node` decides only between NUMA nodes that are equally good: it never refuses anybody and never makes a
+placement worse, so what this machine does not have, or cannot be read, is passed over.
+
+Differs: the kubelet has none of them.
 """
 
 import re
@@ -24,7 +28,9 @@ from nri_plugin.workload import ContainerRequest
 
 SMT_ODD_COUNTS = "nri-pin/smt-odd-counts"
 EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
+NUMA_NODE = "nri-pin/numa-node"
 _COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
+_NODE = re.compile(r"(?:0|[1-9][0-9]{0,3})\Z", re.ASCII)
 
 
 def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> ContainerRequest:
@@ -41,6 +47,14 @@ def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> Co
         smt_odd_counts=_smt_odd_counts(given, request.name),
         wanted_exclusive=_exclusive_cpus(given, request),
     )
+
+
+def wished_node(options: Options, pod: PodRecord) -> int:
+    """Mask of the NUMA node the pod is wished to be on; 0 when nobody who is heard says so."""
+    if not pod.annotations or pod.namespace not in options.annotation_namespaces:
+        return 0
+    value = dict(pod.annotations).get(NUMA_NODE, "")
+    return 1 << int(value) if _NODE.match(value) else 0
 
 
 def _heard(given: Mapping[str, str], key: str, name: str) -> tuple[str, str] | None:

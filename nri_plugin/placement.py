@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from nri_plugin.annotations import annotated
+from nri_plugin.annotations import annotated, wished_node
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.errors import AdmissionError, InsufficientCPUsError
 from nri_plugin.hint_providers import Question, ask, memory_request, memory_state_of, tables_of
@@ -250,7 +250,13 @@ def _merged(question: Question) -> MergedHint:
         node.topology.node_mask,
         ask(question),
         distances=_distances_of(node),
-        tie_break=tie_break(options.topology_tie_break, tables_of(node), on_offer, question.exclusive_cpus),
+        tie_break=tie_break(
+            options.topology_tie_break,
+            tables_of(node),
+            on_offer,
+            question.exclusive_cpus,
+            wished_node(options, question.pod) & node.topology.node_mask.mask,
+        ),
     )
 
 

@@ -9,7 +9,9 @@ still equal then goes to the lowest mask.
     best-fit    the nodes on which the CPUs fit in the fewest uncore caches, then the tightest: the
                 fewest CPUs available, so that large holes survive
 
-Differs: the kubelet knows only `packed`.
+Before all of them comes a node that somebody wished for: of equals those with it win.
+
+Differs: the kubelet knows only `packed`, and no wish.
 """
 
 from dataclasses import dataclass
@@ -42,16 +44,18 @@ class TieBreak:
     the goal; where none do, of each node's first share, and `short`.
 
     Attributes:
-        rule: which, other than packed.
+        rule: which.
         tables: the machine.
         available: mask of the CPUs on offer.
         count: CPUs wanted.
+        wished: mask of the one node that is wished for; 0 for none.
     """
 
     rule: TopologyTieBreak
     tables: CPUTables
     available: int
     count: int
+    wished: int = 0
 
     @property
     def goal(self) -> int:
@@ -66,7 +70,16 @@ class TieBreak:
     @property
     def span(self) -> int:
         """No two ranks are further apart."""
+        return self._rules_span + (self._wish if self.wished else 0)
+
+    @property
+    def _rules_span(self) -> int:
         return 2 * self.short
+
+    @property
+    def _wish(self) -> int:
+        """What the wished node takes from a rank: more than the rule can add."""
+        return self._rules_span + 1
 
     @property
     def is_additive(self) -> bool:
@@ -83,7 +96,12 @@ class TieBreak:
 
     def rank(self, nodes: int) -> int:
         """Where the mask `nodes` stands among equals."""
+        return self._rank_by_rule(nodes) - (self._wish if nodes & self.wished else 0)
+
+    def _rank_by_rule(self, nodes: int) -> int:
         cpus = self.tables.cpus_in(nodes) & self.available
+        if self.rule is TopologyTieBreak.PACKED:
+            return 0
         if self.rule is TopologyTieBreak.SPREAD:
             return -cpus.bit_count()
         held = enumerate(accumulate(self._held_by_caches(cpus), initial=0))
@@ -92,7 +110,10 @@ class TieBreak:
 
     def shares(self, node: int) -> list[Share]:
         """The node by itself, then with its fullest uncore cache, with its two fullest, and so on."""
-        return self._shares.get(node, [Share(0, 0)])
+        by_rule = self._shares.get(node, [Share(0, 0)])
+        if not self.wished >> node & 1:
+            return by_rule
+        return [Share(rank - self._wish, gain) for rank, gain in by_rule]
 
     @cached_property
     def _shares(self) -> dict[int, list[Share]]:
@@ -100,6 +121,8 @@ class TieBreak:
 
     def _shares_of(self, node: int) -> list[Share]:
         cpus = node & self.available
+        if self.rule is TopologyTieBreak.PACKED:
+            return [Share(0, 0)]
         if self.rule is TopologyTieBreak.SPREAD:
             return [Share(-cpus.bit_count(), 0)]
         held = sorted(((cache & cpus).bit_count() for cache in self.tables.caches_in[node]), reverse=True)
@@ -115,6 +138,10 @@ class TieBreak:
         return sorted(((cache & cpus).bit_count() for cache in self.tables.cores_in_cache), reverse=True)
 
 
-def tie_break(rule: TopologyTieBreak, tables: CPUTables, available: CPUSet, count: int) -> TieBreak | None:
-    """The rule for `count` CPUs out of `available`; None where the lowest mask wins."""
-    return None if rule is TopologyTieBreak.PACKED else TieBreak(rule, tables, available.mask, count)
+def tie_break(
+    rule: TopologyTieBreak, tables: CPUTables, available: CPUSet, count: int, wished: int = 0
+) -> TieBreak | None:
+    """The rule for `count` CPUs out of `available`, after the wish for a node; None where the lowest mask wins."""
+    if rule is TopologyTieBreak.PACKED and not wished:
+        return None
+    return TieBreak(rule, tables, available.mask, count, wished)

@@ -1,5 +1,7 @@
 """Laws of merging hints, and agreement with trying every combination."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,6 +89,22 @@ def test_counting_supersets_finds_the_same_intersections_as_folding(drawn):
     folded = possible_intersections(all_nodes, wishes)
     choices = [intersections._choices(all_nodes, wish) for wish in wishes]
     assert intersections._by_counting(all_nodes, choices) == folded
+
+
+@given(POLICIES, st.lists(wishes_in_both_forms(), min_size=1, max_size=4), DISTANCES, tie_breaks())
+def test_a_wished_node_changes_neither_admission_nor_width_nor_distance(policy, drawn, rows, tie_break):
+    """Wished for or not, whoever is admitted is admitted, on as many nodes, as near to each other."""
+    distances = Distances(rows) if rows else None
+    nodes, lists = NodeMask(ALL_NODES), [(short,) for short, _ in drawn]
+    wished, plain = (
+        merge(policy, nodes, lists, distances=distances, tie_break=rule)
+        for rule in (tie_break, replace(tie_break, wished=0))
+    )
+    assert (wished.preferred, wished.affinity is None) == (plain.preferred, plain.affinity is None)
+    if wished.affinity is not None and plain.affinity is not None:
+        assert len(wished.affinity) == len(plain.affinity)
+        if distances and policy is not TopologyManagerPolicy.SINGLE_NUMA_NODE:
+            assert distances.total(wished.affinity.mask) == distances.total(plain.affinity.mask)
 
 
 @given(

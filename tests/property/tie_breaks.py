@@ -23,9 +23,10 @@ TABLES = cpu_tables(Topology.from_rows(ROWS))
 
 @st.composite
 def tie_breaks(draw):
-    rule = draw(st.sampled_from([TopologyTieBreak.SPREAD, TopologyTieBreak.BEST_FIT]))
+    rule = draw(st.sampled_from(list(TopologyTieBreak)))
     free = draw(st.sets(st.sampled_from([row[0] for row in ROWS])))
-    return tie_break(rule, TABLES, CPUSet.from_ids(free), draw(st.integers(0, 12)))
+    wished = draw(st.just(0) | st.sampled_from([1 << node for node in NODES]))
+    return tie_break(rule, TABLES, CPUSet.from_ids(free), draw(st.integers(0, 12)), wished)
 
 
 def rank_of(rule):
@@ -34,12 +35,15 @@ def rank_of(rule):
     def rank(mask):
         if rule is None:
             return 0
+        is_elsewhere = not rule.wished & mask
         here = [row for row in ROWS if mask >> row[3] & 1 and rule.available >> row[0] & 1]
+        if rule.rule is TopologyTieBreak.PACKED:
+            return (is_elsewhere,)
         if rule.rule is TopologyTieBreak.SPREAD:
-            return (-len(here),)
+            return is_elsewhere, -len(here)
         caches = {row[4] for row in here}
         held = sorted((sum(row[4] == cache for row in here) for cache in caches), reverse=True)
         enough = [n for n in range(len(held) + 1) if sum(held[:n]) >= rule.count]
-        return min(enough, default=len(ROWS)), len(here)
+        return is_elsewhere, min(enough, default=len(ROWS)), len(here)
 
     return rank

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.annotations import annotated
+from nri_plugin.annotations import NUMA_NODE, annotated, wished_node
 from nri_plugin.engine import decide
 from nri_plugin.errors import AnnotationError
 from nri_plugin.nri import events as nri
@@ -145,3 +145,59 @@ def test_a_pods_total_is_rounded_up_before_its_nodes_are_chosen(
     of = pod("p", cpu=7)  # NUMA node 0 has seven CPUs left, three of them in whole cores
     decision = decide(on, State(), nri.CreateContainer(of, container(of, cpu=7)))
     assert tuple(decision.state.pods["p"].affinity or ()) == affinity
+
+
+BEST_EFFORT = TopologyManagerPolicy.BEST_EFFORT
+
+
+@pytest.mark.parametrize(
+    ("value", "mask"),
+    [("0", 1), ("3", 8), ("", 0), ("-1", 0), ("01", 0), ("1,2", 0), ("x", 0), ("99999", 0), ("٣", 0)],
+)
+def test_a_wish_for_a_numa_node_is_a_number_or_nothing(value: str, mask: int) -> None:
+    record = pod_record(replace(pod("p", namespace="trusted"), annotations={NUMA_NODE: value}), run_seen=True)
+    options = node(annotation_namespaces=TRUSTING).options
+    assert wished_node(options, record) == mask
+    assert wished_node(node().options, record) == 0
+
+
+@pytest.mark.parametrize(
+    ("namespace", "value", "given"),
+    [
+        ("trusted", "1", "8-9"),
+        ("trusted", "0", "2-3"),
+        ("trusted", "7", "2-3"),
+        ("trusted", "nonsense", "2-3"),
+        ("elsewhere", "1", "2-3"),
+    ],
+)
+def test_a_wish_is_heard_where_the_namespace_is_trusted_and_refuses_nobody(
+    namespace: str, value: str, given: str
+) -> None:
+    of = replace(pod("p", namespace=namespace), annotations={NUMA_NODE: value})
+    on = node(annotation_namespaces=TRUSTING, topology_manager_policy=BEST_EFFORT)
+    state = decide(on, State(), nri.RunPodSandbox(of)).state
+    decision = decide(on, state, nri.CreateContainer(of, container(of, cpu=2)))
+    assert str(decision.state.allocations["p/c"].cpus) == given
+
+
+def test_a_wish_under_pod_scope_draws_the_whole_pod() -> None:
+    of = replace(pod("p", cpu=4, namespace="trusted"), annotations={NUMA_NODE: "1"})
+    scope = TopologyManagerScope.POD
+    on = node(
+        annotation_namespaces=TRUSTING, topology_manager_policy=BEST_EFFORT, topology_manager_scope=scope
+    )
+    state = decide(on, State(), nri.RunPodSandbox(of)).state
+    for name in ("a", "b"):
+        state = decide(on, state, nri.CreateContainer(of, container(of, name, cpu=2))).state
+    assert [str(one.cpus) for one in state.allocations.values()] == ["8-9", "10-11"]
+
+
+def test_a_wish_for_a_full_node_is_no_reason_to_be_refused() -> None:
+    of = replace(pod("p", namespace="trusted"), annotations={NUMA_NODE: "1"})
+    on = node(annotation_namespaces=TRUSTING, topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
+    other = pod("other")
+    state = decide(on, State(), nri.CreateContainer(other, container(other, cpu=7))).state
+    decision = decide(on, state, nri.CreateContainer(of, container(of, cpu=6)))
+    assert decision.refusal is None
+    assert str(decision.state.allocations["p/c"].cpus) == "2-7"

@@ -104,3 +104,28 @@ def test_shares_add_up_unless_an_available_cpu_lies_in_a_cache_over_two_nodes():
     assert is_additive(BEST_FIT, "0-3,6-7") is True
     assert is_additive(BEST_FIT, "0-1,4-7") is True
     assert is_additive(SPREAD, "0-7") is True
+
+
+@pytest.mark.parametrize("rule", TopologyTieBreak)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_wish_decides_between_equally_good_nodes_before_the_rule(rule, policy):
+    free = CPUSet.parse("0-3,8-15,16-18,24-31")
+    nodes = NodeMask(FOUR.nodes_of(FOUR.online))
+    wishes = cpu_wishes(FOUR, 3, free)
+    wished = tie_break(rule, FOUR, free, 3, 1 << 3)
+    assert merge(policy, nodes, [wishes], tie_break=wished).affinity == NodeMask.of(3)
+
+
+def test_a_wish_never_makes_a_hint_wider():
+    free = CPUSet.parse("0-7,8-10")
+    nodes = NodeMask(FOUR.nodes_of(FOUR.online))
+    wishes = cpu_wishes(FOUR, 6, free)
+    wished = tie_break(PACKED, FOUR, free, 6, 1 << 1)
+    assert merge(POLICIES[0], nodes, [wishes], tie_break=wished).affinity == NodeMask.of(0)
+
+
+def test_shares_of_a_wished_node_are_below_all_others():
+    wished = tie_break(PACKED, FOUR, CPUSet.parse("0-31"), 4, 1 << 2)
+    assert [wished.shares(node)[0].rank for node in range(4)].index(wished.shares(2)[0].rank) == 2
+    assert wished.rank(0b0100) < wished.rank(0b0010) == wished.rank(0b0001) == 0
+    assert wished.span >= wished.rank(0b0010) - wished.rank(0b0100)
