@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from nri_plugin.app.extender_connections import Connections, Peer
 from nri_plugin.app.logs import LOGGER_NAME, say_trace
 from nri_plugin.errors import ConfigError, NriPinError
 
@@ -24,7 +25,10 @@ REQUEST_S = 10.0
 """A request, once begun, must arrive in pieces no further apart than this."""
 
 CONNECTIONS = 64
-"""More at once are turned away: kube-scheduler needs one or two."""
+"""At more, who has waited longest without a question is hung up on: kube-scheduler needs one or two."""
+
+CONNECTIONS_OF_ONE = 32
+"""Of one address: kube-scheduler binds several pods at once."""
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -141,7 +145,7 @@ class ExtenderServer(ThreadingHTTPServer):
     ) -> None:
         self.routes, self.certificates, self.limits = routes, certificates, limits or Limits()
         self.log = log or logging.getLogger(LOGGER_NAME)
-        self._room = threading.Semaphore(CONNECTIONS)
+        self.connections = Connections(CONNECTIONS, CONNECTIONS_OF_ONE)
         self._busy = 0
         self._change = threading.Condition()
         host, port = address
@@ -161,16 +165,16 @@ class ExtenderServer(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
-    def verify_request(self, request: object, client_address: object) -> bool:  # noqa: ARG002 - the library's
+    def verify_request(self, request: socket.socket, client_address: Peer) -> bool:  # type: ignore[override]
         """Turn away what there is no room for."""
-        return self._room.acquire(blocking=False)
+        return self.connections.admit(request, client_address[:2])
 
-    def process_request_thread(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+    def process_request_thread(self, request: socket.socket, client_address: Peer) -> None:  # type: ignore[override]
         """Answer one connection, in its own thread; the handshake happens here too."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self.connections.left(client_address[:2])
 
     def finish_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
         """Speak TLS first where there are certificates."""
@@ -200,7 +204,7 @@ class ExtenderServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = IDLE_S
+    timeout = REQUEST_S  # for the first question: who connects has one
     wbufsize = -1  # headers and body leave together
     disable_nagle_algorithm = True
     server: ExtenderServer
@@ -228,6 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
             return body
         if answer is None:
             return self._unknown()
+        self.server.connections.answering(self.client_address[:2])
         try:
             return Answer(answer(body), content_type=JSON)
         except NriPinError as error:
@@ -254,7 +259,6 @@ class _Handler(BaseHTTPRequestHandler):
             return Answer(f"{length} bytes of body, at most {most} are read\n".encode(), 413)
         self.connection.settimeout(REQUEST_S)
         body = self.rfile.read(int(length))
-        self.connection.settimeout(IDLE_S)
         if len(body) < int(length):
             self.close_connection = True
             return Answer(b"the body ended early\n", 400)
@@ -272,6 +276,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(answer.body)
+        self.wfile.flush()
+        self.server.connections.waiting(self.client_address[:2])
+        self.connection.settimeout(IDLE_S)
 
     def version_string(self) -> str:
         """Say no more than needed."""

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from nri_plugin.app.extender_server import Answer, Certificates, ExtenderServer, Limits, Routes
+from nri_plugin.app.extender_server import CONNECTIONS, Answer, Certificates, ExtenderServer, Limits, Routes
 from nri_plugin.errors import ConfigError, KubeObjectError
 
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl: apt install openssl")
@@ -197,3 +197,11 @@ def test_files_that_are_no_certificate_are_refused(tmp_path):
     (tmp_path / "x").write_text("x")
     with pytest.raises(ConfigError, match="no TLS certificate"):
         Certificates(tmp_path / "x", tmp_path / "missing")
+
+
+def test_idle_connections_however_many_lock_nobody_out(serve):
+    server = serve()
+    idle = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(CONNECTIONS + 1)]
+    assert ask(server, "POST", "/echo", b"{}") == (200, b"{}")
+    for one in idle:
+        one.close()
