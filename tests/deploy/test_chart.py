@@ -146,6 +146,11 @@ def test_security_image_and_names_follow_the_values(render: Render):
         ({"config": {"logLevel": "loud"}}, "logLevel"),
         ({"config": {"pluginIndex": "9"}}, "pluginIndex"),
         ({"extender": {"weights": {"cpu": 101}}}, "weights.cpu"),
+        ({"extender": {"networkPolicy": {"enabled": True, "from": ["10.0.0.0/8"]}}}, "networkPolicy.from"),
+        (
+            {"extender": {"enabled": True, "networkPolicy": {"enabled": True}}},
+            "needs extender.networkPolicy.from",
+        ),
         ({"metrics": {"port": 70000}}, "port"),
         ({"image": {"digest": "abc"}}, "digest"),
         ({"agnet": {}}, "agnet"),
@@ -223,6 +228,16 @@ def test_the_extender_may_do_what_its_options_need_and_no_more(
     assert verbs.get("pods", []) == pods
     assert verbs.get("pods/binding", []) == binding
     assert verbs["noderesourcetopologies"] == ["get", "list", "watch"]
+
+
+def test_who_may_reach_the_extender_is_a_choice(render: Render):
+    source = [{"ipBlock": {"cidr": "10.0.0.0/28"}}]
+    assert "NetworkPolicy" not in {item["kind"] for item in render(extender={"enabled": True})}
+    objects = render(extender={"enabled": True, "networkPolicy": {"enabled": True, "from": source}})
+    (policy,) = [item for item in objects if item["kind"] == "NetworkPolicy"]
+    deployment = named(objects, "Deployment", policy["metadata"]["name"])
+    assert policy["spec"]["podSelector"] == deployment["spec"]["selector"]
+    assert policy["spec"]["ingress"] == [{"from": source, "ports": [{"protocol": "TCP", "port": "extender"}]}]
 
 
 def test_the_exporter_writes_in_the_folder_of_its_sockets_only(render: Render):
