@@ -130,9 +130,12 @@ def _settled(
 def _adopt_all(
     node: Node, state: State, unseen: list[tuple[ContainerRecord, Container]]
 ) -> tuple[State, list[str]]:
-    """First those that are consistent as they are, so that no newly placed one takes their CPUs."""
+    """First those that are consistent as they are, so that no newly placed one takes their CPUs.
+
+    Of two that say the same, one reused the CPUs of the other: the one that runs keeps them.
+    """
     waiting, steps = [], []
-    for record, container in unseen:
+    for record, container in sorted(unseen, key=lambda pair: pair[0].phase is not Phase.RUNNING):
         if record.phase is Phase.STOPPED:
             continue
         as_it_is = _as_it_is(node, state, record, container)

@@ -50,6 +50,14 @@ def test_two_containers_with_the_same_cpus_do_not_both_keep_them() -> None:
     assert len(state.exclusive) == 4
 
 
+def test_of_two_with_the_same_cpus_the_one_that_runs_keeps_them() -> None:
+    on, mine = node(), pod("p")
+    waits = container(mine, "init", cpu=4, cpus="4-7", state=ContainerState.CREATED)
+    runs = container(mine, "main", cpu=4, cpus="4-7", state=ContainerState.RUNNING)
+    decision = listed(on, EMPTY, (mine, waits), (mine, runs))
+    assert decision.state.allocations["p/main"].cpus == cpus("4-7")
+
+
 def test_reserved_cpus_are_not_adopted_as_exclusive() -> None:
     on = node()
     state = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="0-1"))).state
