@@ -41,7 +41,7 @@ Examples:
 @click.option(
     "--kubeconfig",
     type=click.Path(dir_okay=False),
-    help="How to reach the cluster; default: the pod's service account.",
+    help="How to reach the cluster; default: the pod's service account, else KUBECONFIG.",
 )
 @click.option(
     "--kubelet-socket",

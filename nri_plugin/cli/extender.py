@@ -55,7 +55,7 @@ class Weight(click.ParamType[tuple[str, int]]):
 @click.option(
     "--kubeconfig",
     type=click.Path(dir_okay=False),
-    help="How to reach the cluster; default: the pod's service account.",
+    help="How to reach the cluster; default: the pod's service account, else KUBECONFIG.",
 )
 @click.option(
     "--listen", type=Address(), default=":8888", show_default=True, help="Where kube-scheduler asks."
