@@ -19,6 +19,7 @@ _EXPECTED = (
     "no connection to the container runtime",
     "pod=default/too-",
     'steps="refused resize"',
+    "no longer satisfies the policy and is kept",
 )
 # uid 0 with nothing that makes it more than a user, as a pod with `capabilities: drop: [ALL]` is
 _BARE = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]
