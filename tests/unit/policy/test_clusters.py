@@ -52,5 +52,10 @@ def test_ids_may_have_gaps():
     assert layout({3: {3: 10, 70: 21}, 70: {3: 21, 70: 10}}).clusters[0].nodes == 1 << 3 | 1 << 70
 
 
+def test_rows_may_come_in_any_order():
+    table = rows([10, 11, 12], [11, 10, 13], [12, 13, 10])
+    assert layout(dict(reversed(table.items()))) == layout(table)
+
+
 def test_one_node_is_a_cluster():
     assert layout({0: {0: 10}}).clusters == leaf(0)
