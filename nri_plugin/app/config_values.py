@@ -115,10 +115,22 @@ def bind_address(value: source.Value) -> tuple[str, int] | None:
     found = source.text(value)
     if not found:
         return None
+    try:
+        return host_and_port(found)
+    except ValueError as error:
+        raise value.place.error(str(error)) from None
+
+
+def host_and_port(found: str) -> tuple[str, int]:
+    """The host without brackets, and the port.
+
+    Raises:
+        ValueError: it is none; says what was expected.
+    """
     host, colon, port = found.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not port.isdecimal() or int(port) > LARGEST_PORT or (":" in bare) != (bare != host):
-        raise value.place.error(f"expected an address such as 127.0.0.1:9465 or :9465, found {found}")
+        raise ValueError(f"expected an address such as 127.0.0.1:9465 or :9465, found {found}")
     return bare, int(port)
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nri_plugin.app.exporter_events import Announcer
 from nri_plugin.app.local_sockets import LocalSockets
@@ -28,11 +29,14 @@ from nri_plugin.kube.watch import NOT_FOUND, Follower
 from nri_plugin.options import Node
 from nri_plugin.state import State
 
+if TYPE_CHECKING:
+    from nri_plugin.app.status_server import StatusServer
+
 MANAGER = "nri-pin"
 """Field manager of what we apply."""
 
 DEVICES_S = 30.0
-"""The kubelet is asked for devices again so often, and whenever the agent says something."""
+"""The main loop comes round so often, and asks the kubelet for devices again; and whenever the agent says something."""
 
 FORBIDDEN = 403
 OURS = ("topologyPolicies", "zones", "attributes")
@@ -50,6 +54,7 @@ class ExportOptions:
         pause_s: between two writes.
         kubelet_socket: where the kubelet tells of devices; empty to do without.
         fails_pods: set a refused pod to Failed instead of leaving it to wait.
+        metrics_bind_address: where to show metrics and probes; None for nowhere.
     """
 
     node_name: str
@@ -58,6 +63,7 @@ class ExportOptions:
     pause_s: float = PAUSE_S
     kubelet_socket: str = ""
     fails_pods: bool = False
+    metrics_bind_address: tuple[str, int] | None = None
 
 
 class Exporter:
@@ -73,6 +79,12 @@ class Exporter:
     Attributes:
         publisher: writes the object.
         pods: the facts of this node's pods.
+        announcer: creates events.
+        hears_agent: the agent has spoken and has not ended since.
+        unchanged: how often the agent said something that changed nothing to publish.
+        published_at: when a write was last accepted, in seconds since 1970; 0 for never.
+        came_round_at: when the main loop last did, on `clock`.
+        trouble: why the last write was not accepted; empty when it was.
         threads: those that listen; they end with what they listen to, and with the process.
     """
 
@@ -84,7 +96,9 @@ class Exporter:
         clock: Callable[[], float] = time.monotonic,
         devices: Callable[[], Devices] | None = None,
     ) -> None:
-        self._devices = devices
+        self._devices, self._clock = devices, clock
+        self.hears_agent, self.unchanged, self.published_at = False, 0, 0.0
+        self.came_round_at = clock()
         self._latest: Status | None = None
         self._options, self._client, self._log = options, client, log
         self.publisher = Publisher(
@@ -97,7 +111,7 @@ class Exporter:
         )
         self.pods = PodsHere(self._pods_lost)
         rejecter = Rejecter(client, options.node_name) if options.fails_pods else None
-        self._announcer = Announcer(client, options.node_name, log, clock, rejecter)
+        self.announcer = Announcer(client, options.node_name, log, clock, rejecter)
         self._news = threading.Condition()
         self._status: Status | None = None
         self._seen: Object | None = None
@@ -105,7 +119,7 @@ class Exporter:
         self._stopping = threading.Event()
         self._owner: Object | None = None
         self._asks_for_owner = True
-        self._trouble = ""
+        self.trouble = ""
         self.threads: list[threading.Thread] = []
 
     def stop(self) -> None:
@@ -120,18 +134,27 @@ class Exporter:
         own = Follower(self._client, NODE_RESOURCE_TOPOLOGIES, sink, self._stopping.wait, parameters=selector)
         here = {"fieldSelector": f"spec.nodeName={self._options.node_name}"}
         pods = Follower(self._client, PODS, self.pods, self._stopping.wait, parameters=here)
-        listening = (follow, (self._options.agent_socket, self.tell, self._stopping.wait, self._log))
+        listening = (
+            follow,
+            (self._options.agent_socket, self.tell, self._stopping.wait, self._log, self.agent_lost),
+        )
         for target, arguments in (listening, (own.run, ()), (pods.run, ())):
             self.threads.append(threading.Thread(target=target, args=arguments, daemon=True))
             self.threads[-1].start()
         while not self._stopping.is_set():
             self.step(self._wait())
+            self.came_round_at = self._clock()
 
     def tell(self, status: Status) -> None:
         """This is what the agent says now."""
+        self.hears_agent = True
         with self._news:
             self._status = self._latest = status
             self._news.notify_all()
+
+    def agent_lost(self) -> None:
+        """The agent is not there any more."""
+        self.hears_agent = False
 
     def seen(self, obj: Object | None) -> None:
         """This is what the cluster holds now, None for nothing; what is not ours is put right."""
@@ -141,13 +164,15 @@ class Exporter:
 
     def step(self, status: Status | None) -> None:
         """Take over what the agent says and what others did, and publish when it is time."""
+        is_news = status is not None
         status = status or (self._latest if self._devices else None)
         if status is not None:
             self.publisher.want(self.object_of(status))
+            self.unchanged += is_news and self.publisher.due_s() is None
         if self.publisher.due_s() == 0.0:
             self._publish()
         if status is not None:
-            self._announcer.announce(status)
+            self.announcer.announce(status)
 
     def object_of(self, status: Status) -> Object:
         """The object for what the agent says."""
@@ -168,10 +193,10 @@ class Exporter:
             status, self._status, self._has_seen = self._status, None, False
         return status
 
-    def _patience_s(self) -> float | None:
-        """How long to wait for news: device plugins come and go without any."""
+    def _patience_s(self) -> float:
+        """How long to wait for news: device plugins come and go without any, and a probe asks for signs of life."""
         due_s = self.publisher.due_s()
-        return due_s if self._devices is None else min(DEVICES_S if due_s is None else due_s, DEVICES_S)
+        return DEVICES_S if due_s is None else min(due_s, DEVICES_S)
 
     def view(self) -> tuple[Node, State] | None:
         """What the agent has said last, None for nothing yet."""
@@ -188,9 +213,10 @@ class Exporter:
         except KubeAPIError as error:
             self._failed(error)
             return
-        if self._trouble or self.publisher.writes == 1:
+        self.published_at = time.time()
+        if self.trouble or self.publisher.writes == 1:
             say(self._log, logging.INFO, "published", node=self._options.node_name)
-        self._trouble = ""
+        self.trouble = ""
 
     def publish_once(self, status: Status) -> None:
         """Publish what the agent says.
@@ -213,9 +239,9 @@ class Exporter:
     def _failed(self, error: KubeAPIError) -> None:
         """Say what is wrong and what to do, once."""
         trouble = self._advice(error)
-        if trouble != self._trouble:
+        if trouble != self.trouble:
             say(self._log, logging.WARNING, "not published, will be tried again", err=trouble)
-        self._trouble = trouble
+        self.trouble = trouble
 
     def _advice(self, error: KubeAPIError) -> str:
         """What is wrong, and what to do."""
@@ -274,6 +300,18 @@ def serve(options: ExportOptions, client: KubeClient, log: logging.Logger) -> No
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: exporter.stop())
     say(log, logging.INFO, "exporting", node=options.node_name, agent=options.agent_socket)
+    server = _monitored(options, exporter)
     exporter.run()
+    if server is not None:
+        server.close()
     local.close()
     client.close()
+
+
+def _monitored(options: ExportOptions, exporter: Exporter) -> "StatusServer | None":
+    """Metrics and probes where they are asked for; nothing of them is loaded elsewhere."""
+    if options.metrics_bind_address is None:
+        return None
+    from nri_plugin.app.exporter_monitoring import serve_status
+
+    return serve_status(options.metrics_bind_address, exporter, time.monotonic)

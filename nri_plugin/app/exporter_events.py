@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -13,6 +14,10 @@ from nri_plugin.kube.pod_events import DRIFT, UNPLACED, EventRate, Happening, ev
 from nri_plugin.kube.pod_rejection import Rejecter
 from nri_plugin.kube.resources import EVENTS
 from nri_plugin.state import ContainerRecord, State
+
+KNOWN_REASONS = ("TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError", DRIFT, UNPLACED)
+OTHER = "other"
+"""Counted for a reason that is not known here: the reasons that are counted are a closed set."""
 
 Row = TypeVar("Row", RefusalRow, DriftRow)
 
@@ -28,6 +33,10 @@ class Announcer:
         log: for trouble, once until it is over.
         clock: seconds that only grow.
         rejecter: sets refused pods to Failed; None to leave them to wait.
+
+    Attributes:
+        events: how many by reason and result, `created` or `failed`.
+        rejections: how many pods were to be set to Failed, by result, `failed-pod` or `left`.
     """
 
     def __init__(
@@ -38,6 +47,8 @@ class Announcer:
         clock: Callable[[], float] = time.monotonic,
         rejecter: Rejecter | None = None,
     ) -> None:
+        self.events: Counter[tuple[str, str]] = Counter()
+        self.rejections: Counter[str] = Counter()
         self._rejecter = rejecter
         self._client, self._node_name, self._log = client, node_name, log
         self._rate = EventRate(clock)
@@ -60,6 +71,7 @@ class Announcer:
         if self._rejecter is None or not row.pod:
             return ""
         obstacle = self._rejecter.reject(row.namespace, row.pod, row.pod_uid, row.reason, row.detail)
+        self.rejections["left" if obstacle else "failed-pod"] += 1
         if not obstacle:
             say(self._log, logging.INFO, "pod failed", pod=row.pod, reason=row.reason)
         return f"; the pod is not set to Failed: {obstacle}" if obstacle else ""
@@ -87,6 +99,8 @@ class Announcer:
             trouble = ""
         except KubeAPIError as error:
             trouble = str(error)
+        reason = happening.reason if happening.reason in KNOWN_REASONS else OTHER
+        self.events[reason, "failed" if trouble else "created"] += 1
         if trouble and trouble != self._trouble:
             say(self._log, logging.WARNING, "event not created", pod=happening.pod, err=trouble)
         self._trouble = trouble

@@ -58,9 +58,13 @@ def read_lines(path: str, timeout_s: float | None = None) -> Iterator[Status]:
 
 
 def follow(
-    path: str, tell: Callable[[Status], None], pause: Callable[[float], bool], log: logging.Logger
+    path: str,
+    tell: Callable[[Status], None],
+    pause: Callable[[float], bool],
+    log: logging.Logger,
+    lost: Callable[[], None] = lambda: None,
 ) -> None:
-    """Call `tell` with everything the agent says, until `pause` returns that it is time to stop."""
+    """Call `tell` with everything the agent says, until `pause` returns that it is time to stop; `lost` when it ends."""
     trouble = ""
     while not pause(0.0):
         try:
@@ -74,6 +78,7 @@ def follow(
             found = "the agent ended; what it promised still holds"
         except HostError as error:
             found = str(error)
+        lost()
         if found != trouble:
             say(log, logging.WARNING, "the agent is not there", err=found)
         trouble = found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nri_plugin.errors import HostError
+from nri_plugin.errors import ConfigError, HostError
 
 if TYPE_CHECKING:
     from nri_plugin.app.status_rows import Status
@@ -67,6 +67,12 @@ Examples:
     help="A refused container waits and is tried again, or its pod is set to Failed while nothing of it has run, so "
     "that its controller makes another; that needs the right to patch pods/status.",
 )
+@click.option(
+    "--metrics-bind-address",
+    metavar="HOST:PORT",
+    default="",
+    help="Where to serve /metrics, /healthz and /readyz; :PORT for every address; default: nowhere.",
+)
 @click.option("--once", is_flag=True, help="Publish once and end.")
 @click.option("--print", "only_print", is_flag=True, help="Print the object; publish nothing.")
 @click.option(
@@ -113,6 +119,7 @@ def _publish(given: dict[str, Any]) -> int:
         given["pause_s"],
         where_a_kubelet_is(given["kubelet_socket"]),
         given["on_refusal"] == "fail-pod",
+        _address(given["metrics_bind_address"]),
     )
     client = KubeClient.connected(given["kubeconfig"])
     log = to_stderr(given["log_level"])
@@ -123,6 +130,20 @@ def _publish(given: dict[str, Any]) -> int:
     client.close()
     click.echo(f"published the NodeResourceTopology of {options.node_name}")
     return 0
+
+
+def _address(text: str) -> tuple[str, int] | None:
+    """The host and port, None for nowhere.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    from nri_plugin.app.config_values import host_and_port
+
+    try:
+        return host_and_port(text) if text else None
+    except ValueError as error:
+        raise ConfigError("--metrics-bind-address", str(error)) from None
 
 
 def where_a_kubelet_is(socket: str) -> str:

@@ -109,6 +109,11 @@ class PodsHere:
         self._lost, self._trouble = lost, ""
         self._by_name: dict[tuple[str, str], Words] = {}
 
+    @property
+    def known(self) -> int:
+        """How many pods there are facts of."""
+        return len(self._by_name)
+
     def facts(self, namespace: str, name: str, uid: str) -> Words | None:
         """What is known of the pod, None for nothing."""
         words = self._by_name.get((namespace, name))

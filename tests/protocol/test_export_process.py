@@ -1,5 +1,6 @@
 """Runtime, agent, exporter and API server, each in its own place: what is placed is what the cluster reads."""
 
+import http.client
 import os
 import signal
 import socket
@@ -162,3 +163,37 @@ def test_a_pod_that_is_refused_becomes_failed_where_that_is_chosen(cluster: Clus
     status = store.objects[key]["status"]
     assert status["reason"] == "TopologyAffinityError"
     assert status["message"].startswith("Pod was rejected: TopologyAffinityError: ")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def page(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+def test_an_exporter_shows_how_it_does_where_that_is_asked_for(cluster: Cluster) -> None:
+    cluster.runtime.synchronize()
+    port = free_port()
+    exporter = cluster.export("--metrics-bind-address", f"127.0.0.1:{port}")
+    exporter.wait_for_line("published")
+    assert page(port, "/healthz") == (200, "alive ok\n")
+    assert page(port, "/readyz") == (200, "ready ok\n")
+    assert 'nri_pin_export_publish_total{result="written"} 1.0' in page(port, "/metrics")[1]
+    cluster.processes[0].signal(signal.SIGTERM)
+    exporter.wait_for_line("the agent is not there")
+    assert page(port, "/readyz")[0] == 503
+    assert "nri_pin_export_agent_connected 0.0" in page(port, "/metrics")[1]
+
+
+def test_an_address_that_is_none_is_refused(cluster: Cluster) -> None:
+    exporter = cluster.export("--metrics-bind-address", "nowhere")
+    exporter.wait_for_line("expected an address such as 127.0.0.1:9465 or :9465, found nowhere")
+    assert exporter.wait() != 0
