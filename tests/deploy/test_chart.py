@@ -182,7 +182,7 @@ def test_only_the_exporter_has_credentials(render: Render):
 
 def test_the_arguments_in_the_chart_are_ones_the_commands_take(render: Render):
     objects = render(
-        exporter={"enabled": True, "takeOver": True, "minIntervalSeconds": 5},
+        exporter={"enabled": True, "takeOver": True, "minIntervalSeconds": 5, "metricsPort": 9466},
         extender={
             "enabled": True,
             "strategy": "LeastAllocated",
@@ -322,3 +322,34 @@ def test_pods_may_be_failed_only_where_that_is_chosen_and_on_the_own_node(render
     assert "variables.node == object.spec.nodeName" in policy["validations"][0]["expression"]
     kinds = [item["metadata"]["name"] for item in render(exporter={"enabled": True})]
     assert "pin-export-pods" not in kinds
+
+
+@pytest.mark.parametrize(("of_agent", "ports"), [(True, ["metrics", "exporter"]), (False, ["exporter"])])
+def test_the_exporter_is_probed_and_read_where_it_has_a_port(
+    render: Render, of_agent: bool, ports: list[str]
+):
+    objects = render(
+        exporter={"enabled": True, "metricsPort": 9466},
+        metrics={"enabled": of_agent, "podMonitor": {"enabled": True}},
+    )
+    exporter = pod_of(named(objects, "DaemonSet", "pin"))["containers"][1]
+    assert exporter["ports"] == [{"name": "exporter", "containerPort": 9466}]
+    assert "--metrics-bind-address=:9466" in exporter["args"]
+    probes = [exporter[kind]["httpGet"] for kind in ("livenessProbe", "readinessProbe")]
+    assert probes == [{"path": path, "port": "exporter"} for path in ("/healthz", "/readyz")]
+    endpoints = named(objects, "PodMonitor", "pin")["spec"]["podMetricsEndpoints"]
+    assert [endpoint["port"] for endpoint in endpoints] == ports
+
+
+def test_an_exporter_without_a_port_is_neither_probed_nor_read(render: Render):
+    objects = render(exporter={"enabled": True}, metrics={"podMonitor": {"enabled": True}})
+    exporter = pod_of(named(objects, "DaemonSet", "pin"))["containers"][1]
+    assert not {"ports", "livenessProbe", "readinessProbe"} & set(exporter)
+    assert "--metrics-bind-address" not in " ".join(exporter["args"])
+    (endpoint,) = named(objects, "PodMonitor", "pin")["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == "metrics"
+
+
+def test_agent_and_exporter_are_not_given_one_port(render: Render):
+    with pytest.raises(ValueError, match=r"exporter\.metricsPort is metrics\.port"):
+        render(exporter={"enabled": True, "metricsPort": 9465})
