@@ -1,7 +1,7 @@
 """A small Kubernetes API server for tests: what a client sees of a real one, checked against recorded answers.
 
 Knows create, get, list with pages, update, merge, JSON and apply patches, delete, watches with bookmarks, custom
-resources with their schemas, dry runs, strict fields. No authentication unless a token is given, no controllers.
+resources with their schemas, dry runs, strict fields, binding of pods. No authentication unless a token is given, no controllers.
 """
 
 import json
@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
+from tests.kube_api_binding import bind
 from tests.kube_api_fields import Object, merged
 from tests.kube_api_kinds import BUILT_IN, Kind, discovery, from_crd
 from tests.kube_api_store import Key, RefusedError, Store, Write, not_found, shown
@@ -184,6 +185,10 @@ class _Handler(BaseHTTPRequestHandler):
         target = api.target(asked.path)
         if target is None:
             self._send(404, b"404 page not found\n")
+            return
+        if (target.kind.plural, target.subresource, asked.method) == ("pods", "binding", "POST"):
+            body = json.loads(asked.body)
+            self._send(201, bind(api.store, target.kind, target.key, body, target.version))
             return
         if target.subresource and not (target.subresource == "status" and target.kind.with_status):
             raise not_found(target.kind, target.name)

@@ -130,6 +130,8 @@ class Extender:
             return None, {}
         pod = replace(known, node=args.node, phase="Pending")
         self.cache.forget_guess(pod)
+        if self.cache.has_promised(pod):  # it is bound already, and keeps its charge when this fails
+            return None, {}
         numa_id = self._numa_id(pod) if self._sends else None
         self.cache.promise(pod, numa_id)
         return pod, {} if numa_id is None else {ANNOTATION_NUMA_NODE: str(numa_id)}

@@ -171,6 +171,10 @@ class ExtenderCache:
         if self._guess_until_s.pop(pod.key, None) is not None:
             self._let_go(pod)
 
+    def has_promised(self, pod: PodDemand) -> bool:
+        """Whether the pod is counted as bound to a node."""
+        return pod.key in self._node_by_pod
+
     def take_back(self, pod: PodDemand) -> None:
         """A promise that came to nothing: the binding failed."""
         self._let_go(pod)
