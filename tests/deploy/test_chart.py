@@ -190,6 +190,7 @@ def test_the_arguments_in_the_chart_are_ones_the_commands_take(render: Render):
             "weights": {"cpu": 2},
             "accounting": False,
             "bind": {"enabled": True, "numaAnnotation": True},
+            "replicas": 1,
             "tlsSecret": "certificate",
             "clientCASecret": "authorities",
         },
@@ -213,8 +214,12 @@ def test_the_arguments_in_the_chart_are_ones_the_commands_take(render: Render):
     [
         ({}, ["get", "list", "watch"], []),
         ({"accounting": False}, [], []),
-        ({"bind": {"enabled": True}}, ["get", "list", "watch"], ["create"]),
-        ({"bind": {"enabled": True, "numaAnnotation": True}}, ["get", "list", "patch", "watch"], ["create"]),
+        ({"bind": {"enabled": True}, "replicas": 1}, ["get", "list", "watch"], ["create"]),
+        (
+            {"bind": {"enabled": True, "numaAnnotation": True}, "replicas": 1},
+            ["get", "list", "patch", "watch"],
+            ["create"],
+        ),
     ],
 )
 def test_the_extender_may_do_what_its_options_need_and_no_more(
@@ -303,6 +308,12 @@ def test_authorities_without_a_certificate_of_ones_own_are_refused(render: Rende
 def test_an_annotation_without_the_binding_it_is_written_at_is_refused(render: Render):
     with pytest.raises(ValueError, match=r"numaAnnotation needs extender\.bind\.enabled"):
         render(extender={"enabled": True, "bind": {"numaAnnotation": True}})
+
+
+def test_binding_by_several_replicas_is_refused(render: Render):
+    with pytest.raises(ValueError, match=r"bind\.enabled needs extender\.replicas 1"):
+        render(extender={"enabled": True, "bind": {"enabled": True}, "replicas": 2})
+    assert render(extender={"enabled": True, "bind": {"enabled": True}, "replicas": 1})
 
 
 def test_pods_may_be_failed_only_where_that_is_chosen_and_on_the_own_node(render: Render):
