@@ -22,8 +22,8 @@ from nri_plugin.errors import (
 )
 from nri_plugin.nri.events import CreateContainer
 from nri_plugin.options import TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.policy.alignment import is_in_one_cache
 from nri_plugin.state import Allocation
-from nri_plugin.topology import Topology
 from nri_plugin.workload import pod_uid
 
 CPU_ERRORS = (SMTAlignmentError, InsufficientCPUsError, UncoreCacheAlignmentError)
@@ -118,8 +118,3 @@ def _aligned_to_node(outcome: Outcome, error: AdmissionError | None) -> Iterator
         yield Alignment(scope, "numa_node", ok=False)
     elif error is None and not outcome.refusal and is_counted:
         yield Alignment(scope, "numa_node")
-
-
-def is_in_one_cache(topology: Topology, cpus: CPUSet) -> bool:
-    """Whether no two of `cpus` have different uncore caches."""
-    return any(cpus <= cache for _, cache in topology.caches)
