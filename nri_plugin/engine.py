@@ -26,6 +26,7 @@ from nri_plugin.resizing import confirmed, refuse_pod_growth, resized
 from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, State
 from nri_plugin.synchronize import adopt, synchronize
 from nri_plugin.workload import (
+    ContainerRequest,
     cgroup_ref,
     container_request,
     cpu_milli,
@@ -85,15 +86,10 @@ def _create(node: Node, state: State, event: nri.CreateContainer) -> Decision:
 def _informed_create(node: Node, state: State, known: InformedCreate) -> Decision:
     """Place the container and tell the runtime, or refuse with the kubelet's reason."""
     before, event = state, known.event
-    pod = informed(_inhabited(state, event.pod), known.facts)
-    state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
+    state, pod, request = wanted(state, known)
     overruled = placed = None
     try:
-        request = replace(
-            annotated(node.options, pod, container_request(pod, event.container)),
-            devices=known.devices,
-            pod_devices=known.pod_devices,
-        )
+        request = annotated(node.options, pod, request)
         placed = place(node, state, pod, request)
         state, allocation, steps = placed.state, placed.allocation, placed.steps
         _refuse_empty_pool(node, state, allocation)
@@ -114,6 +110,15 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
         writes=pool_writes(node, before, state),
         steps=steps,
     )
+
+
+def wanted(state: State, known: InformedCreate) -> tuple[State, PodRecord, ContainerRequest]:
+    """The state in which a new container is placed, its pod, and what it asks for before annotations are heard."""
+    event = known.event
+    pod = informed(_inhabited(state, event.pod), known.facts)
+    state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
+    request = container_request(pod, event.container)
+    return state, pod, replace(request, devices=known.devices, pod_devices=known.pod_devices)
 
 
 def _post_create(node: Node, before: State, event: nri.PostCreateContainer) -> Decision:

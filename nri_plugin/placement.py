@@ -4,33 +4,45 @@ Pure: a placement is worked out on a state and returned, nothing is kept unless 
 keeps the new state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from nri_plugin.annotations import annotated, wished_node
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.errors import AdmissionError, InsufficientCPUsError
 from nri_plugin.hint_providers import Question, ask, memory_request, memory_state_of, tables_of
 from nri_plugin.nodemask import NO_NODES, NodeMask
-from nri_plugin.options import CPUManagerPolicy, Node, Options, SMTOddCounts, TopologyManagerScope
+from nri_plugin.options import (
+    CPUManagerPolicy,
+    Node,
+    Options,
+    SMTOddCounts,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
 from nri_plugin.policy.admission import admit
 from nri_plugin.policy.cpu_choice import take_cpus
 from nri_plugin.policy.cpu_policy import allocate_cpus
 from nri_plugin.policy.device_hints import device_wishes
 from nri_plugin.policy.device_proportion import devices_by_node
 from nri_plugin.policy.distances import Distances, distances_of
-from nri_plugin.policy.hints import Hint, Wish
+from nri_plugin.policy.hints import Hint, Provider, Wish
 from nri_plugin.policy.memory_assignment import allocate_memory
 from nri_plugin.policy.memory_reuse import NO_REUSE
 from nri_plugin.policy.merge import MergedHint
 from nri_plugin.policy.smt_counts import whole_core_count
 from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.policy.tie_break import tie_break
+from nri_plugin.policy.taking import Note
+from nri_plugin.policy.tie_break import TieBreak, tie_break
 from nri_plugin.reuse import donors, handed_over, is_plain_init, reusable_cpus, reusable_memory
 from nri_plugin.state import Allocation, ContainerRecord, MemoryBlock, PodRecord, State
 from nri_plugin.topology import Topology
 from nri_plugin.workload import ContainerRequest, peak, pod_request, spec_requests
+
+POD_SCOPE = "pod-scope"
+"""The step of a container that decides for its whole pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +103,11 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     state = state.without_allocation(request.key)
     if not count and not memory:
         return _placed_in_pool(node, state, pod, request)
-    keys = donors(state, pod, request.name)
-    question = Question(
-        node,
-        state,
-        pod,
-        request,
-        count,
-        reusable_cpus(state, keys) & node.allocatable if count else NO_CPUS,
-        reusable_memory(state, keys) if memory else NO_REUSE,
-    )
+    question = question_of(node, state, pod, request)
     state, hint, steps = _admitted(question)
-    cpus = _take_cpus(question, hint)
+    cpus = cpus_under(question, hint)
     leave_a_pool(node, state, cpus)
-    blocks, mems = _take_memory(question, hint)
+    blocks, mems = memory_under(question, hint)
     allocation = Allocation(
         cpus=cpus,
         mems=mems,
@@ -113,8 +116,28 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         affinity=hint.affinity or NO_NODES,
         preferred=hint.preferred,
     )
+    keys = donors(question.state, pod, request.name)
     state = handed_over(state, keys, cpus, blocks).with_allocation(request.key, allocation)
     return Placement(state, allocation, (*steps, "exclusive" if count else "memory"))
+
+
+def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Question:
+    """What is asked about a container that holds nothing in `state`.
+
+    Raises:
+        AdmissionError: as `exclusive_count`.
+    """
+    count = exclusive_count(node, request)
+    keys = donors(state, pod, request.name)
+    return Question(
+        node,
+        state,
+        pod,
+        request,
+        count,
+        reusable_cpus(state, keys) & node.allocatable if count else NO_CPUS,
+        reusable_memory(state, keys) if memory_request(node, request) else NO_REUSE,
+    )
 
 
 def _kept(node: Node, state: State, pod: PodRecord, request: ContainerRequest, held: Allocation) -> Placement:
@@ -129,7 +152,7 @@ def _kept(node: Node, state: State, pod: PodRecord, request: ContainerRequest, h
     others = state.without_allocation(request.key)
     keys = donors(others, pod, request.name)
     question = Question(node, others, pod, request, reuse=reusable_memory(others, keys))
-    blocks, mems = _take_memory(question, MergedHint(held.mems, preferred=False))
+    blocks, mems = memory_under(question, MergedHint(held.mems, preferred=False))
     held = replace(held, mems=mems, memory=blocks)
     state = handed_over(others, keys, NO_CPUS, blocks).with_allocation(request.key, held)
     return Placement(state, held, ("kept", "memory-taken-anew"))
@@ -150,7 +173,7 @@ def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: Container
         return Placement(state, None, ("shared",), _hint_of(before))
     if not (request.devices or node.hint_providers):
         return Placement(state, None, ("shared",))
-    state, hint, steps = _admitted(Question(node, state, pod, request))
+    state, hint, steps = _admitted(question_of(node, state, pod, request))
     return Placement(state, None, (*steps, "shared"), hint)
 
 
@@ -182,20 +205,29 @@ def _odd_rule(node: Node, request: ContainerRequest) -> SMTOddCounts:
 
 def _admitted(question: Question) -> tuple[State, MergedHint, tuple[str, ...]]:
     """The merged hint for the container, or for its whole pod (worked out once, then kept)."""
-    node, state, pod, request = question.node, question.state, question.pod, question.request
+    node, state, pod = question.node, question.state, question.pod
+    scope, merged = in_scope(question)
+    if merged is None:
+        return state, _kept_hint(node, pod, pod.affinity or NO_NODES, question.request), (scope,)
+    terms = terms_of(merged)
+    hint = admit(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
+    if scope == POD_SCOPE:
+        affinity = hint.affinity or NO_NODES
+        state = state.with_pod(replace(pod, affinity=affinity, affinity_preferred=hint.preferred))
+    return state, hint, (scope, *_doubts(hint))
+
+
+def in_scope(question: Question) -> tuple[str, Question | None]:
+    """By which scope a container is placed, and what its providers are asked: None where its pod has its hint already."""
+    node, pod, request = question.node, question.pod, question.request
     if node.options.topology_manager_scope is TopologyManagerScope.CONTAINER:
-        hint = _merged(question)
-        return state, hint, ("container-scope", *_doubts(hint))
+        return "container-scope", question
     if pod.cpu_milli is None and pod.facts is None:
-        hint = _merged(question)
-        return state, hint, ("pod-total-unknown", *_doubts(hint))
+        return "pod-total-unknown", question
     if pod.affinity is not None:
-        return state, _kept_hint(node, pod, pod.affinity, request), ("pod-scope-kept",)
+        return "pod-scope-kept", None
     total = replace(pod_request(pod), devices=request.pod_devices or request.devices)
-    hint = _merged(replace(question, request=total, exclusive_cpus=_pod_count(node, pod)))
-    affinity = hint.affinity or NO_NODES
-    state = state.with_pod(replace(pod, affinity=affinity, affinity_preferred=hint.preferred))
-    return state, hint, ("pod-scope", *_doubts(hint))
+    return POD_SCOPE, replace(question, request=total, exclusive_cpus=_pod_count(node, pod))
 
 
 def _pod_count(node: Node, pod: PodRecord) -> int:
@@ -242,25 +274,42 @@ def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: Containe
     return hint
 
 
-def _merged(question: Question) -> MergedHint:
+class MergeTerms(NamedTuple):
+    """What a merge is made of; see `policy.merge.merge`."""
+
+    policy: TopologyManagerPolicy
+    nodes: NodeMask
+    providers: Sequence[Provider]
+    distances: Distances | None
+    tie_break: TieBreak | None
+
+
+def terms_of(question: Question) -> MergeTerms:
+    """Everybody's wishes, and what decides between equally good places.
+
+    Raises:
+        AdmissionError: a provider from outside failed.
+    """
     node, options = question.node, question.node.options
     on_offer = question.state.available(node) | question.reusable
-    return admit(
-        options.topology_manager_policy,
-        node.topology.node_mask,
-        ask(question),
-        distances=_distances_of(node),
-        tie_break=tie_break(
-            options.topology_tie_break,
-            tables_of(node),
-            on_offer,
-            question.exclusive_cpus,
-            wished_node(options, question.pod) & node.topology.node_mask.mask,
-        ),
+    rule = tie_break(
+        options.topology_tie_break,
+        tables_of(node),
+        on_offer,
+        question.exclusive_cpus,
+        wished_node(options, question.pod) & node.topology.node_mask.mask,
+    )
+    return MergeTerms(
+        options.topology_manager_policy, node.topology.node_mask, ask(question), _distances_of(node), rule
     )
 
 
-def _take_cpus(question: Question, hint: MergedHint) -> CPUSet:
+def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -> CPUSet:
+    """The exclusive CPUs under the merged hint; `note` is told of each step.
+
+    Raises:
+        AdmissionError: there are not as many, or not as the options want them.
+    """
     node, request = question.node, question.request
     proportional = node.options.device_proportional_cpus
     return allocate_cpus(
@@ -272,6 +321,7 @@ def _take_cpus(question: Question, hint: MergedHint) -> CPUSet:
         reusable=question.reusable,
         options=replace(node.options, smt_odd_counts=_odd_rule(node, request)),
         weight_by_node=devices_by_node(request.devices) if proportional else None,
+        note=note,
     )
 
 
@@ -289,7 +339,12 @@ def leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:
         raise InsufficientCPUsError(len(cpus), len(pool) - 1, hint)
 
 
-def _take_memory(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBlock, ...], NodeMask]:
+def memory_under(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBlock, ...], NodeMask]:
+    """The memory under the merged hint, and where it is bound.
+
+    Raises:
+        AdmissionError: there is not as much.
+    """
     memory = memory_request(question.node, question.request)
     if not memory:
         return (), NO_NODES

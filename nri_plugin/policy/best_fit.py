@@ -31,13 +31,14 @@ from nri_plugin.errors import InsufficientCPUsError, UncoreCacheAlignmentError
 from nri_plugin.policy.cache_choice import Cache, Choice, choose_caches, fewest_caches
 from nri_plugin.policy.core_choice import Counts, core_classes, count_cores, plan, take_cores
 from nri_plugin.policy.tables import CPUTables
+from nri_plugin.policy.taking import Note, Stage
 
 NODE_SETS = 256
 """Sets of NUMA nodes looked at; of eight nodes there are at most 70 of one size."""
 
 
-def take_best_fit(tables: CPUTables, available: CPUSet, count: int) -> CPUSet:
-    """`count` CPUs out of `available`; nothing for a count of zero or less.
+def take_best_fit(tables: CPUTables, available: CPUSet, count: int, *, note: Note | None = None) -> CPUSet:
+    """`count` CPUs out of `available`; nothing for a count of zero or less. `note` is told of the caches.
 
     Raises:
         InsufficientCPUsError: fewer CPUs are available than asked for.
@@ -47,11 +48,16 @@ def take_best_fit(tables: CPUTables, available: CPUSet, count: int) -> CPUSet:
     machine = _Machine(tables, available.mask & tables.online)
     if machine.free.bit_count() < count:
         raise InsufficientCPUsError(count, len(available))
-    return CPUSet(machine.take(machine.best(count).caches, count))
+    cpus = machine.take(machine.best(count).caches, count)
+    if note:
+        note(Stage.BEST_FIT, cpus)
+    return CPUSet(cpus)
 
 
-def take_in_one_cache(tables: CPUTables, available: CPUSet, count: int) -> CPUSet:
-    """The best fit in one uncore cache (the option strictUncoreCache).
+def take_in_one_cache(
+    tables: CPUTables, available: CPUSet, count: int, *, note: Note | None = None
+) -> CPUSet:
+    """The best fit in one uncore cache (the option strictUncoreCache); `note` is told which.
 
     Raises:
         InsufficientCPUsError: fewer CPUs are available than asked for.
@@ -59,14 +65,20 @@ def take_in_one_cache(tables: CPUTables, available: CPUSet, count: int) -> CPUSe
     """
     cpus = take_best_fit(tables, available, count)
     if sum(1 for cache in tables.cores_in_cache if cache & cpus.mask) <= 1:
-        return cpus
+        return _noted(cpus, note)
     holes = [available.mask & cache for cache in tables.cores_in_cache]
     tight = min((hole for hole in holes if hole.bit_count() >= count), key=int.bit_count, default=0)
     if not tight:  # else a cache wider than a NUMA node has room where no node has it
         raise UncoreCacheAlignmentError(
             count, max(map(int.bit_count, holes)), max(map(int.bit_count, tables.cores_in_cache))
         )
-    return take_best_fit(tables, CPUSet(tight), count)
+    return _noted(take_best_fit(tables, CPUSet(tight), count), note)
+
+
+def _noted(cpus: CPUSet, note: Note | None) -> CPUSet:
+    if note:
+        note(Stage.ONE_CACHE, cpus.mask)
+    return cpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import InsufficientCPUsError
 from nri_plugin.options import UncoreCacheRule
 from nri_plugin.policy.tables import CPUTables
+from nri_plugin.policy.taking import Note, Stage
 
 
 def take_packed(
@@ -25,6 +26,7 @@ def take_packed(
     prefer_uncore_cache: bool = False,
     cache_rule: UncoreCacheRule = UncoreCacheRule.KUBELET,
     spread: bool = False,
+    note: Note | None = None,
 ) -> CPUSet:
     """`count` CPUs out of `available`; nothing for a count of zero or less.
 
@@ -37,6 +39,7 @@ def take_packed(
         cache_rule: in which order caches are tried, and when one is used.
         spread: leave out the stage of whole cores and take the rest by CPU number inside the
             fullest socket (the sorting that the option distribute-cpus-across-cores selects).
+        note: told of each step.
 
     Raises:
         InsufficientCPUsError: fewer CPUs are available than asked for.
@@ -47,7 +50,7 @@ def take_packed(
     """
     if count <= 0:
         return CPUSet()
-    taker = _Taker(tables, available.mask & tables.online, count)
+    taker = _Taker(tables, available.mask & tables.online, count, note)
     if taker.free.bit_count() < count:
         raise InsufficientCPUsError(count, len(available))
     taker.take_whole_nodes_and_sockets()
@@ -72,20 +75,23 @@ def lowest_bits(mask: int, count: int) -> int:
 class _Taker:
     """The choice under way: `need` CPUs are still to come out of `free`."""
 
-    __slots__ = ("free", "need", "tables", "taken")
+    __slots__ = ("free", "need", "note", "tables", "taken")
 
-    def __init__(self, tables: CPUTables, free: int, need: int) -> None:
+    def __init__(self, tables: CPUTables, free: int, need: int, note: Note | None) -> None:
         self.tables = tables
+        self.note = note
         self.free = free
         self.need = need
         self.taken = 0
 
-    def take(self, cpus: int) -> None:
+    def take(self, cpus: int, stage: Stage) -> None:
+        if self.note:
+            self.note(stage, cpus)
         self.taken |= cpus
         self.free &= ~cpus
         self.need -= cpus.bit_count()
 
-    def take_each_whole(self, units: Iterable[int], average: int | None = None) -> None:
+    def take_each_whole(self, units: Iterable[int], stage: Stage, average: int | None = None) -> None:
         """Take each unit that is wholly free and not larger than the need; others are passed over.
 
         With `average` a unit counts as free only when it also has that many CPUs: the kubelet's
@@ -94,7 +100,7 @@ class _Taker:
         for unit in units:
             size = unit.bit_count()
             if size <= self.need and unit & ~self.free == 0 and average in (None, size):
-                self.take(unit)
+                self.take(unit, stage)
 
     # The orders. Fewest free CPUs first, then lowest id: groups ascend by id and sorting is stable.
 
@@ -132,11 +138,11 @@ class _Taker:
     def take_whole_nodes_and_sockets(self) -> None:
         average = self.tables.cpus_per_socket
         if self.tables.nodes_first:
-            self.take_each_whole(self.nodes())
-            self.take_each_whole(self.sockets(), average)
+            self.take_each_whole(self.nodes(), Stage.WHOLE_NODE)
+            self.take_each_whole(self.sockets(), Stage.WHOLE_SOCKET, average)
         else:
-            self.take_each_whole(self.sockets(), average)
-            self.take_each_whole(self.nodes())
+            self.take_each_whole(self.sockets(), Stage.WHOLE_SOCKET, average)
+            self.take_each_whole(self.nodes(), Stage.WHOLE_NODE)
 
     def take_caches(self) -> None:
         """Whole caches while the need is large, then the rest from one cache if it fits exactly.
@@ -146,7 +152,7 @@ class _Taker:
         """
         order = self.caches() if self.need else []
         if self.need >= self.tables.cpus_per_cache:
-            self.take_each_whole(order)
+            self.take_each_whole(order, Stage.WHOLE_CACHE)
         for cache in order:
             if not self.need:
                 return
@@ -168,9 +174,9 @@ class _Taker:
             if not self.need:
                 return
             if room == cache and cache.bit_count() <= self.need:
-                self.take(cache)
+                self.take(cache, Stage.WHOLE_CACHE)
             elif room.bit_count() >= self.need:
-                self.take(take_packed(tables, CPUSet(room), self.need).mask)
+                self.take(take_packed(tables, CPUSet(room), self.need).mask, Stage.PART_OF_CACHE)
 
     def take_part_of_cache(self, cache: int) -> None:
         """Take the free CPUs of the lowest cores of `cache`, if they are exactly as many as needed.
@@ -188,11 +194,11 @@ class _Taker:
         if threads > 1 and self.need % 2 and cpus.bit_count() > self.need:
             cpus &= ~(1 << cpus.bit_length() - 1)
         if cpus.bit_count() == self.need:
-            self.take(cpus)
+            self.take(cpus, Stage.PART_OF_CACHE)
 
     def take_whole_cores(self) -> None:
         if self.need:
-            self.take_each_whole(self.cores(), self.tables.cpus_per_core)
+            self.take_each_whole(self.cores(), Stage.WHOLE_CORE, self.tables.cpus_per_core)
 
     def take_rest(self, *, spread: bool) -> None:
         """Single CPUs: fill cores in use first (packed), or go by CPU number in each socket (spread)."""
@@ -202,4 +208,4 @@ class _Taker:
         while self.need:
             part = next(units) & self.free
             size = part.bit_count()
-            self.take(part if size <= self.need else lowest_bits(part, self.need))
+            self.take(part if size <= self.need else lowest_bits(part, self.need), Stage.SINGLE_CPUS)

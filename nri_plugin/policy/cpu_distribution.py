@@ -17,13 +17,20 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.policy.cpu_assignment import take_packed
 from nri_plugin.policy.hints import LISTED_NODES
 from nri_plugin.policy.tables import CPUTables
+from nri_plugin.policy.taking import Note, Stage
 
 Shares = tuple[tuple[int, int], ...]
 """(CPUs of a NUMA node, how many of them), in the order in which they are taken."""
 
 
 def take_distributed(
-    tables: CPUTables, available: CPUSet, count: int, *, group: int = 1, spread: bool = False
+    tables: CPUTables,
+    available: CPUSet,
+    count: int,
+    *,
+    group: int = 1,
+    spread: bool = False,
+    note: Note | None = None,
 ) -> CPUSet:
     """`count` CPUs out of `available` in equal shares; nothing for a count of zero or less.
 
@@ -33,6 +40,7 @@ def take_distributed(
         count: how many are wanted; no multiple of `group` is packed.
         group: every share is a multiple of this (the threads of a core under full-pcpus-only).
         spread: how CPUs are chosen inside a node, see `take_packed`.
+        note: told of each step.
 
     Raises:
         InsufficientCPUsError: fewer CPUs are available than asked for.
@@ -43,19 +51,22 @@ def take_distributed(
         combination of every size, the nodes with most free CPUs are chosen.
     """
     if count <= 0 or count % group:
-        return take_packed(tables, available, count, spread=spread)
+        return take_packed(tables, available, count, spread=spread, note=note)
     free = available.mask & tables.online
     plan = _plan(tables, free, count, group)
     if plan is None:
-        return take_packed(tables, available, count, spread=spread)
-    return _carried_out(tables, free, plan, spread=spread)
+        return take_packed(tables, available, count, spread=spread, note=note)
+    return _carried_out(tables, free, plan, spread=spread, note=note)
 
 
-def _carried_out(tables: CPUTables, free: int, plan: Shares, *, spread: bool) -> CPUSet:
+def _carried_out(tables: CPUTables, free: int, plan: Shares, *, spread: bool, note: Note | None) -> CPUSet:
     """The CPUs of a plan, node by node, share by share."""
     taken = 0
     for node, count in plan:
-        taken |= take_packed(tables, CPUSet(node & free & ~taken), count, spread=spread).mask
+        there = node & free & ~taken
+        if note:
+            note(Stage.EQUAL_SHARE, there)
+        taken |= take_packed(tables, CPUSet(there), count, spread=spread, note=note).mask
     return CPUSet(taken)
 
 

@@ -26,6 +26,7 @@ from nri_plugin.policy.hints import (
 from nri_plugin.policy.shortfall import by_numa_node
 from nri_plugin.policy.smt_counts import checks_multiple
 from nri_plugin.policy.tables import CPUTables
+from nri_plugin.policy.taking import Note, Stage
 
 NO_CPUS = CPUSet()
 DEFAULTS = Options()
@@ -125,6 +126,7 @@ def allocate_cpus(
     held: CPUSet = NO_CPUS,
     options: Options = DEFAULTS,
     weight_by_node: Mapping[int, int] | None = None,
+    note: Note | None = None,
 ) -> CPUSet:
     """The exclusive CPUs of a container: as many as fit on the nodes of `affinity`, the rest anywhere.
 
@@ -140,6 +142,7 @@ def allocate_cpus(
         held: what the container already has; then that is the answer.
         options: how CPUs are chosen; full_pcpus_only refuses what is no whole number of cores.
         weight_by_node: NUMA nodes of `affinity` get CPUs in this proportion first, when they are several.
+        note: told of each step.
 
     Raises:
         SMTAlignmentError: full_pcpus_only and the count does not fill cores or exceeds what is free
@@ -164,17 +167,21 @@ def allocate_cpus(
         return held
     if options.strict_uncore_cache:
         near = on_offer if affinity is None else on_offer & CPUSet(_near(tables, affinity, options))
-        return take_in_one_cache(tables, near if len(near) >= count else on_offer, count)
+        return take_in_one_cache(tables, near if len(near) >= count else on_offer, count, note=note)
     aligned = CPUSet()
     if affinity is not None:
         near = on_offer & CPUSet(_near(tables, affinity, options))
-        aligned = _in_proportion(tables, count, near, affinity, weight_by_node or {}, options)
-        aligned |= take_cpus(tables, near - aligned, min(count, len(near)) - len(aligned), options)
+        if note:
+            note(Stage.SOCKETS_OF_HINT if options.align_by_socket else Stage.NODES_OF_HINT, near.mask)
+        aligned = _in_proportion(tables, count, near, affinity, weight_by_node or {}, options, note)
+        aligned |= take_cpus(tables, near - aligned, min(count, len(near)) - len(aligned), options, note)
     rest = count - len(aligned)
     left = on_offer - aligned
     if len(left) < rest:
         raise InsufficientCPUsError(rest, len(left), _found_so_far(count, aligned, affinity))
-    return aligned | take_cpus(tables, left, rest, options)
+    if note and rest:
+        note(Stage.ANYWHERE, left.mask)
+    return aligned | take_cpus(tables, left, rest, options, note)
 
 
 def _near(tables: CPUTables, affinity: NodeMask, options: Options) -> int:
@@ -188,6 +195,7 @@ def _in_proportion(
     affinity: NodeMask,
     weight_by_node: Mapping[int, int],
     options: Options,
+    note: Note | None,
 ) -> CPUSet:
     weights = {node: weight for node, weight in weight_by_node.items() if affinity.mask >> node & 1}
     if len(weights) < 2:
@@ -196,7 +204,9 @@ def _in_proportion(
     room = {node: len(cpus) for node, cpus in on_node.items()}
     cpus = CPUSet()
     for node, share in proportional_shares(count, weights, room, unit=tables.cpus_per_core).items():
-        cpus |= take_cpus(tables, on_node[node], share, options)
+        if note and share:
+            note(Stage.SHARE_OF_DEVICES, on_node[node].mask)
+        cpus |= take_cpus(tables, on_node[node], share, options, note)
     return cpus
 
 
