@@ -207,6 +207,7 @@ class StepRow:
         qos: the pod's class; only of those two.
         containers: those it created or refused, as they were then.
         problems: what was expected and is not so, a sentence each.
+        exclusive_cpus: how many CPUs are exclusive after it, of all containers.
     """
 
     number: int
@@ -218,6 +219,7 @@ class StepRow:
     qos: str = ""
     containers: tuple[ContainerRow, ...] = ()
     problems: tuple[str, ...] = ()
+    exclusive_cpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
