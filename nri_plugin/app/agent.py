@@ -38,6 +38,7 @@ from nri_plugin.app.transport import adopt, connect
 from nri_plugin.app.watchdog import Watchdog
 from nri_plugin.errors import ConfigError, HostError, LocalProtocolError, NriPinError
 from nri_plugin.host.checkpoint import DEFAULT_DIR
+from nri_plugin.nri.events import Configure
 from nri_plugin.nri.messages import EventMask
 from nri_plugin.nri.session import PluginSession
 
@@ -256,14 +257,21 @@ def watched_handler(config: Config, log: logging.Logger, loop: Loop, link: Runti
         monitoring.follow(drift)
         server = monitoring.serve(config.metrics_bind_address, handler, link, loop)
         say(log, logging.INFO, "serving metrics", port=server.port)
-    serve_status(config, log, handler, feed)
+    serve_status(config, log, handler, feed, lambda: link.runtime)
     return handler
 
 
-def serve_status(config: Config, log: logging.Logger, handler: Handler, feed: StatusFeed) -> None:
+def serve_status(
+    config: Config,
+    log: logging.Logger,
+    handler: Handler,
+    feed: StatusFeed,
+    runtime: Callable[[], Configure | None],
+) -> None:
     """Tell the exporter and `nri-pin state` on a socket; pods are placed without it just as well."""
     try:
-        StatusSocket(Path(config.state_dir) / FILE_NAME, lambda: (handler.node, handler.state), feed)
+        path = Path(config.state_dir) / FILE_NAME
+        StatusSocket(path, lambda: (handler.node, handler.state), feed, runtime)
     except HostError as error:
         say(log, logging.WARNING, "nothing can be exported to the cluster", err=error)
 

@@ -97,6 +97,14 @@ class RuntimeLink:
         connection = self._connection
         return connection is not None and connection.synchronized_at is not None
 
+    @property
+    def runtime(self) -> Configure | None:
+        """Who asks, as it introduced itself; None until it has told what exists. Safe from any thread."""
+        connection = self._connection
+        if connection is None or connection.synchronized_at is None:
+            return None
+        return connection.session.runtime
+
     # --------------------------------------------------------------- connection
 
     def connect(self) -> None:

@@ -2,7 +2,7 @@
 
     {"version": 1, "agent": "0.1.0", "machine": {...}, "options": {...}, "reserved": "0-1",
      "pods": [...], "containers": [...], "allocations": [...], "refusals": [...],
-     "drifts": [...], "lost": [...]}
+     "drifts": [...], "lost": [...], "runtime": {...}}
 
 A line holds everything: who missed some is right again with the next. CPUs and NUMA nodes are kernel lists; the rows
 of pods, containers and allocations are those of the checkpoint.
@@ -126,6 +126,21 @@ class MachineRow(Struct, frozen=True):
     isolated: str
 
 
+class RuntimeRow(Struct, frozen=True):
+    """The container runtime that the agent answers, as it introduced itself.
+
+    Attributes:
+        nri: the version of its NRI library, told since 0.12.
+        request_timeout_ms: told since 0.7, else 0; so is the other.
+    """
+
+    name: str
+    version: str
+    nri: str = ""
+    request_timeout_ms: int = 0
+    registration_timeout_ms: int = 0
+
+
 class StatusRow(Struct, frozen=True):
     """One line."""
 
@@ -140,6 +155,7 @@ class StatusRow(Struct, frozen=True):
     refusals: tuple[RefusalRow, ...] = ()
     drifts: tuple[DriftRow, ...] = ()
     lost: tuple[LostRow, ...] = ()
+    runtime: RuntimeRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +167,16 @@ class Status:
         state: what it has promised.
         refusals: the latest, oldest first.
         drifts: the latest, oldest first.
+        runtime: who asks it; None while nobody does.
+        agent: its version; empty of one that is not told.
     """
 
     node: Node
     state: State
     refusals: tuple[RefusalRow, ...] = ()
     drifts: tuple[DriftRow, ...] = ()
+    runtime: RuntimeRow | None = None
+    agent: str = ""
 
     @property
     def lost(self) -> tuple[LostRow, ...]:
@@ -181,6 +201,7 @@ def encode(status: Status) -> bytes:
         refusals=status.refusals,
         drifts=status.drifts,
         lost=status.lost,
+        runtime=status.runtime,
     )
     return msgspec.json.encode(row) + b"\n"
 
@@ -202,7 +223,7 @@ def decode(line: bytes) -> Status:
     )
     options = msgspec.convert(row.options, Options)
     node = Node(_topology(row.machine), options, CPUSet.parse(row.reserved))
-    return Status(node, state, row.refusals, row.drifts)
+    return Status(node, state, row.refusals, row.drifts, row.runtime, row.agent)
 
 
 class _VersionRow(Struct):

@@ -19,8 +19,9 @@ from nri_plugin.app.drift_report import DriftReport
 from nri_plugin.app.handler import CheckpointStore
 from nri_plugin.app.outcome import Observer, Outcome
 from nri_plugin.app.startup import Watcher
-from nri_plugin.app.status_rows import DriftRow, RefusalRow, Status, encode
+from nri_plugin.app.status_rows import DriftRow, RefusalRow, RuntimeRow, Status, encode
 from nri_plugin.errors import HostError
+from nri_plugin.nri.events import Configure
 from nri_plugin.options import Node
 from nri_plugin.state import State
 
@@ -105,6 +106,19 @@ def drift_row(report: DriftReport) -> DriftRow:
     )
 
 
+def runtime_row(runtime: Configure | None) -> RuntimeRow | None:
+    """The runtime as it is told; the configuration it handed over is not."""
+    if runtime is None:
+        return None
+    return RuntimeRow(
+        runtime.runtime_name,
+        runtime.runtime_version,
+        runtime.nri_version,
+        runtime.request_timeout_ms,
+        runtime.registration_timeout_ms,
+    )
+
+
 class Watchers:
     """Tells several observers of every outcome, and has the first measure saves.
 
@@ -158,13 +172,16 @@ class StatusSocket:
         path: of the socket; whatever socket is there is replaced.
         view: the node and the state of the moment.
         feed: wakes us, and holds the refusals.
+        runtime: who asks the agent at this moment.
 
     Raises:
         HostError: the socket cannot be made there.
     """
 
-    def __init__(self, path: Path, view: View, feed: StatusFeed) -> None:
-        self._path, self._view, self._feed = path, view, feed
+    def __init__(
+        self, path: Path, view: View, feed: StatusFeed, runtime: Callable[[], Configure | None] = lambda: None
+    ) -> None:
+        self._path, self._view, self._feed, self._runtime = path, view, feed, runtime
         self._listener = _listen(path)
         self._wake_in, self._wake_out = socket.socketpair()
         for one in (self._wake_in, self._wake_out, self._listener):
@@ -173,7 +190,7 @@ class StatusSocket:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake_in, selectors.EVENT_READ)
         self._readers: dict[socket.socket, _Reader] = {}
-        self._told: tuple[Node, State, tuple[RefusalRow, ...], tuple[DriftRow, ...]] | None = None
+        self._told: tuple[object, ...] | None = None
         self._line = b""
         self._made_at = 0.0
         self._is_closing = False
@@ -226,11 +243,12 @@ class StatusSocket:
             return
         refusals, drifts = self._feed.refusals, self._feed.drifts
         node, state = self._view()
-        now = (node, state, refusals, drifts)
+        runtime = self._runtime()
+        now = (node, state, refusals, drifts, runtime)
         if self._told is not None and all(a is b for a, b in zip(now, self._told, strict=True)):
             return
         self._told = now
-        self._line = encode(Status(node, state, refusals, drifts))
+        self._line = encode(Status(node, state, refusals, drifts, runtime_row(runtime)))
         self._made_at = time.monotonic()
         for reader in self._readers.values():
             reader.is_current = False

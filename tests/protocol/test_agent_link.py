@@ -40,8 +40,10 @@ def make() -> Iterator[Callable[..., Rig]]:
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_every_release_gets_registration_subscription_and_an_answer(make, profile):
     rig = make(profile=profile)
+    assert rig.link.runtime is None
     rig.start()
     assert is_synchronized(rig.peer)
+    assert rig.link.runtime.runtime_version == profile.runtime_version
     (configured,) = rig.peer.of(Configured)
     assert configured in {Configured(SUBSCRIPTION), Configured(SUBSCRIPTION & KNOWN_EVERYWHERE)}
     answer = rig.ask(CREATE)

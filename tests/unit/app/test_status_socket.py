@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin import __version__
 from nri_plugin.app import status_socket
 from nri_plugin.app.outcome import Outcome
-from nri_plugin.app.status_rows import Status, decode
+from nri_plugin.app.status_rows import RuntimeRow, Status, decode
 from nri_plugin.app.status_socket import LATEST_DRIFTS, LATEST_REFUSALS, StatusFeed, StatusSocket
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision
 from nri_plugin.errors import HostError
-from nri_plugin.nri.events import CreateContainer
+from nri_plugin.nri.events import Configure, CreateContainer
 from nri_plugin.nri.messages import Container, Pod
 from nri_plugin.options import Node, Options
 from nri_plugin.state import Allocation, State
@@ -33,7 +34,10 @@ class Agent:
         self.state = State()
         self.feed = StatusFeed()
         self.path = folder / "agent.sock"
-        self.socket = StatusSocket(self.path, lambda: (self.node, self.state), self.feed)
+        self.runtime: Configure | None = None
+        self.socket = StatusSocket(
+            self.path, lambda: (self.node, self.state), self.feed, lambda: self.runtime
+        )
 
     def decides(self, state: State, refusal: str = "") -> None:
         before, self.state = self.state, state
@@ -175,3 +179,19 @@ def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
 def test_a_place_that_takes_no_socket_is_named(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="no status socket: no such file"):
         Agent(tmp_path / "missing")
+
+
+def test_the_runtime_is_told_once_it_asks_but_not_what_it_handed_over(agent: Agent) -> None:
+    agent.runtime = Configure("nriSocket: secret", "containerd", "v2.1.9", 5000, 2000)
+    reader = Reader(agent.path)
+    line = reader.lines.readline()
+    reader.close()
+    assert decode(line).runtime == RuntimeRow("containerd", "v2.1.9", "", 2000, 5000)
+    assert b"secret" not in line
+
+
+def test_an_agent_that_nobody_asks_tells_of_no_runtime(agent: Agent) -> None:
+    reader = Reader(agent.path)
+    told = reader.reads()
+    reader.close()
+    assert (told.runtime, told.agent) == (None, __version__)
