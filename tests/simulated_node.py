@@ -1,5 +1,6 @@
 """A node without sockets and files, for tests: embedded runtime, cpuset tree, and the engine as its plugin."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from nri_plugin.app.ended_pods import ended_pods, untold_removal
@@ -119,9 +120,10 @@ class SimulatedNode:
         self.tree = CgroupTree.of(topology, version=version)
         self.runtime = Runtime(BEHAVIOURS[runtime], NoMirror(self.tree), driver, MEMORY_BYTES)
         self.agent: EngineAgent | None = None
+        self.new_agent: Callable[[Node, CgroupTree, State | None], EngineAgent] = EngineAgent
 
     def connect(self, node: Node, state: State | None = None) -> EngineAgent:
-        agent = EngineAgent(node, self.tree, state)
+        agent = self.new_agent(node, self.tree, state)
         truth = self.runtime.truth()
         answer = agent.ask(events.Synchronize(truth.pods, truth.containers))
         assert isinstance(answer, events.SynchronizeResponse)

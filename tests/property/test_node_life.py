@@ -56,9 +56,13 @@ class Life(RuleBasedStateMachine):
             topology_manager_policy=policy, full_pcpus_only=whole_cores, pool_floor=version == 2
         )
         self.machine = Node(MACHINE, options, CPUSet.of(0, 8))
-        self.node = SimulatedNode(MACHINE, runtime, driver, version)
+        self.node = self.new_node(runtime, driver, version)
         self.node.connect(self.machine)
         self.left_behind: State | None = None
+
+    def new_node(self, runtime: str, driver: Driver, version: int) -> SimulatedNode:
+        """The node of this life."""
+        return SimulatedNode(MACHINE, runtime, driver, version)
 
     def connect(self, machine: Node, state: State | None = None) -> None:
         """As the agent does: once it knows what there is it looks at all of it."""

@@ -1,0 +1,284 @@
+"""What happened on a node, as lines of JSON, and the same life lived again: `read(path).moments()`.
+
+    {"format":"nri-pin recording","version":1,"writer":"0.1.0","why":"start","at":"...","node":{...}}
+    {"snapshot":{"pods":[...],"containers":[...],"allocations":[...]}}
+    {"at":"...","op":"1f00ba12","event":"CreateContainer","pod":{...},"container":{...},"outcome":{...}}
+
+A head and a snapshot begin every recording, every segment of a bounded one and every life of the agent; between them
+stand the events in the order they were decided. `decide` is pure, so states are not written: they follow. A line that
+cannot be read costs what comes after it up to the next snapshot, for a state that misses an event is a guess.
+
+A directory holds a bounded recording: two segments, of which the older is dropped when the newer is full.
+"""
+
+import gzip
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import BinaryIO
+
+import msgspec
+
+from nri_plugin import __version__
+from nri_plugin.decision import Decision
+from nri_plugin.engine import decide
+from nri_plugin.errors import HostError
+from nri_plugin.host.recording_lines import CURRENT, DIRECTORY, FORMAT, PREVIOUS, VERSION
+from nri_plugin.host.recording_node import node_from
+from nri_plugin.host.recording_rows import Event, Line, OutcomeRow, event_from, snapshot_from
+from nri_plugin.options import Node
+from nri_plugin.state import State
+
+_GZIP = b"\x1f\x8b"
+_decoder = msgspec.json.Decoder(Line)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line that says something happened.
+
+    Attributes:
+        file: where it stands.
+        line: its number there, from 1.
+        at: when, UTC.
+        op: as in the log line of the decision; empty for a change of the node.
+        event: what happened; None where the node became another one, or recording began.
+        outcome: what came of it at the time; None with no event.
+        node: the node from here on, where it became another one or recording began.
+        why: `start`, `full` or `gap` where recording began, else empty.
+        observing: nothing of it was carried out.
+        state: the state from here on, where recording began.
+        lost: lines before it could not be read, so the state it met is not known.
+    """
+
+    file: str
+    line: int
+    at: datetime
+    op: str = ""
+    event: Event | None = None
+    outcome: OutcomeRow | None = None
+    node: Node | None = None
+    why: str = ""
+    observing: bool = False
+    state: State | None = None
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One event, met again.
+
+    Attributes:
+        when: it happened, UTC.
+        node: what was decided for.
+        state_before: what was promised.
+        event: what happened.
+        outcome: what came of it at the time.
+        decision: what comes of it today.
+        op: as in the log line of the decision.
+        place: `FILE:LINE`.
+        observing: nothing of it was carried out.
+    """
+
+    when: datetime
+    node: Node
+    state_before: State
+    event: Event
+    outcome: OutcomeRow
+    decision: Decision
+    op: str
+    place: str
+    observing: bool = False
+
+    @property
+    def state_after(self) -> State:
+        """What was promised from then on: what was refused or failed at the time changed nothing."""
+        return self.state_before if self.outcome.refusal or self.outcome.failed else self.decision.state
+
+
+class Recording:
+    """A recording, read while it is gone through; every iteration reads anew.
+
+    Args:
+        path: as given.
+        files: in the order of their lines, each opened when it is its turn.
+
+    Attributes:
+        problems: what could not be read by the iterations so far, `FILE:LINE: ...`, each once.
+    """
+
+    def __init__(self, path: str, files: tuple[str, ...]) -> None:
+        self.path = path
+        self.files = files
+        self.problems: list[str] = []
+
+    def entries(self) -> Iterator[Entry]:
+        """All that happened, as far as it can be read.
+
+        Raises:
+            HostError: a file can no longer be read.
+        """
+        with ExitStack() as opened:
+            # All of them before the first is read: a bounded one may drop its older segment meanwhile.
+            streams = [(name, opened.enter_context(_opened(name))) for name in self.files]
+            lost = False
+            for name, stream in streams:
+                entries = _Lines(name, stream, self._problem, lost=lost)
+                yield from entries
+                lost = entries.lost
+
+    def moments(self) -> Iterator[Moment]:
+        """Every event whose state is known, decided again.
+
+        Raises:
+            HostError: a file can no longer be read.
+        """
+        node: Node | None = None
+        state = State()
+        observing = False
+        for entry in self.entries():
+            node = entry.node or node
+            if entry.state is not None:
+                state, observing = entry.state, entry.observing
+            if entry.event is None or entry.outcome is None or node is None or entry.lost:
+                continue
+            moment = Moment(
+                entry.at,
+                node,
+                state,
+                entry.event,
+                entry.outcome,
+                decide(node, state, entry.event),
+                entry.op,
+                f"{entry.file}:{entry.line}",
+                observing,
+            )
+            yield moment
+            state = moment.state_after
+
+    def size_bytes(self) -> int:
+        """How much there is to read, where that is known."""
+        return sum(os.path.getsize(name) for name in self.files if os.path.exists(name))
+
+    def _problem(self, sentence: str) -> None:
+        if sentence not in self.problems:
+            self.problems.append(sentence)
+
+
+def read(path: str) -> Recording:
+    """The recording in a file, or in the directory of a bounded one; compressed by gzip or not.
+
+    Raises:
+        HostError: there is none, it cannot be read, or it does not begin as one does; says what to do.
+    """
+    files = _segments(path) if os.path.isdir(path) else (path,)
+    recording = Recording(path, files)
+    with _opened(files[0]) as stream:
+        _check_head(files[0], stream.readline())
+    return recording
+
+
+def _segments(path: str) -> tuple[str, ...]:
+    names = (os.path.join(path, PREVIOUS), os.path.join(path, CURRENT))
+    found = tuple(name for name in names if os.path.exists(name))
+    if not found:
+        inner = os.path.join(path, DIRECTORY)
+        if os.path.isdir(inner):
+            return _segments(inner)
+        raise HostError(path, f"no recording in it: neither {PREVIOUS} nor {CURRENT} is there")
+    return found
+
+
+def _opened(path: str) -> BinaryIO:
+    try:
+        with open(path, "rb") as file:
+            is_compressed = file.read(2) == _GZIP
+        return gzip.open(path) if is_compressed else open(path, "rb")  # type: ignore[return-value]
+    except OSError as error:
+        raise HostError(path, f"cannot be read: {error.strerror}") from None
+
+
+def _check_head(path: str, text: bytes) -> None:
+    try:
+        head = _decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        head = Line()
+    if head.format != FORMAT:
+        raise HostError(
+            f"{path}:1",
+            "is no head of a recording; give a file that nri-pin run --record made, or a state directory",
+        )
+    _check_version(f"{path}:1", head)
+
+
+def _check_version(place: str, head: Line) -> None:
+    if head.version != VERSION:
+        raise HostError(
+            place,
+            f"has version {head.version} (written by nri-pin {head.writer}), this program ({__version__}) "
+            f"reads version {VERSION}; use the version that wrote it",
+        )
+
+
+class _Lines:
+    """The lines of one file as entries."""
+
+    def __init__(
+        self, name: str, stream: BinaryIO, problem: Callable[[str], None], *, lost: bool = False
+    ) -> None:
+        self._name, self._stream, self._problem = name, stream, problem
+        self._head: Entry | None = None
+        self.lost = lost
+
+    def __iter__(self) -> Iterator[Entry]:
+        number = 0
+        try:
+            for number, text in enumerate(self._stream, 1):
+                entry = self._entry(number, text)
+                if entry is not None:
+                    yield entry
+        except (OSError, EOFError) as error:
+            self._lose(number + 1, f"cannot be read on: {error}")
+
+    def _entry(self, number: int, text: bytes) -> Entry | None:
+        try:
+            line = _decoder.decode(text)
+            return self._understood(number, line)
+        except (msgspec.MsgspecError, ValueError, HostError) as error:
+            torn = not text.endswith(b"\n")
+            why = "is torn: its writer ended in the middle of it" if torn else f"is damaged: {error}"
+            self._lose(number, error.detail if isinstance(error, HostError) else why)
+            return None
+
+    def _lose(self, number: int, why: str) -> None:
+        self.lost, self._head = True, None
+        self._problem(f"{self._name}:{number}: {why}")
+
+    def _understood(self, number: int, line: Line) -> Entry | None:
+        if line.snapshot is not None:
+            return self._begun(line)
+        if line.at is None:
+            raise ValueError("a line without a time")
+        place = (self._name, number, line.at)
+        if line.format:
+            _check_version(f"{self._name}:{number}", line)
+            if line.node is None:
+                raise ValueError("a head without a node")
+            self._head = Entry(
+                *place, node=node_from(line.node), why=line.why, observing=line.observing, lost=True
+            )
+            return None
+        if line.node is not None:
+            return Entry(*place, node=node_from(line.node), lost=self.lost)
+        if line.outcome is None:
+            raise ValueError("an event without an outcome")
+        return Entry(*place, op=line.op, event=event_from(line), outcome=line.outcome, lost=self.lost)
+
+    def _begun(self, line: Line) -> Entry:
+        if self._head is None or line.snapshot is None:
+            raise ValueError("a snapshot without a head")
+        entry = replace(self._head, state=snapshot_from(line.snapshot), lost=False)
+        self.lost, self._head = False, None
+        return entry

@@ -1,0 +1,367 @@
+"""The lines of a recording, and how they become events, nodes and states again.
+
+A line holds what decisions read and nothing else. Environment variables, arguments, mounts, labels and foreign
+annotations of pods are never written: they hold secrets, and nobody decides by them. The rows are the file format: a
+change that an older reader would misread is a new version of it.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target
+from nri_plugin.facts import InformedCreate
+from nri_plugin.host import checkpoint_rows as checkpoint
+from nri_plugin.host.checkpoint_facts import PodFactsRow, pod_facts_from, pod_facts_row
+from nri_plugin.host.recording_node import NodeRow
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.nri import events as nri
+from nri_plugin.nri.messages import Container, ContainerState, Pod, Resources
+from nri_plugin.policy.device_hints import Device, DeviceResource
+from nri_plugin.state import CgroupRef, State
+from nri_plugin.workload import OWN_ANNOTATIONS
+
+Event = nri.NRIEvent | InformedCreate | OwnEvent
+
+
+class Row(Struct, frozen=True, omit_defaults=True):
+    """A line or a part of one; what is at its default is left out, what is unknown is passed over."""
+
+
+class ResourcesRow(Row, frozen=True):
+    """The part of `Resources` that decides; the runtime's words for sizes of huge pages."""
+
+    shares: int | None = None
+    quota_us: int | None = None
+    period_us: int | None = None
+    cpus: str = ""
+    mems: str = ""
+    memory_bytes: int | None = None
+    hugepages: tuple[tuple[str, int], ...] = ()
+
+
+class PodRow(Row, frozen=True):
+    """The part of `Pod` that decides; annotations are only those meant for us."""
+
+    id: str
+    uid: str = ""
+    namespace: str = ""
+    name: str = ""
+    cgroup_parent: str = ""
+    annotations: dict[str, str] = {}
+    resources: ResourcesRow | None = None
+    pid: int = 0
+
+
+class ContainerRow(Row, frozen=True):
+    """The part of `Container` that decides."""
+
+    id: str
+    name: str = ""
+    pod_id: str = ""
+    state: int = 0
+    cgroups_path: str = ""
+    resources: ResourcesRow = ResourcesRow()
+
+
+class DevicesRow(Row, frozen=True):
+    """A `DeviceResource`; each device is its id and the NUMA nodes it is attached to."""
+
+    name: str
+    devices: tuple[tuple[str, str], ...] = ()
+    total_by_node: tuple[tuple[int, int], ...] = ()
+
+
+class ObservedRow(Row, frozen=True):
+    """An `Observed`; None where a cgroup has no such file."""
+
+    path: str = ""
+    parent: str = ""
+    container: str = ""
+    cpus: str | None = None
+    effective: str | None = None
+
+
+class OutcomeRow(Row, frozen=True):
+    """What came of an event, in short.
+
+    Attributes:
+        refusal: why it was refused, as the runtime was told; empty when it was not.
+        reason: the reason word of a refusal by policy.
+        failed: something other than policy kept it from being done, and nothing changed.
+        cpus: what a created container was given.
+        mems: the same for memory nodes.
+        updates: (container, cpus, mems) that the runtime was asked to change.
+        writes: how many cgroups had to say something else.
+        overruled: why a container of a namespace that is never refused runs in the shared pool.
+        steps: why, in short codes.
+        took_us: until the answer was ready.
+    """
+
+    refusal: str = ""
+    reason: str = ""
+    failed: bool = False
+    cpus: str = ""
+    mems: str = ""
+    updates: tuple[tuple[str, str, str], ...] = ()
+    writes: int = 0
+    overruled: str = ""
+    steps: tuple[str, ...] = ()
+    took_us: int = 0
+
+
+class SnapshotRow(Row, frozen=True):
+    """A `State`, in the rows of a checkpoint."""
+
+    pods: tuple[checkpoint.PodRow, ...] = ()
+    containers: tuple[checkpoint.ContainerRow, ...] = ()
+    allocations: tuple[checkpoint.AllocationRow, ...] = ()
+
+
+class Line(Row, frozen=True):
+    """Any line; which of its parts are there tells which kind it is.
+
+    Attributes:
+        format: only in a head.
+        version: only in a head.
+        writer: version of the program, only in a head.
+        observing: in a head: nothing of what is recorded was carried out.
+        why: what began here, in a head: `start`, `full` (the segment before), `gap` (lines were lost before it).
+        at: when; in events, heads and changes of the node.
+        op: as in the log line of the decision.
+        event: the event's name.
+        snapshot: the state from here on; follows every head.
+        node: in a head, and where another machine or configuration is decided for from here on.
+    """
+
+    format: str = ""
+    version: int = 0
+    writer: str = ""
+    why: str = ""
+    observing: bool = False
+    at: datetime | None = None
+    op: str = ""
+    event: str = ""
+    pod: PodRow | None = None
+    container: ContainerRow | None = None
+    resources: ResourcesRow | None = None
+    devices: tuple[DevicesRow, ...] = ()
+    pod_devices: tuple[DevicesRow, ...] = ()
+    is_informed: bool = False
+    facts: PodFactsRow | None = None
+    pods: tuple[PodRow, ...] = ()
+    containers: tuple[ContainerRow, ...] = ()
+    observed: tuple[ObservedRow, ...] = ()
+    outcome: OutcomeRow | None = None
+    node: NodeRow | None = None
+    snapshot: SnapshotRow | None = None
+
+
+_POD_EVENTS: Mapping[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (nri.RunPodSandbox, nri.StopPodSandbox, nri.RemovePodSandbox, nri.PostUpdatePodSandbox)
+}
+_CONTAINER_EVENTS: Mapping[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        nri.CreateContainer,
+        nri.PostCreateContainer,
+        nri.StartContainer,
+        nri.PostStartContainer,
+        nri.PostUpdateContainer,
+        nri.StopContainer,
+        nri.RemoveContainer,
+    )
+}
+
+
+def event_line(event: Event, at: datetime, op: str, outcome: OutcomeRow | None) -> Line:
+    """The line of an event; of one that decides nothing only its name."""
+    return Line(at=at, op=op, outcome=outcome, **_parts(event))
+
+
+def _parts(event: Event) -> dict[str, Any]:
+    if isinstance(event, InformedCreate):
+        return {
+            **_parts(event.event),
+            "is_informed": True,
+            "devices": tuple(map(_devices_row, event.devices)),
+            "pod_devices": tuple(map(_devices_row, event.pod_devices)),
+            "facts": None if event.facts is None else pod_facts_row(event.facts),
+        }
+    parts: dict[str, Any] = {"event": type(event).__name__}
+    if isinstance(event, nri.Synchronize):
+        parts["pods"] = tuple(map(_pod_row, event.pods))
+        parts["containers"] = tuple(map(_container_row, event.containers))
+    elif isinstance(event, CpusetsObserved):
+        parts["observed"] = tuple(map(_observed_row, event.observed))
+    else:
+        pod, container = getattr(event, "pod", None), getattr(event, "container", None)
+        resources = getattr(event, "resources", None)
+        parts["pod"] = None if pod is None else _pod_row(pod)
+        parts["container"] = None if container is None else _container_row(container)
+        parts["resources"] = None if resources is None else _resources_row(resources)
+    return parts
+
+
+def event_from(line: Line) -> Event:
+    """The event of a line.
+
+    Raises:
+        ValueError: its name is not known, or a part that it needs is not there.
+    """
+    name = line.event
+    if name == "Synchronize":
+        return nri.Synchronize(tuple(map(_pod, line.pods)), tuple(map(_container, line.containers)))
+    if name == "CpusetsObserved":
+        return CpusetsObserved(tuple(map(_observed, line.observed)))
+    if name == "MachineChanged":
+        return MachineChanged()
+    if line.pod is None:
+        raise ValueError(f"event {name!r} without a pod" if name else "neither head nor event")
+    pod, resources = _pod(line.pod), None if line.resources is None else _resources(line.resources)
+    if name in _POD_EVENTS:
+        event: Event = _POD_EVENTS[name](pod)
+        return event
+    if name == "UpdatePodSandbox":
+        return nri.UpdatePodSandbox(pod, resources=resources)
+    if line.container is None:
+        raise ValueError(f"event {name!r} without a container")
+    container = _container(line.container)
+    if name == "UpdateContainer":
+        return nri.UpdateContainer(pod, container, resources or Resources())
+    if name not in _CONTAINER_EVENTS:
+        raise ValueError(f"event {name!r} is not known to this version")
+    event = _CONTAINER_EVENTS[name](pod, container)
+    return _informed(line, event) if line.is_informed and isinstance(event, nri.CreateContainer) else event
+
+
+def _informed(line: Line, event: nri.CreateContainer) -> InformedCreate:
+    facts = None if line.facts is None else pod_facts_from(line.facts)
+    devices, pod_devices = (tuple(map(_devices, rows)) for rows in (line.devices, line.pod_devices))
+    return InformedCreate(event, devices, pod_devices, facts)
+
+
+def snapshot_row(state: State) -> SnapshotRow:
+    """The row of a state."""
+    return SnapshotRow(
+        tuple(checkpoint.pod_row(key, pod) for key, pod in state.pods.items()),
+        tuple(checkpoint.container_row(key, record) for key, record in state.containers.items()),
+        tuple(checkpoint.allocation_row(key, one) for key, one in state.allocations.items()),
+    )
+
+
+def snapshot_from(row: SnapshotRow) -> State:
+    """A state from its row.
+
+    Raises:
+        ValueError: a set is no kernel list.
+    """
+    return State(
+        dict(map(checkpoint.pod_from, row.pods)),
+        dict(map(checkpoint.container_from, row.containers)),
+        dict(map(checkpoint.allocation_from, row.allocations)),
+    )
+
+
+def _resources_row(said: Resources) -> ResourcesRow:
+    return ResourcesRow(
+        said.cpu_shares,
+        said.cpu_quota_us,
+        said.cpu_period_us,
+        said.cpus,
+        said.mems,
+        said.memory_limit_bytes,
+        said.hugepage_limits,
+    )
+
+
+def _resources(row: ResourcesRow) -> Resources:
+    return Resources(
+        cpu_shares=row.shares,
+        cpu_quota_us=row.quota_us,
+        cpu_period_us=row.period_us,
+        cpus=row.cpus,
+        mems=row.mems,
+        memory_limit_bytes=row.memory_bytes,
+        hugepage_limits=row.hugepages,
+    )
+
+
+def _pod_row(pod: Pod) -> PodRow:
+    return PodRow(
+        id=pod.id,
+        uid=pod.uid,
+        namespace=pod.namespace,
+        name=pod.name,
+        cgroup_parent=pod.cgroup_parent,
+        annotations={key: value for key, value in pod.annotations.items() if key.startswith(OWN_ANNOTATIONS)},
+        resources=None if pod.resources is None else _resources_row(pod.resources),
+        pid=pod.pid,
+    )
+
+
+def _pod(row: PodRow) -> Pod:
+    return Pod(
+        id=row.id,
+        uid=row.uid,
+        namespace=row.namespace,
+        name=row.name,
+        cgroup_parent=row.cgroup_parent,
+        annotations=row.annotations,
+        resources=None if row.resources is None else _resources(row.resources),
+        pid=row.pid,
+    )
+
+
+def _container_row(container: Container) -> ContainerRow:
+    return ContainerRow(
+        id=container.id,
+        name=container.name,
+        pod_id=container.pod_id,
+        state=int(container.state),
+        cgroups_path=container.cgroups_path,
+        resources=_resources_row(container.resources),
+    )
+
+
+def _container(row: ContainerRow) -> Container:
+    return Container(
+        id=row.id,
+        name=row.name,
+        pod_id=row.pod_id,
+        state=ContainerState(row.state),
+        cgroups_path=row.cgroups_path,
+        resources=_resources(row.resources),
+    )
+
+
+def _devices_row(resource: DeviceResource) -> DevicesRow:
+    given = tuple((device.id, str(device.nodes)) for device in resource.devices)
+    return DevicesRow(resource.name, given, resource.total_by_node)
+
+
+def _devices(row: DevicesRow) -> DeviceResource:
+    given = tuple(Device(name, NodeMask.parse(nodes)) for name, nodes in row.devices)
+    return DeviceResource(row.name, given, row.total_by_node)
+
+
+def _observed_row(one: Observed) -> ObservedRow:
+    return ObservedRow(
+        one.target.cgroup.path,
+        one.target.cgroup.parent,
+        one.target.container_id,
+        None if one.cpus is None else str(one.cpus),
+        None if one.effective is None else str(one.effective),
+    )
+
+
+def _observed(row: ObservedRow) -> Observed:
+    return Observed(
+        Target(CgroupRef(row.parent, row.path), row.container),
+        None if row.cpus is None else CPUSet.parse(row.cpus),
+        None if row.effective is None else CPUSet.parse(row.effective),
+    )

@@ -1,0 +1,186 @@
+"""Recordings: what is in them, what never is, and what is made of damaged ones."""
+
+import gzip
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.decision import Decision
+from nri_plugin.engine import decide
+from nri_plugin.errors import HostError
+from nri_plugin.host.recording import read
+from nri_plugin.host.recording_lines import CURRENT, PREVIOUS, head_lines, line_of, node_line, outcome_of
+from nri_plugin.nri.events import CreateContainer, RemovePodSandbox, RunPodSandbox, StartContainer
+from nri_plugin.nri.messages import Container, Device, Pod
+from nri_plugin.options import Node
+from nri_plugin.state import State
+from tests.builders import container, machine, node, pod
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+NODE = node(machine())
+FIRST, SECOND = pod("p1", cpu=2), pod("p2", cpu=3)
+
+
+def day(known: Node = NODE, state: State | None = None, why: str = "start") -> bytes:
+    """A head and the life of two pods."""
+    state = state or State()
+    pieces = [head_lines(known, state, NOW, why)]
+    for one, cpu in ((FIRST, 2), (SECOND, 3)):
+        for event in (
+            RunPodSandbox(one),
+            CreateContainer(one, container(one, cpu=cpu)),
+            StartContainer(one, container(one, cpu=cpu)),
+        ):
+            decision = decide(known, state, event)
+            pieces.append(line_of(event, NOW, "0000abcd", outcome_of(decision, took_us=7)))
+            state = decision.state
+    return b"".join(pieces)
+
+
+def written(folder: Path, data: bytes, name: str = "tape") -> str:
+    path = folder / name
+    path.write_bytes(data)
+    return str(path)
+
+
+def test_moments_carry_the_state_they_met(tmp_path: Path) -> None:
+    moments = list(read(written(tmp_path, day())).moments())
+    assert [type(moment.event).__name__ for moment in moments] == [
+        "RunPodSandbox",
+        "CreateContainer",
+        "StartContainer",
+    ] * 2
+    assert moments[0].state_before == State()
+    assert str(moments[4].state_before.exclusive) == "2-3"
+    assert str(moments[4].state_after.exclusive) == "2-6"
+    assert moments[4].outcome.cpus == "4-6"
+    assert (moments[4].when, moments[4].op, moments[4].outcome.took_us) == (NOW, "0000abcd", 7)
+    assert moments[4].place.endswith("tape:7")
+
+
+def test_a_refused_event_changed_nothing(tmp_path: Path) -> None:
+    event = CreateContainer(FIRST, container(FIRST, cpu=99))
+    decision = decide(NODE, State(), event)
+    line = line_of(event, NOW, "", outcome_of(decision, str(decision.refusal)))
+    (moment,) = read(written(tmp_path, head_lines(NODE, State(), NOW) + line)).moments()
+    assert moment.outcome.refusal == str(decision.refusal)
+    assert moment.outcome.reason == decision.refusal.reason if decision.refusal else None
+    assert moment.state_after is moment.state_before
+
+
+def test_what_failed_for_other_reasons_changed_nothing(tmp_path: Path) -> None:
+    event = CreateContainer(FIRST, container(FIRST, cpu=2))
+    outcome = outcome_of(decide(NODE, State(), event), "no space left", failed=True)
+    line = line_of(event, NOW, "", outcome)
+    (moment,) = read(written(tmp_path, head_lines(NODE, State(), NOW) + line)).moments()
+    assert moment.decision.state.exclusive
+    assert moment.state_after == State()
+
+
+def test_secrets_are_never_written() -> None:
+    secretive = Pod("s", annotations={"token": "SECRET", "nri-pin/numa-node": "1"}, labels={"a": "SECRET"})
+    holder = Container(
+        "c",
+        env=("PASSWORD=SECRET", "PCIDEVICE_X=0000:00:01.0"),
+        annotations={"nri-pin/x": "SECRET"},
+        labels={"b": "SECRET"},
+        devices=(Device("/dev/SECRET"),),
+        cdi_devices=("SECRET=1",),
+    )
+    text = line_of(CreateContainer(secretive, holder), NOW, "", outcome_of(Decision(State())))
+    assert b"SECRET" not in text
+    assert json.loads(text)["pod"]["annotations"] == {"nri-pin/numa-node": "1"}
+
+
+def test_a_torn_last_line_costs_only_itself(tmp_path: Path) -> None:
+    recording = read(written(tmp_path, day()[:-9]))
+    assert len(list(recording.moments())) == 5
+    assert recording.problems == [f"{tmp_path}/tape:8: is torn: its writer ended in the middle of it"]
+
+
+def test_what_follows_a_damaged_line_is_listed_and_not_decided_again(tmp_path: Path) -> None:
+    lines = day().splitlines(keepends=True)
+    lines[4] = b"\x00" * 20 + b"\n"
+    recording = read(written(tmp_path, b"".join(lines)))
+    assert len(list(recording.moments())) == 2
+    assert [entry.lost for entry in recording.entries()] == [False] * 3 + [True] * 3
+    assert [problem.split(": ")[0] for problem in recording.problems] == [f"{tmp_path}/tape:5"]
+
+
+def test_the_next_snapshot_ends_the_doubt(tmp_path: Path) -> None:
+    recording = read(written(tmp_path, day()[:-9] + b"\n" + day()))
+    assert len(list(recording.moments())) == 5 + 6
+    assert len(recording.problems) == 1
+
+
+def test_another_node_is_decided_for_from_its_line_on(tmp_path: Path) -> None:
+    smaller = node(machine(cores=2))
+    event = CreateContainer(FIRST, container(FIRST, cpu=7))
+    lines = [line_of(event, NOW, "", outcome_of(decide(one, State(), event), "x")) for one in (NODE, smaller)]
+    data = head_lines(NODE, State(), NOW) + lines[0] + node_line(smaller, NOW) + lines[1]
+    moments = list(read(written(tmp_path, data)).moments())
+    assert [moment.decision.refusal is None for moment in moments] == [True, False]
+    assert moments[1].node.topology == smaller.topology
+
+
+def test_another_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path, day().replace(b'"version":1', b'"version":9'))
+    with pytest.raises(HostError, match=r"has version 9 .* reads version 1"):
+        read(path)
+
+
+def test_another_version_in_the_middle_costs_its_own_part(tmp_path: Path) -> None:
+    data = day() + day().replace(b'"version":1', b'"version":9') + day()
+    recording = read(written(tmp_path, data))
+    assert len(list(recording.moments())) == 12
+    assert any("tape:9: has version 9" in problem for problem in recording.problems)
+
+
+@pytest.mark.parametrize("data", [b"", b"hello\n", b'{"snapshot":{}}\n', b"\xff\xfe\n"])
+def test_what_is_no_recording_is_refused(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(HostError, match="is no head of a"):
+        read(written(tmp_path, data))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=r"nowhere: cannot be read: No such file"):
+        read(str(tmp_path / "nowhere"))
+
+
+def test_a_directory_is_read_older_segment_first(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    history.mkdir()
+    written(history, day(), PREVIOUS)
+    after = list(read(written(tmp_path, day())).moments())[-1].state_after
+    gone = RemovePodSandbox(FIRST)
+    line = line_of(gone, NOW, "", outcome_of(decide(NODE, after, gone)))
+    written(history, head_lines(NODE, after, NOW, "full") + line, CURRENT)
+    for path in (history, tmp_path):
+        moments = list(read(str(path)).moments())
+        assert len(moments) == 7
+        assert str(moments[-1].state_after.exclusive) == "4-6"
+
+
+def test_a_directory_without_a_recording_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="no recording in it"):
+        read(str(tmp_path))
+
+
+def test_compressed_recordings_are_read(tmp_path: Path) -> None:
+    assert len(list(read(written(tmp_path, gzip.compress(day()))).moments())) == 6
+
+
+def test_an_unknown_event_is_a_damaged_line(tmp_path: Path) -> None:
+    data = day().replace(b'"StartContainer"', b'"DanceContainer"', 1)
+    recording = read(written(tmp_path, data))
+    assert len(list(recording.moments())) == 2
+    assert "'DanceContainer' is not known to this version" in recording.problems[0]
+
+
+def test_an_unknown_option_is_said(tmp_path: Path) -> None:
+    data = day().replace(b'"cpu_manager_policy"', b'"colour"', 1)
+    recording = read(written(tmp_path, data))
+    assert list(recording.moments()) == []
+    assert "option colour is not known to this version" in recording.problems[0]
