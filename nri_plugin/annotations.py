@@ -6,6 +6,7 @@ trusts a namespace wants to know.
 
     nri-pin/smt-odd-counts.container.NAME   kubelet | reject | round-up | allow
     nri-pin/exclusive-cpus.container.NAME   a number of CPUs, for a container of a Burstable pod
+    nri-pin/isolated-cpus.container.NAME    require | avoid | any: CPUs that the kernel isolates
     nri-pin/numa-node                       the NUMA node that whoever scheduled the pod counted on
 
 `.pod` instead of `.container.NAME` speaks for all containers of the pod that have none of their own; an annotation's name
@@ -22,12 +23,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nri_plugin.errors import AnnotationError
-from nri_plugin.options import Options, SMTOddCounts
+from nri_plugin.options import IsolatedWish, Options, SMTOddCounts
 from nri_plugin.state import PodRecord, QOSClass
 from nri_plugin.workload import ContainerRequest
 
 SMT_ODD_COUNTS = "nri-pin/smt-odd-counts"
 EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
+ISOLATED_CPUS = "nri-pin/isolated-cpus"
 NUMA_NODE = "nri-pin/numa-node"
 _COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
 _NODE = re.compile(r"(?:0|[1-9][0-9]{0,3})\Z", re.ASCII)
@@ -46,6 +48,7 @@ def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> Co
         request,
         smt_odd_counts=_smt_odd_counts(given, request.name),
         wanted_exclusive=_exclusive_cpus(given, request),
+        isolated=_isolated(given, request.name),
     )
 
 
@@ -73,6 +76,16 @@ def _smt_odd_counts(given: Mapping[str, str], name: str) -> SMTOddCounts | None:
     if value not in set(SMTOddCounts):
         raise AnnotationError(key, f"expected {', '.join(SMTOddCounts)}, found {value[:40]!r}")
     return SMTOddCounts(value)
+
+
+def _isolated(given: Mapping[str, str], name: str) -> IsolatedWish | None:
+    heard = _heard(given, ISOLATED_CPUS, name)
+    if heard is None:
+        return None
+    key, value = heard
+    if value not in set(IsolatedWish):
+        raise AnnotationError(key, f"expected {', '.join(IsolatedWish)}, found {value[:40]!r}")
+    return IsolatedWish(value)
 
 
 def _exclusive_cpus(given: Mapping[str, str], request: ContainerRequest) -> int:

@@ -134,13 +134,13 @@ def memory_request(node: Node, request: ContainerRequest) -> Mapping[str, int]:
     return request.memory_by_resource
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def tables_of(node: Node) -> CPUTables:
     """Precomputed masks of the node's machine."""
     return cpu_tables(node.topology)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _memory_machine_of(node: Node) -> MemoryMachine:
     return memory_machine(node.topology, node.options.reserved_memory)
 

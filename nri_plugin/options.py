@@ -1,11 +1,11 @@
 """What an operator chose, and the node it was chosen for: the constant input of every decision."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from nri_plugin.cpuset import CPUSet
+from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.topology import Topology
 
@@ -89,6 +89,26 @@ class TopologyTieBreak(StrEnum):
     BEST_FIT = "best-fit"
 
 
+class IsolatedCPUs(StrEnum):
+    """Who runs on CPUs that the kernel isolates (isolcpus, nohz_full, isolated partitions).
+
+    EXCLUSIVE keeps the shared pool out of them; exclusive containers get them as they get others. ON_REQUEST gives
+    them only to containers that ask by annotation. IGNORE makes no difference, as the kubelet.
+    """
+
+    EXCLUSIVE = "exclusive"
+    ON_REQUEST = "on-request"
+    IGNORE = "ignore"
+
+
+class IsolatedWish(StrEnum):
+    """Which exclusive CPUs a container wants, by annotation."""
+
+    REQUIRE = "require"
+    AVOID = "avoid"
+    ANY = "any"
+
+
 class SMTOddCounts(StrEnum):
     """What becomes of a number of exclusive CPUs that does not fill its last core."""
 
@@ -129,6 +149,7 @@ class Options:
         topology_tie_break: which of equally good NUMA node masks is taken.
         device_proportional_cpus: CPUs by NUMA node in proportion to the container's devices there.
         prefer_closest_numa_nodes: of equally many NUMA nodes those closest to each other.
+        isolated_cpus: who runs on CPUs that the kernel isolates.
         max_allowable_numa_nodes: refuse to start on a machine with more; None for no limit.
         reserved_memory: per NUMA node, used by the Static memory policy.
         kept_memory_bytes: of all NUMA nodes together, for the system and for eviction; told to the cluster.
@@ -153,6 +174,7 @@ class Options:
     topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
     device_proportional_cpus: bool = False
     prefer_closest_numa_nodes: bool = False
+    isolated_cpus: IsolatedCPUs = IsolatedCPUs.EXCLUSIVE
     max_allowable_numa_nodes: int | None = None
     topology_manager_policy: TopologyManagerPolicy = TopologyManagerPolicy.NONE
     topology_manager_scope: TopologyManagerScope = TopologyManagerScope.CONTAINER
@@ -173,14 +195,40 @@ class Node:
         options: what the operator chose.
         reserved: CPUs for the system: never exclusive, part of the shared pool.
         hint_providers: asked about every container after our own; see `hint_providers.py`.
+        withheld: CPUs that are not on offer to whom is being decided about; see `narrowed`.
     """
 
     topology: Topology
     options: Options
     reserved: CPUSet
     hint_providers: tuple["HintProvider", ...] = ()
+    withheld: CPUSet = NO_CPUS
 
     @cached_property
     def allocatable(self) -> CPUSet:
         """CPUs that may become exclusive: online minus reserved."""
-        return self.topology.online - self.reserved
+        return self.topology.online - self.reserved - self.withheld
+
+    @cached_property
+    def isolated(self) -> CPUSet:
+        """Online CPUs that the shared pool stays out of because the kernel isolates them."""
+        if self.options.isolated_cpus is IsolatedCPUs.IGNORE:
+            return NO_CPUS
+        return self.topology.isolated & self.topology.online
+
+
+@lru_cache(maxsize=8)
+def narrowed(node: Node, wish: IsolatedWish | None) -> Node:
+    """The node with only those CPUs on offer that a container with this wish may have.
+
+    The same object for the same node and wish, so that what is derived from it can be kept; one that is narrowed
+    already stays as it is.
+    """
+    if node.withheld:
+        return node
+    on_request = node.options.isolated_cpus is IsolatedCPUs.ON_REQUEST
+    wish = wish or (IsolatedWish.AVOID if on_request else IsolatedWish.ANY)
+    isolated = node.topology.isolated & node.topology.online
+    if wish is IsolatedWish.REQUIRE:
+        return replace(node, withheld=node.topology.online - isolated)
+    return replace(node, withheld=isolated) if wish is IsolatedWish.AVOID and isolated else node

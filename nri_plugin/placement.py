@@ -21,6 +21,7 @@ from nri_plugin.options import (
     SMTOddCounts,
     TopologyManagerPolicy,
     TopologyManagerScope,
+    narrowed,
 )
 from nri_plugin.policy.admission import admit
 from nri_plugin.policy.cpu_choice import take_cpus
@@ -70,7 +71,7 @@ class Placement:
         )
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _distances_of(node: Node) -> Distances | None:
     return distances_of(node.topology) if node.options.prefer_closest_numa_nodes else None
 
@@ -92,6 +93,7 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     Raises:
         AdmissionError: policy refuses it; the state given stays valid.
     """
+    node = narrowed(node, request.isolated)
     count = exclusive_count(node, request)
     memory = memory_request(node, request)
     held = state.allocations.get(request.key)
@@ -127,6 +129,7 @@ def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequ
     Raises:
         AdmissionError: as `exclusive_count`.
     """
+    node = narrowed(node, request.isolated)
     count = exclusive_count(node, request)
     keys = donors(state, pod, request.name)
     return Question(

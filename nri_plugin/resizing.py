@@ -16,7 +16,7 @@ from nri_plugin.errors import AdmissionError, InsufficientCPUsError, Insufficien
 from nri_plugin.hint_providers import memory_state_of, tables_of
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri.messages import Container, Resources
-from nri_plugin.options import CPUManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.options import CPUManagerPolicy, Node, TopologyManagerPolicy, narrowed
 from nri_plugin.placement import exclusive_count, leave_a_pool
 from nri_plugin.policy.cpu_policy import check_full_pcpus
 from nri_plugin.policy.distances import distances_of
@@ -68,7 +68,7 @@ def resized(
         every = CPUSet(tables_of(node).online)
         check_full_pcpus(tables_of(node), count, every, CPUSet(), allow_odd=not checks_multiple(rule))
     if count > len(held.cpus):
-        after = _grown(node, state, held, after, count - len(held.cpus))
+        after = _grown(narrowed(node, request.isolated), state, held, after, count - len(held.cpus))
     elif count < len(held.cpus):
         after = _shrunk(node, held, after, len(held.cpus) - count)
     return _asked(state, record, held, replace(after, cpu_milli=request.cpu_milli or 0))

@@ -214,12 +214,15 @@ class State:
     def shared_pool(self, node: Node) -> CPUSet:
         """CPUs that everything without exclusive CPUs runs on: online minus exclusive.
 
-        With strict-cpu-reservation also minus reserved, as long as that leaves any.
+        Also minus those that the kernel isolates, and with strict-cpu-reservation minus reserved, each as long as
+        that leaves any.
 
         Differs: under strict-cpu-reservation the kubelet's pool may become empty, and what should run
-            there then runs everywhere. Here it runs on the reserved CPUs instead.
+            there then runs everywhere. Here it runs on the reserved CPUs instead. And the kubelet's shared pool
+            has isolated CPUs in it, where nothing balances what runs there.
         """
         pool = node.topology.online - self.exclusive
+        pool = pool - node.isolated or pool
         if node.options.strict_cpu_reservation:
             return pool - node.reserved or pool
         return pool

@@ -54,7 +54,7 @@ class Topology:
             by socket (Source: kubelet v1.36 topology.go, where the cache id falls back to the socket id).
         caches_known: False when no CPU has an L3 of its own, so that `caches` are the sockets.
         offline: CPUs present but not online.
-        isolated: CPUs kept from the kernel's scheduler (isolcpus).
+        isolated: CPUs the kernel keeps for whoever is put there: isolcpus, nohz_full, isolated partitions of others.
     """
 
     online: CPUSet

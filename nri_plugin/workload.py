@@ -10,7 +10,7 @@ from functools import lru_cache
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri.messages import Container, Pod, Resources
-from nri_plugin.options import SMTOddCounts
+from nri_plugin.options import IsolatedWish, SMTOddCounts
 from nri_plugin.pod_facts import Amounts, Kind, PodFacts
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.policy.pod_totals import pod_total
@@ -45,6 +45,7 @@ class ContainerRequest:
         wanted_exclusive: exclusive CPUs asked for by annotation; 0 = none.
         devices: what it has been given.
         pod_devices: what all containers of its pod have been given, where somebody knows that.
+        isolated: whether it wants CPUs that the kernel isolates; None when it does not say.
         pod_level: its pod has resources of its own, as a whole. The static policies then promise its containers
             nothing, whatever they ask for.
     """
@@ -59,6 +60,7 @@ class ContainerRequest:
     wanted_exclusive: int = 0
     devices: tuple[DeviceResource, ...] = ()
     pod_devices: tuple[DeviceResource, ...] = ()
+    isolated: IsolatedWish | None = None
     pod_level: bool = False
 
     @property

@@ -293,6 +293,7 @@ def _options(settings: Settings) -> Options:
         annotation_namespaces=settings.annotation_namespaces,
         topology_tie_break=settings.topology_tie_break,
         device_proportional_cpus=settings.device_proportional_cpus,
+        isolated_cpus=settings.isolated_cpus,
         prefer_closest_numa_nodes=topology.prefer_closest,
         max_allowable_numa_nodes=topology.node_limit,
         topology_manager_policy=settings.topology_manager_policy,

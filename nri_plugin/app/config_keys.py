@@ -16,6 +16,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.options import (
     CPUManagerPolicy,
     FullPCPUsRule,
+    IsolatedCPUs,
     MemoryManagerPolicy,
     ReservedMemory,
     SMTOddCounts,
@@ -76,6 +77,7 @@ class Settings:
     full_pcpus_rule: FullPCPUsRule = FullPCPUsRule.KUBELET
     annotation_namespaces: frozenset[str] = frozenset()
     topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
+    isolated_cpus: IsolatedCPUs = IsolatedCPUs.EXCLUSIVE
     device_hints: bool = True
     device_proportional_cpus: bool = False
     nic_locality: str = "sysfs"
@@ -123,6 +125,7 @@ KEYS: Mapping[str, Key] = {
     "fullPCPUsRule": Key("full_pcpus_rule", values.choice(FullPCPUsRule)),
     "annotationNamespaces": Key("annotation_namespaces", values.namespaces),
     "topologyTieBreak": Key("topology_tie_break", values.choice(TopologyTieBreak)),
+    "isolatedCPUs": Key("isolated_cpus", values.choice(IsolatedCPUs)),
     "deviceHints": Key("device_hints", source.flag),
     "deviceProportionalCPUs": Key("device_proportional_cpus", source.flag),
     "nicLocality": Key("nic_locality", values.one_of("sysfs", "netlink")),

@@ -10,7 +10,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from nri_plugin import bits
-from nri_plugin.cpuset import CPUSet
+from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.host.checkpoint_facts import PodFactsRow, pod_facts_from, pod_facts_row
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.nodemask import NodeMask
@@ -117,6 +117,7 @@ class NodeRow(Row, frozen=True):
     numa_nodes: dict[int, str]
     memory_nodes: str
     strict_cpu_reservation: bool = False
+    isolated: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ class NodeFacts:
         numa_nodes: each NUMA node with its CPUs, ascending.
         memory_nodes: NUMA nodes on which memory can be placed.
         strict_cpu_reservation: whether the reserved CPUs are not in the shared pool.
+        isolated: CPUs that the shared pool stays out of.
     """
 
     online: CPUSet
@@ -136,6 +138,7 @@ class NodeFacts:
     numa_nodes: tuple[tuple[NUMANodeID, CPUSet], ...]
     memory_nodes: NodeMask
     strict_cpu_reservation: bool = False
+    isolated: CPUSet = NO_CPUS
 
     @classmethod
     def of(cls, node: Node) -> "NodeFacts":
@@ -147,6 +150,7 @@ class NodeFacts:
             numa_nodes=tuple((numa.id, numa.cpus) for numa in topology.nodes),
             memory_nodes=topology.nodes_with_memory,
             strict_cpu_reservation=node.options.strict_cpu_reservation,
+            isolated=node.isolated,
         )
 
     def as_node(self) -> Node:
@@ -155,7 +159,9 @@ class NodeFacts:
             NUMANode(number, cpus, None if number in self.memory_nodes else 0)
             for number, cpus in self.numa_nodes
         )
-        topology = Topology(online=self.online, cores=(), sockets=(), nodes=nodes, caches=())
+        topology = Topology(
+            online=self.online, cores=(), sockets=(), nodes=nodes, caches=(), isolated=self.isolated
+        )
         options = Options(strict_cpu_reservation=self.strict_cpu_reservation)
         return Node(topology=topology, options=options, reserved=self.reserved)
 
@@ -187,6 +193,7 @@ def facts_row(facts: NodeFacts) -> NodeRow:
         numa_nodes={int(number): _text(cpus.mask) for number, cpus in facts.numa_nodes},
         memory_nodes=_text(facts.memory_nodes.mask),
         strict_cpu_reservation=facts.strict_cpu_reservation,
+        isolated=_text(facts.isolated.mask),
     )
 
 
@@ -204,6 +211,7 @@ def facts_from(row: NodeRow) -> NodeFacts:
         ),
         memory_nodes=_nodes(row.memory_nodes),
         strict_cpu_reservation=row.strict_cpu_reservation,
+        isolated=_cpus(row.isolated),
     )
 
 

@@ -58,7 +58,7 @@ def read_topology(files: KernelFiles) -> Topology:
         caches=_caches(l3, cpus.online, sockets),
         caches_known=bool(l3),
         offline=CPUSet(cpus.offline),
-        isolated=CPUSet((cpus.isolated or 0) & (cpus.online | cpus.offline)),
+        isolated=CPUSet(((cpus.isolated or 0) | (cpus.nohz_full or 0)) & (cpus.online | cpus.offline)),
     )
 
 

@@ -29,6 +29,7 @@ class CPULists:
         present: None where the kernel has no such file.
         possible: likewise.
         isolated: likewise.
+        nohz_full: CPUs whose tick stops; None without that file, which says `(null)` for none.
         offline: present (or, without that file, listed) but not online.
         offline_file: what `cpu/offline` says: it also counts CPUs that are only possible.
     """
@@ -37,6 +38,7 @@ class CPULists:
     present: int | None
     possible: int | None
     isolated: int | None
+    nohz_full: int | None
     offline: int
     offline_file: int | None
 
@@ -79,9 +81,16 @@ def read_cpus(files: KernelFiles) -> CPULists:
         present=present,
         possible=files.id_list(f"{CPU_DIR}/possible"),
         isolated=files.id_list(f"{CPU_DIR}/isolated"),
+        nohz_full=_nohz_full(files),
         offline=(listed if present is None else present) & ~online,
         offline_file=files.id_list(f"{CPU_DIR}/offline"),
     )
+
+
+def _nohz_full(files: KernelFiles) -> int | None:
+    """Source: kernel drivers/base/cpu.c print_cpus_nohz_full(); `%*pbl` of no mask at all is `(null)`."""
+    name = f"{CPU_DIR}/nohz_full"
+    return 0 if files.text(name) == "(null)" else files.id_list(name)
 
 
 def read_cores(files: KernelFiles, online: int) -> tuple[int, ...]:

@@ -44,6 +44,7 @@ class MachineFacts:
     cpus_possible: str | None
     cpus_offline: str
     cpus_isolated: str | None
+    cpus_nohz_full: str | None
     num_cpus_online: int
     cores: list[str]
     num_cores: int
@@ -135,6 +136,7 @@ def _cpu_facts(files: KernelFiles, cpus: CPULists) -> Object:
         "cpus_possible": _text(cpus.possible),
         "cpus_offline": bits.format_list(cpus.offline),
         "cpus_isolated": _text(cpus.isolated),
+        "cpus_nohz_full": _text(cpus.nohz_full),
         "offline_file": _text(cpus.offline_file) if cpus.offline_file not in (None, cpus.offline) else None,
         "num_cpus_online": cpus.online.bit_count(),
         "cores": _lists(cores),

@@ -117,6 +117,13 @@ def test_isolated_cpus_are_those_of_the_machine() -> None:
     assert (str(topology.isolated), str(topology.offline)) == ("0-1", "1")
 
 
+def test_cpus_whose_tick_stops_are_isolated_too() -> None:
+    files = {f"{CPU}/isolated": "1", f"{CPU}/nohz_full": "0-1", f"{CPU}/present": "0-1"}
+    assert str(read(cpu(0, "0"), cpu(1, "1"), files, online="0-1").isolated) == "0-1"
+    files[f"{CPU}/nohz_full"] = "(null)"
+    assert str(read(cpu(0, "0"), cpu(1, "1"), files, online="0-1").isolated) == "1"
+
+
 def readings(**cpus_by_node: int) -> list[NodeReading]:
     return [NodeReading(int(name[1:]), mask, None, None, (), None) for name, mask in cpus_by_node.items()]
 
