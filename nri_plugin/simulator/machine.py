@@ -17,7 +17,7 @@ from nri_plugin.simulator.machine_text import Description, parse
 from nri_plugin.simulator.machine_tree import write_tree
 from nri_plugin.topology import NUMANode, Topology
 
-__all__ = ["Description", "build_sysfs", "build_topology", "load", "parse", "shipped"]
+__all__ = ["Description", "build_sysfs", "build_topology", "load", "parse", "shipped", "shipped_text"]
 
 _SUFFIX = ".txt"
 
@@ -33,6 +33,12 @@ def shipped() -> dict[str, Description]:
     return {name: parse(found[name], name) for name in sorted(found)}
 
 
+def shipped_text(name: str) -> str | None:
+    """The description of a shipped machine; None when there is none of that name."""
+    entry = resources.files("nri_plugin.simulator") / "machines" / (name + _SUFFIX)
+    return entry.read_text("ascii") if "/" not in name and entry.is_file() else None
+
+
 def load(name_or_path: str) -> Description:
     """A shipped machine by its name, else the description in a file.
 
@@ -40,9 +46,9 @@ def load(name_or_path: str) -> Description:
         ConfigError: the file is no description; names line and column.
         HostError: neither a shipped machine nor a readable file.
     """
-    entry = resources.files("nri_plugin.simulator") / "machines" / (name_or_path + _SUFFIX)
-    if "/" not in name_or_path and entry.is_file():
-        return parse(entry.read_text("ascii"), name_or_path)
+    shipped_one = shipped_text(name_or_path)
+    if shipped_one is not None:
+        return parse(shipped_one, name_or_path)
     path = Path(name_or_path)
     try:
         text = path.read_text("utf-8")
