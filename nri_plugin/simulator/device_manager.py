@@ -4,7 +4,7 @@ Devices are chosen before a runtime hears of the pod. The kubelet played here ha
 `none`, as on a node where nri-pin places: no hint limits the choice, device plugins say what they prefer.
 
 Invariant: a device belongs to at most one pod, and within it to one container, or to init containers that end
-one after the other and then to one more.
+one after the other and then to one more; sidecars keep theirs.
 
 Source: kubelet v1.36 pkg/kubelet/cm/devicemanager/manager.go; KEP-693 for what device plugins prefer.
 """
@@ -134,7 +134,7 @@ class DeviceManager:
                 )
             given[resource] = self._chosen(resource, count, affinity, reusable.get(resource, ()))
         self._given = {**self._given, pod.key: {**self.containers(pod.key), spec.name: given}}
-        is_init = spec in pod.init_containers
+        is_init = spec in pod.init_containers and not spec.is_sidecar
         for resource, ids in given.items():
             before = reusable.get(resource, ())
             kept = tuple(dict.fromkeys((*before, *ids))) if is_init else _without(before, ids)

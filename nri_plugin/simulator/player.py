@@ -202,13 +202,14 @@ class Player:
                         self.stage.runtime.start(key)
 
     def _ended_first(self, pod: PodSpec) -> Iterator[ContainerSpec]:
-        """Each init container, which runs and ends as soon as it has been created."""
+        """Each init container, which runs and, unless it is a sidecar, ends as soon as it has been created."""
         for spec in pod.init_containers:
             yield spec
             key = f"{pod.key}/{spec.name}"
             if key not in self.refusals:
                 self.stage.runtime.start(key)
-                self.stage.runtime.stop(key)
+                if not spec.is_sidecar:
+                    self.stage.runtime.stop(key)
 
     def _create(self, pod: PodSpec, spec: ContainerSpec, notes: _Notes) -> bool:
         """Ask the runtime for a container with its devices; whether it was created."""

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nri_plugin.nri.messages import Container, ContainerState, Device, Pod, Resources
+from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts
+from nri_plugin.policy.pod_totals import pod_total
 from nri_plugin.simulator.behaviour import Behaviour
 from nri_plugin.simulator.cgroup_names import Driver, Names, container_names, pod_names
 from nri_plugin.state import QOSClass
@@ -37,6 +39,7 @@ class ContainerSpec:
         devices_asked: (resource, how many), of what device plugins offer.
         devices: device nodes it is given.
         cdi_devices: CDI names it is given.
+        is_sidecar: of an init container: it goes on running beside the others.
     """
 
     name: str
@@ -49,6 +52,7 @@ class ContainerSpec:
     devices: tuple[Device, ...] = ()
     cdi_devices: tuple[str, ...] = ()
     devices_asked: tuple[tuple[str, int], ...] = ()
+    is_sidecar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,9 @@ class PodSpec:
     """A pod as its manifest says it; `forced_qos` overrules what follows from the requests.
 
     Attributes:
-        init_containers: run one after the other before the others; none of them restarts.
+        init_containers: run one after the other before the others; sidecars among them go on running.
+        whole: what the pod asks for as a whole (`spec.resources`); None where it sets nothing.
+        overhead: of its runtime class, thousandths of CPUs and bytes by resource; nothing that runs on a node is told.
     """
 
     name: str
@@ -66,6 +72,8 @@ class PodSpec:
     annotations: Mapping[str, str] = field(default_factory=dict)
     forced_qos: QOSClass | None = None
     init_containers: tuple[ContainerSpec, ...] = ()
+    whole: Amounts | None = None
+    overhead: tuple[tuple[str, int], ...] = ()
 
     @property
     def key(self) -> str:
@@ -125,7 +133,7 @@ def container_resources(spec: ContainerSpec, who: Identity) -> Resources:
 
 
 def pod_resources(pod: PodSpec) -> Resources:
-    """The sum over the pod's containers, or an init container that needs more; absent parts are sent as 0."""
+    """What the pod needs at its peak; absent parts are sent as 0."""
     return Resources(
         cpu_shares=shares_from_milli(_most(pod, lambda each: each.cpu_request_milli)),
         cpu_quota_us=quota_from_milli(_most(pod, lambda each: each.cpu_limit_milli)),
@@ -135,7 +143,38 @@ def pod_resources(pod: PodSpec) -> Resources:
 
 
 def _most(pod: PodSpec, amount: Callable[[ContainerSpec], int]) -> int:
-    return max(sum(map(amount, pod.containers)), *map(amount, pod.init_containers), 0)
+    return pod_total(
+        [(amount(each), each.is_sidecar) for each in pod.init_containers], map(amount, pod.containers)
+    )
+
+
+def pod_facts(pod: PodSpec, uid: str) -> PodFacts:
+    """What the exporter would tell of the pod."""
+    return PodFacts(
+        uid=uid,
+        qos=pod.qos,
+        containers=(
+            *(_facts(each, Kind.SIDECAR if each.is_sidecar else Kind.INIT) for each in pod.init_containers),
+            *(_facts(each, Kind.APP) for each in pod.containers),
+        ),
+        pod_resources=pod.whole,
+    )
+
+
+def _facts(spec: ContainerSpec, kind: Kind) -> ContainerFacts:
+    amounts = Amounts(
+        spec.cpu_request_milli,
+        spec.cpu_limit_milli,
+        spec.memory_request_bytes,
+        spec.memory_limit_bytes,
+        tuple((hugepages_resource(size), amount) for size, amount in spec.hugepages),
+    )
+    return ContainerFacts(spec.name, kind, amounts)
+
+
+def hugepages_resource(size: str) -> str:
+    """Runtimes call a page size `2MB`, Kubernetes the resource `hugepages-2Mi`."""
+    return f"hugepages-{size.removesuffix('B')}i"
 
 
 def pod_message(pod: PodSpec, uid: str, sandbox_id: str, who: Identity) -> tuple[Pod, Names]:

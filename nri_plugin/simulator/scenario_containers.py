@@ -1,6 +1,6 @@
 """Containers of a scenario file: what they ask for, as in a pod manifest but for the shorter form.
 
-`cpu` and `memory` are request and limit at once. Devices, as `nvidia.com/gpu: 2`, belong into `limits`.
+`cpu`, `memory`, huge pages and devices, as `nvidia.com/gpu: 2`, are request and limit at once, or stand in `limits`.
 """
 
 import re
@@ -9,27 +9,29 @@ from fractions import Fraction
 from math import ceil
 
 from nri_plugin.app import config_yaml as source
-from nri_plugin.app.config_values import amount, unknown, whole_bytes
+from nri_plugin.app.config_values import amount, one_of, unknown, whole_bytes
 from nri_plugin.errors import ConfigError
 from nri_plugin.simulator.pods import ContainerSpec
 
 CONTAINER_KEYS = ("cpu", "memory", "requests", "limits", "env")
+SIDECAR_KEY, SIDECAR = "restartPolicy", "Always"
 AMOUNT_KEYS = ("cpu", "memory")
 HUGEPAGES = "hugepages-"
 
 _DEVICE = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9_.-]+\Z")
 
 
-def read_container(name: str, value: source.Value) -> ContainerSpec:
+def read_container(name: str, value: source.Value, *, is_init: bool = False) -> ContainerSpec:
     """A container; a request that is not given equals the limit, as the Kubernetes API makes it.
 
     Raises:
         ConfigError: something in it is wrong.
     """
     section = source.section(value)
+    known = (*CONTAINER_KEYS, SIDECAR_KEY) if is_init else CONTAINER_KEYS
     for key, place in section.keys.items():
-        if key not in CONTAINER_KEYS:
-            raise unknown(place, key, CONTAINER_KEYS)
+        if key not in known and not is_amount(key):
+            raise unknown(place, key, known)
     limits = _amounts(section, "limits")
     requests = limits | _amounts(section, "requests")
     return ContainerSpec(
@@ -43,20 +45,30 @@ def read_container(name: str, value: source.Value) -> ContainerSpec:
         ),
         devices_asked=_devices(section, limits),
         env=tuple(f"{key}={text}" for key, text in texts(section.entries, "env").items()),
+        is_sidecar=is_init and SIDECAR_KEY in section.entries and _is_sidecar(section.entries[SIDECAR_KEY]),
     )
 
 
+def is_amount(key: str) -> bool:
+    """Whether it names something a container can ask for an amount of."""
+    return key in AMOUNT_KEYS or key.startswith(HUGEPAGES) or _is_device(key)
+
+
+def _is_sidecar(value: source.Value) -> bool:
+    return one_of(SIDECAR)(value) == SIDECAR
+
+
 def _amounts(section: source.Section, key: str) -> dict[str, Fraction]:
-    """`limits` or `requests`, with what `cpu` and `memory` beside them say for both."""
+    """`limits` or `requests`, with what stands beside them and says it for both."""
     given: dict[str, source.Value] = {
-        name: value for name, value in section.entries.items() if name in AMOUNT_KEYS
+        name: value for name, value in section.entries.items() if is_amount(name)
     }
     if key in section.entries:
         inner = source.section(section.entries[key])
         for name, place in inner.keys.items():
             if name in given:
                 raise _twice(place, name)
-            if name not in AMOUNT_KEYS and not name.startswith(HUGEPAGES) and not _is_device(name):
+            if not is_amount(name):
                 raise unknown(place, name, AMOUNT_KEYS)
         given |= inner.entries
     return {

@@ -138,7 +138,7 @@ class StepReader:
             labels=texts(given, "labels"),
             annotations=texts(given, "annotations"),
             forced_qos=choice(QOSClass)(given["qos"]) if "qos" in given else None,
-            init_containers=_init_containers(given, kind),
+            init_containers=init_containers(given, kind),
         )
         if not pod.containers:
             raise containers.place.error("a pod has at least one container")
@@ -191,7 +191,7 @@ def _number(given: Mapping[str, source.Value], key: str) -> int | None:
     return source.number(given[key]) if key in given else None
 
 
-def _init_containers(given: Mapping[str, source.Value], kind: str) -> tuple[ContainerSpec, ...]:
+def init_containers(given: Mapping[str, source.Value], kind: str) -> tuple[ContainerSpec, ...]:
     if "initContainers" not in given:
         return ()
     section = source.section(given["initContainers"])
@@ -199,7 +199,7 @@ def _init_containers(given: Mapping[str, source.Value], kind: str) -> tuple[Cont
         raise section.place.error(
             "init containers have ended before the others are created; use 'run', or leave them out"
         )
-    return tuple(read_container(key, value) for key, value in section.entries.items())
+    return tuple(read_container(key, value, is_init=True) for key, value in section.entries.items())
 
 
 def _device_ids(given: Mapping[str, source.Value]) -> dict[str, tuple[str, ...]] | None:

@@ -1,5 +1,7 @@
 """Who gets which devices, as the kubelet's device manager decides it when a pod is admitted."""
 
+from dataclasses import replace
+
 import pytest
 
 from nri_plugin.nodemask import NodeMask
@@ -72,6 +74,14 @@ def test_init_containers_hand_devices_on_to_each_other_and_then_to_one_container
     devices = manager()
     devices.admit(pod("p", 1, 2, init=(1, 2)))
     assert given(devices, "p") == {"i0": ("0",), "i1": ("0", "3"), "c0": ("0",), "c1": ("1", "3")}
+
+
+def test_a_sidecar_keeps_its_devices() -> None:
+    devices = manager()
+    both = pod("p", 1, init=(1,))
+    devices.admit(replace(both, init_containers=(replace(both.init_containers[0], is_sidecar=True),)))
+    had = given(devices, "p")
+    assert set(had["i0"]).isdisjoint(had["c0"])
 
 
 def test_reusable_devices_count_when_all_others_are_taken() -> None:

@@ -1,6 +1,7 @@
 import pytest
 
 from nri_plugin.nri.messages import ContainerState
+from nri_plugin.pod_facts import Amounts, Kind
 from nri_plugin.simulator.behaviour import BEHAVIOURS
 from nri_plugin.simulator.cgroup_names import Driver
 from nri_plugin.simulator.pods import (
@@ -9,6 +10,7 @@ from nri_plugin.simulator.pods import (
     PodSpec,
     container_message,
     oom_score_adj,
+    pod_facts,
     pod_message,
     pod_resources,
     quota_from_milli,
@@ -87,6 +89,21 @@ def test_oom_score(qos: QOSClass, request_bytes: int, score: int) -> None:
 def test_the_sum_of_a_pod_is_sent_with_zeros_for_what_is_absent() -> None:
     resources = pod_resources(PodSpec("p", containers=(ContainerSpec("a", 100), ContainerSpec("b", 150))))
     assert (resources.cpu_shares, resources.cpu_quota_us, resources.memory_limit_bytes) == (256, 0, 0)
+
+
+def test_a_sidecar_adds_to_the_sum_of_a_pod_and_an_init_container_does_not() -> None:
+    early = (ContainerSpec("fetch", 1000, 1000), ContainerSpec("mesh", 500, 500, is_sidecar=True))
+    total = pod_resources(PodSpec("p", containers=(WHOLE,), init_containers=early))
+    assert milli_from_shares(total.cpu_shares) == 2500
+
+
+def test_facts_of_a_pod_are_what_an_exporter_tells() -> None:
+    pages = ContainerSpec("app", 2000, 2000, GIB, GIB, hugepages=(("2MB", 4 << 20),))
+    pod = PodSpec("p", containers=(pages,), init_containers=(ContainerSpec("mesh", is_sidecar=True),))
+    facts = pod_facts(pod, "uid-1")
+    assert [(one.name, one.kind) for one in facts.containers] == [("mesh", Kind.SIDECAR), ("app", Kind.APP)]
+    assert facts.containers[1].amounts == Amounts(2000, 2000, GIB, GIB, (("hugepages-2Mi", 4 << 20),))
+    assert (facts.uid, facts.qos) == ("uid-1", pod.qos)
 
 
 def test_containerd_leaves_absent_limits_out_and_cri_o_sends_zeros() -> None:

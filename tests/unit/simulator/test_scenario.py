@@ -111,6 +111,22 @@ def test_devices_are_limits_and_requests_may_say_the_same() -> None:
     assert step.pod.qos is QOSClass.BEST_EFFORT
 
 
+def test_devices_and_pages_beside_cpu_are_limits() -> None:
+    (step,) = steps_of(
+        "steps:\n  - run: a/b\n    containers:\n      c: {cpu: 1, hugepages-2Mi: 4Mi, nvidia.com/gpu: 2}\n"
+    ).steps
+    assert isinstance(step, Run)
+    assert step.pod.containers[0].devices_asked == (("nvidia.com/gpu", 2),)
+    assert step.pod.containers[0].hugepages == (("2MB", 4 << 20),)
+
+
+def test_an_init_container_that_restarts_always_is_a_sidecar() -> None:
+    text = "steps:\n  - run: a/b\n    initContainers:\n      mesh: {restartPolicy: Always, cpu: 1}\n    containers: {c: {}}\n"
+    (step,) = steps_of(text).steps
+    assert isinstance(step, Run)
+    assert step.pod.init_containers[0].is_sidecar
+
+
 def test_init_containers_belong_to_the_pod() -> None:
     step, expect = steps_of(
         "steps:\n  - run: a/b\n    initContainers: {i: {cpu: 1}}\n    containers: {c: {cpu: 1, memory: 1Gi}}\n"

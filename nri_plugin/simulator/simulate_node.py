@@ -1,0 +1,273 @@
+"""A node without a process: pods go in, decisions come out, and the state they leave.
+
+The events are those a runtime sends, built by the same functions that the played runtime uses; what an agent asks
+before it decides is asked by the agent's own `Informant`; the decisions are `engine.decide`. There is no socket, no
+thread, no cgroup and no clock, so that a pod costs less than a millisecond.
+
+Invariant: nothing is kept here that the state could tell, but which messages stand for which container.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from logging import getLogger
+
+from nri_plugin.app.informing import Informant
+from nri_plugin.decision import Decision
+from nri_plugin.engine import decide
+from nri_plugin.errors import AdmissionError
+from nri_plugin.facts import Answer
+from nri_plugin.host.devices import DeviceLocator
+from nri_plugin.host.pod_resources_client import PodResourcesClient
+from nri_plugin.host.sysfs_files import KernelFiles
+from nri_plugin.nri import events
+from nri_plugin.nri.messages import Container, Pod, Resources
+from nri_plugin.options import Node
+from nri_plugin.pod_facts import Kind, PodFacts
+from nri_plugin.policy.device_hints import Device, DeviceResource
+from nri_plugin.simulator.cgroup_names import Names
+from nri_plugin.simulator.device_manager import DeviceManager, Given, NotAdmittedError
+from nri_plugin.simulator.pods import (
+    ContainerSpec,
+    Identity,
+    PodSpec,
+    container_message,
+    pod_facts,
+    pod_message,
+    stable_id,
+    stable_uid,
+)
+from nri_plugin.simulator.simulate_room import NodeRoom
+from nri_plugin.simulator.simulation import Stage
+from nri_plugin.state import Phase, State
+
+NO_FILES = "/nonexistent"
+"""Where the host's files would be; never looked at, since every container's devices are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A container that a pod was to have, and what became of it.
+
+    Attributes:
+        kind: what it is in its pod.
+        decision: what was decided; None where nobody was asked.
+        error: why it does not run; None where it does.
+        stage: who refused it, where somebody did.
+        devices: what the device manager gave it.
+    """
+
+    spec: ContainerSpec
+    kind: Kind
+    decision: Decision | None = None
+    error: Exception | None = None
+    stage: Stage | None = None
+    devices: Given | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """A container that exists: as plugins see it, and its pod."""
+
+    pod: Pod
+    message: Container
+
+
+class PlayedNode:
+    """One node.
+
+    Args:
+        node: machine and options.
+        devices: the kubelet's device manager.
+        who: whose messages are played.
+        has_device_hints: `deviceHints` of the configuration.
+        knows_pods: whether the exporter tells the agent what pods' objects say.
+        room: counts what pods request; None where nobody does.
+
+    Attributes:
+        state: what has been promised.
+        live: keys `NAMESPACE/POD/CONTAINER` of containers that exist, in order.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        devices: DeviceManager,
+        who: Identity,
+        *,
+        has_device_hints: bool = True,
+        knows_pods: bool = True,
+        room: NodeRoom | None = None,
+    ) -> None:
+        self.node = node
+        self.devices = devices
+        self.state = State()
+        self.room = room
+        self._who = who
+        self._knows_pods = knows_pods
+        self._serial = 0
+        self._pods: dict[str, tuple[PodSpec, Pod, Names]] = {}
+        self.live: dict[str, _Live] = {}
+        locator = DeviceLocator(KernelFiles(NO_FILES)) if has_device_hints else None
+        self._inform = Informant(locator, _Told(self._answer), getLogger(__name__), lambda: 0.0)
+
+    def run(self, pod: PodSpec, *, start: bool = True) -> tuple[Tried, ...]:
+        """Bring a pod up; what becomes of its containers, init containers first."""
+        try:
+            if self.room is not None:
+                self.room.check(pod)
+            self.devices.admit(pod)
+        except NotAdmittedError as error:
+            return tuple(Tried(spec, kind, error=error, stage=Stage.NODE) for spec, kind in _members(pod))
+        self._sandbox(pod)
+        tried = tuple(self._containers(pod, start=start))
+        if self.room is not None and any(one.error is None for one in tried):
+            self.room.take(pod)
+        return tried
+
+    def start(self, target: str) -> None:
+        """Start created containers."""
+        for key in self._keys(target):
+            one = self.live[key]
+            self._tell(events.StartContainer(one.pod, one.message))
+            self._tell(events.PostStartContainer(one.pod, one.message))
+
+    def stop(self, target: str) -> None:
+        """Containers end; with a pod as target its sandbox too."""
+        for key in self._keys(target):
+            one = self.live[key]
+            record = self.state.containers.get(one.message.id)
+            if record is not None and record.phase is not Phase.STOPPED:
+                self._tell(events.StopContainer(one.pod, one.message))
+        if target in self._pods:
+            self._tell(events.StopPodSandbox(self._pods[target][1]))
+            self.devices.free(target)
+
+    def remove(self, target: str) -> None:
+        """What the target names is stopped and gone."""
+        self.stop(target)
+        for key in self._keys(target):
+            one = self.live.pop(key)
+            self._tell(events.RemoveContainer(one.pod, one.message))
+        if target in self._pods:
+            spec, message, _ = self._pods.pop(target)
+            self._tell(events.RemovePodSandbox(message))
+            if self.room is not None:
+                self.room.give_back(spec.key)
+
+    def update(self, key: str, resources: Resources) -> AdmissionError | None:
+        """The kubelet changes a container's resources; why it may not, if so."""
+        one = self.live[key]
+        decision = self._tell(events.UpdateContainer(one.pod, one.message, resources))
+        if decision.refusal is None:
+            self._tell(events.PostUpdateContainer(one.pod, one.message))
+        return decision.refusal
+
+    def is_running(self, key: str) -> bool:
+        """Whether a container exists and has not ended."""
+        one = self.live.get(key)
+        record = self.state.containers.get(one.message.id) if one else None
+        return record is not None and record.phase is not Phase.STOPPED
+
+    def container_id(self, key: str) -> str:
+        """The runtime's id of a container that exists."""
+        return self.live[key].message.id
+
+    # ---------------------------------------------------------------- private
+
+    def _sandbox(self, pod: PodSpec) -> None:
+        self._serial += 1
+        uid = stable_uid(pod.key, str(self._serial))
+        message, names = pod_message(pod, uid, stable_id("sandbox", pod.key, str(self._serial)), self._who)
+        self._pods[pod.key] = (pod, message, names)
+        self._tell(events.RunPodSandbox(message))
+
+    def _containers(self, pod: PodSpec, *, start: bool) -> Iterator[Tried]:
+        """Create them as the kubelet does: a refused init container ends it, a refused app container does not."""
+        blocked = False
+        for spec, kind in _members(pod):
+            if blocked:
+                yield Tried(spec, kind)
+                continue
+            tried = self._create(pod, spec, kind)
+            yield tried
+            blocked = tried.error is not None and kind is not Kind.APP
+            if tried.error is None and (start or kind is not Kind.APP):
+                key = f"{pod.key}/{spec.name}"
+                self.start(key)
+                if kind is Kind.INIT:
+                    self.stop(key)
+
+    def _create(self, pod: PodSpec, spec: ContainerSpec, kind: Kind) -> Tried:
+        _, sandbox, names = self._pods[pod.key]
+        self._serial += 1
+        made = stable_id("container", pod.key, spec.name, str(self._serial))
+        message, _ = container_message(pod, sandbox, names, spec, made, self._who)
+        given = self.devices.given(pod.key, spec.name)
+        decision = self._tell(events.CreateContainer(sandbox, message))
+        if decision.refusal is not None:
+            self._undo(sandbox, message)
+            return Tried(spec, kind, decision, decision.refusal, Stage.PLACEMENT, given)
+        self.live[f"{pod.key}/{spec.name}"] = _Live(sandbox, message)
+        self._tell(events.PostCreateContainer(sandbox, message))
+        return Tried(spec, kind, decision, devices=given)
+
+    def _undo(self, sandbox: Pod, message: Container) -> None:
+        """What some runtimes tell of a container that could not be created."""
+        if self._who.behaviour.undoes_failed_creation:
+            self._tell(events.StopContainer(sandbox, message))
+            self._tell(events.RemoveContainer(sandbox, message))
+
+    def _tell(self, event: events.NRIEvent) -> Decision:
+        known = self._inform(self.node, events.Request(0, None, event))
+        decision = decide(self.node, self.state, known)
+        if decision.refusal is None:
+            self.state = decision.state
+        return decision
+
+    def _keys(self, target: str) -> list[str]:
+        """Containers that exist of `NAMESPACE/POD`, or that one."""
+        return [key for key in self.live if key == target or key.rpartition("/")[0] == target]
+
+    def _answer(self, event: events.CreateContainer) -> Answer:
+        """What the exporter would answer: devices always, the pod's facts where it knows pods."""
+        key = f"{event.pod.namespace}/{event.pod.name}"
+        everyone = tuple(self.devices.containers(key).values())
+        return Answer(
+            devices=self._resources(self.devices.given(key, event.container.name)),
+            pod_devices=self._resources(*everyone),
+            facts=self._facts(key, event.pod.uid),
+        )
+
+    def _facts(self, key: str, uid: str) -> PodFacts | None:
+        return pod_facts(self._pods[key][0], uid) if self._knows_pods else None
+
+    def _resources(self, *given: Given) -> tuple[DeviceResource, ...]:
+        """The devices by resource, in the order of the first."""
+        by_resource: dict[str, dict[str, Device]] = {}
+        for one in given:
+            for device in self.devices.placed(one):
+                by_resource.setdefault(device.resource, {})[device.id] = Device(device.id, device.nodes)
+        return tuple(
+            DeviceResource(name, tuple(devices.values()), tuple(self.devices.totals(name).items()))
+            for name, devices in by_resource.items()
+        )
+
+
+class _Told(PodResourcesClient):
+    """The exporter's side, without a socket."""
+
+    def __init__(self, answer: Callable[[events.CreateContainer], Answer]) -> None:
+        super().__init__("", lambda: 0.0)
+        self._answer = answer
+
+    def ask(self, event: events.CreateContainer, limit_s: float, *, devices: bool = True) -> Answer:  # noqa: ARG002 - it is at hand
+        """The answer."""
+        known = self._answer(event)
+        return known if devices else replace(known, devices=None, pod_devices=())
+
+
+def _members(pod: PodSpec) -> Iterator[tuple[ContainerSpec, Kind]]:
+    for spec in pod.init_containers:
+        yield spec, Kind.SIDECAR if spec.is_sidecar else Kind.INIT
+    for spec in pod.containers:
+        yield spec, Kind.APP
