@@ -18,9 +18,10 @@ import click
 
 from nri_plugin.cli.demo_report import JSONReport, Report, TextReport
 from nri_plugin.cli.output import columns, format_option, wants_colour
-from nri_plugin.cli.state_report import findings
+from nri_plugin.cli.state_findings import findings
 from nri_plugin.errors import NriPinError
 from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
+from nri_plugin.host.sysfs import discover
 from nri_plugin.options import SMTOddCounts
 from nri_plugin.simulator import machine
 from nri_plugin.simulator.behaviour import BEHAVIOURS
@@ -177,7 +178,7 @@ def contradictions(node: Stage) -> list[str]:
     checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))
     if checkpoint is None:
         return [] if not node.runtime.placements() else ["the agent has written no checkpoint"]
-    return findings(checkpoint, str(node.places.machine), str(node.places.cgroups))
+    return findings(checkpoint, discover(str(node.places.machine)), str(node.places.cgroups))
 
 
 def place_of(scenario: Scenario, outcome: Outcome, problem: str) -> str:

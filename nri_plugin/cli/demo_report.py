@@ -12,7 +12,9 @@ import click
 
 from nri_plugin import bits
 from nri_plugin.cli.picture import Kind, Owner, draw, in_encoding
-from nri_plugin.cli.state_report import show_text
+from nri_plugin.cli.state_rows import Wanted, rows_of
+from nri_plugin.cli.state_source import seen
+from nri_plugin.cli.state_text import show_text
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
 from nri_plugin.nodemask import NodeMask
@@ -144,11 +146,12 @@ class TextReport:
 
     def _checkpoint(self, node: Stage) -> None:
         checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))
-        text = (
-            f"no {FILE_NAME}"
-            if checkpoint is None
-            else show_text(FILE_NAME, checkpoint, self._width - 2 if self._width < PAGE else None)
-        )
+        if checkpoint is None:
+            text = f"no {FILE_NAME}"
+        else:
+            found = seen(checkpoint, root=str(node.places.machine))
+            width = min(self._width, PAGE) - 2
+            text = show_text(FILE_NAME, checkpoint, found, rows_of(found), Wanted(), width)
         self._line(textwrap.indent(text.rstrip(), "  "))
 
     def _remark(self, outcome: Outcome, player: Player) -> None:

@@ -56,30 +56,125 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
+MACHINE = "2 sockets, 1 NUMA each, 1 L3 each, 4 cores each, SMT 2, siblings adjacent, memory 16Gi each"
+
+
 def run(verb: str, directory: Path, *args: str) -> Result:
     return CliRunner().invoke(command, [verb, "--state-dir", str(directory), *args])
+
+
+@pytest.fixture
+def on_machine(tmp_path: Path) -> list[str]:
+    (tmp_path / "machine.txt").write_text(MACHINE)
+    return ["--machine", str(tmp_path / "machine.txt")]
 
 
 def show_json(directory: Path) -> dict[str, Any]:
     return json.loads(run("show", directory, "-o", "json").output)
 
 
-def test_show_lists_exclusive_containers_first_and_the_pool_below(directory: Path) -> None:
-    lines = run("show", directory).output.splitlines()
-    assert lines[0].split() == ["NAMESPACE", "POD", "CONTAINER", "PHASE", "KIND", "CPUS", "NUMA", "MEMS"]
-    assert lines[1].split() == ["shop", "db-0", "db", "running", "exclusive", "2-3", "0", "0"]
-    assert lines[2].split() == ["shop", "web-0", "web", "running", "shared", "0-1,4-7,9-15", "0-1", "-"]
-    assert lines[3] == "unplaced: shop/web-0/web: no 4 CPUs on a NUMA node"
-    assert lines[4] == "kept for a container of u1/next: CPUs 8"
-    assert [line.split()[:3] for line in lines[6:9]] == [
+def test_show_lists_pods_with_exclusive_containers_first_and_the_pool_below(
+    directory: Path, on_machine: list[str]
+) -> None:
+    lines = run("show", directory, *on_machine).output.splitlines()
+    assert lines[0].split() == ["CONTAINER", "KIND", "CPUS", "CORES", "NUMA", "CACHE", "MEMS", "ALIGNED"]
+    assert lines[1] == "shop/db-0  Guaranteed"
+    assert lines[2].split() == ["db", "exclusive", "2-3", "2", "0", "0", "0", "NSUC"]
+    assert lines[3] == "shop/web-0  Burstable"
+    assert lines[4].split() == [
+        "web",
+        "shared",
+        "0-1,4-7,9-15",
+        "0,4,6,8,10,12,14",
+        "0-1",
+        "0-1",
+        "-",
+        "----",
+    ]
+    assert lines[5] == "unplaced: shop/web-0/web: no 4 CPUs on a NUMA node"
+    assert lines[6] == "kept for a container of u1/next: CPUs 8"
+    assert [line.split()[:3] for line in lines[8:11]] == [
         ["exclusive", "2-3,8"],
         ["shared", "pool", "0-1,4-7,9-15"],
         ["reserved", "0-1"],
     ]
 
 
-def test_show_json_tells_all_that_cgroups_can_be_compared_with(directory: Path) -> None:
-    report = show_json(directory)
+def test_show_without_the_machine_does_not_guess_cores_and_caches(directory: Path) -> None:
+    output = run("show", directory).output
+    assert output.splitlines()[2].split() == ["db", "exclusive", "2-3", "?", "0", "?", "0", "?"]
+    assert "cores, sockets and caches are not known" in " ".join(output.split())
+
+
+def test_show_refuses_a_machine_that_is_another_one(directory: Path) -> None:
+    result = run("show", directory, "--machine", "demo")
+    assert result.exit_code == 2
+    assert "is another machine than the checkpoint is about" in result.output
+
+
+def test_show_wide_never_folds_and_tells_ids_and_phases(
+    directory: Path, on_machine: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = run("show", directory, "--wide", *on_machine).output.splitlines()
+    assert lines[1].split() == (
+        [
+            "shop",
+            "db-0",
+            "db",
+            "id-db",
+            "running",
+            "Guaranteed",
+            "exclusive",
+            "2000m",
+            "2-3",
+            "2",
+            "0",
+            "0",
+            "0",
+            "0",
+            "NSUC",
+        ]
+    )
+
+
+FILTERS: dict[str, tuple[list[str], list[str]]] = {
+    "a namespace": (["-n", "shop"], ["db", "web"]),
+    "another namespace": (["-n", "x*"], []),
+    "a pod": (["--pod", "web-0"], ["web"]),
+    "a pattern of pods": (["--pod", "*-0"], ["db", "web"]),
+    "a uid": (["--pod", "u1"], ["db"]),
+    "a container": (["-c", "db"], ["db"]),
+    "all three": (["-n", "shop", "--pod", "db-0", "-c", "web"], []),
+}
+
+
+@pytest.mark.parametrize(("args", "names"), FILTERS.values(), ids=FILTERS)
+def test_show_lists_only_what_is_asked_for(directory: Path, args: list[str], names: list[str]) -> None:
+    result = run("show", directory, *args)
+    told = json.loads(run("show", directory, *args, "-o", "json").output)
+    assert [row["container"] for row in told["containers"]] == names
+    assert told["waiting"] == []
+    assert result.exit_code == (0 if names else 1)
+    assert names or "has such a name" in result.output
+
+
+def test_show_is_the_same_whatever_the_order_in_the_file(tmp_path: Path) -> None:
+    turned = State(
+        dict(reversed(STATE.pods.items())),
+        dict(reversed(STATE.containers.items())),
+        dict(reversed(STATE.allocations.items())),
+    )
+    save(tmp_path / "a", STATE, a_node())
+    save(tmp_path / "b", turned, a_node())
+    shown = [run("show", tmp_path / name).output.replace(f"/{name}/", "/") for name in "ab"]
+    assert shown[0] == shown[1]
+
+
+def test_show_json_tells_all_that_cgroups_can_be_compared_with(
+    directory: Path, on_machine: list[str]
+) -> None:
+    report = json.loads(run("show", directory, "-o", "json", *on_machine).output)
     assert report["exclusive"] == "2-3,8"
     assert report["shared_pool"] == "0-1,4-7,9-15"
     assert report["node"] == {
@@ -101,8 +196,15 @@ def test_show_json_tells_all_that_cgroups_can_be_compared_with(directory: Path) 
         "cpus": "2-3",
         "mems": "0",
         "cpuset": "2-3",
+        "cores": "2",
+        "sockets": "0",
+        "numa_nodes": "0",
+        "uncore_caches": "0",
+        "aligned": {"numa_node": True, "socket": True, "uncore_cache": True, "whole_cores": True},
         "lost": "",
         "cpu_milli": 2000,
+        "memory": [],
+        "resize": None,
         "hint": {"numa_nodes": "0", "preferred": False},
         "pod_hint": {"numa_nodes": "0-1", "preferred": True},
         "unplaced": "",
@@ -117,9 +219,8 @@ def test_show_says_which_exclusive_cpus_are_offline_and_what_is_left(tmp_path: P
     db, web = show_json(tmp_path)["containers"]
     assert (db["cpus"], db["lost"], db["cpuset"]) == ("2,100", "100", "2")
     assert (web["cpus"], web["lost"], web["cpuset"]) == ("101-102", "101-102", "0-1,3-15")
-    lines = run("show", tmp_path).output.splitlines()
     text = "lost: shop/db-0/db: of its CPUs 2,100 those offline are 100, they stay promised to it"
-    assert text in lines
+    assert text in " ".join(run("show", tmp_path).output.split())
 
 
 def test_show_names_the_kind_of_a_container_where_it_is_known(tmp_path: Path) -> None:
@@ -129,7 +230,7 @@ def test_show_names_the_kind_of_a_container_where_it_is_known(tmp_path: Path) ->
     names = [*kinds, "debugger"]
     save(tmp_path, State({"u1": known}, {f"id-{name}": container("u1", name) for name in names}), a_node())
     lines = run("show", tmp_path).output.splitlines()
-    assert sorted(re.split(r" {2,}", line)[2] for line in lines[1:5]) == [
+    assert [re.split(r" {2,}", line)[1] for line in lines[2:6]] == [
         "db",
         "debugger",
         "mesh (sidecar)",
@@ -167,16 +268,9 @@ def test_show_json_lists_promises_that_wait_for_a_container(directory: Path) -> 
 def test_show_does_not_invent_what_the_checkpoint_does_not_know(tmp_path: Path) -> None:
     orphan = State(containers={"id-x": container("gone", "x")})
     save(tmp_path, orphan, None)
-    assert run("show", tmp_path).output.splitlines()[1].split() == [
-        "?",
-        "gone",
-        "x",
-        "running",
-        "shared",
-        "?",
-        "?",
-        "-",
-    ]
+    lines = run("show", tmp_path).output.splitlines()
+    assert lines[1] == "?/gone  (this pod is not known)"
+    assert lines[2].split() == ["x", "shared", "?", "?", "?", "?", "-", "?"]
     report = show_json(tmp_path)
     assert report["node"] is None
     assert report["shared_pool"] is None
@@ -204,11 +298,11 @@ def test_missing_checkpoint_exits_2_and_says_what_to_do(tmp_path: Path, verb: st
 
 
 @pytest.mark.parametrize("verb", ["show", "verify"])
-def test_damaged_checkpoint_exits_2_and_stays_where_it_is(directory: Path, verb: str) -> None:
+def test_damaged_checkpoint_exits_1_and_stays_where_it_is(directory: Path, verb: str) -> None:
     (directory / "state.json").write_text("damage")
     before = sorted(directory.iterdir())
     result = run(verb, directory)
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "cannot be used" in result.output
     assert sorted(directory.iterdir()) == before
 
@@ -221,7 +315,28 @@ def test_wrong_usage_exits_2(directory: Path, args: list[str]) -> None:
 def test_verify_of_sound_promises_exits_0_with_the_counts(directory: Path) -> None:
     result = run("verify", directory)
     assert result.exit_code == 0
-    assert result.output.endswith("state.json: sound; generation 1, 2 pods, 2 containers, 2 allocations\n")
+    verdict, cgroups = result.output.splitlines()
+    assert verdict.endswith("state.json: sound; generation 1, 2 pods, 2 containers, 2 allocations")
+    assert cgroups.startswith("cgroups: not visible, so not compared: ")
+
+
+def test_verify_is_told_to_look_at_cgroups_or_not_to(directory: Path, tmp_path: Path) -> None:
+    assert run("verify", directory, "--no-live").output.endswith("cgroups: not compared\n")
+    asked = run("verify", directory, "--live", "--cgroup-root", str(tmp_path / "nowhere"))
+    assert asked.exit_code == 2
+    assert "nowhere" in asked.output
+    of_elsewhere = CliRunner().invoke(command, ["verify", "--file", str(directory / "state.json")])
+    assert of_elsewhere.output.endswith("cgroups: not compared\n")
+
+
+def test_verify_tells_memory_that_is_elsewhere(directory: Path, tmp_path: Path) -> None:
+    tree = cgroup_tree(tmp_path / "cgroup", podu1_db="2-3", podu2_web="0-1,4-7,9-15")
+    (tree / "kubepods/podu1/db/cpuset.mems.effective").write_text("0-1\n")
+    result = run("verify", directory, "--cgroup-root", str(tree))
+    assert result.exit_code == 1
+    assert result.output.splitlines()[0] == (
+        "shop/db-0/db has its memory on NUMA nodes 0-1 and should have it on 0"
+    )
 
 
 FINDINGS = {
@@ -310,7 +425,8 @@ def cgroup_tree(root: Path, **effective: str) -> Path:
 def test_verify_compares_with_the_cgroups_when_asked(directory: Path, tmp_path: Path) -> None:
     tree = cgroup_tree(tmp_path / "cgroup", podu1_db="2-3", podu2_web="0-1,4-7,9-15")
     result = run("verify", directory, "--cgroup-root", str(tree))
-    assert (result.exit_code, result.output.count("\n")) == (0, 1)
+    assert (result.exit_code, result.output.count("\n")) == (0, 2)
+    assert f"cgroups: 2 of running containers compared below {tree}" in result.output
 
 
 def test_verify_reports_drift_and_missing_cgroups(directory: Path, tmp_path: Path) -> None:
@@ -347,23 +463,30 @@ def test_what_cannot_be_read_ends_in_what_to_do(directory: Path) -> None:
     assert "version 99" in other
     assert other.rstrip().endswith("; show it with the nri-pin that wrote it")
     file.write_text(whole[:-20])
-    assert "nothing has to be done or deleted: the agent writes a new one" in run("verify", directory).output
+    assert "nothing has to be deleted: the agent writes a new one" in run("verify", directory).output
     file.unlink()
     file.symlink_to("elsewhere")
     assert "name the agent's --state-dir" in run("verify", directory).output
 
 
-def test_a_narrow_terminal_gets_a_container_line_by_line(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+def test_wide_lists_are_folded_on_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every_third = CPUSet.from_ids(range(2, 16, 3))
+    scattered = STATE.with_allocation("u1/db", Allocation(every_third)).without_allocation("u1/next")
+    save(tmp_path, scattered, a_node())
+    monkeypatch.setenv("COLUMNS", "66")
+    lines = run("show", tmp_path).output.splitlines()
+    assert max(map(len, lines)) <= 66
+    assert [line.split()[:3] for line in lines[2:4]] == [["db", "exclusive", "2,5,8,11,"], ["14"]]
+
+
+def test_a_terminal_too_narrow_for_the_table_gets_it_in_words(
+    directory: Path, on_machine: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    lines = run("show", directory).output.splitlines()
-    assert lines[:3] == [
-        "shop/db-0/db",
-        "  phase running  kind exclusive  cpus 2-3  numa 0  mems 0",
-        "shop/web-0/web",
+    monkeypatch.setenv("COLUMNS", "44")
+    lines = run("show", directory, *on_machine).output.splitlines()
+    assert lines[:4] == [
+        "shop/db-0  Guaranteed",
+        "  db",
+        "    exclusive  cpus 2-3  cores 2  numa 0",
+        "    cache 0  mems 0  aligned NSUC",
     ]
-    monkeypatch.setenv("COLUMNS", "200")
-    assert run("show", directory).output.startswith("NAMESPACE")
-    monkeypatch.delenv("COLUMNS")
-    assert run("show", directory).output.startswith("NAMESPACE")

@@ -1,0 +1,186 @@
+"""Where `nri-pin state` looks: which checkpoint, and which machine it is about."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import CheckpointError, ConfigError, HostError
+from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME, read_checkpoint
+from nri_plugin.host.checkpoint_format import Checkpoint, OtherVersionError
+from nri_plugin.host.checkpoint_rows import NodeFacts
+from nri_plugin.options import Node, Options
+from nri_plugin.state import State
+from nri_plugin.topology import Topology
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+HERE = "this one"
+AS_RECORDED = "as the checkpoint tells it: its cores, sockets and caches are not known here"
+
+state_dir_option = click.option(
+    "--state-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."
+)
+file_option = click.option(
+    "--file", "path", metavar="FILE", default=None, help="A checkpoint file; goes before --state-dir."
+)
+machine_option = click.option(
+    "--machine",
+    metavar="NAME|FILE",
+    default=None,
+    help="The machine that the checkpoint is about, where it is not this one: "
+    "what `nri-pin topology` takes and makes.",
+)
+root_option = click.option(
+    "--root", metavar="DIR", default=None, help="The machine whose /sys and /proc are below this directory."
+)
+
+
+class FailedError(click.ClickException):
+    """It was asked rightly and there is no answer."""
+
+    exit_code = EXIT_FAILED
+
+
+class WrongUsageError(click.ClickException):
+    """It was asked wrongly: of a file, a machine or a tree that is not there."""
+
+    exit_code = EXIT_USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A state, and what is known of its machine.
+
+    Attributes:
+        state: the promises.
+        node: the machine, as good as it is known; None when nothing is.
+        has_parts: whether its cores, sockets and caches are known, too.
+        machine: where the machine is known from, in words.
+    """
+
+    state: State
+    node: Node | None
+    has_parts: bool
+    machine: str
+
+
+def load_checkpoint(path: str) -> Checkpoint:
+    """The checkpoint.
+
+    Raises:
+        FailedError: it is damaged.
+        WrongUsageError: there is none, or it cannot be opened.
+    """
+    try:
+        checkpoint = read_checkpoint(path)
+    except CheckpointError as error:
+        is_elsewhere = isinstance(error.__cause__, OSError)
+        kind = WrongUsageError if is_elsewhere else FailedError
+        raise kind(f"{error}; {what_to_do(error)}") from error
+    if checkpoint is None:
+        raise WrongUsageError(
+            f"{path}: there is no checkpoint; name the agent's --state-dir, or start the agent, "
+            "which writes one when the runtime first tells it of a container"
+        )
+    return checkpoint
+
+
+def path_of(state_dir: str, path: str | None) -> str:
+    """The checkpoint that the options name."""
+    return path or os.path.join(state_dir, FILE_NAME)
+
+
+def what_to_do(error: CheckpointError) -> str:
+    """What to do about a checkpoint that cannot be read."""
+    if isinstance(error.__cause__, PermissionError):
+        return "run as root"
+    if isinstance(error.__cause__, OtherVersionError):
+        return "show it with the nri-pin that wrote it"
+    if isinstance(error.__cause__, OSError):
+        return "name the agent's --state-dir, or a checkpoint with --file"
+    return (
+        "nothing has to be deleted: the agent writes a new one at its next change, and at its next start "
+        "sets this one aside and rebuilds from the one before it or from the runtime; "
+        "`nri-pin state repair` shows what can be saved of it"
+    )
+
+
+def seen(checkpoint: Checkpoint, machine: str | None = None, root: str | None = None) -> Seen:
+    """The checkpoint with its machine: the named one, else this one if it fits, else what the checkpoint says.
+
+    Raises:
+        WrongUsageError: the named machine is another one than the checkpoint is about.
+        HostError, ConfigError: the named machine cannot be read.
+    """
+    facts, state = checkpoint.facts, checkpoint.state
+    topology, name = named_topology(machine, root)
+    if topology is not None:
+        if facts is not None and not fits(facts, topology):
+            raise WrongUsageError(
+                f"{name} is another machine than the checkpoint is about: it has CPUs {topology.online} on "
+                f"{len(topology.nodes)} NUMA nodes, the checkpoint {facts.online} on {len(facts.numa_nodes)}; "
+                "name the right one with --machine"
+            )
+        return Seen(state, node_on(topology, facts), has_parts=True, machine=name)
+    if facts is None:
+        return Seen(state, None, has_parts=False, machine="not known: the checkpoint does not tell it")
+    here = _here()
+    if here is not None and fits(facts, here):
+        return Seen(state, node_on(here, facts), has_parts=True, machine=HERE)
+    return Seen(state, facts.as_node(), has_parts=False, machine=AS_RECORDED)
+
+
+def named_topology(machine: str | None, root: str | None) -> tuple[Topology | None, str]:
+    """The machine of the options and its name; None where none is named.
+
+    Raises:
+        WrongUsageError: both options are given.
+        HostError, ConfigError: it cannot be read.
+    """
+    if machine is not None and root is not None:
+        raise WrongUsageError("--machine and --root exclude each other; give one")
+    if machine is not None:
+        from nri_plugin.simulator.machine_source import read_machine
+
+        found = read_machine(machine)
+        return found.topology, found.name
+    if root is not None:
+        from nri_plugin.host.sysfs import discover
+
+        return discover(root), root
+    return None, ""
+
+
+def node_on(topology: Topology, facts: NodeFacts | None) -> Node:
+    """The node with all that is known of the machine and what the checkpoint knows of the configuration."""
+    if facts is None:
+        return Node(topology, Options(), CPUSet())
+    options = Options(strict_cpu_reservation=facts.strict_cpu_reservation)
+    return Node(topology, options, facts.reserved)
+
+
+def fits(facts: NodeFacts, topology: Topology) -> bool:
+    """Whether this can be the machine of the checkpoint, some CPUs on or off since then."""
+    cpus_by_node = {node.id: node.cpus for node in topology.nodes}
+    present = topology.online | topology.offline
+    return (
+        facts.online <= present
+        and [number for number, _ in facts.numa_nodes] == list(cpus_by_node)
+        and all((cpus & topology.online) <= cpus_by_node[number] for number, cpus in facts.numa_nodes)
+    )
+
+
+def _here() -> Topology | None:
+    from nri_plugin.host.sysfs import discover
+
+    try:
+        return discover("/")
+    except (HostError, ConfigError):
+        return None

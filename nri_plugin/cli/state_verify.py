@@ -1,0 +1,157 @@
+"""`nri-pin state verify`: whether the promises can be true, and whether the cgroups hold them."""
+
+import json
+
+import click
+
+from nri_plugin.cli.output import format_option
+from nri_plugin.cli.state_findings import contradictions, judging_node, live_findings
+from nri_plugin.cli.state_live import cgroup_root_here
+from nri_plugin.cli.state_source import (
+    EXIT_FAILED,
+    WrongUsageError,
+    file_option,
+    load_checkpoint,
+    machine_option,
+    named_topology,
+    node_on,
+    path_of,
+    root_option,
+    state_dir_option,
+)
+from nri_plugin.errors import HostError, NriPinError
+from nri_plugin.host.checkpoint_format import Checkpoint
+
+EXAMPLES = """\b
+Examples:
+  nri-pin state verify
+  nri-pin state verify --live || echo look at it
+  nri-pin state verify --root /host --cgroup-root /host/sys/fs/cgroup
+  nri-pin state verify --file ./checkpoint-of-another-node
+  nri-pin state verify --as-kubelet /etc/nri-pin/config.yaml
+  nri-pin state verify --config ./tomorrow.yaml
+"""
+
+
+@click.command(name="verify", epilog=EXAMPLES)
+@state_dir_option
+@file_option
+@root_option
+@machine_option
+@click.option(
+    "--live/--no-live",
+    default=None,
+    help="Compare every container's cgroup with its promise. By default where the cgroups can be seen and the "
+    "checkpoint is named by its directory; with --live it is an error when they cannot.",
+)
+@click.option(
+    "--cgroup-root",
+    metavar="DIR",
+    help="The host's cgroup tree; /sys/fs/cgroup or what is mounted below /host.",
+)
+@click.option(
+    "--as-kubelet",
+    metavar="CONFIG",
+    help="Also say what a kubelet with the options of this configuration would find wrong at its start.",
+)
+@click.option(
+    "--config",
+    "config_path",
+    metavar="CONFIG",
+    help="Also list running placements that this configuration would not have made.",
+)
+@format_option()
+@click.pass_context
+def command(
+    context: click.Context,
+    state_dir: str,
+    path: str | None,
+    root: str | None,
+    machine: str | None,
+    live: bool | None,
+    cgroup_root: str | None,
+    as_kubelet: str | None,
+    config_path: str | None,
+    output_format: str,
+) -> None:
+    """Check the checksum, that no promise contradicts another, and that the cgroups hold what was promised.
+
+    Promises are judged by the machine as the checkpoint knows it, or by the one of --root or --machine.
+
+    Exit code: 0 sound; 1 something was found, or the checkpoint is damaged; 2 there is no checkpoint, or the
+    machine or the cgroups cannot be read.
+    """
+    source = path_of(state_dir, path)
+    checkpoint = load_checkpoint(source)
+    wants_live = live if live is not None else None if path is None or cgroup_root else False
+    try:
+        found, told = _checked(checkpoint, machine, root, cgroup_root, wants_live)
+        found += _by_configurations(checkpoint, as_kubelet, config_path, root)
+    except NriPinError as error:
+        raise WrongUsageError(str(error)) from error
+    _report(source, checkpoint, found, told, output_format)
+    context.exit(EXIT_FAILED if found else 0)
+
+
+def _checked(
+    checkpoint: Checkpoint, machine: str | None, root: str | None, cgroup_root: str | None, live: bool | None
+) -> tuple[list[str], str]:
+    """What was found, and in words how the cgroups were looked at.
+
+    Args:
+        checkpoint: what is checked.
+        machine: a named one.
+        root: of the machine.
+        cgroup_root: a named one.
+        live: look at the cgroups; None where they can be seen.
+    """
+    topology, _ = named_topology(machine, root)
+    node = judging_node(checkpoint) if topology is None else node_on(topology, checkpoint.facts)
+    state = checkpoint.state
+    found = contradictions(state, node)
+    if live is False:
+        return found, "not compared"
+    is_asked = bool(live or cgroup_root)
+    try:
+        told, lines = live_findings(state, node, cgroup_root or cgroup_root_here(), is_asked=is_asked)
+    except HostError as error:
+        if is_asked:
+            raise
+        return found, f"not visible, so not compared: {error}"
+    return found + lines, told
+
+
+def _by_configurations(
+    checkpoint: Checkpoint, as_kubelet: str | None, config_path: str | None, root: str | None
+) -> list[str]:
+    if as_kubelet is None and config_path is None:
+        return []
+    from nri_plugin.cli.state_kubelet import would_not_make, would_refuse
+
+    found = [] if as_kubelet is None else would_refuse(checkpoint.state, as_kubelet, root)
+    return found + ([] if config_path is None else would_not_make(checkpoint.state, config_path, root))
+
+
+def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str, output_format: str) -> None:
+    if output_format == "json":
+        click.echo(
+            json.dumps(
+                {
+                    "file": source,
+                    "generation": checkpoint.generation,
+                    "cgroups": cgroups,
+                    "findings": found,
+                },
+                indent=2,
+            )
+        )
+        return
+    state = checkpoint.state
+    for line in found:
+        click.echo(line)
+    verdict = f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "sound"
+    click.echo(
+        f"{source}: {verdict}; generation {checkpoint.generation}, {len(state.pods)} pods, "
+        f"{len(state.containers)} containers, {len(state.allocations)} allocations"
+    )
+    click.echo(f"cgroups: {cgroups}")
