@@ -4,27 +4,16 @@ Exit status: 0 everything held, 1 something did not, 77 this machine cannot do i
 """
 
 import argparse
-import fcntl
-import io
 import os
 import shutil
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .lab.apt import Mirror, install_on_this_machine, mirror_of_this_machine, upstream_version
 from .lab.outcome import Outcome, table
-from .lab.prepare import prepare_guest, prepare_root
-from .lab.progress import say, step
-from .lab.runs import KERNEL_FROM, RUNS, Lab, Run, perform_all
+from .lab.progress import say
+from .lab.runs import RUNS, Run, perform_all
+from .lab.setting_up import CANNOT_RUN, check_machine, default_work, prepare, take_lock
 from .lab.shell import CannotRun, LabError
-
-CANNOT_RUN = 77
-_CHECKOUT = Path(__file__).resolve().parents[2]
-_NEEDED = {"zstd": "zstd", "xz": "xz-utils", "mke2fs": "e2fsprogs", "dpkg-deb": "dpkg", "tar": "tar"}
-_OLDEST_QEMU = 8
-_LOCK = Path("/run/nri-pin-e2e.lock")
 
 
 def main() -> int:
@@ -32,10 +21,12 @@ def main() -> int:
     arguments = _arguments()
     try:
         runs = _possible([run for run in RUNS if arguments.runs in (run.letter, "all")])
-        mirror = _check_machine()
+        mirror = check_machine()
         arguments.work.mkdir(parents=True, exist_ok=True)
-        lock = _lock()
-        lab = _prepare(runs, mirror, arguments.work)
+        lock = take_lock()
+        shutil.rmtree(arguments.work / "runs", ignore_errors=True)
+        guests = sorted({run.root for run in runs if run.in_guest})
+        lab = prepare(sorted({run.root for run in runs}), guests, mirror, arguments.work)
     except CannotRun as error:
         print(f"hack/e2e: CANNOT RUN HERE, NOTHING WAS TESTED: {error}", flush=True)  # noqa: T201
         return CANNOT_RUN
@@ -53,34 +44,10 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("runs", nargs="?", default="all", choices=["a", "b", "c", "all"])
     parser.add_argument(
-        "--work", type=Path, default=_default_work(), metavar="DIR", help="roots, disks and reports"
+        "--work", type=Path, default=default_work(), metavar="DIR", help="roots, disks and reports"
     )
     parser.add_argument("--keep", action="store_true", help="keep the reports of a run that succeeded")
     return parser.parse_args()
-
-
-def _default_work() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("NRI_PIN_E2E_WORK") or cache / "nri-pin" / "e2e")
-
-
-def _check_machine() -> Mirror:
-    """Say what is missing before anything is built.
-
-    Raises:
-        CannotRun: this machine cannot run containers of its own.
-    """
-    if os.geteuid() != 0:
-        raise CannotRun("it needs root, for namespaces, cgroups and a container runtime")
-    for program in ("apt-get", "dpkg-deb", "unshare", "chroot"):
-        if shutil.which(program) is None:
-            raise CannotRun(f"it needs a Debian machine; {program} is not here")
-    tried = subprocess.run(
-        ["unshare", "-m", "-p", "-f", "-u", "-i", "true"], check=False, capture_output=True, text=True
-    )
-    if tried.returncode:
-        raise CannotRun(f"it may not make namespaces here: {tried.stderr.strip()}")
-    return mirror_of_this_machine()
 
 
 def _possible(runs: list[Run]) -> list[Run]:
@@ -110,40 +77,6 @@ def _why_not_directly() -> str:
         if on_v2 or Path("/sys/fs/cgroup/cpuset").is_dir()
         else "the cpuset controller is not available here"
     )
-
-
-def _lock() -> io.TextIOWrapper:
-    """Keep a second command off this machine's cgroups until this one ends."""
-    file = _LOCK.open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        say("waiting for another hack/e2e on this machine")
-        fcntl.flock(file, fcntl.LOCK_EX)
-    return file
-
-
-def _prepare(runs: list[Run], mirror: Mirror, work: Path) -> Lab:
-    shutil.rmtree(work / "runs", ignore_errors=True)
-    say(f"working in {work}")
-    guests = sorted({run.root for run in runs if run.in_guest})
-    names = sorted({run.root for run in runs} | ({KERNEL_FROM} if guests else set()))
-    with ThreadPoolExecutor() as pool:
-        installed = pool.submit(_install, mirror, bool(guests), work)
-        building = {name: pool.submit(prepare_root, name, mirror, _CHECKOUT, work) for name in names}
-        installed.result()
-        roots = {name: future.result() for name, future in building.items()}
-    return Lab(work, roots, {name: prepare_guest(roots[name], roots[KERNEL_FROM], work) for name in guests})
-
-
-def _install(mirror: Mirror, guests: bool, work: Path) -> None:
-    missing = [package for program, package in _NEEDED.items() if shutil.which(program) is None]
-    if guests and upstream_version(["qemu-system-x86_64", "--version"]) < _OLDEST_QEMU:
-        missing.append("qemu-system-x86")
-    if missing:
-        suite = mirror.codename + ("-backports" if mirror.codename == "bookworm" else "")
-        with step(f"installing {' '.join(missing)}"):
-            install_on_this_machine(mirror, missing, suite, work / "apt-here")
 
 
 def _conclude(outcomes: list[Outcome], work: Path, *, keep: bool) -> int:

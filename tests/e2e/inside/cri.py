@@ -14,7 +14,8 @@ _SOCKET = "unix:///run/containerd/containerd.sock"
 _CALL_LIMIT_S = 120
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
-    name: getattr(_Field, f"TYPE_{name.upper()}") for name in ("string", "bool", "int32", "int64", "uint32")
+    name: getattr(_Field, f"TYPE_{name.upper()}")
+    for name in ("string", "bool", "int32", "int64", "uint32", "uint64")
 }
 
 

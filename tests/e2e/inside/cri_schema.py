@@ -11,9 +11,11 @@ VersionRequest: 1 version string
 VersionResponse: 1 version string, 2 runtime_name string, 3 runtime_version string, 4 runtime_api_version string
 KeyValue: 1 key string, 2 value string
 Mount: 1 container_path string, 2 host_path string, 3 readonly bool
+Device: 1 container_path string, 2 host_path string, 3 permissions string
 ImageSpec: 1 image string
 NamespaceOption: 1 network int32, 2 pid int32, 3 ipc int32
-LinuxContainerResources: 1 cpu_period int64, 2 cpu_quota int64, 3 cpu_shares int64, 4 memory_limit_in_bytes int64, 5 oom_score_adj int64, 6 cpuset_cpus string, 7 cpuset_mems string
+HugepageLimit: 1 page_size string, 2 limit uint64
+LinuxContainerResources: 1 cpu_period int64, 2 cpu_quota int64, 3 cpu_shares int64, 4 memory_limit_in_bytes int64, 5 oom_score_adj int64, 6 cpuset_cpus string, 7 cpuset_mems string, 8 hugepage_limits repeated HugepageLimit
 LinuxSandboxSecurityContext: 1 namespace_options NamespaceOption
 LinuxPodSandboxConfig: 1 cgroup_parent string, 2 security_context LinuxSandboxSecurityContext, 5 resources LinuxContainerResources
 PodSandboxMetadata: 1 name string, 2 uid string, 3 namespace string, 4 attempt uint32
@@ -30,7 +32,7 @@ Capability: 1 add_capabilities repeated string, 2 drop_capabilities repeated str
 SecurityProfile: 1 profile_type int32, 2 localhost_ref string
 LinuxContainerSecurityContext: 1 capabilities Capability, 2 privileged bool, 3 namespace_options NamespaceOption, 5 run_as_user Int64Value, 12 run_as_group Int64Value, 7 readonly_rootfs bool, 11 no_new_privs bool, 15 seccomp SecurityProfile
 LinuxContainerConfig: 1 resources LinuxContainerResources, 2 security_context LinuxContainerSecurityContext
-ContainerConfig: 1 metadata ContainerMetadata, 2 image ImageSpec, 3 command repeated string, 4 args repeated string, 6 envs repeated KeyValue, 7 mounts repeated Mount, 9 labels map, 10 annotations map, 11 log_path string, 15 linux LinuxContainerConfig
+ContainerConfig: 1 metadata ContainerMetadata, 2 image ImageSpec, 3 command repeated string, 4 args repeated string, 6 envs repeated KeyValue, 7 mounts repeated Mount, 8 devices repeated Device, 9 labels map, 10 annotations map, 11 log_path string, 15 linux LinuxContainerConfig
 CreateContainerRequest: 1 pod_sandbox_id string, 2 config ContainerConfig, 3 sandbox_config PodSandboxConfig
 CreateContainerResponse: 1 container_id string
 StartContainerRequest: 1 container_id string

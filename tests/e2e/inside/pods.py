@@ -19,6 +19,12 @@ class ContainerSpec:
         mounts: host directories by container path.
         read_only: which of these container paths cannot be written.
         security: a LinuxContainerSecurityContext, without namespaces.
+        limit_milli: None as requested; 0 none.
+        memory_bytes: the limit where it is no whole number of MiB, 0 none.
+        score: oom_score_adj of a Burstable container.
+        hugepages: bytes by page size, as `2MB`.
+        environment: `NAME=VALUE`.
+        devices: device files of the host.
     """
 
     name: str
@@ -28,6 +34,12 @@ class ContainerSpec:
     mounts: dict[str, str] = field(default_factory=dict)
     read_only: frozenset[str] = frozenset()
     security: dict[str, Any] = field(default_factory=dict)
+    limit_milli: int | None = None
+    memory_bytes: int | None = None
+    score: int = _BURSTABLE_SCORE
+    hugepages: dict[str, int] = field(default_factory=dict)
+    environment: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,8 @@ class PodSpec:
     qos: str
     containers: tuple[ContainerSpec, ...]
     namespace: str = "default"
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
 
     @property
     def uid(self) -> str:
@@ -56,7 +70,13 @@ class PodSpec:
         return {
             "metadata": {"name": self.name, "uid": self.uid, "namespace": self.namespace},
             "log_directory": f"/out/pods/{self.name}",
-            "labels": {"io.kubernetes.pod.name": self.name, "io.kubernetes.pod.uid": self.uid},
+            "labels": {
+                **self.labels,
+                "io.kubernetes.pod.name": self.name,
+                "io.kubernetes.pod.namespace": self.namespace,
+                "io.kubernetes.pod.uid": self.uid,
+            },
+            "annotations": self.annotations,
             "linux": {
                 "cgroup_parent": self.cgroup_parent(systemd),
                 "security_context": {"namespace_options": _NAMESPACES},
@@ -76,25 +96,43 @@ class PodSpec:
                 {"container_path": to, "host_path": host, "readonly": to in spec.read_only}
                 for to, host in spec.mounts.items()
             ],
+            "envs": [
+                dict(zip(("key", "value"), pair.split("=", 1), strict=True)) for pair in spec.environment
+            ],
+            "devices": [
+                {"container_path": path, "host_path": path, "permissions": "rw"} for path in spec.devices
+            ],
             "linux": {
                 "resources": self.resources(spec),
                 "security_context": {**spec.security, "namespace_options": _NAMESPACES},
             },
         }
 
-    def resources(self, spec: ContainerSpec) -> dict[str, int]:
+    def resources(self, spec: ContainerSpec) -> dict[str, Any]:
         """Return the container's LinuxContainerResources."""
-        score = _QOS_SCORES.get(self.qos, _BURSTABLE_SCORE)
+        score = _QOS_SCORES.get(self.qos, spec.score)
+        limits = [{"page_size": size, "limit": limit} for size, limit in spec.hugepages.items()]
         if self.qos == "besteffort":
-            return {"cpu_shares": 2, "cpu_period": _PERIOD_US, "oom_score_adj": score}
-        described = {
+            return {
+                "cpu_shares": 2,
+                "cpu_period": _PERIOD_US,
+                "oom_score_adj": score,
+                "hugepage_limits": limits,
+            }
+        described: dict[str, Any] = {
             "cpu_shares": max(2, spec.cpu_milli * 1024 // 1000),
             "cpu_period": _PERIOD_US,
-            "memory_limit_in_bytes": spec.memory_mib * _MIB,
             "oom_score_adj": score,
+            "hugepage_limits": limits,
         }
-        if self.qos == "guaranteed":
-            described["cpu_quota"] = spec.cpu_milli * _PERIOD_US // 1000
+        memory = spec.memory_mib * _MIB if spec.memory_bytes is None else spec.memory_bytes
+        quota_milli = spec.limit_milli
+        if quota_milli is None:
+            quota_milli = spec.cpu_milli if self.qos == "guaranteed" else 0
+        if memory:
+            described["memory_limit_in_bytes"] = memory
+        if quota_milli:
+            described["cpu_quota"] = quota_milli * _PERIOD_US // 1000
         return described
 
     def _total(self) -> dict[str, int]:

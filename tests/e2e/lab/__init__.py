@@ -1,1 +1,1 @@
-"""The outer half: everything that happens before a scenario can run, and the table after it."""
+"""The outer half: builds roots and guests and starts them. `python -m tests.e2e.lab` is `hack/lab`."""

@@ -1,7 +1,7 @@
 """Layer 3: a guest with a kernel and a machine of its own, driven over a virtio-serial port.
 
-Emulation in one thread: slower than several, and it never hung. Hardware acceleration is not tried, because the device
-file promises nothing: inside another virtual machine stock kernels often do not come up.
+Emulation in one thread: slower than several, and it never hung. Hardware acceleration only where a guest has come up
+with it (`accelerator`): the device file promises nothing, inside another virtual machine stock kernels often do not.
 """
 
 import base64
@@ -16,32 +16,41 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .machines import CPU_MODEL, Machine
 from .progress import say
+from .qemu_machine import GuestMachine
 from .shell import LabError
 
 _KERNEL_LINE = "console=ttyS0 root=/dev/nvme0n1 rootwait rw panic=-1 quiet"
 _FASTER_BOOT = "random.trust_cpu=on mitigations=off nokaslr"
-_BOOT_LIMIT_S = 120
-_ANSWER_LIMIT_S = 300  # the longest silence between two lines of a running command
+EMULATION = "tcg,thread=single"
+_BOOT_LIMIT_S = 300
+_ANSWER_LIMIT_S = 600  # the longest silence between two lines of a running command
 _CHUNK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class GuestRecipe:
-    """What a guest is started from; `init` is its first process with its kernel parameters."""
+    """What a guest is started from.
+
+    Attributes:
+        init: its first process with its kernel parameters.
+        accelerator: QEMU's.
+        boot_limit_s: how long it may take until it answers.
+    """
 
     disk: Path
     kernel: Path
-    machine: Machine
+    machine: GuestMachine
     init: str = "/sbin/lab-init"
+    accelerator: str = EMULATION
+    boot_limit_s: float = _BOOT_LIMIT_S
 
 
 class Guest:
     """A running guest; leaving the context ends it and forgets every change to its disk."""
 
     def __init__(self, recipe: GuestRecipe, console: Path) -> None:
-        self._console = console
+        self._console, self._boot_limit_s = console, recipe.boot_limit_s
         # a directory of its own: names of unix sockets end at 107 bytes
         with tempfile.TemporaryDirectory(prefix="guest-") as directory:
             path = f"{directory}/port"
@@ -57,7 +66,7 @@ class Guest:
         listener.settimeout(10)
         try:
             connection, _ = listener.accept()
-            connection.settimeout(_BOOT_LIMIT_S)
+            connection.settimeout(self._boot_limit_s)
             port = connection.makefile("rwb")
             self.seconds_to_boot = float(json.loads(port.readline())["ready"])
             connection.settimeout(_ANSWER_LIMIT_S)
@@ -133,25 +142,15 @@ def boot(recipe: GuestRecipe, console: Path) -> Guest:
 
 
 def _command(recipe: GuestRecipe, console: Path, port: str) -> list[str]:
-    command = ["qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=single", "-cpu", CPU_MODEL]
-    command += recipe.machine.arguments()
-    command += [
-        "-nodefaults",
-        "-no-user-config",
-        "-display",
-        "none",
-        "-no-reboot",
-        "-serial",
-        f"file:{console}",
-    ]
-    command += ["-device", "virtio-serial-pci", "-chardev", f"socket,id=port,path={port}"]
+    guest = recipe.machine
+    command = ["nice", "-n", "10", "qemu-system-x86_64", "-machine", guest.machine]
+    command += ["-accel", recipe.accelerator, "-cpu", guest.cpu, *guest.arguments]
+    command += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+    command += ["-serial", f"file:{console}"]
+    # each names its bus: with further host bridges QEMU would choose one of them
+    command += ["-device", "virtio-serial-pci,bus=pcie.0", "-chardev", f"socket,id=port,path={port}"]
     command += ["-device", "virtserialport,chardev=port,name=lab"]
     command += ["-drive", f"if=none,id=disk,format=raw,file={recipe.disk},snapshot=on,cache=unsafe"]
-    command += ["-device", "nvme,drive=disk,serial=disk"]
-    return [
-        *command,
-        "-kernel",
-        str(recipe.kernel),
-        "-append",
-        f"{_KERNEL_LINE} {_FASTER_BOOT} init={recipe.init}",
-    ]
+    command += ["-device", "nvme,drive=disk,serial=disk,bus=pcie.0"]
+    words = " ".join([_KERNEL_LINE, _FASTER_BOOT, *guest.kernel, f"init={recipe.init}"])
+    return [*command, "-kernel", str(recipe.kernel), "-append", words]

@@ -7,7 +7,7 @@ import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .tiny_elf import pause_program, witness_program
+from .tiny_elf import hoard_program, pause_program, witness_program
 
 _MEDIA = "application/vnd.oci.image"
 
@@ -24,7 +24,11 @@ class Image:
 
 def lab_images(busybox: Path) -> list[Image]:
     """The sandbox's image and the one that all test containers use."""
-    programs = {"bin/busybox": busybox.read_bytes(), "bin/witness": witness_program("/out/affinity")}
+    programs = {
+        "bin/busybox": busybox.read_bytes(),
+        "bin/witness": witness_program("/out/affinity"),
+        "bin/hoard": hoard_program(),
+    }
     links = {f"bin/{name}": "busybox" for name in ("sh", "sleep", "cat", "grep")}
     return [
         Image("localhost/pause:1", ["/pause"], {"pause": pause_program()}),

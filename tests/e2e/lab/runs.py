@@ -11,7 +11,7 @@ from pathlib import Path
 from .direct import run_in_root
 from .guest import GuestRecipe, boot
 from .guest_units import INIT
-from .machines import FOUR_NODES
+from .lab_files import machine_named
 from .outcome import Outcome
 from .prepare import Prepared, inside
 from .progress import say, step
@@ -104,7 +104,7 @@ def _directly(run: Run, lab: Lab, place: Path, hear: Callable[[str], None]) -> i
 
 
 def _in_guest(run: Run, lab: Lab, place: Path, hear: Callable[[str], None]) -> int:
-    recipe = GuestRecipe(*lab.disks[run.root], FOUR_NODES)
+    recipe = GuestRecipe(*lab.disks[run.root], machine_named("four-nodes"))
     if run.with_systemd:
         recipe = replace(recipe, init=INIT)
     with boot(recipe, place / "console.log") as guest:

@@ -1,7 +1,8 @@
-"""Two static x86-64 programs of a few dozen bytes, so that test images need no compiler and no packages.
+"""Three static x86-64 programs of a few dozen bytes, so that test images need no compiler and no packages.
 
 `pause_program` sleeps for ever. `witness_program` reports, as the very first thing it does, the CPUs it may run on:
 its first instructions are the system call that asks the kernel, so no CPU it could not keep goes unseen.
+`hoard_program` takes huge pages, one for each of its arguments, and keeps them.
 """
 
 import struct
@@ -36,6 +37,18 @@ def witness_program(path: str) -> bytes:
     size = len(ask) + len(open_head) + 8 + len(open_tail) + len(tell) + len(_PAUSE_FOR_EVER)
     address = struct.pack("<Q", _CODE_AT + size)
     return _program(ask + open_head + address + open_tail + tell + _PAUSE_FOR_EVER + path.encode() + b"\0")
+
+
+def hoard_program() -> bytes:
+    """A program that maps and writes as many 2 MiB pages as it has arguments, then sleeps; without pages it crashes."""
+    code = b"\x4c\x8b\x24\x24" + b"\x49\xff\xcc"  # mov r12, [rsp]; dec r12
+    # the system call mmap for r12 anonymous, private, writable pages of 2 MiB each
+    code += b"\x4c\x89\xe6" + b"\x48\xc1\xe6\x15" + b"\x31\xff" + b"\xba" + struct.pack("<I", 3)
+    code += b"\x41\xba" + struct.pack("<I", 0x40022) + b"\x49\xc7\xc0" + struct.pack("<i", -1)
+    code += b"\x45\x31\xc9" + b"\xb8" + struct.pack("<I", 9) + _SYSCALL
+    write = b"\xc6\x00\x01" + b"\x48\x05" + struct.pack("<I", 1 << 21) + b"\x49\xff\xcc"  # [rax] = 1; next
+    code += b"\x4d\x85\xe4\x74" + bytes([len(write) + 2]) + write  # while r12 != 0
+    return _program(code + b"\xeb" + bytes([256 - len(write) - 7]) + _PAUSE_FOR_EVER)
 
 
 def _program(code: bytes) -> bytes:

@@ -1,0 +1,80 @@
+"""One cell of the report: one scenario on one machine under one runtime, and how the inner half's words fill it."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .progress import say
+
+_MARK = "@@"
+
+
+@dataclass
+class Cell:
+    """What one scenario showed.
+
+    Attributes:
+        runtime: the column, `embedded` or the name of a real one.
+        failures: facts that did not hold, a sentence each.
+        limitation: why it was not played there; empty where it was.
+        steps: what was seen after every step.
+    """
+
+    machine: str
+    scenario: str
+    runtime: str
+    passed: int = 0
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    limitation: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass
+class Listener:
+    """Takes the lines of a guest, by scenario.
+
+    Attributes:
+        cells: by scenario, filled as the lines come.
+        versions: what the guest said of itself.
+    """
+
+    cells: dict[str, Cell]
+    log: Path
+    versions: dict[str, str] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+
+    def hear(self, line: str) -> None:
+        """Take one line that the inner half printed."""
+        with self.log.open("a") as log:
+            log.write(line + "\n")
+        if not line.startswith(_MARK):
+            return
+        message = json.loads(line.removeprefix(_MARK))
+        kind = message.pop("kind")
+        cell = self.cells.get(message.get("scenario", ""))
+        if kind == "runtime":
+            self.versions = message
+        elif cell is not None:
+            self._fill(cell, kind, message)
+
+    def _fill(self, cell: Cell, kind: str, message: dict[str, Any]) -> None:
+        if kind == "fact" and message["holds"]:
+            cell.passed += 1
+        elif kind == "fact":
+            cell.failures.append(f"{message['fact']}: {message['detail']}")
+            say(f"  {cell.scenario}: NOT {cell.failures[-1]}")
+        elif kind == "figure":
+            cell.figures[message["what"]] = message["value"]
+        elif kind == "step":
+            cell.steps.append({key: value for key, value in message.items() if key != "scenario"})
+        elif kind == "end":
+            cell.seconds = message["seconds"]
+            self.ended.add(cell.scenario)
+            say(f"  {cell.scenario}: {cell.seconds} s, {cell.passed} held, {len(cell.failures)} did not")

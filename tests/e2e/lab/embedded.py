@@ -1,0 +1,86 @@
+"""The first of the two runners: the embedded runtime, with the real agent as a process, on files."""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nri_plugin.errors import NriPinError
+from nri_plugin.options import SMTOddCounts
+from nri_plugin.simulator.machine_layout import lay_out
+from nri_plugin.simulator.player import Player
+from nri_plugin.simulator.scenario import Scenario
+from nri_plugin.simulator.stage import Stage, described, stage
+from nri_plugin.simulator.steps import Say
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a run of a scenario showed.
+
+    Attributes:
+        pictures: after every step, in order: `containers` with cpus and mems of those that run, `refused` with reasons,
+            `devices` by container.
+        problems: what was not as expected, a sentence each.
+        facts: how many expectations and laws were judged.
+    """
+
+    pictures: tuple[Json, ...]
+    problems: tuple[str, ...]
+    facts: int
+    seconds: float
+
+
+def play_embedded(scenario: Scenario, text: str) -> Played:
+    """Play on the machine described by `text`, which is the one a guest would be given."""
+    began = time.monotonic()
+    pictures: list[Json] = []
+    problems: list[str] = []
+    try:
+        with stage(replace(scenario, machine=text)) as node:
+            node.start_agent()
+            player = _player(scenario, node)
+            for step in scenario.steps:
+                if not isinstance(step, Say):
+                    outcome = player.play(step)
+                    problems += [f"{scenario.file}:{step.line}: {text}" for text in outcome.problems]
+                pictures.append(_picture(node, player))
+    except NriPinError as error:
+        problems.append(str(error))
+    facts = sum(not isinstance(step, Say) for step in scenario.steps)
+    return Played(tuple(pictures), tuple(problems), facts, time.monotonic() - began)
+
+
+def devices_of(text: str) -> list[Json]:
+    """The machine's devices in the order in which a guest has them."""
+    return [
+        {
+            "resource": device.resource,
+            "id": device.id,
+            "node": str(device.nodes),
+            "how": device.delivery.value,
+        }
+        for device in lay_out(described(text)).devices
+    ]
+
+
+def _player(scenario: Scenario, node: Stage) -> Player:
+    return Player(
+        node,
+        gives_exclusive=scenario.config.get("cpuManagerPolicy") != "none",
+        odd_counts=SMTOddCounts(scenario.config.get("smtOddCounts", SMTOddCounts.KUBELET)),
+    )
+
+
+def _picture(node: Stage, player: Player) -> Json:
+    running = {key: each for key, each in node.runtime.placements().items() if each.effective}
+    return {
+        "containers": {
+            key: {"cpus": str(each.effective), "mems": str(each.mems)} for key, each in running.items()
+        },
+        "refused": dict(player.refusals),
+        "devices": {
+            key: {name: list(ids) for name, ids in player.devices_of(key).items()} for key in running
+        },
+    }

@@ -1,0 +1,167 @@
+"""Both runners over the same scenarios: the embedded runtime first, then one boot of a guest, which is compared."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nri_plugin.simulator.scenario import Scenario
+
+from .accelerator import accelerator
+from .cells import Cell, Listener
+from .embedded import Played, devices_of, play_embedded
+from .guest import Guest, GuestRecipe, boot
+from .guest_units import INIT
+from .lab_files import machine_text, scenario_named
+from .plan import plan
+from .prepare import inside
+from .progress import say, step
+from .qemu_machine import GuestMachine, guest_machine
+from .runs import Lab
+from .shell import LabError
+
+EMBEDDED = "embedded"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A real runtime: its name in reports, the root it is in, and who makes its cgroups."""
+
+    name: str
+    root: str
+    systemd: bool
+    embedded: str
+
+
+COLUMNS = (
+    Column("containerd-1.7", "trixie", False, "containerd-1.7"),
+    Column("containerd-1.7-systemd", "trixie", True, "containerd-1.7"),
+    Column("containerd-2", "sid", False, "containerd-2.1"),
+    Column("containerd-2-systemd", "sid", True, "containerd-2.1"),
+)
+
+
+def column_named(name: str) -> Column:
+    """The column of that name.
+
+    Raises:
+        LabError: there is none.
+    """
+    for column in COLUMNS:
+        if column.name == name:
+            return column
+    raise LabError(f"no runtime {name}; there are {', '.join(column.name for column in COLUMNS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Scenarios for one boot of one machine under one runtime."""
+
+    machine: str
+    column: Column
+    scenarios: tuple[tuple[str, Scenario], ...]
+
+
+def session(machine: str, column: Column, names: Sequence[str]) -> Session:
+    """Read the scenarios.
+
+    Raises:
+        LabError: one is wrong.
+    """
+    return Session(machine, column, tuple(scenario_named(name) for name in names))
+
+
+def perform(asked: Session, lab: Lab, place: Path) -> list[Cell]:
+    """Play everything in both ways; whatever breaks becomes a failure of its cells."""
+    place.mkdir(parents=True, exist_ok=True)
+    first, guest, plans = perform_embedded(asked)
+    return first + _real(asked, guest, plans, lab, place)
+
+
+def perform_embedded(asked: Session) -> tuple[list[Cell], GuestMachine, list[dict[str, object]]]:
+    """Play everything on the embedded runtime; the plans for a guest hold its pictures."""
+    text, name = machine_text(asked.machine)
+    guest = guest_machine(text, name)
+    for note in guest.notes:
+        say(f"  {name}: {note}")
+    embedded = {word: _embedded(asked, word, scenario, guest) for word, scenario in asked.scenarios}
+    plans = [
+        plan(word, scenario, _pictures(scenario, embedded[word]), devices_of(guest.text))
+        for word, scenario in asked.scenarios
+    ]
+    return [_cell_of(name, word, played) for word, played in embedded.items()], guest, plans
+
+
+def _embedded(asked: Session, word: str, scenario: Scenario, guest: GuestMachine) -> Played:
+    played = play_embedded(replace(scenario, runtime=asked.column.embedded), guest.text)
+    say(f"  {word}: embedded {played.seconds:.1f} s, {len(played.problems)} problems")
+    for problem in played.problems:
+        say(f"    {problem}")
+    return played
+
+
+def _cell_of(machine: str, word: str, played: Played) -> Cell:
+    failures = list(played.problems)
+    return Cell(
+        machine, word, EMBEDDED, played.facts - len(failures), failures, round(played.seconds, 1),
+        steps=[{"seen": picture} for picture in played.pictures],
+    )  # fmt: skip
+
+
+def _pictures(scenario: Scenario, played: Played) -> list[dict[str, object] | None]:
+    missing = len(scenario.steps) - len(played.pictures)
+    return [*played.pictures, *[None] * missing]
+
+
+def _real(
+    asked: Session, guest: GuestMachine, plans: list[dict[str, object]], lab: Lab, place: Path
+) -> list[Cell]:
+    name = machine_text(asked.machine)[1]
+    cells = {word: Cell(name, word, asked.column.name) for word, _ in asked.scenarios}
+    listener = Listener(cells, place / "output.log")
+    began = time.monotonic()
+    try:
+        with step(f"{name}, {asked.column.name}"), booted(guest, asked.column, lab, place) as running:
+            booted_s = running.seconds_to_boot
+            (place / "plans.json").write_text(json.dumps(plans))
+            running.put(place / "plans.json", "/run/plans.json")
+            words = ["--systemd"] if asked.column.systemd else []
+            status = running.run(" ".join(inside("play", "/run/plans.json", *words)), listener.hear)
+        broken = f"the player ended with status {status}; see {listener.log}" if status else ""
+    except (LabError, OSError) as error:
+        booted_s, broken = 0.0, str(error)
+    for cell in cells.values():
+        if broken and cell.scenario not in listener.ended:
+            cell.failures.append(broken)
+        cell.figures |= {"boot seconds": booted_s, "whole boot seconds": round(time.monotonic() - began, 1)}
+        cell.figures |= listener.versions
+    return list(cells.values())
+
+
+@contextmanager
+def booted(guest: GuestMachine, column: Column, lab: Lab, place: Path) -> Iterator[Guest]:
+    """A guest with the checkout in it; its logs are brought out when it ends."""
+    place.mkdir(parents=True, exist_ok=True)
+    recipe = GuestRecipe(*lab.disks[column.root], guest, accelerator=accelerator(lab, column.root))
+    if column.systemd:
+        recipe = replace(recipe, init=INIT)
+    with boot(recipe, place / "console.log") as running:
+        say(f"  {column.name}: booted in {running.seconds_to_boot} s")
+        running.put(lab.roots[column.root].payload, "/run/payload.tar.gz")
+        running.run("mkdir -p /out && tar -C / -xzf /run/payload.tar.gz")
+        for part in filter(None, [guest.offline]):
+            running.run(_switch_off(part))
+        try:
+            yield running
+        finally:
+            running.get_directory("/out", place / "out")
+
+
+def _switch_off(cpus: str) -> str:
+    numbers = []
+    for part in cpus.split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return "; ".join(f"echo 0 >/sys/devices/system/cpu/cpu{cpu}/online" for cpu in numbers)

@@ -1,0 +1,79 @@
+"""What hack/e2e and hack/lab do before anything runs: look at the machine, take its lock, build what is missing."""
+
+import fcntl
+import io
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .apt import Mirror, install_on_this_machine, mirror_of_this_machine, upstream_version
+from .prepare import prepare_guest, prepare_root
+from .progress import say, step
+from .runs import KERNEL_FROM, Lab
+from .shell import CannotRun
+
+CANNOT_RUN = 77
+CHECKOUT = Path(__file__).resolve().parents[3]
+_NEEDED = {"zstd": "zstd", "xz": "xz-utils", "mke2fs": "e2fsprogs", "dpkg-deb": "dpkg", "tar": "tar"}
+_OLDEST_QEMU = 8
+_LOCK = Path("/run/nri-pin-e2e.lock")
+
+
+def default_work() -> Path:
+    """Where roots, disks and reports are kept."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("NRI_PIN_E2E_WORK") or cache / "nri-pin" / "e2e")
+
+
+def check_machine() -> Mirror:
+    """Say what is missing before anything is built.
+
+    Raises:
+        CannotRun: this machine cannot run containers of its own.
+    """
+    if os.geteuid() != 0:
+        raise CannotRun("it needs root, for namespaces, cgroups and a container runtime")
+    for program in ("apt-get", "dpkg-deb", "unshare", "chroot"):
+        if shutil.which(program) is None:
+            raise CannotRun(f"it needs a Debian machine; {program} is not here")
+    tried = subprocess.run(
+        ["unshare", "-m", "-p", "-f", "-u", "-i", "true"], check=False, capture_output=True, text=True
+    )
+    if tried.returncode:
+        raise CannotRun(f"it may not make namespaces here: {tried.stderr.strip()}")
+    return mirror_of_this_machine()
+
+
+def take_lock() -> io.TextIOWrapper:
+    """Keep a second command off this machine's cgroups until this one ends."""
+    file = _LOCK.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("waiting for another hack/e2e or hack/lab on this machine")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
+def prepare(roots_wanted: list[str], guests: list[str], mirror: Mirror, work: Path) -> Lab:
+    """Build roots and guests that are missing, and pack the checkout."""
+    say(f"working in {work}")
+    names = sorted({*roots_wanted, *guests} | ({KERNEL_FROM} if guests else set()))
+    with ThreadPoolExecutor() as pool:
+        installed = pool.submit(_install, mirror, bool(guests), work)
+        building = {name: pool.submit(prepare_root, name, mirror, CHECKOUT, work) for name in names}
+        installed.result()
+        roots = {name: future.result() for name, future in building.items()}
+    return Lab(work, roots, {name: prepare_guest(roots[name], roots[KERNEL_FROM], work) for name in guests})
+
+
+def _install(mirror: Mirror, guests: bool, work: Path) -> None:
+    missing = [package for program, package in _NEEDED.items() if shutil.which(program) is None]
+    if guests and upstream_version(["qemu-system-x86_64", "--version"]) < _OLDEST_QEMU:
+        missing.append("qemu-system-x86")
+    if missing:
+        suite = mirror.codename + ("-backports" if mirror.codename == "bookworm" else "")
+        with step(f"installing {' '.join(missing)}"):
+            install_on_this_machine(mirror, missing, suite, work / "apt-here")
