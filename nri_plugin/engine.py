@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from nri_plugin.advice import advised
 from nri_plugin.annotations import annotated
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision, EffectiveCheck
 from nri_plugin.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, put_right
-from nri_plugin.errors import AdmissionError, InsufficientCPUsError
+from nri_plugin.errors import AdmissionError, AnnotationError, InsufficientCPUsError
 from nri_plugin.facts import InformedCreate
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
@@ -94,6 +95,8 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
         state, allocation, steps = placed.state, placed.allocation, placed.steps
         _refuse_empty_pool(node, state, allocation)
     except AdmissionError as error:
+        if not isinstance(error, AnnotationError):
+            advised(node, state, pod, request, error)
         if pod.namespace not in node.options.never_refuse:
             return Decision(before, refusal=error, steps=("refused", *error.steps))
         overruled, allocation, steps = error, None, ("never-refuse", *error.steps)

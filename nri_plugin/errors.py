@@ -24,14 +24,26 @@ class RemoteProtocolError(ProtocolError):
     """The peer sent something the protocol does not allow."""
 
 
+LONGEST_REFUSAL = 920
+"""Characters: an event on a pod holds 1024 bytes, the container's name among them."""
+
+
 class AdmissionError(NriPinError):
-    """A container is refused; `reason` is the kubelet's reason word."""
+    """A container is refused; `reason` is the kubelet's reason word.
+
+    `str()` is the one text of the refusal: in the runtime's error, the log, the pod's event and `nri-pin explain`.
+
+    Attributes:
+        detail: what was asked for and what there is.
+        advice: what would have fitted and what stands in the way; never cut for the sake of the detail.
+    """
 
     reason = "UnexpectedAdmissionError"
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
         self.detail = detail
+        self.advice = ""
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -39,7 +51,10 @@ class AdmissionError(NriPinError):
         return (self.reason,)
 
     def __str__(self) -> str:
-        return f"{self.reason}: {self.detail}"
+        advice = f"; {self.advice}" if self.advice else ""
+        room = LONGEST_REFUSAL - len(self.reason) - 2 - len(advice)
+        detail = self.detail if len(self.detail) <= room else f"{self.detail[: room - 3]}..."
+        return f"{self.reason}: {detail}{advice}"
 
 
 class TopologyAffinityError(AdmissionError):

@@ -1,0 +1,224 @@
+"""What a refusal says beyond its numbers: what would have fitted, and what stands in the way.
+
+Every "would fit" was tried: by the same `place` on a changed request or state, or by the same merge under another
+policy. Few trials are made, because a runtime waits: it costs nothing where a container is admitted, and well under a
+millisecond where it is refused. `explanation` looks longer.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from nri_plugin.errors import AdmissionError, TopologyAffinityError
+from nri_plugin.hint_providers import memory_request, memory_state_of, tables_of
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import CPUManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.placement import (
+    Placement,
+    cpus_under,
+    exclusive_count,
+    in_scope,
+    memory_under,
+    place,
+    question_of,
+    terms_of,
+)
+from nri_plugin.pod_facts import ContainerFacts, PodFacts
+from nri_plugin.policy.memory_state import MEMORY
+from nri_plugin.policy.merge import MergedHint, admits, merge
+from nri_plugin.quantity import format_bytes, round_down
+from nri_plugin.state import PodRecord, State
+from nri_plugin.workload import ContainerRequest
+
+POD_ENDS = 3
+"""So many trials of that kind are made while a runtime waits."""
+
+MI = 1 << 20
+"""Amounts of memory are suggested in whole MiB."""
+
+NAMED_HOLDERS = 3
+MOST_CHARACTERS = 360
+"""Longer advice is cut: with its numbers a refusal stays below what an event on a pod may hold."""
+
+LAXER = (TopologyManagerPolicy.RESTRICTED, TopologyManagerPolicy.BEST_EFFORT)
+"""What a refusal compares with, the strictest first."""
+
+
+def advised(
+    node: Node, state: State, pod: PodRecord, request: ContainerRequest, refusal: AdmissionError
+) -> AdmissionError:
+    """`refusal` of `request` in `state`, and what would have fitted; the same error with more to say."""
+    fits = [*_smaller(node, state, pod, request), *_under_laxer_policy(node, state, pod, request, refusal)]
+    fits += _after_ends(node, state, pod, request)
+    sentences = [f"would fit: {' or '.join(fits)}"] if fits else []
+    in_the_way = holders_in_short(state, pod)
+    if in_the_way:
+        sentences.append(f"in the way: {in_the_way}")
+    elif not fits:
+        sentences.append("nobody else holds anything: this machine cannot do it as it is configured")
+    advice = "; ".join(sentences)
+    refusal.advice = advice if len(advice) <= MOST_CHARACTERS else f"{advice[: MOST_CHARACTERS - 3]}..."
+    return refusal
+
+
+def tried(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement | None:
+    """The placement of `request`, None where it would be refused."""
+    try:
+        placed = place(node, state, pod, request)
+    except AdmissionError:
+        return None
+    allocation = placed.allocation
+    has_cpus = bool(allocation and allocation.cpus) or bool(placed.state.shared_pool(node))
+    return placed if has_cpus or node.options.cpu_manager_policy is CPUManagerPolicy.NONE else None
+
+
+def with_cpus(pod: PodRecord, request: ContainerRequest, count: int) -> tuple[PodRecord, ContainerRequest]:
+    """The same request for `count` exclusive CPUs, and its pod, which then asks for so many fewer or more."""
+    if request.wanted_exclusive:
+        return pod, replace(request, wanted_exclusive=count)
+    milli = count * 1000
+    total = pod.cpu_milli
+    if total is not None:
+        total = max(0, total + milli - (request.cpu_milli or 0))
+    facts = pod.facts and _with_request(pod.facts, request.name, milli)
+    return replace(pod, cpu_milli=total, facts=facts), replace(request, cpu_milli=milli)
+
+
+def with_memory(request: ContainerRequest, resource: str, size: int) -> ContainerRequest:
+    """The same request for `size` bytes of `memory` or `hugepages-SIZE`."""
+    if resource == MEMORY:
+        return replace(request, memory_bytes=size)
+    return replace(request, hugepages=tuple({**dict(request.hugepages), resource: size}.items()))
+
+
+def under_policy(
+    node: Node, state: State, pod: PodRecord, request: ContainerRequest, policy: TopologyManagerPolicy
+) -> NodeMask | None:
+    """Where the request would go under that topology policy, empty for anywhere; None where it would be refused."""
+    try:
+        question = question_of(node, state.without_allocation(request.key), pod, request)
+        _, asked = in_scope(question)
+        if asked is None:
+            return None
+        terms = terms_of(asked)
+        hint = merge(
+            policy, terms.nodes, terms.providers, distances=terms.distances, tie_break=terms.tie_break
+        )
+        if not admits(policy, hint):
+            return None
+        cpus = cpus_under(question, hint)
+        _, mems = memory_under(question, hint)
+    except AdmissionError:
+        return None
+    return _where(node, cpus.mask, mems, hint)
+
+
+def releasable(state: State, pod: PodRecord) -> list[str]:
+    """Uids of the other pods that hold something, those that hold most CPUs first."""
+    cpus: dict[str, int] = {}
+    for key, allocation in state.allocations.items():
+        uid = key.partition("/")[0]
+        if uid != pod.uid:
+            cpus[uid] = cpus.get(uid, 0) + len(allocation.cpus)
+    return sorted(cpus, key=lambda uid: -cpus[uid])
+
+
+def likely_counts(node: Node, state: State, count: int) -> list[int]:
+    """Numbers of CPUs below `count` most worth a trial, the largest first.
+
+    Whole cores, what all NUMA nodes have left, what the one has that has most; under full-pcpus-only in whole cores.
+    """
+    tables, available, options = tables_of(node), state.available(node).mask, node.options
+    unit = tables.cpus_per_core if options.full_pcpus_only else 1
+    by_node = [(cpus & available).bit_count() for _, cpus in tables.nodes]
+    is_single = options.topology_manager_policy is TopologyManagerPolicy.SINGLE_NUMA_NODE
+    found = {count - count % unit, max(by_node, default=0), *(() if is_single else (sum(by_node),))}
+    return sorted({number for one in found if 0 < (number := one - one % unit) < count}, reverse=True)
+
+
+def likely_sizes(node: Node, state: State, resource: str, size: int) -> list[int]:
+    """The same for bytes of memory or huge pages."""
+    free = memory_state_of(node, state).free(resource)
+    is_single = node.options.topology_manager_policy is TopologyManagerPolicy.SINGLE_NUMA_NODE
+    found = {max(free.values(), default=0), *(() if is_single else (sum(free.values()),))}
+    return sorted((number for one in found if 0 < (number := one - one % MI) < size), reverse=True)
+
+
+def holders_in_short(state: State, pod: PodRecord) -> str:
+    """Who else holds most, in a few words; empty where nobody does."""
+    others = [key for key in state.allocations if key.partition("/")[0] != pod.uid]
+    others.sort(key=lambda key: (-len(state.allocations[key].cpus), key))
+    named = [_holding(state, key) for key in others[:NAMED_HOLDERS]]
+    more = len(others) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
+
+
+def pod_name(state: State, uid: str) -> str:
+    """NAMESPACE/POD; the uid where the pod is not known."""
+    pod = state.pods.get(uid)
+    return f"{pod.namespace}/{pod.name}" if pod and pod.name else uid
+
+
+def _smaller(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Iterator[str]:
+    try:
+        count = exclusive_count(node, request)
+    except AdmissionError:
+        count = request.exclusive_cpus
+    for fewer in likely_counts(node, state, count):
+        if tried(node, state, *with_cpus(pod, request, fewer)):
+            yield f"{fewer} CPUs"
+            return
+    for resource, size in memory_request(node, request).items():
+        for less in likely_sizes(node, state, resource, size):
+            if tried(node, state, pod, with_memory(request, resource, less)):
+                yield f"{format_bytes(less)} of {resource}"
+                return
+
+
+def _under_laxer_policy(
+    node: Node, state: State, pod: PodRecord, request: ContainerRequest, refusal: AdmissionError
+) -> Iterator[str]:
+    if not isinstance(refusal, TopologyAffinityError):
+        return
+    for policy in LAXER:
+        where = None
+        if policy is not node.options.topology_manager_policy:
+            where = under_policy(node, state, pod, request, policy)
+        if where is not None:
+            yield f"policy {policy} on NUMA nodes {where or 'any'}"
+            return
+
+
+def _after_ends(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Iterator[str]:
+    for uid in islice(releasable(state, pod), POD_ENDS):
+        if tried(node, state.released(uid), pod, request):
+            yield f"after {pod_name(state, uid)} ends"
+            return
+
+
+def _holding(state: State, key: str) -> str:
+    allocation = state.allocations[key]
+    amounts = [f"{len(allocation.cpus)} CPUs {allocation.cpus}"] if allocation.cpus else []
+    memory = sum(block.size_bytes for block in allocation.memory if block.resource == MEMORY)
+    if memory:
+        amounts.append(
+            f"{round_down(memory)} on NUMA node{'s' * (len(allocation.mems) > 1)} {allocation.mems}"
+        )
+    uid, _, container = key.partition("/")
+    return f"{pod_name(state, uid)}/{container} ({', '.join(amounts) or 'huge pages'})"
+
+
+def _where(node: Node, cpus: int, mems: NodeMask, hint: MergedHint) -> NodeMask:
+    """Where it would come to lie; for what holds nothing the merged hint."""
+    lies = NodeMask(tables_of(node).nodes_of(cpus)) | mems
+    return lies or hint.affinity or NodeMask()
+
+
+def _with_request(facts: PodFacts, name: str, milli: int) -> PodFacts:
+    return replace(facts, containers=tuple(_changed(facts.containers, name, milli)))
+
+
+def _changed(containers: Iterable[ContainerFacts], name: str, milli: int) -> Iterator[ContainerFacts]:
+    for one in containers:
+        is_meant = one.name == name
+        yield replace(one, amounts=replace(one.amounts, cpu_request_milli=milli)) if is_meant else one

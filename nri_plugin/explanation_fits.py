@@ -1,0 +1,207 @@
+"""What would have fitted in place of what was refused, each tried by the same placement on a changed question."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from nri_plugin.advice import (
+    LAXER,
+    likely_counts,
+    likely_sizes,
+    pod_name,
+    releasable,
+    tried,
+    under_policy,
+    with_cpus,
+    with_memory,
+)
+from nri_plugin.errors import AdmissionError
+from nri_plugin.hint_providers import memory_request, tables_of
+from nri_plugin.options import Node, Options, SMTOddCounts, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.placement import Placement, exclusive_count
+from nri_plugin.policy.hints import LISTED_NODES
+from nri_plugin.quantity import format_bytes
+from nri_plugin.state import PodRecord, State
+from nri_plugin.workload import ContainerRequest
+
+FEW_TRIALS = 24
+"""Of a kind on machines of more NUMA nodes than are listed, where one may take tens of milliseconds."""
+
+MANY_TRIALS = 512
+
+MI = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Something that would have fitted.
+
+    Attributes:
+        kind: `cpus`, `memory`, `policy`, `option`, `scope`, `end` (of other pods) or `empty` (all of them).
+        value: how many, which policy, which option, whose end.
+        text: the same in words.
+        numa_nodes: where it would have been placed, as a kernel list; empty for anywhere.
+        is_largest: for `cpus`: no larger number fits; False where not all were tried.
+    """
+
+    kind: str
+    value: str
+    text: str
+    numa_nodes: str = ""
+    is_largest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A refused request and where it was asked."""
+
+    node: Node
+    state: State
+    pod: PodRecord
+    request: ContainerRequest
+
+    @property
+    def trials(self) -> int:
+        is_small = len(self.node.topology.nodes) <= LISTED_NODES
+        return MANY_TRIALS if is_small else FEW_TRIALS
+
+    def tried(self) -> Placement | None:
+        return tried(self.node, self.state, self.pod, self.request)
+
+
+def would_fit(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> tuple[Fit, ...]:
+    """What would have fitted: less, under another policy or option, or once others have ended."""
+    case = _Case(node, state, pod, request)
+    looks = (_fewer_cpus, _less_memory, _laxer_policy, _other_options, _after_ends)
+    return tuple(fit for look in looks for fit in look(case))
+
+
+def _fewer_cpus(case: _Case) -> Iterator[Fit]:
+    count = _count(case)
+    for fewer in _counts(case, count):
+        pod, request = with_cpus(case.pod, case.request, fewer)
+        placed = replace_case(case, pod=pod, request=request).tried()
+        if placed:
+            is_all = case.trials == MANY_TRIALS
+            yield Fit("cpus", str(fewer), f"{fewer} CPUs", _where(case.node, placed), is_all)
+            return
+
+
+def _counts(case: _Case, count: int) -> Sequence[int]:
+    """All numbers below `count` from what there is downwards; on large machines the likeliest first, then around them."""
+    if case.trials == MANY_TRIALS:
+        most = min(count - 1, len(case.state.available(case.node)))
+        return range(most, max(0, most - MANY_TRIALS), -1)
+    return likely_counts(case.node, case.state, count)
+
+
+def _less_memory(case: _Case) -> Iterator[Fit]:
+    for resource, size in memory_request(case.node, case.request).items():
+        for less in likely_sizes(case.node, case.state, resource, size):
+            smaller = replace_case(case, request=with_memory(case.request, resource, less))
+            placed = smaller.tried()
+            if placed:
+                words = f"{format_bytes(less)} of {resource}"
+                yield Fit("memory", f"{resource}={less}", words, _where(case.node, placed))
+                break
+
+
+def _laxer_policy(case: _Case) -> Iterator[Fit]:
+    if case.node.options.topology_manager_policy not in {
+        TopologyManagerPolicy.SINGLE_NUMA_NODE,
+        TopologyManagerPolicy.RESTRICTED,
+    }:
+        return
+    for policy in LAXER:
+        if policy is case.node.options.topology_manager_policy:
+            continue
+        where = under_policy(case.node, case.state, case.pod, case.request, policy)
+        if where is not None:
+            yield Fit("policy", policy, f"topologyManagerPolicy {policy}", str(where))
+
+
+def _other_options(case: _Case) -> Iterator[Fit]:
+    for kind, words, options in _variants(case):
+        placed = replace_case(case, node=replace(case.node, options=options)).tried()
+        if placed:
+            yield Fit(kind, words, words, _where(case.node, placed))
+
+
+def _variants(case: _Case) -> Iterator[tuple[str, str, Options]]:
+    """Options that may have been in the way, each changed alone."""
+    options = case.node.options
+    change = partial(replace, options)
+    if options.full_pcpus_only:
+        yield "option", "without full-pcpus-only", change(full_pcpus_only=False)
+    threads = tables_of(case.node).cpus_per_core
+    if case.request.exclusive_cpus % max(1, threads):
+        for rule in (SMTOddCounts.ROUND_UP, SMTOddCounts.ALLOW):
+            if (case.request.smt_odd_counts or options.smt_odd_counts) is not rule:
+                yield "option", f"smtOddCounts: {rule}", change(smt_odd_counts=rule)
+    if options.strict_uncore_cache:
+        yield "option", "without strictUncoreCache", change(strict_uncore_cache=False)
+    if options.topology_manager_scope is TopologyManagerScope.POD:
+        container = TopologyManagerScope.CONTAINER
+        yield "scope", "topologyManagerScope container", change(topology_manager_scope=container)
+
+
+def _after_ends(case: _Case) -> Iterator[Fit]:
+    """After the end of one other pod, whichever they are; else of the fewest of one NUMA node; else of all."""
+    uids = releasable(case.state, case.pod)[: case.trials]
+    alone = [uid for uid in uids if replace_case(case, state=case.state.released(uid)).tried()]
+    for uid in alone:
+        name = pod_name(case.state, uid)
+        yield Fit("end", name, f"once {name} has ended")
+    if alone or not uids:
+        return
+    together = min(_sets_of_ends(case, uids), key=len, default=None)
+    if together:
+        names = " and ".join(pod_name(case.state, uid) for uid in together)
+        yield Fit("end", names.replace(" and ", ","), f"once {names} have ended")
+        return
+    if replace_case(case, state=_without(case.state, releasable(case.state, case.pod))).tried():
+        yield Fit("empty", "", "on this machine without any other pod")
+
+
+def _sets_of_ends(case: _Case, uids: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """For each NUMA node the pods that hold most of it, as many as it takes."""
+    for place in case.node.topology.nodes:
+        here = [uid for uid in uids if _cpus_there(case.state, uid, place.cpus.mask)]
+        here.sort(key=lambda uid: -_cpus_there(case.state, uid, place.cpus.mask))
+        for number in range(2, min(len(here), FEW_TRIALS) + 1):
+            if replace_case(case, state=_without(case.state, here[:number])).tried():
+                yield tuple(here[:number])
+                break
+
+
+def _cpus_there(state: State, uid: str, cpus: int) -> int:
+    return sum(
+        (allocation.cpus.mask & cpus).bit_count()
+        for key, allocation in state.allocations.items()
+        if key.startswith(f"{uid}/")
+    )
+
+
+def _without(state: State, uids: Sequence[str]) -> State:
+    for uid in uids:
+        state = state.released(uid)
+    return state
+
+
+def _count(case: _Case) -> int:
+    try:
+        return exclusive_count(case.node, case.request)
+    except AdmissionError:
+        return case.request.exclusive_cpus
+
+
+def replace_case(case: _Case, **changes: object) -> _Case:
+    """The case with something else in it."""
+    return replace(case, **changes)  # type: ignore[arg-type]
+
+
+def _where(node: Node, placed: Placement) -> str:
+    allocation = placed.allocation
+    if allocation is None:
+        return str(placed.hint.affinity or "") if placed.hint else ""
+    return str(node.topology.nodes_of(allocation.cpus) | allocation.mems)
