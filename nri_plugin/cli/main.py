@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "install": Entry("nri_plugin.cli.install:command", "Let the container runtime start the plugin itself."),
     "export": Entry("nri_plugin.cli.export:command", "Tell the cluster what this node has and has left."),
+    "doctor": Entry("nri_plugin.cli.doctor:command", "Check the node, and say what to do where it is not right."),
     "extender": Entry("nri_plugin.cli.extender:command", "Answer kube-scheduler which nodes fit a pod."),
 }
 

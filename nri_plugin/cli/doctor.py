@@ -1,0 +1,175 @@
+"""`nri-pin doctor`: whether this node is as placements need it, and what to do where it is not."""
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+import click
+
+from nri_plugin.cli.doctor_findings import Finding, Verdict
+from nri_plugin.cli.output import columns, format_option, wants_colour
+
+Groups = Mapping[str, Sequence[Finding]]
+
+EXAMPLES = """\b
+Examples:
+  nri-pin doctor                                 on a node, as root
+  nri-pin doctor --config ./config.yaml          before the agent is started with it
+  nri-pin doctor --root /host                    in a pod that has the node's files there
+  nri-pin doctor -o json | jq '.checks[] | select(.verdict == "TO DO")'
+
+\b
+What is answered:
+  OK           as it should be
+  TO DO        wrong, with the next step
+  ADVICE       right, and something could be better
+  not visible  the evidence cannot be seen from here, with the mount that shows it; never OK
+"""
+
+LABELS = {Verdict.OK: "OK", Verdict.TO_DO: "TO DO", Verdict.ADVICE: "ADVICE", Verdict.NOT_VISIBLE: "?"}
+COLOURS = {
+    Verdict.OK: "green",
+    Verdict.TO_DO: "red",
+    Verdict.ADVICE: "yellow",
+    Verdict.NOT_VISIBLE: "magenta",
+}
+WORDS = {
+    Verdict.OK: "OK",
+    Verdict.TO_DO: "to do",
+    Verdict.ADVICE: "with advice",
+    Verdict.NOT_VISIBLE: "not visible",
+}
+INDENT = " " * 9
+
+
+@click.command(name="doctor", epilog=EXAMPLES)
+@click.option(
+    "--root",
+    metavar="DIR",
+    help="Where the node's root is, or some of its files.  [default: /host if the node's sys is there, else /]",
+)
+@click.option(
+    "--config", metavar="FILE", help="The agent's configuration.  [default: that of the agent that runs]"
+)
+@click.option(
+    "--runtime-config",
+    metavar="FILE",
+    help="The runtime's main file, on the node.  [default: as it was started, else where it usually is]",
+)
+@click.option("--state-dir", metavar="DIR", help="The agent's state directory.  [default: as configured]")
+@click.option("--strict", is_flag=True, help="Exit with 1 on advice and on what is not visible, too.")
+@format_option()
+@click.pass_context
+def command(
+    context: click.Context,
+    root: str | None,
+    config: str | None,
+    runtime_config: str | None,
+    state_dir: str | None,
+    *,
+    strict: bool,
+    output_format: str,
+) -> None:
+    """Check that this node is as placements need it, and say what to do where it is not.
+
+    Nothing is changed. Exit code: 0 when there is nothing to do, 1 when there is, 2 for wrong usage.
+    """
+    groups = examine(root, config or "", runtime_config or "", state_dir or "")
+    if output_format == "json":
+        click.echo(as_json(groups, strict=strict))
+    else:
+        click.echo("\n".join(as_text(groups, columns(), colour=wants_colour())))
+    context.exit(exit_code(groups, strict=strict))
+
+
+def examine(root: str | None, config: str, runtime_config: str, state_dir: str) -> Groups:
+    """Look, and judge."""
+    from nri_plugin.app.config_rules import HOST_MOUNT, present
+    from nri_plugin.cli import doctor_agent, doctor_cgroups, doctor_kernel, doctor_kubelet, doctor_runtime
+    from nri_plugin.cli.doctor_evidence import Asked, collect
+    from nri_plugin.host.node_evidence import NodeView, is_in_pod
+
+    place = root or next(present(HOST_MOUNT, "/sys/devices/system/cpu"), "/")
+    seen = collect(NodeView(place, in_pod=is_in_pod()), Asked(config, runtime_config, state_dir))
+    return {
+        "container runtime": tuple(doctor_runtime.judge(seen.runtime)),
+        "kubelet": tuple(doctor_kubelet.judge(seen.kubelet)),
+        "cgroups": tuple(doctor_cgroups.judge(seen.cgroups)),
+        "kernel and machine": tuple(doctor_kernel.judge(seen.kernel)),
+        "agent": tuple(doctor_agent.judge(seen.agent)),
+    }
+
+
+def exit_code(groups: Groups, *, strict: bool) -> int:
+    """0 when nothing is to be done; what cannot be seen is nobody's fault unless `strict`."""
+    bad = {Verdict.TO_DO, Verdict.ADVICE, Verdict.NOT_VISIBLE} if strict else {Verdict.TO_DO}
+    return int(any(finding.verdict in bad for found in groups.values() for finding in found))
+
+
+def as_text(groups: Groups, width: int | None, *, colour: bool) -> Iterator[str]:
+    """A paragraph for each group, and a line that sums up. Commands are never broken, so that they can be pasted."""
+    for group, found in groups.items():
+        yield group
+        for finding in found:
+            yield from _lines(finding, width, colour=colour)
+        yield ""
+    yield summary(groups)
+
+
+def summary(groups: Groups) -> str:
+    """How many of each."""
+    counts = count(groups)
+    words = [f"{number} {WORDS[verdict]}" for verdict, number in counts.items() if number]
+    return f"{sum(counts.values())} checks: {', '.join(words)}"
+
+
+def count(groups: Groups) -> dict[Verdict, int]:
+    """How many findings have each verdict."""
+    verdicts = [finding.verdict for found in groups.values() for finding in found]
+    return {verdict: verdicts.count(verdict) for verdict in Verdict}
+
+
+def _lines(finding: Finding, width: int | None, *, colour: bool) -> Iterator[str]:
+    label = f"{LABELS[finding.verdict]:<6}"
+    if colour:
+        label = click.style(label, fg=COLOURS[finding.verdict], bold=finding.verdict is Verdict.TO_DO)
+    if finding.verdict is Verdict.NOT_VISIBLE:
+        text = f"{finding.check}: not visible: {finding.do} ({finding.says})"
+    else:
+        text = f"{finding.check}: {finding.says}"
+    first, *rest = _wrapped(text, width)
+    yield f"  {label} {first}"
+    yield from (INDENT + line for line in rest)
+    if finding.verdict is Verdict.NOT_VISIBLE or not finding.do:
+        return
+    yield from (
+        INDENT + line for line in _wrapped(f"-> {finding.do}" + (":" if finding.command else ""), width)
+    )
+    if finding.command:
+        yield f"{INDENT}   {finding.command}"
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    if width is None:
+        return [text]
+    return textwrap.wrap(text, max(width - len(INDENT), 20), break_long_words=False, break_on_hyphens=False)
+
+
+def as_json(groups: Groups, *, strict: bool) -> str:
+    """Everything, for programs."""
+    checks = [
+        {
+            "group": group,
+            "check": finding.check,
+            "verdict": finding.verdict.value,
+            "says": finding.says,
+            "do": finding.do,
+            "command": finding.command,
+        }
+        for group, found in groups.items()
+        for finding in found
+    ]
+    counts = {verdict.value: number for verdict, number in count(groups).items()}
+    return json.dumps(
+        {"exit_code": exit_code(groups, strict=strict), "counts": counts, "checks": checks}, indent=2
+    )

@@ -1,0 +1,154 @@
+"""What `nri-pin doctor` says of the cgroup tree; pure."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nri_plugin.cli.doctor_findings import Finding, advice, fine, not_visible, to_do
+from nri_plugin.cpuset import NO_CPUS, CPUSet
+from nri_plugin.host.node_evidence import Hidden
+from nri_plugin.host.node_evidence_cgroups import TREE, Group, Tree
+
+FREE_PARTITIONS = ("", "member")
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupEvidence:
+    """What was seen.
+
+    Attributes:
+        tree: a text when what is there is no cpuset tree.
+        online: the machine's CPUs; None where they cannot be seen.
+        kubelet_driver: `systemd` or `cgroupfs` as the kubelet is told; empty where nothing is written or seen.
+        runtime_systemd: whether the runtime uses systemd; None where nothing is written or seen.
+        allowed: CPUs that groups may be narrower by, because containers of ours have them to themselves.
+    """
+
+    tree: Tree | Hidden | str
+    online: CPUSet | None = None
+    kubelet_driver: str = ""
+    runtime_systemd: bool | None = None
+    allowed: CPUSet = NO_CPUS
+
+
+def judge(seen: CgroupEvidence) -> Iterator[Finding]:
+    """The findings."""
+    tree = seen.tree
+    if isinstance(tree, Hidden):
+        yield not_visible("cgroups", tree, "the node's cgroup tree cannot be seen")
+        return
+    if isinstance(tree, str):
+        yield to_do(
+            "cgroups",
+            f"{TREE}: {tree}",
+            "boot with cgroup v2",
+            "grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1",
+        )
+        return
+    yield _version(tree)
+    yield _driver(seen, tree)
+    yield _delegation(tree)
+    yield _width(seen, tree)
+    yield _partitions(tree)
+
+
+def _version(tree: Tree) -> Finding:
+    if tree.version == 2:
+        options = "" if tree.options is None else f", mounted with {','.join(tree.options)}"
+        return fine("cgroups", f"version 2{options}")
+    return advice(
+        "cgroups",
+        "version 1: placements hold, but there is no floor under the shared pool while the agent is away",
+        "boot with cgroup v2, the kernel option systemd.unified_cgroup_hierarchy=1",
+    )
+
+
+def _driver(seen: CgroupEvidence, tree: Tree) -> Finding:
+    runtime = {None: "", True: "systemd", False: "cgroupfs"}[seen.runtime_systemd]
+    by_tree = {"kubepods.slice": "systemd", "kubepods": "cgroupfs"}.get(tree.top, "")
+    told = {"the kubelet": seen.kubelet_driver, "the runtime": runtime}
+    different = {driver for driver in (*told.values(), by_tree) if driver}
+    if len(different) > 1:
+        words = [f"{who} uses {driver}" for who, driver in told.items() if driver]
+        words += [f"{TREE}/{tree.top} is of {by_tree}"] if by_tree else []
+        return to_do(
+            "cgroup-driver",
+            " and ".join(words),
+            "let the kubelet (cgroupDriver) and the runtime (SystemdCgroup, cgroup_manager) use the same, best systemd",
+        )
+    if different:
+        return fine("cgroup-driver", different.pop())
+    return fine("cgroup-driver", "no pod has run yet, and nobody has chosen one")
+
+
+def _delegation(tree: Tree) -> Finding:
+    above = [group for group in tree.groups if group.path.count("/") < 2]
+    lacking = [group for group in above if not group.passes_on]
+    if not lacking:
+        below = f"down to the pods of {tree.top}" if tree.top else "to those below the root"
+        return fine("cpuset-delegation", f"the cpuset controller is passed on {below}")
+    path = f"{tree.directory}/{lacking[0].path}".rstrip("/")
+    names = ", ".join(group.path or "the root" for group in lacking[:MOST_NAMED])
+    return to_do(
+        "cpuset-delegation",
+        f"the cpuset controller is not passed on by {names}, so that containers below have no cpuset",
+        "pass it on; the agent does so where it runs",
+        f"echo +cpuset > {shlex.quote(path)}/cgroup.subtree_control",
+    )
+
+
+def _width(seen: CgroupEvidence, tree: Tree) -> Finding:
+    """No group above containers may be narrower than the machine, but by CPUs that containers have to themselves."""
+    if not tree.top:
+        return fine("cpuset-width", "no pod has run on this node yet")
+    if seen.online is None:
+        return not_visible(
+            "cpuset-width",
+            Hidden("/sys/devices/system/cpu", "/host/sys/devices/system/cpu"),
+            "the machine's CPUs cannot be seen",
+        )
+    wide = seen.online - seen.allowed
+    for group in tree.groups:
+        if group.path.count("/") > 1:
+            continue
+        missing = wide - group.effective if group.effective is not None else CPUSet()
+        if missing:
+            return _narrow(group, missing, tree, seen.online)
+    return fine("cpuset-width", f"{tree.top} and its QoS groups reach all of {wide}")
+
+
+def _narrow(group: Group, missing: CPUSet, tree: Tree, online: CPUSet) -> Finding:
+    path = f"{tree.directory}/{group.path}".rstrip("/")
+    unit = group.path.rpartition("/")[2]
+    by_hand = f"echo {online} > {shlex.quote(path)}/cpuset.cpus"
+    command = (
+        f"systemctl set-property --runtime {unit} AllowedCPUs={online}"
+        if unit.endswith(".slice")
+        else by_hand
+    )
+    return to_do(
+        "cpuset-width",
+        f"{group.path or 'the root'} reaches only CPUs {group.effective}: {missing} can be given to nobody below it",
+        "widen it, and find out who narrowed it (AllowedCPUs= of a unit, the kubelet's cgroupRoot)",
+        command,
+    )
+
+
+def _partitions(tree: Tree) -> Finding:
+    found = [group for group in tree.groups if group.partition not in FREE_PARTITIONS and group.path]
+    broken = [group for group in found if "invalid" in group.partition]
+    if broken:
+        group = broken[0]
+        return to_do(
+            "partitions",
+            f"{group.path} wants to be a partition and is none: {group.partition}",
+            "end it, or give it CPUs that nobody else has",
+            f"echo member > {shlex.quote(f'{tree.directory}/{group.path}')}/cpuset.cpus.partition",
+        )
+    if found:
+        names = ", ".join(
+            f"{group.path} ({group.partition}, CPUs {group.effective})" for group in found[:MOST_NAMED]
+        )
+        return advice("partitions", f"{names} keep CPUs to themselves", "see that they are meant to")
+    return fine("partitions", "no pod keeps CPUs to itself by a partition")

@@ -1,0 +1,58 @@
+"""What a check answers: a verdict, a sentence, and what to do next."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nri_plugin.host.node_evidence import Hidden
+
+
+class Verdict(StrEnum):
+    """How a check ended."""
+
+    OK = "OK"
+    TO_DO = "TO DO"
+    """Something is wrong and there is a next step."""
+    ADVICE = "ADVICE"
+    """Placements are right without it, and something would be better with it."""
+    NOT_VISIBLE = "NOT VISIBLE"
+    """The evidence cannot be seen from here: nobody knows whether it is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The answer of one check.
+
+    Attributes:
+        check: its name, stable, for scripts.
+        says: what was found, one sentence.
+        do: what to do about it; empty when there is nothing to do.
+        command: a line to paste; empty when the next step is no command.
+    """
+
+    check: str
+    verdict: Verdict
+    says: str
+    do: str = ""
+    command: str = ""
+
+
+def fine(check: str, says: str) -> Finding:
+    """Nothing to do."""
+    return Finding(check, Verdict.OK, says)
+
+
+def to_do(check: str, says: str, do: str, command: str = "") -> Finding:
+    """Something is wrong."""
+    return Finding(check, Verdict.TO_DO, says, do, command)
+
+
+def advice(check: str, says: str, do: str, command: str = "") -> Finding:
+    """Something could be better."""
+    return Finding(check, Verdict.ADVICE, says, do, command)
+
+
+def not_visible(check: str, what: Hidden, says: str) -> Finding:
+    """The evidence is out of sight; never taken as a good sign."""
+    if what.at:
+        return Finding(check, Verdict.NOT_VISIBLE, says, f"mount {what.path} of the node at {what.at}")
+    return Finding(check, Verdict.NOT_VISIBLE, f"{says}: {what.path}: {what.why}", "see that it can be read")

@@ -1,0 +1,73 @@
+"""What the kernel was told of CPUs: its version, its command line, isolation, NUMA balancing."""
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.host.node_evidence import Hidden, NodeView
+
+ISOLATING = ("isolcpus", "nohz_full", "rcu_nocbs")
+_FLAG = re.compile(r"^[a-z_]+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The kernel.
+
+    Attributes:
+        release: such as `6.12.48`.
+        options: of its command line that concern CPUs: `isolcpus`, `nohz_full`, `rcu_nocbs`.
+        unread: an option whose list is no plain list of CPUs, as it stands there; by name.
+        numa_balancing: None without such a switch.
+    """
+
+    release: str
+    options: Mapping[str, CPUSet] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
+    numa_balancing: bool | None = None
+
+
+def read_kernel(view: NodeView) -> Kernel | Hidden:
+    """The kernel of the node."""
+    line = view.kernel_text("/proc/cmdline")
+    if isinstance(line, Hidden):
+        return line
+    balancing = view.kernel_text("/proc/sys/kernel/numa_balancing")
+    version = view.kernel_text("/proc/sys/kernel/osrelease")
+    release = version.strip() if isinstance(version, str) else "" if view.is_copy else platform.release()
+    known, unread = boot_options(line or "")
+    state = balancing.strip() not in ("", "0") if isinstance(balancing, str) and balancing.strip() else None
+    return Kernel(release, known, unread, state)
+
+
+def boot_options(line: str) -> tuple[dict[str, CPUSet], dict[str, str]]:
+    """CPUs by option, and what cannot be read as a list (`isolcpus=managed_irq,2-5` has flags before it)."""
+    known: dict[str, CPUSet] = {}
+    unread: dict[str, str] = {}
+    for word in line.split():
+        name, _, value = word.partition("=")
+        if name not in ISOLATING or not value:
+            continue
+        lists = ",".join(part for part in value.split(",") if not _FLAG.match(part))
+        try:
+            known[name] = CPUSet.parse(lists)
+        except ValueError:
+            unread[name] = value
+    return known, unread
+
+
+def is_file_system_in_memory(kind: str) -> bool:
+    """Whether a file system is gone after a reboot."""
+    return kind in ("tmpfs", "ramfs")
+
+
+def free_bytes(path: str) -> int | None:
+    """What is left where `path` is; None when that cannot be told."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize

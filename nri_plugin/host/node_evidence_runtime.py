@@ -1,0 +1,315 @@
+"""What the node's container runtime is, and how its NRI is set: containerd's and CRI-O's files, read as they read them.
+
+Source: containerd cmd/containerd/server/config (`imports`, a queue in the order named; since 2.0 tables are merged key
+by key, before that a plugin's table as a whole), internal/nri config; CRI-O crio.conf(5) (drop-ins by name, last wins).
+"""
+
+import glob
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nri_plugin.host.node_evidence import Hidden, NodeView, Process
+
+CONTAINERD, CRIO = "containerd", "CRI-O"
+PROCESS_NAMES = {"containerd": CONTAINERD, "crio": CRIO}
+CONTAINERD_FILES = (
+    "/etc/containerd/config.toml",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+)
+CRIO_FILE, CRIO_FOLDER = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d"
+SOCKET = "/var/run/nri/nri.sock"
+NRI_TABLE = "io.containerd.nri.v1.nri"
+CRI_TABLES = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
+VERSION_S = 5.0
+MOST_FILES = 200
+
+_VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+\S*)")
+_PART_OF_DURATION = re.compile(r"([0-9.]+)(h|ms|m|us|µs|ns|s)")
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+@dataclass(frozen=True, slots=True)
+class NRISettings:
+    """How the runtime's NRI is set; what is not written has the runtime's default.
+
+    Attributes:
+        runtime: `containerd` or `CRI-O`.
+        files: those that were read, the main one first; where there is none the runtime has its defaults.
+        is_on: None where nothing is written, so that the version decides.
+        where: the file (and line) that says so.
+        takes_connections: whether plugins that the runtime did not start may come.
+        validator_is_on: None where nothing is written.
+        systemd_cgroup: the driver of pods' cgroups; None where nothing is written.
+        format_version: of containerd's file; 0 where there is none.
+        is_disabled_as_plugin: containerd's `disabled_plugins` names NRI.
+    """
+
+    runtime: str
+    files: tuple[str, ...] = ()
+    is_on: bool | None = None
+    where: str = ""
+    socket: str = SOCKET
+    plugin_dir: str = "/opt/nri/plugins"
+    config_dir: str = "/etc/nri/conf.d"
+    request_timeout_s: float = 2.0
+    registration_timeout_s: float = 5.0
+    takes_connections: bool = True
+    validator_is_on: bool | None = None
+    required_plugins: tuple[str, ...] = ()
+    tolerate_annotation: str = ""
+    systemd_cgroup: bool | None = None
+    format_version: int = 0
+    is_disabled_as_plugin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A file that the runtime itself could not read."""
+
+    path: str
+    detail: str
+
+
+@dataclass(slots=True)
+class _Merged:
+    files: list[str] = field(default_factory=list)
+    table: dict[str, Any] = field(default_factory=dict)
+    version: int = 0
+
+
+def find_runtime(processes: Sequence[Process]) -> Process | None:
+    """The runtime among the processes; the one with a CRI socket where two run (docker starts a containerd, too)."""
+    found = [process for process in processes if process.name in PROCESS_NAMES]
+    found.sort(key=lambda process: (process.name != "crio", "docker" in " ".join(process.args)))
+    return found[0] if found else None
+
+
+def find_name(view: NodeView, process: Process | None, main: str = "") -> str | Hidden:
+    """`containerd` or `CRI-O`, by its process, else by the files that are there; empty when there is neither."""
+    if process is not None:
+        return PROCESS_NAMES[process.name]
+    if main:
+        return CRIO if "crio" in main else CONTAINERD
+    found = {path: view.text(path) for path in (*CONTAINERD_FILES, CRIO_FILE)}
+    there = [path for path, text in found.items() if isinstance(text, str)]
+    if there:
+        return CRIO if there[0] == CRIO_FILE else CONTAINERD
+    return next((text for text in found.values() if isinstance(text, Hidden)), "")
+
+
+def read_version(view: NodeView, process: Process | None, runtime: str) -> str | Hidden:
+    """What the runtime's program says of its version, empty when nothing; only asked where its files are ours."""
+    if not view.is_here:
+        return view.hidden("/usr/bin/" + ("crio" if runtime == CRIO else "containerd"))
+    name = "crio" if runtime == CRIO else "containerd"
+    program = name
+    if process is not None:
+        try:
+            program = os.readlink(f"/proc/{process.pid}/exe").removesuffix(" (deleted)")
+        except OSError:
+            program = name
+    try:
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    found = _VERSION.search(done.stdout)
+    return found[1] if found else ""
+
+
+def read_settings(
+    view: NodeView, runtime: str, process: Process | None = None, path: str = "", *, merges_keys: bool = True
+) -> NRISettings | Hidden | Broken:
+    """How NRI is set.
+
+    Args:
+        view: the node.
+        runtime: which.
+        process: says by its command line where its files are.
+        path: of the main file, instead of what is found.
+        merges_keys: False for containerd before 2.0, where an imported table of a plugin replaces the former one.
+    """
+    try:
+        if runtime == CRIO:
+            return _crio(_read_crio(view, process, path))
+        merged = _read_containerd(view, path or _containerd_file(view, process), merges_keys=merges_keys)
+        return _containerd(view, merged)
+    except _UnseenError as error:
+        return error.hidden
+    except _BrokenError as error:
+        return Broken(error.path, error.detail)
+
+
+def duration_s(text: object, default: float) -> float:
+    """A Go duration such as `2s` or `1m30s`; the default for anything else, as for nothing."""
+    parts = _PART_OF_DURATION.findall(text) if isinstance(text, str) else []
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts) if parts else default
+
+
+class _UnseenError(Exception):
+    def __init__(self, hidden: Hidden) -> None:
+        super().__init__(hidden.path)
+        self.hidden = hidden
+
+
+class _BrokenError(Exception):
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(path)
+        self.path, self.detail = path, detail
+
+
+def _containerd_file(view: NodeView, process: Process | None) -> str:
+    named = process.option("-c", "--config") if process is not None else None
+    if named:
+        return named
+    there = [path for path in CONTAINERD_FILES if isinstance(view.text(path), str)]
+    return there[0] if there else CONTAINERD_FILES[0]
+
+
+def _read_containerd(view: NodeView, main: str, *, merges_keys: bool) -> _Merged:
+    merged, pending = _Merged(), [main]
+    while pending and len(merged.files) < MOST_FILES:
+        path = pending.pop(0)
+        if path in merged.files:
+            continue
+        table = _toml(view, path)
+        if table is None:
+            continue
+        merged.files.append(path)
+        merged.version = merged.version or int(table.get("version", 1))
+        plugins = merged.table.get("plugins", {})
+        if merges_keys:
+            merged.table = _deep(merged.table, table)
+        else:
+            merged.table = {**_deep(merged.table, table), "plugins": {**plugins, **table.get("plugins", {})}}
+        pending += [found for name in table.get("imports", ()) for found in _imported(view, path, str(name))]
+    return merged
+
+
+def _imported(view: NodeView, importer: str, pattern: str) -> list[str]:
+    """The files a line of `imports` names: absolute or beside the importing file, a pattern in the last part."""
+    full = os.path.normpath(os.path.join(os.path.dirname(importer), pattern))
+    if not glob.has_magic(full):
+        return [full]
+    folder = os.path.dirname(full)
+    place = view.find(folder)
+    if isinstance(place, Hidden):
+        raise _UnseenError(place)
+    names = sorted(
+        os.path.basename(found) for found in glob.glob(os.path.join(place, os.path.basename(full)))
+    )
+    return [os.path.join(folder, name) for name in names]
+
+
+def _containerd(view: NodeView, merged: _Merged) -> NRISettings:
+    plugins = _table(merged.table, "plugins")
+    nri, where = _table(plugins, NRI_TABLE), _line(view, merged.files, "disable")
+    validator = _table(nri, "default_validator")
+    options = [
+        _table(_table(_table(_table(plugins, name), "containerd"), "runtimes"), "runc") for name in CRI_TABLES
+    ]
+    systemd = next((o["options"].get("SystemdCgroup") for o in options if _table(o, "options")), None)
+    disabled = [str(name) for name in merged.table.get("disabled_plugins", ())]
+    return NRISettings(
+        runtime=CONTAINERD,
+        files=tuple(merged.files),
+        is_on=None if "disable" not in nri else not nri["disable"],
+        where=where,
+        socket=str(nri.get("socket_path", SOCKET)),
+        plugin_dir=str(nri.get("plugin_path", "/opt/nri/plugins")),
+        config_dir=str(nri.get("plugin_config_path", "/etc/nri/conf.d")),
+        request_timeout_s=duration_s(nri.get("plugin_request_timeout"), 2.0),
+        registration_timeout_s=duration_s(nri.get("plugin_registration_timeout"), 5.0),
+        takes_connections=not nri.get("disable_connections", False),
+        validator_is_on=validator.get("enable"),
+        required_plugins=tuple(map(str, validator.get("required_plugins", ()))),
+        tolerate_annotation=str(validator.get("tolerate_missing_plugins_annotation", "")),
+        systemd_cgroup=systemd,
+        format_version=merged.version,
+        is_disabled_as_plugin=any(name in (NRI_TABLE, "nri") for name in disabled),
+    )
+
+
+def _read_crio(view: NodeView, process: Process | None, path: str) -> _Merged:
+    main = path or (process and process.option("-c", "--config")) or CRIO_FILE
+    folder = (process and process.option("-d", "--config-dir")) or CRIO_FOLDER
+    names = view.names(folder)
+    if isinstance(names, Hidden):
+        raise _UnseenError(names)
+    merged = _Merged()
+    for file in (main, *(os.path.join(folder, name) for name in names or ())):
+        table = _toml(view, file)
+        if table is not None:
+            merged.files.append(file)
+            merged.table = _deep(merged.table, table)
+    if process is not None and process.option("--enable-nri") is not None:
+        said = process.option("--enable-nri") != "false"
+        merged.table = _deep(merged.table, {"crio": {"nri": {"enable_nri": said}}})
+    return merged
+
+
+def _crio(merged: _Merged) -> NRISettings:
+    crio = _table(merged.table, "crio")
+    nri, validator = _table(crio, "nri"), _table(_table(crio, "nri"), "default_validator")
+    manager = _table(crio, "runtime").get("cgroup_manager")
+    return NRISettings(
+        runtime=CRIO,
+        files=tuple(merged.files),
+        is_on=nri.get("enable_nri"),
+        where=merged.files[-1] if merged.files else "",
+        socket=str(nri.get("nri_listen", SOCKET)),
+        plugin_dir=str(nri.get("nri_plugin_dir", "/opt/nri/plugins")),
+        config_dir=str(nri.get("nri_plugin_config_dir", "/etc/nri/conf.d")),
+        request_timeout_s=duration_s(nri.get("nri_plugin_request_timeout"), 2.0),
+        registration_timeout_s=duration_s(nri.get("nri_plugin_registration_timeout"), 5.0),
+        takes_connections=not nri.get("nri_disable_connections", False),
+        validator_is_on=validator.get("nri_enable_default_validator"),
+        required_plugins=tuple(map(str, validator.get("nri_validator_required_plugins", ()))),
+        tolerate_annotation=str(validator.get("nri_validator_tolerate_missing_plugins_annotation", "")),
+        systemd_cgroup=None if manager is None else manager == "systemd",
+    )
+
+
+def _toml(view: NodeView, path: str) -> Mapping[str, Any] | None:
+    text = view.text(path)
+    if isinstance(text, Hidden):
+        raise _UnseenError(text)
+    if text is None:
+        return None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _BrokenError(path, str(error).lower()) from None
+
+
+def _line(view: NodeView, files: Sequence[str], key: str) -> str:
+    """`file:line` of a key of the NRI table, the last that says it; the main file where none does."""
+    found = files[0] if files else ""
+    for path in files:
+        text, inside = view.text(path), False
+        for number, line in enumerate(text.splitlines() if isinstance(text, str) else (), 1):
+            if line.lstrip().startswith("["):
+                inside = NRI_TABLE in line and "validator" not in line
+            elif inside and line.split("=")[0].strip() == key:
+                found = f"{path}:{number}"
+    return found
+
+
+def _table(table: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = table.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _deep(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(first)
+    for key, value in second.items():
+        old = merged.get(key)
+        merged[key] = _deep(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
