@@ -16,6 +16,9 @@ COMMANDS = {
     "verify": Entry(
         "nri_plugin.cli.state_verify:command", "Check the promises, and the cgroups against them."
     ),
+    "diff": Entry(
+        "nri_plugin.cli.state_diff:command", "Tell who gained, lost or moved CPUs between two states."
+    ),
     "import": Entry(
         "nri_plugin.cli.state_kubelet:import_command",
         "Take over what the kubelet's static managers promised.",
