@@ -14,11 +14,13 @@ from nri_plugin.policy.smt_counts import whole_core_count
 from nri_plugin.simulator.cgroup_tree import CgroupWriteError
 from nri_plugin.simulator.device_delivery import delivered
 from nri_plugin.simulator.device_manager import Given, NotAdmittedError
+from nri_plugin.simulator.faults import foreign_write, second_agent, switch_cpus, write_times
 from nri_plugin.simulator.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.runtime import RefusedError
 from nri_plugin.simulator.runtime_store import Placement
 from nri_plugin.simulator.stage import Stage
 from nri_plugin.simulator.steps import (
+    Drift,
     Expect,
     Online,
     Part,
@@ -26,6 +28,7 @@ from nri_plugin.simulator.steps import (
     Restart,
     Run,
     Say,
+    Second,
     Start,
     Step,
     Stop,
@@ -171,8 +174,8 @@ class Player:
                 self._update(step, notes)
             case Restart():
                 self._restart(step, notes)
-            case Online():
-                self._online(step)
+            case Drift() | Second() | Online():
+                self._befall(step, notes)
             case Expect():
                 self._expect(step, notes)
 
@@ -254,6 +257,14 @@ class Player:
             notes.refused.append(Refusal(step.target, str(error)))
 
     def _restart(self, step: Restart, notes: _Notes) -> None:
+        before = write_times(self.stage.places.cgroups)
+        self._restart_part(step, notes)
+        after = write_times(self.stage.places.cgroups)
+        written = [path for path, when in after.items() if before.get(path) != when]
+        if step.writes is not None and len(written) > step.writes:
+            notes.problems.append(f"{len(written)} cpuset files were written, at most {step.writes} expected")
+
+    def _restart_part(self, step: Restart, notes: _Notes) -> None:
         if step.part is Part.RUNTIME:
             self.stage.server.restart()
             if not step.is_down:
@@ -263,10 +274,15 @@ class Player:
         if not step.is_down:
             notes.updates = len(self.stage.start_agent())
 
-    def _online(self, step: Online) -> None:
-        self.stage.runtime.cgroups.mirror.tree.set_online(step.cpus)
-        self.stage.runtime.cgroups.mirror.flush()
-        self._may_move = True
+    def _befall(self, step: Drift | Second | Online, notes: _Notes) -> None:
+        match step:
+            case Drift():
+                notes.problems += filter(None, [foreign_write(self.stage, step.target, step.cpus)])
+            case Second():
+                notes.problems += filter(None, [second_agent(self.stage)])
+            case Online():
+                self._may_move = True
+                switch_cpus(self.stage, step.cpus)
 
     # ------------------------------------------------------------ expectations
 

@@ -1,10 +1,10 @@
 """The steps of a scenario file, read one by one; a step may only name what an earlier one made."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import ceil
 
 from nri_plugin.app import config_yaml as source
-from nri_plugin.app.config_values import amount, choice, cpu_list, either, unknown, whole_bytes
+from nri_plugin.app.config_values import amount, choice, cpu_list, either, one_of, unknown, whole_bytes
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri.messages import Resources
 from nri_plugin.simulator.pods import (
@@ -16,6 +16,7 @@ from nri_plugin.simulator.pods import (
 )
 from nri_plugin.simulator.scenario_containers import read_container, texts
 from nri_plugin.simulator.steps import (
+    Drift,
     Expect,
     Online,
     Part,
@@ -23,14 +24,16 @@ from nri_plugin.simulator.steps import (
     Restart,
     Run,
     Say,
+    Second,
     Start,
     Step,
     Stop,
     Update,
+    Writer,
 )
 from nri_plugin.state import QOSClass
 
-RUN_KEYS = ("containers", "initContainers", "annotations", "labels", "qos")
+RUN_KEYS = ("containers", "initContainers", "annotations", "labels", "qos", "copies")
 UPDATE_KEYS = ("cpu", "memory", "cpus", "mems")
 EXPECT_KEYS = ("cpus", "mems", "exclusive", "numaNodes", "caches", "devices", "refused")
 
@@ -50,6 +53,8 @@ class StepReader:
             "update": self._update,
             "restart": self._restart,
             "kill": self._kill,
+            "drift": self._drift,
+            "second": self._second,
             "online": self._online,
             "expect": self._expect,
         }
@@ -91,12 +96,27 @@ class StepReader:
         return Remove(_line(section), self._target(section.entries["remove"]))
 
     def _restart(self, section: source.Section) -> Step:
-        _only(section, "restart")
-        return Restart(_line(section), choice(Part)(section.entries["restart"]))
+        _only(section, "restart", "writes")
+        part = choice(Part)(section.entries["restart"])
+        return Restart(_line(section), part, writes=_number(section.entries, "writes"))
 
     def _kill(self, section: source.Section) -> Step:
         _only(section, "kill")
         return Restart(_line(section), choice(Part)(section.entries["kill"]), is_down=True)
+
+    def _drift(self, section: source.Section) -> Step:
+        _only(section, "drift", "cpus", "by")
+        target = self._container(section.entries["drift"])
+        cpus = cpu_list(section.entries["cpus"]) if "cpus" in section.entries else None
+        if cpus is None:
+            raise section.place.error("cpus is missing: where the container is put")
+        by = choice(Writer)(section.entries["by"]) if "by" in section.entries else Writer.PERSON
+        return Drift(_line(section), target, cpus, by)
+
+    def _second(self, section: source.Section) -> Step:
+        _only(section, "second")
+        one_of(Part.AGENT.value)(section.entries["second"])
+        return Second(_line(section))
 
     def _online(self, section: source.Section) -> Step:
         _only(section, "online")
@@ -134,11 +154,11 @@ class StepReader:
         pod = PodSpec(
             name=name,
             namespace=namespace,
-            containers=tuple(read_container(key, value) for key, value in containers.entries.items()),
+            containers=tuple(_copied(containers, given)),
             labels=texts(given, "labels"),
             annotations=texts(given, "annotations"),
             forced_qos=choice(QOSClass)(given["qos"]) if "qos" in given else None,
-            init_containers=init_containers(given, kind),
+            init_containers=_init_containers(given, kind),
         )
         if not pod.containers:
             raise containers.place.error("a pod has at least one container")
@@ -168,6 +188,14 @@ class StepReader:
         return found
 
 
+def _copied(containers: source.Section, given: Mapping[str, source.Value]) -> Iterator[ContainerSpec]:
+    """The containers; with `copies` each of them that often, numbered from 1."""
+    copies = _number(given, "copies")
+    for name, value in containers.entries.items():
+        names = [name] if copies is None else [f"{name}-{number}" for number in range(1, copies + 1)]
+        yield from (read_container(each, value) for each in names)
+
+
 def _split(target: str) -> tuple[str, str]:
     parts = target.split("/")
     return "/".join(parts[:2]), "/".join(parts[2:])
@@ -191,7 +219,7 @@ def _number(given: Mapping[str, source.Value], key: str) -> int | None:
     return source.number(given[key]) if key in given else None
 
 
-def init_containers(given: Mapping[str, source.Value], kind: str) -> tuple[ContainerSpec, ...]:
+def _init_containers(given: Mapping[str, source.Value], kind: str) -> tuple[ContainerSpec, ...]:
     if "initContainers" not in given:
         return ()
     section = source.section(given["initContainers"])

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from nri_plugin.simulator.cgroup_tree import CgroupTree
 from nri_plugin.simulator.device_manager import DeviceManager
 from nri_plugin.simulator.exporter_stand_in import ExporterStandIn
 from nri_plugin.simulator.machine_layout import lay_out
+from nri_plugin.simulator.machine_tree import Files, machine_files
 from nri_plugin.simulator.plugin_link import NRIServer, PluginLostError
 from nri_plugin.simulator.runtime import Runtime
 from nri_plugin.simulator.scenario import Scenario
@@ -109,7 +110,8 @@ class Stage:
         self.places = places
         self.topology: Topology = machine.build_topology(description)
         self.title = description.title or description.name
-        self.devices = DeviceManager(lay_out(description).devices, description.links)
+        self._layout = lay_out(description)
+        self.devices = DeviceManager(self._layout.devices, description.links)
         self.reserved = CPUSet.parse(str(scenario.config.get("reservedSystemCPUs", "")))
         places.machine.mkdir(parents=True)
         machine.build_sysfs(description, str(places.machine))
@@ -176,6 +178,10 @@ class Stage:
             return -signal.SIGKILL
         self._agent = None
         return code
+
+    def machine_files(self, online: CPUSet) -> tuple[Files, Files]:
+        """Files and links of the machine with these CPUs online, by path below its root."""
+        return machine_files(replace(self._layout, online=online.mask), self.title)
 
     def last_words(self, lines: int = 3) -> str:
         """The end of the agent's log."""

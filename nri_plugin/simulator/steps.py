@@ -21,6 +21,17 @@ class Part(StrEnum):
     RUNTIME = "runtime"
 
 
+class Writer(StrEnum):
+    """Who writes a cpuset that is not theirs."""
+
+    PERSON = "write"
+    """A write to the cgroup file."""
+    PROPERTY = "set-property"
+    """`systemctl set-property`; only systemd has it, elsewhere the write that it makes is played."""
+    RELOAD = "daemon-reload"
+    """systemd puts back what it was told at creation, after a reload and a change of the unit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Say:
     """A sentence for the reader."""
@@ -73,11 +84,33 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A part is killed without warning and started again; `is_down` leaves it down."""
+    """A part is killed without warning and started again; `is_down` leaves it down.
+
+    Attributes:
+        writes: how many cpuset files may be written meanwhile; None = not asked.
+    """
 
     line: int
     part: Part
     is_down: bool = False
+    writes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Somebody else changes the CPUs of a container; it happens, and is put right."""
+
+    line: int
+    target: str
+    cpus: CPUSet
+    by: Writer = Writer.PERSON
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """Another agent is started beside the one that runs, by mistake; it must end by itself and say why."""
+
+    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +146,4 @@ class Expect:
     refused: str | None = None
 
 
-Step: TypeAlias = Say | Run | Start | Stop | Remove | Update | Restart | Online | Expect
+Step: TypeAlias = Say | Run | Start | Stop | Remove | Update | Restart | Drift | Second | Online | Expect

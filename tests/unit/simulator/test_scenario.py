@@ -7,7 +7,20 @@ from nri_plugin.errors import ConfigError
 from nri_plugin.nri.messages import Resources
 from nri_plugin.simulator.cgroup_names import Driver
 from nri_plugin.simulator.scenario import Scenario, load, parse
-from nri_plugin.simulator.steps import Expect, Online, Part, Remove, Restart, Run, Say, Start, Update
+from nri_plugin.simulator.steps import (
+    Drift,
+    Expect,
+    Online,
+    Part,
+    Remove,
+    Restart,
+    Run,
+    Say,
+    Second,
+    Start,
+    Update,
+    Writer,
+)
 from nri_plugin.state import QOSClass
 
 HEAD = """\
@@ -190,3 +203,32 @@ def test_a_mistake_is_told_with_its_place(text: str, expected: str) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone\.yaml: cannot be read: no such file"):
         load(tmp_path / "gone.yaml")
+
+
+def test_copies_make_every_container_that_often() -> None:
+    (step,) = steps_of("steps:\n  - run: a/b\n    copies: 3\n    containers: {c: {}, d: {}}\n").steps
+    assert isinstance(step, Run)
+    assert [each.name for each in step.pod.containers] == ["c-1", "c-2", "c-3", "d-1", "d-2", "d-3"]
+
+
+def test_what_befalls_a_node_can_be_said() -> None:
+    scenario = steps_of(
+        POD
+        + """\
+  - drift: prod/db/db
+    cpus: 0-3
+    by: daemon-reload
+  - second: agent
+  - restart: agent
+    writes: 0
+"""
+    )
+    assert scenario.steps[1:] == (
+        Drift(8, "prod/db/db", CPUSet.parse("0-3"), Writer.RELOAD),
+        Second(11),
+        Restart(12, Part.AGENT, writes=0),
+    )
+
+
+def test_a_drift_without_cpus_is_refused() -> None:
+    assert "cpus is missing" in complaint(HEAD + POD + "  - drift: prod/db/db\n")

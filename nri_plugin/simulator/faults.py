@@ -1,0 +1,142 @@
+"""What happens to a node against its will: foreign writes, CPUs that go, a second agent.
+
+Each is first seen to happen, then the agent is given time, as long as a node would take.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import HostError
+from nri_plugin.simulator.cgroup_tree import Resource
+from nri_plugin.simulator.machine_tree import CPU_DIR, Files
+from nri_plugin.simulator.runtime_store import Placement
+from nri_plugin.simulator.stage import Stage
+
+LIMIT_S = 15.0
+"""The agent's sweep looks every five seconds; a repair is confirmed and may wait for its turn."""
+CALM_S = 1.2
+"""The machine is looked at every half second."""
+_PAUSE_S = 0.02
+_SECOND_S = 20.0
+
+
+def foreign_write(stage: Stage, key: str, cpus: CPUSet) -> str:
+    """Somebody writes `cpuset.cpus` of a container while the agent stands still; then it has time to put it right.
+
+    Returns:
+        What was not as expected; empty when the drift happened and was put right.
+    """
+    mirror = stage.runtime.cgroups.mirror
+    path = stage.runtime.record(key).names.path
+    before = _effective(stage, key)
+    with frozen(stage.agent_pid):
+        mirror.tree.write(path, Resource.CPUS, str(cpus))
+        mirror.flush()
+        if (now := _effective(stage, key)) != cpus:
+            return f"{key} should have drifted to {cpus}, it runs on {now}"
+    if _until(lambda: _effective(stage, key) == before):
+        return ""
+    return f"{key} drifted to {cpus} and was not put back on {before} within {LIMIT_S:g} s"
+
+
+def switch_cpus(stage: Stage, cpus: CPUSet) -> None:
+    """Exactly these CPUs are online from now on, in the machine's files and in the cgroups; waits until all is calm.
+
+    Raises:
+        HostError: the machine's files cannot be written.
+    """
+    files, links = stage.machine_files(cpus)
+    _rewrite(stage.places.machine, files, links)
+    mirror = stage.runtime.cgroups.mirror
+    mirror.tree.set_online(cpus)
+    mirror.flush()
+    _calm(stage)
+
+
+def second_agent(stage: Stage) -> str:
+    """Start another agent with the same files, by mistake.
+
+    Returns:
+        What was not as expected; empty when it ended by itself and said why.
+    """
+    done = subprocess.run(stage.command, check=False, capture_output=True, text=True, timeout=_SECOND_S)
+    said = done.stdout + done.stderr
+    if done.returncode and "another agent" in said:
+        return ""
+    return f"a second agent should refuse to start beside the first; it ended with {done.returncode}: {said[-300:]}"
+
+
+def write_times(folder: Path) -> dict[Path, int]:
+    """When each cpuset file below `folder` was last written, in nanoseconds."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("cpuset.*")}
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """The agent stands still, so that what happens without it can be seen; without an agent nothing is done."""
+    if pid:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _effective(stage: Stage, key: str) -> CPUSet:
+    return stage.runtime.placements()[key].effective
+
+
+def _until(fact: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + LIMIT_S
+    while not fact():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_PAUSE_S)
+    return True
+
+
+def _calm(stage: Stage) -> None:
+    """Wait until nothing has changed for a while."""
+    seen: dict[str, Placement] = {}
+    since = began = time.monotonic()
+    while time.monotonic() - since < CALM_S and time.monotonic() - began < LIMIT_S:
+        if (now := stage.runtime.placements()) != seen:
+            seen, since = now, time.monotonic()
+        time.sleep(_PAUSE_S)
+
+
+def _rewrite(root: Path, files: Files, links: Files) -> None:
+    """Make the CPU and node folders hold exactly these; the list of online CPUs comes last, as it is watched."""
+    top = root / CPU_DIR
+    last = f"{CPU_DIR}/online"
+    try:
+        for path in [*top.parent.rglob("*")]:
+            name = str(path.relative_to(root))
+            if (path.is_symlink() or path.is_file()) and name not in files and name not in links:
+                path.unlink()
+        for name in sorted(files, key=lambda name: name == last):
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists() or path.read_text("ascii") != files[name] + "\n":
+                path.write_text(files[name] + "\n", "ascii")
+        for name, target in links.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            if not (root / name).is_symlink():
+                (root / name).symlink_to(target)
+        _drop_empty(top)
+    except OSError as error:
+        raise HostError(str(top), f"cannot be written: {error.strerror}") from error
+
+
+def _drop_empty(top: Path) -> None:
+    """An offline CPU has no topology folder and no cache folder."""
+    for folder, _, _ in os.walk(top, topdown=False):
+        if not os.listdir(folder):
+            os.rmdir(folder)

@@ -1,0 +1,58 @@
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.simulator import player
+from nri_plugin.simulator.player import Player
+from nri_plugin.simulator.scenario import parse
+from nri_plugin.simulator.stage import stage
+
+HEAD = """\
+machine: |
+  1 socket, 4 cores each
+config: {reservedSystemCPUs: "0"}
+steps:
+  - run: a/shared
+    containers: {c: {requests: {cpu: 100m}}}
+  - run: a/own
+    containers: {c: {cpu: 2, memory: 1Gi}}
+"""
+
+
+def problems(steps: str) -> list[str]:
+    """What was not as expected when this is played."""
+    scenario = parse(HEAD + steps, "x.yaml")
+    with stage(scenario) as node:
+        node.start_agent()
+        actor = Player(node)
+        return [problem for step in scenario.steps for problem in actor.play(step).problems]
+
+
+def test_a_foreign_write_happens_and_is_put_right() -> None:
+    assert problems("  - drift: a/own/c\n    cpus: 0-3\n  - expect: a/own/c\n    cpus: 1-2\n") == []
+
+
+def test_a_write_that_the_kernel_would_reject_is_no_drift() -> None:
+    (said,) = problems("  - drift: a/own/c\n    cpus: 1-2,9\n")
+    assert "ERANGE" in said
+
+
+def test_a_second_agent_ends_and_says_why() -> None:
+    assert problems("  - second: agent\n") == []
+
+
+def test_a_restart_writes_nothing() -> None:
+    assert problems("  - restart: agent\n    writes: 0\n") == []
+
+
+def test_writes_during_a_restart_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([{Path("a"): 1}, {Path("a"): 2}])
+    monkeypatch.setattr(player, "write_times", lambda _folder: next(times))
+    (said,) = problems("  - restart: agent\n    writes: 0\n")
+    assert said == "1 cpuset files were written, at most 0 expected"
+
+
+def test_a_cpu_that_goes_leaves_the_machine_s_files_and_comes_back() -> None:
+    gone = "  - online: 0-1,3\n  - expect: a/own/c\n    cpus: 1\n"
+    back = "  - online: 0-3\n  - expect: a/own/c\n    cpus: 1-2\n  - expect: a/shared/c\n    cpus: 0,3\n"
+    assert problems(gone + back) == []
