@@ -83,17 +83,24 @@ def parse(text: str, file: str) -> Section:
     Raises:
         ConfigError: not YAML, no mapping at the top, a key twice, or too big to be a configuration.
     """
+    value = parse_any(text, file)
+    if isinstance(value, Sequence) or (isinstance(value, Scalar) and value.kind != "null"):
+        raise value.place.error("the configuration must be keys and values, such as reservedSystemCPUs: '0'")
+    return section(value)
+
+
+def parse_any(text: str, file: str) -> Value:
+    """As `parse`, whatever stands at the top.
+
+    Raises:
+        ConfigError: not YAML, a key twice, or too big.
+    """
     if len(text) > MAX_TEXT_CHARS:
         raise ConfigError(
             file, f"{len(text)} characters, more than the {MAX_TEXT_CHARS} a configuration may have"
         )
     node = _compose(text, file)
-    if node is None:
-        return Section(Place(file, 1, 1), {}, {})
-    value = _value(node, file, "")
-    if isinstance(value, Sequence) or (isinstance(value, Scalar) and value.kind != "null"):
-        raise value.place.error("the configuration must be keys and values, such as reservedSystemCPUs: '0'")
-    return section(value)
+    return Section(Place(file, 1, 1), {}, {}) if node is None else _value(node, file, "")
 
 
 def _compose(text: str, file: str) -> yaml.Node | None:

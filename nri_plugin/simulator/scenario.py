@@ -93,7 +93,7 @@ def parse(text: str, file: str) -> Scenario:
     given = top.entries
     return Scenario(
         file=file,
-        name=source.text(given["name"]) if "name" in given else Path(file).stem,
+        name=source.text(given["name"]) if "name" in given else stem(file),
         machine=source.text(required(top, "machine")).strip(),
         runtime=one_of(*BEHAVIOURS)(given["runtime"]) if "runtime" in given else DEFAULT_RUNTIME,
         driver=choice(Driver)(given["driver"]) if "driver" in given else Driver.SYSTEMD,
@@ -140,15 +140,20 @@ def _steps(value: source.Value) -> tuple[Step, ...]:
     return steps
 
 
+def stem(file: str) -> str:
+    """What a scenario is called that does not say it itself."""
+    return Path(file).stem
+
+
 def _config(value: source.Value, text: str, file: str) -> Mapping[str, Any]:
     """The configuration as plain values, after the agent's own reader has found nothing wrong with it."""
     source.section(value)
-    load_text(_cut_out(text, "config"), file)
+    load_text(cut_out(text, "config"), file)
     plain = _plain(value)
     return plain if isinstance(plain, dict) else {}
 
 
-def _cut_out(text: str, key: str) -> str:
+def cut_out(text: str, key: str) -> str:
     """The value of a top-level key, at the line and column where it stands, so that complaints fit."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)
