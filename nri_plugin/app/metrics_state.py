@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from nri_plugin import __version__
 from nri_plugin.hint_providers import tables_of
 from nri_plugin.options import CPUManagerPolicy, Node
+from nri_plugin.policy.fragmentation import by_cache, by_numa_node
 from nri_plugin.state import Phase, State
 
 
@@ -98,13 +99,11 @@ def _by_numa_node(node: Node, state: State) -> Iterator[Metric]:
         "Share of the available CPUs that lie in uncore caches others use in part; 0 when there are none.",
         labels=["numa_node"],
     )
-    free, tables = state.available(node).mask, tables_of(node)
-    for number, cpus in tables.nodes:
-        labels = [str(number)]
-        assigned.add_metric(labels, (state.exclusive.mask & cpus).bit_count())
-        available.add_metric(labels, (free & cpus).bit_count())
-        caches = (cache & cpus & node.allocatable.mask for cache in tables.caches_in[cpus])
-        broken.add_metric(labels, fragmentation(free & cpus, caches))
+    for one in by_numa_node(tables_of(node), node.allocatable, state.available(node)):
+        labels = [str(one.id)]
+        assigned.add_metric(labels, len(state.exclusive & one.cpus))
+        available.add_metric(labels, len(one.available))
+        broken.add_metric(labels, one.ratio)
     yield from (assigned, available, broken)
 
 
@@ -119,24 +118,10 @@ def _by_cache(node: Node, state: State) -> Iterator[Metric]:
         "Share of the available CPUs that lie in cores others use in part; 0 when there are none.",
         labels=["uncore_cache"],
     )
-    free, tables = state.available(node).mask, tables_of(node)
-    for number, cache in node.topology.caches:
-        labels, cpus = [str(number)], cache.mask
-        available.add_metric(labels, (free & cpus).bit_count())
-        cores = (core & cpus & node.allocatable.mask for core in tables.cores_in_cache[cpus])
-        broken.add_metric(labels, fragmentation(free & cpus, cores))
+    for one in by_cache(tables_of(node), node.topology, node.allocatable, state.available(node)):
+        available.add_metric([str(one.id)], len(one.available))
+        broken.add_metric([str(one.id)], one.ratio)
     yield from (available, broken)
-
-
-def fragmentation(free: int, groups: Iterable[int]) -> float:
-    """Share of the CPUs in the mask `free` that lie in groups which are not wholly free; 0 for nothing free.
-
-    Groups are what could be had of them on an empty machine, so that reserved CPUs break nothing up.
-    """
-    if not free:
-        return 0.0
-    partly = sum((group & free).bit_count() for group in groups if group & ~free)
-    return partly / free.bit_count()
 
 
 def _one(name: str, text: str, value: float, **labels: str) -> Metric:

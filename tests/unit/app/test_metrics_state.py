@@ -1,7 +1,7 @@
 from prometheus_client import CollectorRegistry
 
 from nri_plugin import __version__
-from nri_plugin.app.metrics_state import StateGauges, fragmentation
+from nri_plugin.app.metrics_state import StateGauges
 from nri_plugin.options import CPUManagerPolicy, Node
 from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, State
 from tests.builders import cpus, machine, node
@@ -53,10 +53,6 @@ def test_fragmentation_is_the_share_of_what_is_left_in_broken_groups():
     assert read("nri_pin_numa_node_fragmentation_ratio", {"numa_node": "1"}) == 0
     assert read("nri_pin_uncore_cache_fragmentation_ratio", {"uncore_cache": "1"}) == 1 / 3
     assert read("nri_pin_uncore_cache_fragmentation_ratio", {"uncore_cache": "0"}) == 0
-
-
-def test_nothing_left_is_not_broken_up():
-    assert fragmentation(0, [0b11]) == 0
 
 
 def test_unplaced_containers_are_counted_while_they_live():
