@@ -4,8 +4,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nri_plugin.app.answer import Answer
 from nri_plugin.app.effects import Effects
-from nri_plugin.app.handler import Answer, Handler
+from nri_plugin.app.handler import Handler
 from nri_plugin.app.outcome import Observer
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.engine import decide

@@ -164,3 +164,41 @@ class Process:
         if self._code is None:
             self.signal(signal.SIGKILL)
             self.wait()
+
+
+class Site:
+    """A machine, a configuration and a runtime's socket in a folder; ends what it started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        machine_root(folder)
+        self.config = folder / "config.yaml"
+        self.config.write_text(config_text(folder))
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(folder / "nri.sock"))
+        self.listener.listen()
+        self.listener.settimeout(30)
+        self.processes: list[Process] = []
+        self.peers: list[Peer] = []
+
+    def start(self, *words: str) -> Process:
+        environment = {"PYTHONPATH": str(REPOSITORY), "PATH": os.environ["PATH"]}
+        return self.spawn(["-m", "nri_plugin", "run", "--config", str(self.config), *words], environment)
+
+    def spawn(self, arguments: list[str], environment: dict[str, str], **options: object) -> Process:
+        self.processes.append(Process(arguments, environment, **options))  # type: ignore[arg-type]
+        return self.processes[-1]
+
+    def accept(self) -> Peer:
+        self.peers.append(Peer(self.listener.accept()[0]))
+        return self.peers[-1]
+
+    def checkpoint(self) -> str:
+        return (self.folder / "state" / "state.json").read_text()
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.end()
+        for peer in self.peers:
+            peer.sock.close()
+        self.listener.close()

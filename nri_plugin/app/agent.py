@@ -23,6 +23,7 @@ from nri_plugin.app.handler import Handler
 from nri_plugin.app.logs import LOGGER_NAME, say, say_trace, set_up
 from nri_plugin.app.looking_after import look_after
 from nri_plugin.app.loop import Loop
+from nri_plugin.app.recorder import build_recorder
 from nri_plugin.app.rivals import Rivals, kubelet_policy, warn_of_kubelet
 from nri_plugin.app.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
 from nri_plugin.app.startup import (
@@ -122,7 +123,7 @@ def run_external(arguments: Arguments) -> int:
         new_session=identity.session,
         log=log,
     )
-    link.handler = watched_handler(config, log, loop, link)
+    link.handler = watched_handler(config, log, loop, link, arguments.record)
     reload = Reload(arguments.load, link, log)
     return run(loop, link, reload, log, holder)
 
@@ -234,8 +235,10 @@ class Reload:
         warn_of_unsatisfied(node, handler.state, self._log)
 
 
-def watched_handler(config: Config, log: logging.Logger, loop: Loop, link: RuntimeLink) -> Handler:
-    """A handler and, where an address is configured, the page of what it does.
+def watched_handler(
+    config: Config, log: logging.Logger, loop: Loop, link: RuntimeLink, record: str = ""
+) -> Handler:
+    """A handler and, where an address is configured, the page of what it does; `record` is a file for its history.
 
     Without an address what that needs is not even loaded.
 
@@ -249,7 +252,8 @@ def watched_handler(config: Config, log: logging.Logger, loop: Loop, link: Runti
 
         monitoring = Monitoring()
     watchers = Watchers(feed, monitoring)
-    handler = build_handler(config, log, loop.clock, watchers)
+    history = build_recorder(config, record, loop, log)
+    handler = build_handler(config, log, loop.clock, watchers, history)
     drift = look_after(config, log, handler, loop, feed, watchers.drifted)
     watchers.also = (drift, Rivals(log, loop.clock, monitoring.count_rival if monitoring else None))
     warn_of_kubelet(log, kubelet_policy())

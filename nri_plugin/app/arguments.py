@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nri_plugin.app.config import DEFAULT_PATH, Config, load
-from nri_plugin.app.config_flags import FLAGS
+from nri_plugin.app.config_flags import FLAGS, OBSERVE
 from nri_plugin.app.config_keys import Settings
 from nri_plugin.app.logs import FORMATS, LEVELS
 from nri_plugin.errors import ConfigError
@@ -29,10 +29,13 @@ Options:
   --plugin-index NN      Two digits; the runtime calls plugins in this order.  [default: {DEFAULTS.plugin_index}]
   --log-level LEVEL      {", ".join(LEVELS)}.
   --log-format FORMAT    {" or ".join(FORMATS)}.
+  --observe              Decide, log and count, and change nothing.
   --cpu-manager-policy POLICY, --cpu-manager-policy-options NAME=VALUE,...
   --topology-manager-policy POLICY, --topology-manager-policy-options NAME=VALUE,...
   --topology-manager-scope SCOPE
                          As for the kubelet; options replace those of the file altogether.
+
+  --record FILE          Also append everything that is decided to a file, for nri-pin replay.
   -h, --help             Show this text and leave.
 
 The smallest configuration keeps a CPU for the system:
@@ -46,11 +49,13 @@ Examples:
   nri-pin run
   nri-pin run --config ./config.yaml --log-level debug
   nri-pin run --state-dir /var/lib/nri-pin --log-format json
+  nri-pin run --observe --record ./day.jsonl
 """
 
 CONFIG = "--config"
+RECORD = "--record"
 SEE = "see nri-pin run --help"
-NAMES = (CONFIG, *FLAGS, "--help")
+NAMES = (CONFIG, RECORD, *FLAGS, "--help")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +65,13 @@ class Arguments:
     Attributes:
         config: path of the configuration file.
         flags: by name: what is said instead of the file.
+        record: file to record to; empty for none.
         wants_help: print the help and leave.
     """
 
     config: str = DEFAULT_PATH
     flags: Mapping[str, str] = field(default_factory=dict)
+    record: str = ""
     wants_help: bool = False
 
     def load(self) -> Config:
@@ -90,12 +97,14 @@ def parse(words: Sequence[str]) -> Arguments:
             return Arguments(wants_help=True)
         if name not in NAMES:
             raise _unknown(name)
-        if not equals:
+        if name == OBSERVE and not equals:
+            value = "true"
+        elif not equals:
             value = rest.pop(0) if rest else ""
         if not value or (not equals and value.startswith("--")):
             raise ConfigError(name, f"needs a value, found {value or 'nothing'}; {SEE}")
         flags[name] = value
-    return Arguments(flags.pop(CONFIG, DEFAULT_PATH), flags)
+    return Arguments(flags.pop(CONFIG, DEFAULT_PATH), flags, flags.pop(RECORD, ""))
 
 
 def _unknown(word: str) -> ConfigError:

@@ -60,6 +60,8 @@ class Config:
         nic_locality: `sysfs`, or `netlink` for a helper process that is asked where network interfaces are.
         exporter_socket: where the exporter is asked for them.
         metrics_bind_address: (host, port) of the page of metrics; None for none.
+        history_bytes: what the recording of the latest events may take; 0 for none.
+        observe: decide and carry out nothing.
         log_format: `text` or `json`.
         log_level: `debug`, `info`, `warning` or `error`.
         source: where the configuration came from.
@@ -80,6 +82,8 @@ class Config:
     nic_locality: str
     exporter_socket: str
     metrics_bind_address: tuple[str, int] | None
+    history_bytes: int
+    observe: bool
     log_format: str
     log_level: str
     source: str
@@ -266,6 +270,8 @@ def _config(settings: Settings, tree: Section, passed_over: tuple[str, ...]) -> 
         nic_locality=settings.nic_locality,
         exporter_socket=settings.exporter_socket or f"{settings.state_dir}/{EXPORTER_SOCKET}",
         metrics_bind_address=settings.metrics_bind_address,
+        history_bytes=settings.history_bytes,
+        observe=settings.observe,
         log_format=settings.log_format,
         log_level=settings.log_level,
         source=tree.place.file,

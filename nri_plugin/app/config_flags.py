@@ -7,7 +7,10 @@ Source: kubelet, for the flags of its managers and for a flag that wins over Kub
 import os
 from collections.abc import Mapping
 
-from nri_plugin.app.config_yaml import Place, Scalar, Section, Value
+from nri_plugin.app.config_yaml import Place, Scalar, Section, Value, parse
+
+OBSERVE = "--observe"
+"""The one flag that needs no value."""
 
 OWN_FLAGS: Mapping[str, str] = {
     "--nri-socket": "nriSocket",
@@ -18,6 +21,7 @@ OWN_FLAGS: Mapping[str, str] = {
     "--plugin-index": "pluginIndex",
     "--log-level": "logLevel",
     "--log-format": "logFormat",
+    OBSERVE: "observe",
 }
 KUBELET_FLAGS: Mapping[str, str] = {
     "--cpu-manager-policy": "cpuManagerPolicy",
@@ -33,21 +37,32 @@ PATHS = ("--nri-socket", "--state-dir", "--sysfs-root", "--cgroup-root")
 """Their values may be relative: a shell completes them so."""
 
 
+SET = "--set "
+"""Begins a flag that replaces the key named behind it, by a value written as in the file."""
+
+
 def values_of(flags: Mapping[str, str]) -> dict[str, Value]:
     """By key: what the flags say instead.
 
     Raises:
-        ConfigError: a list of options that is not NAME=VALUE,NAME=VALUE.
+        ConfigError: a list of options that is not NAME=VALUE,NAME=VALUE; a value that is no YAML.
     """
-    return {FLAGS[flag]: _value(flag, text) for flag, text in flags.items()}
+    return {FLAGS.get(flag, flag.removeprefix(SET)): _value(flag, text) for flag, text in flags.items()}
 
 
 def _value(flag: str, text: str) -> Value:
+    if flag.startswith(SET):
+        return _written(flag, text)
     if flag.endswith("-options"):
         return _options(flag, text)
     if flag in PATHS:
         text = os.path.abspath(text)
-    return Scalar(Place(flag), text, "str")
+    return Scalar(Place(flag), text, "bool" if flag == OBSERVE else "str")
+
+
+def _written(flag: str, text: str) -> Value:
+    value = parse(f"value: {text}", flag).entries["value"]
+    return Scalar(Place(flag), value.text, value.kind) if isinstance(value, Scalar) else value
 
 
 def _options(flag: str, text: str) -> Section:

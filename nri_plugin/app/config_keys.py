@@ -44,6 +44,8 @@ class Settings:
         cgroup_root: None to look for a host mount.
         exporter_socket: None for the one in the state directory.
         metrics_bind_address: (host, port), None for no metrics; named as in KubeProxyConfiguration.
+        history_bytes: what the recording of the latest events may take; 0 for none.
+        observe: decide and carry out nothing.
 
     Differs: the kubelet's default for cpuManagerPolicy is none.
     """
@@ -83,6 +85,8 @@ class Settings:
     nic_locality: str = "sysfs"
     exporter_socket: str | None = None
     metrics_bind_address: tuple[str, int] | None = None
+    history_bytes: int = 4 << 20
+    observe: bool = False
     log_format: str = "text"
     log_level: str = "info"
 
@@ -131,6 +135,8 @@ KEYS: Mapping[str, Key] = {
     "nicLocality": Key("nic_locality", values.one_of("sysfs", "netlink")),
     "exporterSocket": Key("exporter_socket", values.absolute_path),
     "metricsBindAddress": Key("metrics_bind_address", values.bind_address),
+    "historyBytes": Key("history_bytes", values.history_bytes),
+    "observe": Key("observe", source.flag),
     "logFormat": Key("log_format", values.one_of("text", "json")),
     "logLevel": Key("log_level", values.one_of("debug", "info", "warning", "error")),
 }

@@ -11,7 +11,7 @@ from nri_plugin.app import config_yaml as source
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import ConfigError
 from nri_plugin.policy.option_checks import option_flag
-from nri_plugin.quantity import parse_quantity
+from nri_plugin.quantity import format_bytes, parse_quantity
 
 Word = TypeVar("Word", bound=StrEnum)
 
@@ -19,6 +19,8 @@ _NAMESPACE = re.compile(
     r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z"
 )  # Source: RFC 1123 label, as Kubernetes has it
 LARGEST_PORT = 65535
+LEAST_HISTORY_BYTES = 256 << 10
+"""Two segments, each of which begins with the machine and all that is promised."""
 _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}\Z")
 
 
@@ -92,6 +94,16 @@ def whole_bytes(value: source.Value) -> int:
     if size.denominator != 1:
         raise value.place.error(f"{source.scalar(value).text} is no whole number of bytes")
     return int(size)
+
+
+def history_bytes(value: source.Value) -> int:
+    """0, or at least as much as a small node needs to begin with."""
+    size = whole_bytes(value)
+    if 0 < size < LEAST_HISTORY_BYTES:
+        raise value.place.error(
+            f"expected 0 for no history or at least {format_bytes(LEAST_HISTORY_BYTES)}, found {format_bytes(size)}"
+        )
+    return size
 
 
 def check_option_flag(name: str, value: source.Value) -> None:

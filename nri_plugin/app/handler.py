@@ -9,34 +9,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from nri_plugin.app.answer import Answer, empty_response
 from nri_plugin.app.decision_line import condensed, counted, granted, name_of, who
 from nri_plugin.app.effects import Effects, WriteError
 from nri_plugin.app.ended_pods import ended_pods, untold_removal
 from nri_plugin.app.logs import new_op, say, say_trace
-from nri_plugin.app.outcome import Observer, Outcome
+from nri_plugin.app.outcome import History, Observer, Outcome
 from nri_plugin.app.validation import new_violations
 from nri_plugin.decision import CpusetWrite, Decision, EffectiveCheck
 from nri_plugin.drift import Observed, OwnEvent, Target
 from nri_plugin.errors import CheckpointError, HostError, InvariantError, NriPinError
 from nri_plugin.facts import InformedCreate
 from nri_plugin.nri.events import (
-    ACKNOWLEDGED,
     CreateContainer,
-    CreateContainerResponse,
     EmptyResponse,
     NRIEvent,
-    NRIResponse,
     Request,
     StartContainer,
-    StopContainer,
-    StopContainerResponse,
-    Synchronize,
-    SynchronizeResponse,
     UpdateContainer,
-    UpdateContainerResponse,
     UpdatePodSandbox,
-    ValidateContainerAdjustment,
-    ValidateContainerAdjustmentResponse,
 )
 from nri_plugin.options import Node
 from nri_plugin.state import State
@@ -49,14 +40,6 @@ REFUSABLE = (CreateContainer, UpdateContainer, UpdatePodSandbox)
 
 DEFAULT_SAVE_S = 1.0
 """A save may take this long when the runtime set no deadline: half of the runtimes' default of 2 s."""
-
-EMPTY_RESPONSES: tuple[tuple[type, NRIResponse], ...] = (
-    (CreateContainer, CreateContainerResponse()),
-    (UpdateContainer, UpdateContainerResponse()),
-    (StopContainer, StopContainerResponse()),
-    (Synchronize, SynchronizeResponse()),
-    (ValidateContainerAdjustment, ValidateContainerAdjustmentResponse()),
-)
 
 
 class CheckpointStore(Protocol):
@@ -73,23 +56,12 @@ class CheckpointStore(Protocol):
         """Finish what is queued; returns whether that was done in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What to send: `refusal` when it says something, else `response`; `checks` once it is out.
-
-    `failed`: nothing came of the event, and this is only the answer that harms nobody.
-    """
-
-    response: NRIResponse = ACKNOWLEDGED
-    refusal: str = ""
-    checks: tuple[EffectiveCheck, ...] = ()
-    failed: bool = False
-
-
 @dataclass(slots=True)
 class _Flow:
     """How far one event has come."""
 
+    known: NRIEvent | InformedCreate
+    before: State
     decision: Decision
     decide_s: float = 0.0
     failed: bool = False
@@ -109,6 +81,7 @@ class Handler:
         describe: told of every new node; what readers of the checkpoint have to know of it is stored there.
         inform: adds to an event what else is known; by default nothing.
         observe: told of every outcome, once its answer is ready.
+        history: keeps what happened.
     """
 
     def __init__(
@@ -124,6 +97,7 @@ class Handler:
         describe: Callable[[Node], None] | None = None,
         inform: Inform | None = None,
         observe: Observer | None = None,
+        history: History | None = None,
     ) -> None:
         self.node = node
         self.state = state
@@ -136,11 +110,14 @@ class Handler:
         self._describe = describe
         self._inform = inform or (lambda _node, request: request.event)
         self._observe = observe
+        self._history = history
 
     def change_node(self, node: Node, effects: Effects | None = None) -> None:
         """Decide for `node` from the next event on, and write where that says; what was promised stays."""
         self.node = node
         self._effects = effects or self._effects
+        if self._history is not None:
+            self._history.changed(node, self.state)
         if self._describe is not None:
             self._describe(node)
             self._saved = None
@@ -148,11 +125,22 @@ class Handler:
     def handle(self, request: Request) -> Answer:
         """Decide and carry out one event; never raises."""
         began, op, before = self._clock(), new_op(), self.state
-        flow = _Flow(Decision(before))
+        flow = _Flow(request.event, before, Decision(before))
         self._effects.outcomes.clear()
         answer = self._answered(request, flow, op)
         took_s = self._clock() - began
         self._tell(request.event, before, flow.decision, answer, op=op, took_us=round(took_s * 1e6))
+        if self._history is not None:
+            self._history.decided(
+                self.node,
+                flow.before,
+                flow.known,
+                flow.decision,
+                refusal=answer.refusal,
+                failed=flow.failed,
+                op=op,
+                took_us=round(took_s * 1e6),
+            )
         if self._observe is not None:
             self._report(
                 Outcome(
@@ -171,8 +159,8 @@ class Handler:
 
     def _answered(self, request: Request, flow: "_Flow", op: str) -> Answer:
         try:
-            known, asked = self._inform(self.node, request), self._clock()
-            flow.decision = self._decided(request.event, known)
+            flow.known, asked = self._inform(self.node, request), self._clock()
+            self._decide_on(flow)
             flow.decide_s = self._clock() - asked
             return self._carry_out(request, flow.decision, op)
         except NriPinError as error:
@@ -184,12 +172,14 @@ class Handler:
             why = f"internal error: {type(error).__name__}: {error}"
             return self._failed(request.event, error, why, op)
 
-    def _decided(self, event: NRIEvent, known: NRIEvent | InformedCreate) -> Decision:
-        """The decision; nobody is refused for what is held by pods that are over."""
-        decision = self._decide(self.node, self.state, known)
-        if decision.refusal is None or not isinstance(event, CreateContainer) or not self.release_ended():
-            return decision
-        return self._decide(self.node, self.state, known)
+    def _decide_on(self, flow: "_Flow") -> None:
+        """Decide; nobody is refused for what is held by pods that are over."""
+        flow.decision = self._decide(self.node, self.state, flow.known)
+        if flow.decision.refusal is None or not isinstance(flow.known, CreateContainer | InformedCreate):
+            return
+        if self.release_ended():
+            flow.before = self.state
+            flow.decision = self._decide(self.node, self.state, flow.known)
 
     def release_ended(self) -> bool:
         """Release what pods hold that are over although nobody told; returns whether there were any."""
@@ -263,13 +253,17 @@ class Handler:
         violations = new_violations(self.node, self.state, event, decision)
         if violations:
             raise InvariantError(violations, decision.steps)
+        if self._history is not None:
+            self._history.decided(self.node, self.state, event, decision)
         if self._saved is not self.state:
             self._save_again(new_op())
         return decision, list(self._effects.attempt(decision.writes))
 
     def close(self) -> None:
-        """Let the checkpoint be finished."""
+        """Let checkpoint and history be finished."""
         self._checkpoint.close(DEFAULT_SAVE_S)
+        if self._history is not None:
+            self._history.close()
 
     def _carry_out(self, request: Request, decision: Decision, op: str) -> Answer:
         event = request.event
@@ -380,8 +374,3 @@ class Handler:
                 took_us=took_us,
                 err=answer.refusal,
             )
-
-
-def empty_response(event: NRIEvent) -> NRIResponse:
-    """The answer to `event` that changes nothing."""
-    return next((response for kind, response in EMPTY_RESPONSES if isinstance(event, kind)), ACKNOWLEDGED)

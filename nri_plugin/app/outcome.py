@@ -1,9 +1,12 @@
-"""One event, over: what those who count and watch are told of it."""
+"""One event, over: what those who count, watch and record are told of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from nri_plugin.decision import Decision
+from nri_plugin.drift import OwnEvent
+from nri_plugin.facts import InformedCreate
 from nri_plugin.nri.events import NRIEvent
 from nri_plugin.options import Node
 from nri_plugin.state import State
@@ -36,3 +39,27 @@ class Outcome:
 
 Observer = Callable[[Outcome], None]
 """Told of every outcome by the thread that answers the runtime: microseconds, no I/O."""
+
+
+class History(Protocol):
+    """Who records what happened; told by the thread that answers the runtime, and quick. See `recorder.py`."""
+
+    def decided(
+        self,
+        node: Node,
+        before: State,
+        event: NRIEvent | InformedCreate | OwnEvent,
+        decision: Decision,
+        *,
+        refusal: str = "",
+        failed: bool = False,
+        op: str = "",
+        took_us: int = 0,
+    ) -> None:
+        """Keep an event and what came of it."""
+
+    def changed(self, node: Node, state: State) -> None:
+        """Keep that another node is decided for."""
+
+    def close(self) -> None:
+        """Write what waits, and end."""

@@ -9,8 +9,9 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nri_plugin.app.answer import Answer, empty_response
 from nri_plugin.app.decision_line import name_of
-from nri_plugin.app.handler import Answer, Handler, empty_response
+from nri_plugin.app.handler import Handler
 from nri_plugin.app.logs import say, say_trace
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.reminder import Reminder

@@ -23,7 +23,7 @@ from nri_plugin.app.floor_lifting import lift_floor
 from nri_plugin.app.handler import CheckpointStore, Handler
 from nri_plugin.app.informing import Informant
 from nri_plugin.app.logs import say
-from nri_plugin.app.outcome import Outcome
+from nri_plugin.app.outcome import History, Outcome
 from nri_plugin.app.outside_providers import load_hint_providers
 from nri_plugin.app.transport import words
 from nri_plugin.engine import decide
@@ -94,7 +94,11 @@ class Watcher(Protocol):
 
 
 def build_handler(
-    config: Config, log: logging.Logger, clock: Callable[[], float], watcher: Watcher | None = None
+    config: Config,
+    log: logging.Logger,
+    clock: Callable[[], float],
+    watcher: Watcher | None = None,
+    history: History | None = None,
 ) -> Handler:
     """Everything a handler needs, for this configuration on this machine.
 
@@ -144,6 +148,7 @@ def build_handler(
         describe=partial(describe, file),
         inform=build_informant(config, log, clock, watcher.asked if watcher else None),
         observe=watcher,
+        history=history,
     )
 
 

@@ -50,6 +50,7 @@ class NodeRow(Row, frozen=True):
     options: dict[str, Any]
     reserved: str = ""
     hint_providers: tuple[str, ...] = ()
+    withheld: str = ""
 
 
 def node_row(node: Node) -> NodeRow:
@@ -58,6 +59,7 @@ def node_row(node: Node) -> NodeRow:
         topology=_topology_row(node.topology),
         options=msgspec.to_builtins(node.options, order="deterministic"),
         reserved=str(node.reserved),
+        withheld=str(node.withheld),
         hint_providers=tuple(getattr(one, "__qualname__", type(one).__name__) for one in node.hint_providers),
     )
 
@@ -72,7 +74,12 @@ def node_from(row: NodeRow) -> Node:
     if unknown:
         raise ValueError(f"option {min(unknown)} is not known to this version")
     options = msgspec.convert(row.options, Options)
-    return Node(_topology(row.topology), options, CPUSet.parse(row.reserved))
+    return Node(
+        _topology(row.topology),
+        options,
+        CPUSet.parse(row.reserved),
+        withheld=CPUSet.parse(row.withheld),
+    )
 
 
 def _topology_row(machine: Topology) -> TopologyRow:

@@ -161,8 +161,7 @@ class Line(Row, frozen=True):
 
 
 _POD_EVENTS: Mapping[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (nri.RunPodSandbox, nri.StopPodSandbox, nri.RemovePodSandbox, nri.PostUpdatePodSandbox)
+    kind.__name__: kind for kind in (nri.RunPodSandbox, nri.StopPodSandbox, nri.RemovePodSandbox)
 }
 _CONTAINER_EVENTS: Mapping[str, type[Any]] = {
     kind.__name__: kind
@@ -176,6 +175,20 @@ _CONTAINER_EVENTS: Mapping[str, type[Any]] = {
         nri.RemoveContainer,
     )
 }
+
+RECORDED = frozenset(
+    {
+        *_POD_EVENTS.values(),
+        *_CONTAINER_EVENTS.values(),
+        nri.Synchronize,
+        nri.UpdateContainer,
+        nri.UpdatePodSandbox,
+        InformedCreate,
+        CpusetsObserved,
+        MachineChanged,
+    }
+)
+"""Events that something may follow from."""
 
 
 def event_line(event: Event, at: datetime, op: str, outcome: OutcomeRow | None) -> Line:

@@ -1,7 +1,6 @@
 """The agent as a real process: both starts, signals, restarts, a second instance."""
 
 import json
-import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ import pytest
 from nri_plugin.host.kubelet_checkpoint import checksum, cpu_v2
 from nri_plugin.nri import events as nri
 from nri_plugin.simulator.runtime_events import ConnectionLost
-from tests.agent_process import REPOSITORY, Peer, Process, config_text, machine_root
+from tests.agent_process import REPOSITORY, Peer, Process, Site, config_text
 from tests.builders import container, pod
 
 POD = pod("exclusive", cpu=2)
@@ -41,44 +40,6 @@ with open(report, "w") as file:
     file.write(" ".join({name.partition(".")[0] for name in sys.modules}))
 raise SystemExit(code)
 """
-
-
-class Site:
-    """A machine, a configuration and a runtime's socket in a folder; ends what it started."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        machine_root(folder)
-        self.config = folder / "config.yaml"
-        self.config.write_text(config_text(folder))
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(str(folder / "nri.sock"))
-        self.listener.listen()
-        self.listener.settimeout(30)
-        self.processes: list[Process] = []
-        self.peers: list[Peer] = []
-
-    def start(self, *words: str) -> Process:
-        environment = {"PYTHONPATH": str(REPOSITORY), "PATH": os.environ["PATH"]}
-        return self.spawn(["-m", "nri_plugin", "run", "--config", str(self.config), *words], environment)
-
-    def spawn(self, arguments: list[str], environment: dict[str, str], **options: object) -> Process:
-        self.processes.append(Process(arguments, environment, **options))  # type: ignore[arg-type]
-        return self.processes[-1]
-
-    def accept(self) -> Peer:
-        self.peers.append(Peer(self.listener.accept()[0]))
-        return self.peers[-1]
-
-    def checkpoint(self) -> str:
-        return (self.folder / "state" / "state.json").read_text()
-
-    def close(self) -> None:
-        for process in self.processes:
-            process.end()
-        for peer in self.peers:
-            peer.sock.close()
-        self.listener.close()
 
 
 @pytest.fixture

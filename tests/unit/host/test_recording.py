@@ -2,20 +2,25 @@
 
 import gzip
 import json
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision
 from nri_plugin.engine import decide
 from nri_plugin.errors import HostError
 from nri_plugin.host.recording import read
 from nri_plugin.host.recording_lines import CURRENT, PREVIOUS, head_lines, line_of, node_line, outcome_of
+from nri_plugin.host.recording_node import NodeRow, NUMANodeRow, TopologyRow, node_from, node_row
+from nri_plugin.ids import NUMANodeID
 from nri_plugin.nri.events import CreateContainer, RemovePodSandbox, RunPodSandbox, StartContainer
 from nri_plugin.nri.messages import Container, Device, Pod
-from nri_plugin.options import Node
+from nri_plugin.options import Node, Options, ReservedMemory, TopologyTieBreak
 from nri_plugin.state import State
+from nri_plugin.topology import NUMANode, Topology
 from tests.builders import container, machine, node, pod
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -184,3 +189,20 @@ def test_an_unknown_option_is_said(tmp_path: Path) -> None:
     recording = read(written(tmp_path, data))
     assert list(recording.moments()) == []
     assert "option colour is not known to this version" in recording.problems[0]
+
+
+def test_every_fact_of_a_machine_and_every_option_is_kept() -> None:
+    """A field that is not written would silently be something else in a replay."""
+    assert {one.name for one in fields(Topology)} == set(TopologyRow.__struct_fields__)
+    assert {one.name for one in fields(NUMANode)} == set(NUMANodeRow.__struct_fields__)
+    assert {one.name for one in fields(Node)} == set(NodeRow.__struct_fields__)
+    options = Options(
+        never_refuse=frozenset({"b", "a"}),
+        reserved_memory=(ReservedMemory(NUMANodeID(1), "memory", 7),),
+        topology_tie_break=TopologyTieBreak.SPREAD,
+        max_allowable_numa_nodes=9,
+    )
+    topology = replace(machine(), isolated=CPUSet.of(3), offline=CPUSet.of(99), caches_known=False)
+    known = Node(topology, options, CPUSet.of(0))
+    again = node_from(node_row(known))
+    assert (again.topology, again.options, again.reserved) == (topology, options, CPUSet.of(0))

@@ -1,0 +1,156 @@
+"""Where a recording is written: one file that grows for ever, or two segments that never grow beyond a limit.
+
+Whatever was lost, by a crash or a full disk, costs what it costs and nothing after it: the next line that can be
+written is preceded by a head and a snapshot. Nothing is fsynced: a recording is evidence, not a promise.
+"""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from datetime import datetime
+
+from nri_plugin.errors import HostError
+from nri_plugin.host.recording_lines import CURRENT, FORMAT, PREVIOUS, head_lines
+from nri_plugin.options import Node
+from nri_plugin.state import State
+
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MODE = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a line was met with; a head is made of it where one is due."""
+
+    node: Node
+    state: State
+    at: datetime
+    observing: bool = False
+
+    def head(self, why: str) -> bytes:
+        """The lines a recording begins with."""
+        return head_lines(self.node, self.state, self.at, why, observing=self.observing)
+
+
+class RecordingFile:
+    """A recording without bound, appended to a file; used by one thread at a time.
+
+    Args:
+        path: made with mode 0600; a recording that is there already is continued.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = -1
+        self._why = "start"
+        self._size = 0
+
+    def append(self, data: bytes, before: Situation) -> None:
+        """Write a line, and a head before it where one is due.
+
+        Raises:
+            HostError: it could not be written; the next one that can be begins anew.
+        """
+        try:
+            if self._why:
+                self._open()
+                self._begin(before, self._why)
+            elif self._is_full(len(data)):
+                self._begin(before, "full")
+            self._write(data)
+        except OSError as error:
+            self.lose()
+            raise HostError(self.path, f"cannot be written: {error.strerror}") from None
+        except HostError:
+            self.lose()
+            raise
+
+    def lose(self) -> None:
+        """What comes next does not follow what was written last."""
+        self._why = "start" if self._why == "start" else "gap"
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def check(self) -> None:
+        """Find out at the start whether it can be written.
+
+        Raises:
+            HostError: it cannot, or holds something else.
+        """
+        try:
+            self._open()
+        except OSError as error:
+            raise HostError(self.path, f"cannot be written: {error.strerror}") from None
+        head = os.pread(self._descriptor, 64, 0)
+        if head and not head.startswith(f'{{"format":"{FORMAT}"'.encode()):
+            self.close()
+            raise HostError(
+                self.path, "holds something else than a recording; remove it or give another file"
+            )
+
+    def _is_full(self, more: int) -> bool:  # noqa: ARG002 - never
+        return False
+
+    def _begin(self, before: Situation, why: str) -> None:
+        self._write(before.head(why))
+        self._why = ""
+
+    def _open(self) -> None:
+        """Open it, and let what comes begin on a line of its own."""
+        self.close()
+        self._descriptor = os.open(self.path, _OPEN, _MODE)
+        os.fchmod(self._descriptor, _MODE)
+        self._size = os.fstat(self._descriptor).st_size
+        if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
+            self._write(b"\n")
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            done = os.write(self._descriptor, rest)
+            self._size += done
+            rest = rest[done:]
+
+
+class BoundedRecording(RecordingFile):
+    """The last of what happened, in two segments of a directory.
+
+    Args:
+        directory: made with mode 0700.
+        limit_bytes: what both may take together.
+    """
+
+    def __init__(self, directory: str, limit_bytes: int) -> None:
+        super().__init__(os.path.join(directory, CURRENT))
+        self._directory = directory
+        self._half = limit_bytes // 2
+
+    def _is_full(self, more: int) -> bool:
+        return self._size + more > self._half
+
+    def _begin(self, before: Situation, why: str) -> None:
+        head = before.head(why)
+        if 2 * len(head) > self._half:
+            raise HostError(
+                self._directory,
+                f"what is promised now takes {len(head)} bytes to begin with, a quarter of historyBytes is "
+                f"{self._half // 2}; set historyBytes to {8 * len(head)} or more",
+            )
+        if self._is_full(len(head)):
+            self._turn()
+        self._write(head)
+        self._why = ""
+
+    def _turn(self) -> None:
+        """Let the current segment be the previous one."""
+        os.replace(self.path, os.path.join(self._directory, PREVIOUS))
+        self._open()
+
+    def _open(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._directory, 0o700)
+        super()._open()
