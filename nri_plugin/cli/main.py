@@ -24,13 +24,16 @@ COMMANDS: Mapping[str, Entry] = {
     "run": Entry("nri_plugin.cli.run:command", "Run the agent on this node."),
     "demo": Entry("nri_plugin.cli.demo:command", "Play a day in the life of a node; needs no root."),
     "topology": Entry("nri_plugin.cli.topology:command", "Show CPUs, caches and NUMA nodes of a machine."),
+    "explain": Entry("nri_plugin.cli.explain:command", "Explain a placement or a refusal, or what would be."),
     "state": Entry("nri_plugin.cli.state:command", "Show or verify what the agent has promised."),
     "release": Entry(
         "nri_plugin.cli.release:command", "Give every container all CPUs again, before leaving."
     ),
     "install": Entry("nri_plugin.cli.install:command", "Let the container runtime start the plugin itself."),
     "export": Entry("nri_plugin.cli.export:command", "Tell the cluster what this node has and has left."),
-    "doctor": Entry("nri_plugin.cli.doctor:command", "Check the node, and say what to do where it is not right."),
+    "doctor": Entry(
+        "nri_plugin.cli.doctor:command", "Check the node, and say what to do where it is not right."
+    ),
     "extender": Entry("nri_plugin.cli.extender:command", "Answer kube-scheduler which nodes fit a pod."),
 }
 

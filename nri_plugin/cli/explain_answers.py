@@ -1,0 +1,185 @@
+"""What `nri-pin explain` answers: one container, the containers of a pod, or what if."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nri_plugin.cli.explain_source import (
+    Ground,
+    Named,
+    checkpoint_path,
+    checkpoint_state,
+    created_by_today,
+    ground,
+    known_containers,
+)
+from nri_plugin.cli.explain_text import explanation_text
+from nri_plugin.cli.explain_what_if import WhatIf, changed, event_of
+from nri_plugin.errors import CheckpointError, NriPinError
+from nri_plugin.explanation import Explanation, Outcome, explain
+from nri_plugin.host.recording_lines import DIRECTORY
+from nri_plugin.state import State
+
+MOST_NAMED = 8
+REQUESTS = ("cpu", "memory", "small_pages", "large_pages", "devices")
+CHANGES = ("policy", "scope", "memory_policy", "given", "machine")
+WHAT_IF = (*REQUESTS, *CHANGES)
+"""Options that only a what-if has."""
+
+
+class NotOneError(NriPinError):
+    """The name means nobody, or several."""
+
+
+class Answer(Protocol):
+    """Something to print."""
+
+    @property
+    def is_refused_what_if(self) -> bool:
+        """Whether a script should hear of a refusal."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it."""
+
+    def text(self, width: int) -> str:
+        """One screen of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An explanation and where it comes from."""
+
+    explanation: Explanation
+    notes: tuple[str, ...]
+    is_what_if: bool = False
+
+    @property
+    def is_refused_what_if(self) -> bool:
+        """Whether nothing but a what-if was refused."""
+        return self.is_what_if and self.explanation.outcome is Outcome.REFUSED
+
+    def as_dict(self) -> dict[str, Any]:
+        """The explanation, and the notes."""
+        return {**self.explanation.as_dict(), "notes": list(self.notes)}
+
+    def text(self, width: int) -> str:
+        """One screen."""
+        return explanation_text(self.explanation, width, self.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class PodListed:
+    """The containers of a pod."""
+
+    containers: tuple[Named, ...]
+    state: State
+    is_refused_what_if: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """A row for each."""
+        rows = [{"container": one.path, "id": one.id, "what": self._what(one)} for one in self.containers]
+        return {"containers": rows}
+
+    def text(self, width: int) -> str:  # noqa: ARG002 - as all answers
+        """A line for each, and how to ask on."""
+        widest = max(len(one.path) for one in self.containers)
+        lines = [f"{one.path:<{widest}}  {self._what(one)}" for one in self.containers]
+        return "\n".join([*lines, f"ask on with: nri-pin explain {self.containers[0].path}"])
+
+    def _what(self, one: Named) -> str:
+        if one.record is None:
+            refused = one.created is not None and one.created.refusal
+            return f"refused: {one.created.refusal.partition(':')[0]}" if refused and one.created else "gone"
+        allocation = self.state.allocation_of(one.record)
+        if allocation is None or not allocation.cpus:
+            return "unplaced" if one.record.unplaced else "shared pool"
+        return f"exclusive CPUs {allocation.cpus}"
+
+
+def of_what_if(asked: Mapping[str, Any]) -> Told:
+    """What would be decided about such a container.
+
+    Raises:
+        ConfigError, HostError, CheckpointError: the question cannot be asked so.
+    """
+    found = ground(asked["state_dir"], asked["config"], asked["machine"], asked["state_file"])
+    words = {
+        "topologyManagerPolicy": asked["policy"],
+        "topologyManagerScope": asked["scope"],
+        "memoryManagerPolicy": asked["memory_policy"],
+    }
+    named = [f"{name}={value}" for name, value in words.items() if value]
+    node = changed(found.node, (*named, *asked["given"]))
+    wish = WhatIf(
+        asked["cpu"],
+        asked["memory"],
+        tuple(
+            (size, asked[key]) for size, key in (("2Mi", "small_pages"), ("1Gi", "large_pages")) if asked[key]
+        ),
+        asked["devices"],
+        asked["qos"],
+        asked["namespace"],
+    )
+    told = explain(node, found.state, event_of(wish, node, found.description))
+    return Told(told, found.notes, is_what_if=True)
+
+
+def of_container(word: str, asked: Mapping[str, Any]) -> Answer:
+    """What was decided about the container that the word means, or the containers of a pod.
+
+    Raises:
+        NotOneError: it means nobody, or several.
+        HostError, CheckpointError: what is known cannot be read.
+    """
+    state_dir = asked["state_dir"]
+    path = asked["state_file"] or checkpoint_path(state_dir)
+    state = checkpoint_state(path)
+    if state is None and not os.path.isdir(os.path.join(state_dir, DIRECTORY)):
+        raise CheckpointError(
+            path, "there is no checkpoint; name the agent's --state-dir, or start the agent, which writes one"
+        )
+    state = state or State()
+    containers = known_containers(state_dir, state)
+    meant = [one for one in containers if one.is_called(word)]
+    if len(meant) == 1:
+        return _explained(meant[0], state, asked)
+    of_pod = [one for one in containers if one.is_of_pod(word)]
+    if not meant and of_pod and len({one.pod_uid for one in of_pod}) == 1:
+        return PodListed(tuple(of_pod), state)
+    raise NotOneError(_not_one(word, meant or of_pod, containers))
+
+
+def _explained(named: Named, state: State, asked: Mapping[str, Any]) -> Told:
+    """By the history where it goes back so far, else by today's state."""
+    created = named.created
+    if created is not None:
+        when = f"decided {created.when:%Y-%m-%d %H:%M:%S} UTC, explained by the state at that time"
+        observing = ("nri-pin only observed: nothing of it was carried out",) if created.observing else ()
+        return Told(explain(created.node, created.state, created.event), (when, *observing))
+    assert named.record is not None
+    found: Ground = ground(asked["state_dir"], asked["config"], None, asked["state_file"])
+    before, event = created_by_today(state, named.record)
+    note = "its creation is no longer in the agent's history: explained by today's state, as if it came now"
+    told = explain(found.node, before, event)
+    allocation = state.allocation_of(named.record)
+    held = str(allocation.cpus) if allocation else ""
+    differs = (
+        (f"it holds CPUs {held}, which others had freed or taken since",)
+        if held and held != told.cpus
+        else ()
+    )
+    return Told(told, (note, *differs, *found.notes))
+
+
+def _not_one(word: str, found: Iterable[Named], known: list[Named]) -> str:
+    names = sorted({one.path for one in found})
+    if names:
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return f"{word} may be {', '.join(names[:MOST_NAMED])}{more}; give one of these names"
+    examples = ", ".join(sorted(one.path for one in known)[:3])
+    return (
+        f"{word} is no container or pod that the agent remembers"
+        + (f", such as {examples}" if examples else ": it remembers none")
+        + "; nri-pin state show lists them, a pod that was refused longer ago is forgotten"
+    )

@@ -1,0 +1,270 @@
+"""Where `nri-pin explain` looks.
+
+The agent's history for what was decided, the checkpoint for what is promised, and the agent itself, a configuration
+or a described machine for what would be decided now.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from nri_plugin.app.config import DEFAULT_PATH, NothingConfiguredError, load
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import CheckpointError, ConfigError, HostError
+from nri_plugin.facts import InformedCreate
+from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
+from nri_plugin.host.recording import read
+from nri_plugin.host.recording_lines import DIRECTORY
+from nri_plugin.nri.events import CreateContainer
+from nri_plugin.nri.messages import Container, Pod, Resources
+from nri_plugin.options import Node, Options
+from nri_plugin.policy.memory_state import MEMORY
+from nri_plugin.simulator.machine_text import Description
+from nri_plugin.state import Allocation, ContainerRecord, PodRecord, State
+from nri_plugin.workload import MAX_SHARES
+
+PERIOD_US = 100_000
+SOCKET = "agent.sock"
+ID_CHARACTERS = 4
+"""A shorter beginning of a container's id is no name for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """A node, what is promised on it, and where both come from.
+
+    Attributes:
+        notes: what a reader has to know of where it comes from.
+        description: of a described machine, for its devices.
+    """
+
+    node: Node
+    state: State
+    notes: tuple[str, ...] = ()
+    description: Description | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A container that is known, by its names.
+
+    Attributes:
+        created: its creation as the history has it, with node and state before; None where it is too long ago.
+        record: what the checkpoint says of it; None where it was refused or is gone.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    pod_uid: str
+    id: str
+    created: "Created | None" = None
+    record: ContainerRecord | None = None
+
+    @property
+    def path(self) -> str:
+        """NAMESPACE/POD/CONTAINER."""
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+    def is_called(self, word: str) -> bool:
+        """Whether the word is its path, the end of it, or its id or a beginning of that."""
+        names = {
+            self.path,
+            f"{self.pod}/{self.container}",
+            self.container,
+            f"{self.pod_uid}/{self.container}",
+        }
+        return word in names or (len(word) >= ID_CHARACTERS and self.id.startswith(word))
+
+    def is_of_pod(self, word: str) -> bool:
+        """Whether the word names its pod."""
+        return word in {self.pod, f"{self.namespace}/{self.pod}", self.pod_uid}
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A creation, and all it was decided by."""
+
+    when: datetime
+    node: Node
+    state: State
+    event: CreateContainer | InformedCreate
+    refusal: str
+    observing: bool = False
+
+
+def known_containers(state_dir: str, state: State) -> list[Named]:
+    """Every container of the history and of `state`, the latest creation of each.
+
+    Raises:
+        HostError: the history is there and cannot be read.
+    """
+    found = {(one.pod_uid, one.container): one for one in _created(os.path.join(state_dir, DIRECTORY))}
+    for record in state.containers.values():
+        key = record.pod_uid, record.name
+        pod = state.pods.get(record.pod_uid)
+        known = found.get(key)
+        named = known or Named(
+            pod.namespace if pod else "", pod.name if pod else "", record.name, record.pod_uid, record.id
+        )
+        if known is None or known.id == record.id:
+            found[key] = replace(named, record=record)
+    return list(found.values())
+
+
+def checkpoint_state(path: str) -> State | None:
+    """The promises in a checkpoint; None where there is no such file.
+
+    Raises:
+        CheckpointError: it is damaged or may not be read.
+    """
+    checkpoint = read_checkpoint(path)
+    return None if checkpoint is None else checkpoint.state
+
+
+def checkpoint_path(state_dir: str) -> str:
+    """The agent's checkpoint in its state directory."""
+    return os.path.join(state_dir, FILE_NAME)
+
+
+def ground(state_dir: str, config: str | None, machine: str | None, state_file: str | None) -> Ground:
+    """Where a what-if is asked: a described machine, else this node by its agent, else by its configuration.
+
+    Raises:
+        ConfigError: there is neither an agent nor a configuration, or it is wrong or does not fit the machine.
+        HostError: the machine cannot be read.
+        CheckpointError: the checkpoint is damaged.
+    """
+    if machine is not None:
+        return _on_machine(machine, config, state_file)
+    if config is None and state_file is None:
+        told = _told_by_agent(state_dir)
+        if told is not None:
+            return told
+    return _by_configuration(state_dir, config, state_file)
+
+
+def created_by_today(state: State, record: ContainerRecord) -> tuple[State, InformedCreate]:
+    """Today's state without the container, and the creation that its promise tells of.
+
+    What the runtime said then is no longer known: what was promised stands for what was asked.
+    """
+    pod = state.pods[record.pod_uid]
+    allocation = state.allocation_of(record) or Allocation()
+    before = state.without_allocation(record.key).without_container(record.id)
+    if not any(key.startswith(f"{pod.uid}/") for key in before.allocations):
+        pod = replace(pod, affinity=None)
+    before = before.with_pod(pod)
+    container = Container(
+        id=record.id, name=record.name, pod_id=pod.sandbox_id, resources=_resources(pod, allocation)
+    )
+    return before, InformedCreate(CreateContainer(_pod(pod), container), facts=pod.facts)
+
+
+def _created(folder: str) -> Iterator[Named]:
+    """The creations in the history, oldest first."""
+    if not os.path.isdir(folder):
+        return
+    for moment in read(folder).moments():
+        known = moment.event
+        if not isinstance(known, CreateContainer | InformedCreate):
+            continue
+        event = known.event if isinstance(known, InformedCreate) else known
+        pod, container = event.pod, event.container
+        created = Created(
+            moment.when,
+            moment.node,
+            moment.state_before,
+            known,
+            moment.outcome.refusal,
+            moment.observing,
+        )
+        yield Named(pod.namespace, pod.name, container.name, pod.uid or pod.id, container.id, created)
+
+
+def _told_by_agent(state_dir: str) -> Ground | None:
+    """What the agent tells on its socket; None where nobody answers."""
+    from nri_plugin.app.status_client import read_status
+
+    path = os.path.join(state_dir, SOCKET)
+    if not os.path.exists(path):
+        return None
+    try:
+        status = read_status(path)
+    except HostError:
+        return None
+    return Ground(status.node, status.state)
+
+
+def _by_configuration(state_dir: str, config: str | None, state_file: str | None) -> Ground:
+    from nri_plugin.host.sysfs import discover
+
+    try:
+        chosen = load(config or DEFAULT_PATH)
+    except NothingConfiguredError:
+        if config is not None:
+            raise
+        raise ConfigError(
+            "",
+            f"no agent answers in {state_dir} and there is no {DEFAULT_PATH}; name the agent's --state-dir, "
+            "a configuration with --config, or a machine with --machine",
+        ) from None
+    node = chosen.node(discover(chosen.sysfs_root))
+    path = state_file or checkpoint_path(state_dir)
+    state = checkpoint_state(path)
+    if state is None and state_file is not None:
+        raise CheckpointError(state_file, "there is no such checkpoint; name one, or leave --state out")
+    where = config or DEFAULT_PATH
+    found = f"no agent answers; by {where} and " + (f"the checkpoint {path}" if state else "nothing promised")
+    return Ground(node, state or State(), (found,))
+
+
+def _on_machine(machine: str, config: str | None, state_file: str | None) -> Ground:
+    from nri_plugin.simulator.machine_source import read_machine
+
+    found = read_machine(machine)
+    node = load(config).node(found.topology) if config else Node(found.topology, Options(), CPUSet())
+    state = State()
+    notes = f"on the machine {found.name}, " + ("" if config else "with default options, ")
+    if state_file is None:
+        return Ground(node, state, (f"{notes}nothing promised",), found.description)
+    told = checkpoint_state(state_file)
+    if told is None:
+        raise CheckpointError(state_file, "there is no such checkpoint; name one, or leave --state out")
+    return Ground(node, told, (f"{notes}with the promises of {state_file}",), found.description)
+
+
+def _pod(pod: PodRecord) -> Pod:
+    total = (
+        None
+        if pod.cpu_milli is None
+        else Resources(**_cpu(pod.cpu_milli), memory_limit_bytes=pod.memory_bytes)
+    )
+    return Pod(
+        id=pod.sandbox_id,
+        name=pod.name,
+        uid=pod.uid,
+        namespace=pod.namespace,
+        annotations=dict(pod.annotations),
+        cgroup_parent=pod.cgroup_parent,
+        resources=total,
+    )
+
+
+def _resources(pod: PodRecord, allocation: Allocation) -> Resources:  # noqa: ARG001
+    pages = tuple(
+        (f"{block.resource.removeprefix('hugepages-').removesuffix('i')}B", block.size_bytes)
+        for block in allocation.memory
+        if block.resource != MEMORY
+    )
+    memory = sum(block.size_bytes for block in allocation.memory if block.resource == MEMORY)
+    return Resources(**_cpu(allocation.cpu_milli), memory_limit_bytes=memory or None, hugepage_limits=pages)
+
+
+def _cpu(milli: int) -> dict[str, int]:
+    return {
+        "cpu_shares": min(MAX_SHARES, max(2, milli * 1024 // 1000)),
+        "cpu_quota_us": milli * PERIOD_US // 1000,
+        "cpu_period_us": PERIOD_US,
+    }
