@@ -1,0 +1,155 @@
+"""What containers are drawn with in a report, and the sentences that are shown when one is pointed at."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nri_plugin.cli.palette import Paint, Palette
+from nri_plugin.cli.report_markup import Markup, element
+
+Row = Mapping[str, Any]
+
+LEVELS = {
+    "numa_node": "NUMA node",
+    "socket": "socket",
+    "uncore_cache": "L3 cache",
+    "whole_cores": "whole cores",
+}
+"""Levels of alignment in words, in the order they are told."""
+
+
+class Marks:
+    """Numbers, letters and colours of all containers of one report, the same in every simulation of it.
+
+    Args:
+        simulations: as JSON; containers with CPUs of their own get letters in the order they appear.
+    """
+
+    def __init__(self, simulations: Sequence[Row]) -> None:
+        self.simulations = simulations
+        rows = [row for simulation in simulations for row in everybody(simulation)]
+        self._number_by_key = {
+            row["key"]: number for number, row in enumerate({row["key"]: row for row in rows}.values())
+        }
+        self._palette = Palette()
+        self._paint_by_key: dict[str, Paint] = {}
+        for simulation in simulations:
+            for owner in ordered_owners(simulation):
+                self._paint_by_key.setdefault(owner, self._palette.paint(owner))
+        looks = dict.fromkeys((paint.fill, paint.ink) for paint in self._paint_by_key.values())
+        self._class_by_look = {look: f"k{number}" for number, look in enumerate(looks)}
+
+    def number(self, key: str) -> int | None:
+        """The number that joins all elements of one container; None for an unknown one."""
+        return self._number_by_key.get(key)
+
+    def letter(self, key: str) -> str:
+        """Its letter; empty for a container without CPUs of its own."""
+        paint = self._paint_by_key.get(key)
+        return paint.letter if paint else ""
+
+    def colour(self, key: str) -> str:
+        """The CSS class of its colour; empty for a container without CPUs of its own."""
+        paint = self._paint_by_key.get(key)
+        return self._class_by_look[paint.fill, paint.ink] if paint else ""
+
+    def swatch(self, key: str) -> Markup:
+        """Its letter on its colour."""
+        letter = self.letter(key)
+        return element("span", letter, class_=f"swatch {self.colour(key)}") if letter else Markup()
+
+    def css(self) -> str:
+        """The rules of the colours."""
+        return "\n".join(
+            f".{name}{{--fill:{fill};--mark:{ink}}}" for (fill, ink), name in self._class_by_look.items()
+        )
+
+    def says(self) -> list[list[Any]]:
+        """By number: name, letter, colour, and a sentence for each simulation."""
+        by_key = [{row["key"]: row for row in everybody(simulation)} for simulation in self.simulations]
+        return [
+            [key, self.letter(key), self.colour(key), [sentence(rows.get(key)) for rows in by_key]]
+            for key in self._number_by_key
+        ]
+
+    def pools(self) -> list[str]:
+        """What is said of the shared pool, by simulation."""
+        return [pool_sentence(simulation) for simulation in self.simulations]
+
+
+def everybody(simulation: Row) -> list[Row]:
+    """The containers that run at the end, then those that were refused, skipped or have ended."""
+    rows = {row["key"]: row for row in simulation["containers"]}
+    for step in simulation["steps"]:
+        for row in step["containers"]:
+            rows.setdefault(row["key"], row)
+    return list(rows.values())
+
+
+def runs_at_the_end(simulation: Row) -> frozenset[str]:
+    """Keys of the containers that run at the end."""
+    return frozenset(row["key"] for row in simulation["containers"])
+
+
+def ordered_owners(simulation: Row) -> list[str]:
+    """Containers that have CPUs of their own at the end, in their order."""
+    return [row["key"] for row in simulation["containers"] if row["exclusive"]]
+
+
+def sentence(row: Row | None) -> str:
+    """What one simulation made of a container."""
+    if row is None:
+        return "not part of this simulation"
+    if row["refusal"]:
+        return f"refused: {row['refusal']['text']}"
+    if row["status"] == "skipped":
+        return "never created, for its pod was over before its turn"
+    have = (
+        f"{cpu_count(row['exclusive'])} to itself: {row['cpus']}"
+        if row["exclusive"]
+        else f"in the shared pool: {row['cpus']}"
+    )
+    parts = [have, f"NUMA {row['numa_nodes']}"]
+    if row["exclusive"] and row["caches"]:
+        parts.append(f"L3 {row['caches']}")
+    if row["mems"]:
+        parts.append(f"memory on NUMA {row['mems']}")
+    parts += [f"{name}: {', '.join(ids)}" for name, ids in row["devices"].items()]
+    if row["aligned"]:
+        parts.append(alignment(row["aligned"]))
+    return "; ".join(parts)
+
+
+def alignment(aligned: Row) -> str:
+    """At which levels it is aligned, in words."""
+    missing = [words for level, words in LEVELS.items() if not aligned[level]]
+    return "aligned at all levels" if not missing else "not aligned: " + ", ".join(missing)
+
+
+def pool_sentence(simulation: Row) -> str:
+    """Who shares which CPUs."""
+    totals = simulation["totals"]
+    sharing = sum(not row["exclusive"] for row in simulation["containers"])
+    return f"shared pool, {cpu_count(totals['shared_cpus'])}: {totals['shared_pool']}; {count(sharing, 'container')} in it"
+
+
+def cpu_count(number: int) -> str:
+    """A number of CPUs in words."""
+    return count(number, "CPU")
+
+
+def count(number: int, what: str) -> str:
+    """A number of something in words."""
+    return f"{number} {what}" + "s" * (number != 1)
+
+
+def names(simulations: Sequence[Row]) -> list[str]:
+    """What the simulations are called: A and B with their configurations where there are two."""
+    configurations = [str(simulation["configuration"]["name"]) for simulation in simulations]
+    if len(simulations) == 1:
+        return configurations
+    return [f"{chr(ord('A') + number)}: {name}" for number, name in enumerate(configurations)]
+
+
+def letters(simulations: Sequence[Row]) -> list[str]:
+    """The same in a letter; empty where there is only one."""
+    return [chr(ord("A") + number) if len(simulations) > 1 else "" for number in range(len(simulations))]
