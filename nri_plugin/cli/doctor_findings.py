@@ -51,8 +51,15 @@ def advice(check: str, says: str, do: str, command: str = "") -> Finding:
     return Finding(check, Verdict.ADVICE, says, do, command)
 
 
-def not_visible(check: str, what: Hidden, says: str) -> Finding:
-    """The evidence is out of sight; never taken as a good sign."""
+def not_visible(check: str, what: Hidden, says: str, do: str = "") -> Finding:
+    """The evidence is out of sight; never taken as a good sign.
+
+    Args:
+        check: its name.
+        what: cannot be seen; the mount that would show it goes before `do`.
+        says: what is not known therefore.
+        do: how to see it where no mount helps.
+    """
     if what.at:
         return Finding(check, Verdict.NOT_VISIBLE, says, f"mount {what.path} of the node at {what.at}")
-    return Finding(check, Verdict.NOT_VISIBLE, f"{says}: {what.path}: {what.why}", "see that it can be read")
+    return Finding(check, Verdict.NOT_VISIBLE, says, do or f"{what.path}: {what.why}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nri_plugin.app.status_rows import RuntimeRow
-from nri_plugin.cli.doctor_findings import Finding, advice, fine, not_visible, to_do
+from nri_plugin.cli.doctor_findings import Finding, Verdict, advice, fine, not_visible, to_do
 from nri_plugin.host.node_evidence import Hidden
 from nri_plugin.host.node_evidence_runtime import CONTAINERD, CONTAINERD_FILES, NRI_TABLE, Broken, NRISettings
 
@@ -61,8 +61,10 @@ def judge(seen: RuntimeEvidence) -> Iterator[Finding]:
         )
         return
     yield _runtime(seen, name, version)
-    yield _nri(seen, version)
-    yield from _socket(seen)
+    switch = _nri(seen, version)
+    yield switch
+    if switch.verdict is not Verdict.TO_DO:
+        yield from _socket(seen)
     yield from _timeouts(seen)
     yield from _plugins(seen)
     yield from _fail_closed(seen, name, version)
@@ -115,8 +117,9 @@ def _runtime(seen: RuntimeEvidence, name: str | Hidden, version: Version | None)
         return not_visible("runtime", name, "whether containerd or CRI-O runs here cannot be seen")
     text = seen.told.version if seen.told else seen.version
     if version is None or not isinstance(text, str) or not text:
-        hidden = text if isinstance(text, Hidden) else Hidden(f"the version of {name}", why="it did not say")
-        return not_visible("runtime", hidden, f"{name} is here, and its version cannot be seen")
+        hidden = text if isinstance(text, Hidden) else Hidden("")
+        says = f"{name} is here, and its version cannot be seen"
+        return not_visible("runtime", hidden, says, f"look for it on the node: {_program(name)} --version")
     if (name == CONTAINERD and version < (1, 7, 0)) or (version < (1, 26, 0) and name != CONTAINERD):
         return to_do("runtime", f"{name} {text} has no NRI that plugins can place containers with", UPGRADE)
     says = f"{name} {text.removeprefix('v')}"
@@ -138,6 +141,8 @@ def _nri(seen: RuntimeEvidence, version: Version | None) -> Finding:
         return not_visible(
             "nri", Hidden(CONTAINERD_FILES[0], why="no runtime was found"), "nothing tells of NRI"
         )
+    if settings.is_on is None and version is None and seen.socket == "":
+        return fine("nri", f"on: its socket {settings.socket} takes connections")
     return _switched_off(settings, version) or _closed(settings) or fine("nri", _why_on(settings))
 
 
@@ -155,8 +160,9 @@ def _switched_off(settings: NRISettings, version: Version | None) -> Finding | N
     if version is None:
         return not_visible(
             "nri",
-            Hidden(_main(settings), why="says nothing of NRI"),
-            f"whether {settings.runtime} has it on by default depends on its version, which cannot be seen",
+            Hidden(""),
+            f"{_main(settings)} says nothing of NRI, and whether it is on by default depends on the version",
+            f"look for the version on the node: {_unit(settings)} --version",
         )
     if nri_default(settings.runtime, version):
         return None
@@ -312,7 +318,7 @@ def _fail_closed(seen: RuntimeEvidence, name: str | Hidden, version: Version | N
     if version is not None and version < ((2, 2, 0) if name == CONTAINERD else (1, 34, 0)):
         yield fine(
             "fail-closed",
-            "this runtime cannot refuse containers while the agent is away; they start in the pool",
+            "this runtime cannot refuse containers while the agent is away: they start unpinned",
         )
     elif not settings.required_plugins:
         yield fine(
@@ -358,5 +364,9 @@ def _main(settings: NRISettings) -> str:
     return settings.files[0] if settings.files else default
 
 
+def _program(name: str) -> str:
+    return "containerd" if name == CONTAINERD else "crio"
+
+
 def _unit(settings: NRISettings) -> str:
-    return "containerd" if settings.runtime == CONTAINERD else "crio"
+    return _program(settings.runtime)

@@ -75,6 +75,9 @@ class NodeView:
         root: where the node's root is: `/`, a container's `/host`, or a copy of some of its files.
         mounts: those of this process.
         in_pod: whether `/` is a container's own and not the node's.
+
+    Attributes:
+        is_whole: whether everything below the root is the node's, and not only what is mounted there.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class NodeView:
         found = _mounts() if mounts is None else mounts
         self._points = tuple(mount.point for mount in found)
         below = [point for point in self._points if self.root != "/" and _is_in(point, self.root)]
-        self._is_whole = not in_pod if self.root == "/" else not below or self.root in below
+        self.is_whole = not in_pod if self.root == "/" else not below or self.root in below
 
     @property
     def is_here(self) -> bool:
@@ -103,7 +106,7 @@ class NodeView:
         Links are followed as on the node: below the root, and not out of it.
         """
         real = self._resolved(path)
-        if self._is_whole or self._has_mount(real, self.root):
+        if self.is_whole or self._has_mount(real, self.root):
             return real
         return path if self._is_mounted_as_it_is(path) else self.hidden(path)
 

@@ -104,24 +104,27 @@ def find_name(view: NodeView, process: Process | None, main: str = "") -> str | 
 
 
 def read_version(view: NodeView, process: Process | None, runtime: str) -> str | Hidden:
-    """What the runtime's program says of its version, empty when nothing; only asked where its files are ours."""
-    if not view.is_here:
-        return view.hidden("/usr/bin/" + ("crio" if runtime == CRIO else "containerd"))
+    """What the runtime's program says of its version; empty when nothing. Only asked where it can be run."""
     name = "crio" if runtime == CRIO else "containerd"
-    program = name
-    if process is not None:
-        try:
-            program = os.readlink(f"/proc/{process.pid}/exe").removesuffix(" (deleted)")
-        except OSError:
-            program = name
+    if not view.is_whole or view.is_copy:
+        return view.hidden(f"/usr/bin/{name}")
+    program = name if process is None else _program(view, process) or name
+    words = [program, "--version"] if view.is_here else ["chroot", view.root, program, "--version"]
     try:
-        done = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False
-        )
+        done = subprocess.run(words, capture_output=True, text=True, timeout=VERSION_S, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
     found = _VERSION.search(done.stdout)
     return found[1] if found else ""
+
+
+def _program(view: NodeView, process: Process) -> str:
+    """The path of what runs, as the node has it; empty where that cannot be read."""
+    try:
+        found = os.readlink(os.path.join(view.root, f"proc/{process.pid}/exe")).removesuffix(" (deleted)")
+    except OSError:
+        return ""
+    return found if view.root == "/" else found.removeprefix(view.root)
 
 
 def read_settings(

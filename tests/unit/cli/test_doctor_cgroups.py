@@ -1,0 +1,103 @@
+import pytest
+
+from nri_plugin.cli.doctor_cgroups import CgroupEvidence, judge
+from nri_plugin.cli.doctor_findings import Finding, Verdict
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.host.node_evidence import Hidden
+from nri_plugin.host.node_evidence_cgroups import Group, Tree
+
+ALL = CPUSet.parse("0-7")
+
+
+def group(path: str, effective: str = "0-7", *, passes_on: bool = True, partition: str = "") -> Group:
+    return Group(path, CPUSet(), CPUSet.parse(effective), passes_on, partition)
+
+
+def tree(*groups: Group, version: int = 2) -> Tree:
+    return Tree(version, "/sys/fs/cgroup", "kubepods.slice", (group(""), group("kubepods.slice"), *groups))
+
+
+def found(seen: Tree | Hidden | str, **more: object) -> dict[str, Finding]:
+    return {f.check: f for f in judge(CgroupEvidence(seen, ALL, **more))}  # type: ignore[arg-type]
+
+
+def test_a_sound_tree_has_nothing_to_do() -> None:
+    answers = found(tree(group("kubepods.slice/kubepods-burstable.slice"), group("kubepods.slice/a/b", "3")))
+    assert {answer.verdict for answer in answers.values()} == {Verdict.OK}
+
+
+def test_a_tree_out_of_sight_is_one_answer() -> None:
+    answers = found(Hidden("/sys/fs/cgroup", "/host/sys/fs/cgroup"))
+    assert [answer.verdict for answer in answers.values()] == [Verdict.NOT_VISIBLE]
+
+
+def test_version_1_is_good_enough() -> None:
+    assert found(tree(version=1))["cgroups"].verdict is Verdict.ADVICE
+    assert found("no cpuset hierarchy")["cgroups"].verdict is Verdict.TO_DO
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "systemd", "verdict"),
+    [
+        ("systemd", True, Verdict.OK),
+        ("", None, Verdict.OK),
+        ("cgroupfs", True, Verdict.TO_DO),
+        ("systemd", False, Verdict.TO_DO),
+        ("cgroupfs", None, Verdict.TO_DO),  # the tree is of systemd
+    ],
+)
+def test_one_driver_for_kubelet_runtime_and_tree(
+    kubelet: str, systemd: bool | None, verdict: Verdict
+) -> None:
+    answer = found(tree(), kubelet_driver=kubelet, runtime_systemd=systemd)["cgroup-driver"]
+    assert answer.verdict is verdict
+
+
+def test_the_level_that_passes_no_cpusets_on_is_named() -> None:
+    answer = found(tree(group("kubepods.slice/kubepods-besteffort.slice", passes_on=False)))[
+        "cpuset-delegation"
+    ]
+    assert answer.verdict is Verdict.TO_DO
+    assert answer.command == (
+        "echo +cpuset > /sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/cgroup.subtree_control"
+    )
+    pod = group("kubepods.slice/kubepods-besteffort.slice/pod", passes_on=False)
+    assert (
+        found(tree(pod))["cpuset-delegation"].verdict is Verdict.OK
+    )  # a pod passes on when it has containers
+
+
+def test_a_slice_narrower_than_the_machine_is_widened_by_its_owner() -> None:
+    answer = found(tree(group("kubepods.slice/kubepods-burstable.slice", "0-3")))["cpuset-width"]
+    assert answer.verdict is Verdict.TO_DO
+    assert answer.command == "systemctl set-property --runtime kubepods-burstable.slice AllowedCPUs=0-7"
+    by_hand = found(Tree(2, "/sys/fs/cgroup", "kubepods", (group("kubepods", "0-3"),)))["cpuset-width"]
+    assert by_hand.command == "echo 0-7 > /sys/fs/cgroup/kubepods/cpuset.cpus"
+
+
+def test_the_floor_that_keeps_exclusive_cpus_free_is_no_narrowing() -> None:
+    narrow = tree(group("kubepods.slice/kubepods-burstable.slice", "0-5"))
+    assert found(narrow, allowed=CPUSet.parse("6-7"))["cpuset-width"].verdict is Verdict.OK
+
+
+def test_without_the_machines_cpus_nobody_knows_how_wide_is_wide() -> None:
+    answers = {f.check: f for f in judge(CgroupEvidence(tree()))}
+    assert answers["cpuset-width"].verdict is Verdict.NOT_VISIBLE
+
+
+@pytest.mark.parametrize(
+    ("partition", "verdict"),
+    [
+        ("member", Verdict.OK),
+        ("isolated", Verdict.ADVICE),
+        ("root invalid (Cpu list in cpuset.cpus not exclusive)", Verdict.TO_DO),
+    ],
+)
+def test_partitions_are_told(partition: str, verdict: Verdict) -> None:
+    assert found(tree(group("kubepods.slice/pod", partition=partition)))["partitions"].verdict is verdict
+
+
+def test_a_node_without_pods_has_no_slices_to_judge() -> None:
+    answers = found(Tree(2, "/sys/fs/cgroup", "", (group(""),)))
+    assert answers["cpuset-width"].verdict is Verdict.OK
+    assert answers["cgroup-driver"].verdict is Verdict.OK
