@@ -111,6 +111,7 @@ class Player:
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
         self._not_admitted: set[str] = set()
         self._may_move = False
+        self._disturbed: set[str] = set()  # given other CPUs by a kubelet while no agent could object
 
     def play(self, step: Step) -> Outcome:
         """Do one step and judge what came of it."""
@@ -251,6 +252,8 @@ class Player:
         (runtime.remove_pod if is_pod else runtime.remove)(step.target)
 
     def _update(self, step: Update, notes: _Notes) -> None:
+        if step.resources.cpus and not self.stage.agent_pid:
+            self._disturbed.add(step.target)
         try:
             self.stage.runtime.update(step.target, step.resources)
         except RefusedError as error:
@@ -333,13 +336,16 @@ class Player:
 
     def _judge(self, step: Step, running: Placements, changed: tuple[Change, ...]) -> Iterator[str]:
         yield from self._kernel_says()
+        disturbed = self._disturbed
+        if isinstance(step, Restart) and self.stage.agent_pid:
+            self._disturbed = set()  # from now on the promises hold again
         if self.stage.agent_death is not None:
             yield f"the agent ended by itself with code {self.stage.agent_death}"
         if not self._may_move:
             yield from self._overlaps(running)
             yield from self._moves(running)
         if isinstance(step, Restart):
-            for change in changed:
+            for change in (each for each in changed if each.key not in disturbed):
                 yield f"the restart changed {change.key} from {change.before} to {change.after}"
 
     def _first_instructions(self, notes: _Notes) -> Iterator[str]:
@@ -356,7 +362,9 @@ class Player:
 
     def _overlaps(self, running: Placements) -> Iterator[str]:
         """Exclusive sets are disjoint and nothing else runs on them."""
-        own = {key: each for key, each in running.items() if self.wants_own(key)}
+        own = {
+            key: each for key, each in running.items() if self.wants_own(key) and key not in self._disturbed
+        }
         for key, placement in own.items():
             for other, its in running.items():
                 common = placement.effective & its.effective
@@ -367,7 +375,7 @@ class Player:
         """A promise, once made, is kept."""
         for key, placement in running.items():
             wanted = self.wants_own(key)
-            if not wanted:
+            if not wanted or key in self._disturbed:
                 continue
             if len(placement.effective) != wanted:
                 yield f"{key} should have {wanted} CPUs of its own, it runs on {placement.effective}"

@@ -58,6 +58,15 @@ class Agent:
         self.wait_until_joined(joined)
         return time.monotonic() - began
 
+    def another(self) -> tuple[int | None, str]:
+        """Start a second one with the same configuration; return its status, None if it stayed, and what it said."""
+        command = [*_BARE, PYTHON, "-m", "nri_plugin", "run", "--config", str(self.config_file)]
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        except subprocess.TimeoutExpired:
+            return None, "it stayed"
+        return done.returncode, done.stdout + done.stderr
+
     def times_joined(self) -> int:
         """How often the runtime has taken a plugin since its log began."""
         return len(self.runtime.log_lines(_SYNCHRONIZED))

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from .cri import CRIError
+from .foreign import frozen, write_as
 from .looking import anonymous_nodes, caches_of, memory_bytes
 from .machine_devices import DeviceFinder
 from .node import Node, Pod
-from .observe import format_list, node_cpus, parse_list, parse_mask
+from .observe import CGROUPS, format_list, node_cpus, parse_list, parse_mask
 from .pods import ContainerSpec, PodSpec
 from .report import tell
 from .waiting import wait_for
+from .write_watch import WriteWatch
 
 _SETTLES_S = 25
 _CPUS = Path("/sys/devices/system/cpu")
@@ -125,6 +127,21 @@ class Player:
             self.refused[step["target"]] = error.reason
 
     def _do_restart(self, step: Json) -> None:
+        if "writes" not in step:
+            self._restart(step)
+            return
+        watch = WriteWatch(*CGROUPS.glob("kubepods*"))
+        self.node.expect("the watch sees every container", len(watch) > len(self.running()), len(watch))
+        self._restart(step)
+        written = watch.writes()
+        self.node.expect(
+            f"line {step['line']}: at most {step['writes']} writes to cpuset files",
+            len(written) <= step["writes"],
+            written[:5],
+        )
+        watch.close()
+
+    def _restart(self, step: Json) -> None:
         agent, runtime = self.node.agent, self.node.runtime
         if step["part"] == "agent":
             agent.kill()
@@ -136,6 +153,34 @@ class Player:
         if not step["is_down"]:
             runtime.start()
             agent.wait_until_joined(joined)
+
+    def _do_drift(self, step: Json) -> None:
+        """Somebody else writes while the agent stands still: first it is seen to happen, then it is put right."""
+        pod, (name,) = self._named(step["target"])
+        identity = pod.ids[name]
+        before, wanted = self.node.observe(identity).allowed_cpus, parse_list(step["cpus"])
+        with frozen(self.node.agent.pid):
+            write_as(step["by"], identity, self.node, step["cpus"])
+            seen = self.node.observe(identity).allowed_cpus
+            self.node.equal(f"line {step['line']}: the drift happens", format_list(seen), format_list(wanted))
+        began = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            wait_for(
+                lambda: self.node.observe(identity).allowed_cpus == before, _SETTLES_S, "it is put right"
+            )
+        after = self.node.observe(identity).allowed_cpus
+        self.node.equal(f"line {step['line']}: it is put right", format_list(after), format_list(before))
+        self.node.figure(
+            f"seconds until drift by {step['by']} was put right", round(time.monotonic() - began, 2)
+        )
+
+    def _do_second(self, step: Json) -> None:
+        status, said = self.node.agent.another()
+        self.node.expect(
+            f"line {step['line']}: a second agent ends and says why",
+            status not in (0, None) and "another agent" in said,
+            f"status {status}: {said[-300:]}",
+        )
 
     def _do_online(self, step: Json) -> None:
         _set_online(parse_list(step["cpus"]))

@@ -1,14 +1,13 @@
 """Somebody else writes cpusets, and the machine changes: first it is shown to happen, then it is put right."""
 
 import contextlib
-import os
-import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from .agent import PYTHON
+from .foreign import frozen, write
 from .laws import check_laws
 from .node import Node
 from .observe import CGROUPS, cpuset_directory, format_list, parse_list
@@ -30,12 +29,12 @@ def a_foreign_write_is_put_right(node: Node, cpus: int) -> None:
     """A person writes all CPUs to the file of a container with CPUs of its own."""
     pod = node.run(guaranteed("coveted", cpus))
     own, file = node.observe(pod.id).allowed_cpus, cpuset_directory(node.pid(pod.id)) / "cpuset.cpus"
-    with _frozen(node):
-        _write(file, format_list(_online()))
+    with frozen(node.agent.pid):
+        write(file, format_list(_online()))
         node.equal("the drift happens", node.observe(pod.id).allowed_cpus, _online())
     _until(node, "it runs on its own again", lambda: node.observe(pod.id).allowed_cpus == own)
     time.sleep(2)  # beyond the pause after the first repair
-    _write(file, format_list(_online()))
+    write(file, format_list(_online()))
     _until(node, "and again", lambda: node.observe(pod.id).allowed_cpus == own)
     _settle(node)
     node.remove(pod)
@@ -48,8 +47,8 @@ def a_narrowed_pod_is_widened_again(node: Node, cpus: int) -> None:
     own = node.observe(pod.id).allowed_cpus
     above = _pod_directory(directory)
     other = min(_online() - own)
-    with _frozen(node):
-        _write(above / "cpuset.cpus", str(other))
+    with frozen(node.agent.pid):
+        write(above / "cpuset.cpus", str(other))
         node.equal("the drift happens: it runs on another's CPU", node.observe(pod.id).allowed_cpus, {other})
         node.equal("while its own file is right", node.observe(pod.id).file_cpus, own)
     _until(node, "it runs on its own again", lambda: node.observe(pod.id).allowed_cpus == own)
@@ -62,8 +61,8 @@ def files_taken_away_come_back(node: Node, cpus: int) -> None:
     pod = node.run(guaranteed("stripped", cpus))
     directory = cpuset_directory(node.pid(pod.id))
     own, above = node.observe(pod.id).allowed_cpus, _pod_directory(directory)
-    with _frozen(node):
-        _write(above / "cgroup.subtree_control", "-cpuset")
+    with frozen(node.agent.pid):
+        write(above / "cgroup.subtree_control", "-cpuset")
         gone = not (directory / "cpuset.cpus").exists()
         node.expect("the drift happens: the file is gone", gone, directory)
     back = directory / "cpuset.cpus"
@@ -78,7 +77,7 @@ def systemd_sets_a_property(node: Node, cpus: int) -> None:
     own = node.observe(pod.id).allowed_cpus
     scope = f"cri-containerd-{pod.id}.scope"
     value = f"AllowedCPUs={format_list(_online())}"
-    with _frozen(node):
+    with frozen(node.agent.pid):
         subprocess.run(["systemctl", "set-property", "--runtime", scope, value], check=True, timeout=60)
         node.equal("the drift happens", node.observe(pod.id).allowed_cpus, _online())
     _until(node, "it runs on its own again", lambda: node.observe(pod.id).allowed_cpus == own)
@@ -146,14 +145,6 @@ def _online() -> set[int]:
     return parse_list((CGROUPS / "cpuset.cpus.effective").read_text())
 
 
-def _write(file: Path, text: str) -> None:
-    descriptor = os.open(file, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
-
-
 def _switch(cpus: set[int], *, online: bool) -> None:
     for cpu in cpus:
         file = _CPUS / f"cpu{cpu}" / "online"
@@ -166,16 +157,6 @@ def _pod_directory(directory: Path) -> Path:
     return next(
         above for above in directory.parents if "pod" in above.name and above.name != "kubepods.slice"
     )
-
-
-@contextlib.contextmanager
-def _frozen(node: Node) -> Iterator[None]:
-    """The agent stands still meanwhile, so that what happens without it can be seen."""
-    os.kill(node.agent.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(node.agent.pid, signal.SIGCONT)
 
 
 def _until(node: Node, what: str, fact: Callable[[], bool]) -> None:

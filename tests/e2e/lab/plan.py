@@ -34,6 +34,7 @@ def step_values(step: Step) -> Json:
             values = {"target": step.target, "resources": _resources(step)}
         case Restart():
             values = {"part": str(step.part), "is_down": step.is_down}
+            values |= {} if step.writes is None else {"writes": step.writes}
         case Expect():
             values = _given(step)
         case _:

@@ -56,3 +56,8 @@ def test_a_cpu_that_goes_leaves_the_machine_s_files_and_comes_back() -> None:
     gone = "  - online: 0-1,3\n  - expect: a/own/c\n    cpus: 1\n"
     back = "  - online: 0-3\n  - expect: a/own/c\n    cpus: 1-2\n  - expect: a/shared/c\n    cpus: 0,3\n"
     assert problems(gone + back) == []
+
+
+def test_what_a_kubelet_writes_while_no_agent_is_there_is_put_back_by_the_next_one() -> None:
+    away = "  - kill: agent\n  - update: a/own/c\n    cpus: 0-3\n  - expect: a/own/c\n    cpus: 0-3\n"
+    assert problems(away + "  - restart: agent\n  - expect: a/own/c\n    cpus: 1-2\n") == []
