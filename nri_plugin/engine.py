@@ -18,6 +18,7 @@ from nri_plugin.decision import Decision, EffectiveCheck
 from nri_plugin.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, put_right
 from nri_plugin.errors import AdmissionError, AnnotationError, InsufficientCPUsError
 from nri_plugin.facts import InformedCreate
+from nri_plugin.kernel_side import NO_QUOTA, replies_quota
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
 from nri_plugin.options import Node
@@ -32,6 +33,7 @@ from nri_plugin.workload import (
     container_request,
     cpu_milli,
     informed,
+    limit_milli,
     pod_record,
     pod_uid,
     remembered,
@@ -174,7 +176,9 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
     resize = allocation.resize if allocation else None
     asked = resize.after.cpus & node.topology.online if resize else CPUSet()
     desired = asked or state.desired_cpus(node, record)
-    own = _reasserted(desired, allocation, event)
+    record = replace(record, limit_milli=limit_milli(event.resources) or record.limit_milli)
+    lifts = replies_quota(node, state, record) and (event.resources.cpu_quota_us or 0) > 0
+    own = _reasserted(desired, allocation, event, lifts=lifts)
     stored = desired if own and resize is None else stored_cpus(event.container.resources)
     record = replace(record, stored_cpus=stored)
     state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
@@ -209,7 +213,10 @@ def _update_pod(node: Node, state: State, event: nri.UpdatePodSandbox) -> Decisi
     except AdmissionError as error:
         return Decision(state, refusal=error, steps=("refused", "resize"))
     memory = event.resources.memory_limit_bytes or pod.memory_bytes
-    after = state.with_pod(replace(pod, cpu_milli=total or pod.cpu_milli, memory_bytes=memory))
+    limit = limit_milli(event.resources) or pod.limit_milli
+    after = state.with_pod(
+        replace(pod, cpu_milli=total or pod.cpu_milli, memory_bytes=memory, limit_milli=limit)
+    )
     return Decision(after, steps=("pod-total",))
 
 
@@ -283,6 +290,7 @@ def _record(pod: PodRecord, container: Container, phase: Phase, unplaced: str = 
         cgroup=cgroup_ref(pod, container),
         stored_cpus=stored_cpus(container.resources),
         stored_mems=stored_mems(container.resources),
+        limit_milli=limit_milli(container.resources),
         unplaced=unplaced,
     )
 
@@ -315,7 +323,8 @@ def _forgotten(state: State, uid: str) -> State:
 
 def _granted(node: Node, state: State, record: ContainerRecord, allocation: Allocation | None) -> Resources:
     cpus = str(state.desired_cpus(node, record)) if pins(node, state) else ""
-    return Resources(cpus=cpus, mems=str(allocation.mems) if allocation else "")
+    quota = NO_QUOTA if replies_quota(node, state, record) else None
+    return Resources(cpus=cpus, mems=str(allocation.mems) if allocation else "", cpu_quota_us=quota)
 
 
 def _refuse_empty_pool(node: Node, state: State, allocation: Allocation | None) -> None:
@@ -334,15 +343,16 @@ def _if_any(resources: Resources) -> Resources | None:
 
 
 def _reasserted(
-    desired: CPUSet, allocation: Allocation | None, event: nri.UpdateContainer
+    desired: CPUSet, allocation: Allocation | None, event: nri.UpdateContainer, *, lifts: bool
 ) -> Resources | None:
-    """Our cpus, and our mems where the request brings others; None when nothing needs saying."""
+    """Our cpus, our mems where the request brings others, no quota where it brings one; None when nothing needs saying."""
     coming = stored_cpus(event.resources) or stored_cpus(event.container.resources)
     mems = allocation.mems if allocation else None
     foreign_mems = bool(mems and event.resources.mems and stored_mems(event.resources) != mems)
-    if coming == desired and not foreign_mems:
+    if coming == desired and not foreign_mems and not lifts:
         return None
-    return Resources(cpus=str(desired), mems=str(mems) if foreign_mems else "")
+    quota = NO_QUOTA if lifts else None
+    return Resources(cpus=str(desired), mems=str(mems) if foreign_mems else "", cpu_quota_us=quota)
 
 
 _HANDLERS: dict[type, Handler] = {

@@ -149,6 +149,7 @@ class Options:
         topology_tie_break: which of equally good NUMA node masks is taken.
         device_proportional_cpus: CPUs by NUMA node in proportion to the container's devices there.
         prefer_closest_numa_nodes: of equally many NUMA nodes those closest to each other.
+        lift_cpu_quota: no CFS quota on containers that have all their CPUs to themselves, nor on their pods.
         isolated_cpus: who runs on CPUs that the kernel isolates.
         max_allowable_numa_nodes: refuse to start on a machine with more; None for no limit.
         reserved_memory: per NUMA node, used by the Static memory policy.
@@ -174,6 +175,7 @@ class Options:
     topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
     device_proportional_cpus: bool = False
     prefer_closest_numa_nodes: bool = False
+    lift_cpu_quota: bool = True
     isolated_cpus: IsolatedCPUs = IsolatedCPUs.EXCLUSIVE
     max_allowable_numa_nodes: int | None = None
     topology_manager_policy: TopologyManagerPolicy = TopologyManagerPolicy.NONE

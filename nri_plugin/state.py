@@ -130,6 +130,8 @@ class PodRecord:
         hugepages: the pod's totals, (`hugepages-SIZE`, bytes).
         affinity: the merged hint of the whole pod under pod scope; None until its first container.
         affinity_preferred: whether that hint was preferred.
+        sandbox_path: the cgroups path of its sandbox (the pause container); empty when not told.
+        limit_milli: the CPU limit of all its containers together, 0 for none.
         annotations: those that may ask for something here, (key, value); see `nri_plugin.annotations`.
         run_seen: RunPodSandbox was seen, so its end will be told too; pods known only from
             Synchronize may end without an event.
@@ -147,6 +149,8 @@ class PodRecord:
     hugepages: tuple[tuple[str, int], ...] = ()
     affinity: NodeMask | None = None
     affinity_preferred: bool = True
+    sandbox_path: str = ""
+    limit_milli: int = 0
     annotations: tuple[tuple[str, str], ...] = ()
     run_seen: bool = False
     facts: PodFacts | None = None
@@ -161,6 +165,7 @@ class ContainerRecord:
         pod_uid: with `name`, the key of its allocation.
         stored_cpus: the cpuset the runtime has on record and re-applies at any update.
         stored_mems: the same for memory nodes.
+        limit_milli: its CPU limit, 0 for none; the runtime does not tell any more once its quota is lifted.
         unplaced: why it runs in the shared pool although policy would have placed or refused it.
         affinity: the merged hint it was admitted by, where its devices or somebody else had a say and nothing
             was promised to it (else see its allocation); empty for "any", None where nobody was asked.
@@ -174,6 +179,7 @@ class ContainerRecord:
     cgroup: CgroupRef
     stored_cpus: CPUSet = NO_CPUS
     stored_mems: NodeMask = NO_NODES
+    limit_milli: int = 0
     unplaced: str = ""
     affinity: NodeMask | None = None
     affinity_preferred: bool = True

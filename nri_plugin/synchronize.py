@@ -20,6 +20,7 @@ from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, Stat
 from nri_plugin.workload import (
     cgroup_ref,
     container_request,
+    limit_milli,
     pod_record,
     pod_uid,
     renewed,
@@ -170,6 +171,7 @@ def _record(state: State, pod: PodRecord, container: Container) -> ContainerReco
         cgroup=cgroup_ref(pod, container),
         stored_cpus=stored_cpus(container.resources),
         stored_mems=stored_mems(container.resources),
+        limit_milli=limit_milli(container.resources) or (known.limit_milli if known else 0),
         unplaced=known.unplaced if known else "",
         affinity=known.affinity if known else None,
         affinity_preferred=known.affinity_preferred if known else True,

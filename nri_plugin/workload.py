@@ -110,8 +110,13 @@ def cpu_milli(resources: Resources | None, qos: QOSClass) -> int | None:
         return 0
     if (resources.cpu_shares or 0) < MAX_SHARES or qos is not QOSClass.GUARANTEED:
         return milli_from_shares(resources.cpu_shares)
-    quota, period = resources.cpu_quota_us or 0, resources.cpu_period_us or 0
-    return quota * 1000 // period if quota > 0 and period > 0 else None
+    return limit_milli(resources) or None
+
+
+def limit_milli(resources: Resources | None) -> int:
+    """The CPU limit that the CFS quota stands for, in thousandths; 0 for none."""
+    quota, period = (resources.cpu_quota_us or 0, resources.cpu_period_us or 0) if resources else (0, 0)
+    return quota * 1000 // period if quota > 0 and period > 0 else 0
 
 
 def qos_of(cgroup_parent: str) -> QOSClass:
@@ -220,6 +225,8 @@ def pod_record(pod: Pod, *, run_seen: bool) -> PodRecord:
         cpu_milli=cpu_milli(resources, qos) if resources is not None else None,
         memory_bytes=resources.memory_limit_bytes if resources is not None else None,
         hugepages=_hugepages(resources) if resources is not None else (),
+        sandbox_path=pod.cgroups_path,
+        limit_milli=limit_milli(resources),
         annotations=tuple(
             pair for pair in sorted(pod.annotations.items()) if pair[0].startswith(OWN_ANNOTATIONS)
         ),

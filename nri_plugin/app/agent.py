@@ -21,7 +21,7 @@ from nri_plugin.app.ended_pods import LOOK_PAUSE_S
 from nri_plugin.app.floor_lifting import lift_floor
 from nri_plugin.app.handler import Handler
 from nri_plugin.app.logs import LOGGER_NAME, say, say_trace, set_up
-from nri_plugin.app.looking_after import look_after
+from nri_plugin.app.looking_after import keep_kernel_side, look_after
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.recorder import build_recorder
 from nri_plugin.app.rivals import Rivals, kubelet_policy, warn_of_kubelet
@@ -255,7 +255,9 @@ def watched_handler(
     history = build_recorder(config, record, loop, log)
     handler = build_handler(config, log, loop.clock, watchers, history)
     drift = look_after(config, log, handler, loop, feed, watchers.drifted)
-    watchers.also = (drift, Rivals(log, loop.clock, monitoring.count_rival if monitoring else None))
+    keeper = keep_kernel_side(config, log, handler, loop)
+    rivals = Rivals(log, loop.clock, monitoring.count_rival if monitoring else None)
+    watchers.also = (drift, rivals, *((keeper,) if keeper else ()))
     warn_of_kubelet(log, kubelet_policy())
     if monitoring is not None and config.metrics_bind_address is not None:
         monitoring.follow(drift)

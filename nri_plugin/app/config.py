@@ -36,6 +36,9 @@ DEFAULT_PATH = "/etc/nri-pin/config.yaml"
 EXPORTER_SOCKET = "exporter/exporter.sock"
 """Its name in the state directory, which both processes mount."""
 
+QUOTA_GATE = "DisableCPUQuotaWithExclusiveCPUs"
+"""Source: kubelet v1.36, on by default."""
+
 LINES_TO_ADD = """\
 cpuManagerPolicy: static
 reservedSystemCPUs: "0"
@@ -299,6 +302,7 @@ def _options(settings: Settings) -> Options:
         annotation_namespaces=settings.annotation_namespaces,
         topology_tie_break=settings.topology_tie_break,
         device_proportional_cpus=settings.device_proportional_cpus,
+        lift_cpu_quota=settings.feature_gates.get(QUOTA_GATE, True),
         isolated_cpus=settings.isolated_cpus,
         prefer_closest_numa_nodes=topology.prefer_closest,
         max_allowable_numa_nodes=topology.node_limit,

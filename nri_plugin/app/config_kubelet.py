@@ -16,6 +16,7 @@ from nri_plugin.policy.option_checks import CPU_OPTIONS, GATES, TOPOLOGY_OPTIONS
 # Source: the gates of kubelet 1.36 that touch these managers. True: may be set either way.
 FEATURE_GATES: Mapping[str, bool] = dict.fromkeys(GATES, True) | {
     "MemoryManager": True,
+    "DisableCPUQuotaWithExclusiveCPUs": True,
     "PodLevelResources": True,
     "PodLevelResourceManagers": False,
 }

@@ -7,14 +7,17 @@ from nri_plugin.app.config import Config
 from nri_plugin.app.drift_report import Reporter
 from nri_plugin.app.drift_watch import DriftWatch
 from nri_plugin.app.handler import Handler
+from nri_plugin.app.kernel_side_keeper import KernelSideKeeper
 from nri_plugin.app.logs import say
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.machine_watch import MachineWatch
 from nri_plugin.app.status_socket import StatusFeed
 from nri_plugin.drift import Target
 from nri_plugin.errors import HostError
+from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.cgroup_root import find_cpuset_tree
 from nri_plugin.host.cgroup_watch import CgroupWatch
+from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.sysfs import discover, outline
 
 
@@ -42,6 +45,19 @@ def look_after(
     machine.start(loop)
     watch.start()
     return watch
+
+
+def keep_kernel_side(
+    config: Config, log: logging.Logger, handler: Handler, loop: Loop
+) -> KernelSideKeeper | None:
+    """Begin to keep quotas and sandboxes; None where there is no cgroup tree to write to."""
+    try:
+        cgroups = Cgroups.open(config.cgroup_root)
+    except HostError:
+        return None  # said already
+    keeper = KernelSideKeeper(handler, loop, log, cgroups, CPUQuotas.beside(cgroups.tree))
+    keeper.start()
+    return keeper
 
 
 def _seen(sysfs_root: str, handler: Handler) -> object:

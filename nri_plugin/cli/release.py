@@ -97,7 +97,12 @@ def _report(found: Released, state: State, online: CPUSet, output_format: str) -
         record.id for record in state.containers.values() if record.phase in (Phase.CREATING, Phase.CREATED)
     ]
     if output_format == "json":
-        rows = {"widened": found.widened, "already": found.already, "gone": found.gone}
+        rows = {
+            "widened": found.widened,
+            "already": found.already,
+            "gone": found.gone,
+            "limited": found.limited,
+        }
         click.echo(
             json.dumps(
                 {"cpus": str(online), **rows, "not_started": waiting, "failures": found.failures}, indent=2
@@ -108,7 +113,8 @@ def _report(found: Released, state: State, online: CPUSet, output_format: str) -
         click.echo(line)
     click.echo(
         f"{len(found.widened)} cgroups were given CPUs {online}, {len(found.already)} had them, {len(found.gone)} are gone"
-        + (f", {len(found.failures)} failed" if found.failures else "")
+        + (f"; {len(found.limited)} have their CPU quota again" if found.limited else "")
+        + (f"; {len(found.failures)} failed" if found.failures else "")
     )
     if waiting:
         click.echo(

@@ -45,6 +45,8 @@ class PodRow(Row, frozen=True):
     cpu_milli: int | None = None
     memory_bytes: int | None = None
     hugepages: tuple[tuple[str, int], ...] = ()
+    sandbox_path: str = ""
+    limit_milli: int = 0
     affinity: str | None = None
     affinity_preferred: bool = True
     annotations: tuple[tuple[str, str], ...] = ()
@@ -66,6 +68,7 @@ class ContainerRow(Row, frozen=True):
     cgroup_parent: str | None = None
     stored_cpus: str = ""
     stored_mems: str = ""
+    limit_milli: int = 0
     unplaced: str = ""
     affinity: str | None = None
     affinity_preferred: bool = True
@@ -227,6 +230,8 @@ def pod_row(_key: str, pod: PodRecord) -> PodRow:
         cpu_milli=pod.cpu_milli,
         memory_bytes=pod.memory_bytes,
         hugepages=pod.hugepages,
+        sandbox_path=pod.sandbox_path,
+        limit_milli=pod.limit_milli,
         affinity=None if pod.affinity is None else _text(pod.affinity.mask),
         affinity_preferred=pod.affinity_preferred,
         annotations=pod.annotations,
@@ -251,6 +256,8 @@ def pod_from(row: PodRow) -> tuple[str, PodRecord]:
         cpu_milli=row.cpu_milli,
         memory_bytes=row.memory_bytes,
         hugepages=row.hugepages,
+        sandbox_path=row.sandbox_path,
+        limit_milli=row.limit_milli,
         affinity=None if row.affinity is None else _nodes(row.affinity),
         affinity_preferred=row.affinity_preferred,
         annotations=row.annotations,
@@ -277,6 +284,7 @@ def container_row(_key: str, record: ContainerRecord) -> ContainerRow:
         else record.cgroup.parent,
         stored_cpus=_text(record.stored_cpus.mask),
         stored_mems=_text(record.stored_mems.mask),
+        limit_milli=record.limit_milli,
         unplaced=record.unplaced,
         affinity=None if record.affinity is None else _text(record.affinity.mask),
         affinity_preferred=record.affinity_preferred,
@@ -298,6 +306,7 @@ def container_from(row: ContainerRow) -> tuple[str, ContainerRecord]:
         cgroup=CgroupRef(parent, row.cgroup_path),
         stored_cpus=_cpus(row.stored_cpus),
         stored_mems=_nodes(row.stored_mems),
+        limit_milli=row.limit_milli,
         unplaced=row.unplaced,
         affinity=None if row.affinity is None else _nodes(row.affinity),
         affinity_preferred=row.affinity_preferred,

@@ -51,6 +51,7 @@ class PodRow(Row, frozen=True):
     namespace: str = ""
     name: str = ""
     cgroup_parent: str = ""
+    cgroups_path: str = ""
     annotations: dict[str, str] = {}
     resources: ResourcesRow | None = None
     pid: int = 0
@@ -311,6 +312,7 @@ def _pod_row(pod: Pod) -> PodRow:
         namespace=pod.namespace,
         name=pod.name,
         cgroup_parent=pod.cgroup_parent,
+        cgroups_path=pod.cgroups_path,
         annotations={key: value for key, value in pod.annotations.items() if key.startswith(OWN_ANNOTATIONS)},
         resources=None if pod.resources is None else _resources_row(pod.resources),
         pid=pod.pid,
@@ -324,6 +326,7 @@ def _pod(row: PodRow) -> Pod:
         namespace=row.namespace,
         name=row.name,
         cgroup_parent=row.cgroup_parent,
+        cgroups_path=row.cgroups_path,
         annotations=row.annotations,
         resources=None if row.resources is None else _resources(row.resources),
         pid=row.pid,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup import Cgroups, WriteOutcome
+from nri_plugin.host.cpu_quota import CPUQuotas
+from nri_plugin.kernel_side import QuotaWrite, limits
 from nri_plugin.state import CgroupRef, State
 from nri_plugin.workload import qos_slices, slice_pattern
 
@@ -27,26 +29,37 @@ class Released:
         widened: cgroups that were given all CPUs.
         already: cgroups that had them.
         gone: containers of the checkpoint that are no more.
+        limited: cgroups whose CPU quota was put back.
         failures: one sentence each.
     """
 
     widened: list[str] = field(default_factory=list)
     already: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+    limited: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
 
 def release(cgroups: Cgroups, state: State, online: CPUSet) -> Released:
-    """Give `online` to the slices and to all containers of `state`; whatever fails, the rest is done."""
+    """Give `online` to the slices, sandboxes and containers of `state`; whatever fails, the rest is done.
+
+    Quotas that were lifted come back: what runs on everybody's CPUs has the limit it asked for.
+    """
     found = Released()
     containers = [record.cgroup for record in state.containers.values() if record.cgroup.path]
+    sandboxes = [
+        CgroupRef(pod.cgroup_parent, pod.sandbox_path) for pod in state.pods.values() if pod.sandbox_path
+    ]
     if cgroups.version == 2:
         for ref in containers:
             _guarded(found, _end_partition, cgroups, ref)
-    for ref in slices_of(state):
-        _guarded(found, _widen_slice, cgroups, ref, online, found)
+    for ref in (*slices_of(state), *sandboxes):
+        _guarded(found, _widen_if_set, cgroups, ref, online, found)
     for ref in containers:
         _guarded(found, _widen, cgroups, ref, online, found)
+    quotas = CPUQuotas.beside(cgroups.tree)
+    for write in limits(state) if quotas else ():
+        _guarded(found, _limit, quotas, write, found)
     return found
 
 
@@ -64,7 +77,12 @@ def _guarded(found: Released, step: object, *arguments: object) -> None:
         found.failures.append(str(error))
 
 
-def _widen_slice(cgroups: Cgroups, ref: CgroupRef, online: CPUSet, found: Released) -> None:
+def _limit(quotas: CPUQuotas, write: QuotaWrite, found: Released) -> None:
+    if quotas.set(write.target, write.quota_us):
+        found.limited.append(write.target.path or write.target.parent)
+
+
+def _widen_if_set(cgroups: Cgroups, ref: CgroupRef, online: CPUSet, found: Released) -> None:
     if cgroups.read_cpus(ref):  # one without a set of its own has its parent's
         _widen(cgroups, ref, online, found)
 

@@ -66,6 +66,7 @@ def test_answer_for_programs(place: Path) -> None:
         "widened": [f"/{OWN}"],
         "already": [],
         "gone": ["/kubepods/podg/new"],
+        "limited": [],
         "not_started": ["new"],
         "failures": [],
     }

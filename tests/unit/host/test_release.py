@@ -1,5 +1,6 @@
 """Every container gets all CPUs again, slices first, on ordinary files that stand in for a tree."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,20 @@ def test_slices_and_containers_get_all_cpus(top: Path) -> None:
     assert found.failures == []
     assert [value(top, path) for path in ("kubepods/burstable", OWN, SHARED)] == ["0-7", "0-7", "0-7"]
     assert found.widened == ["/kubepods/burstable", f"/{OWN}", f"/{SHARED}"]
+
+
+def test_lifted_quotas_and_the_sandbox_are_given_back(top: Path) -> None:
+    limited = replace(STATE.containers["own"], limit_milli=2000)
+    guaranteed = replace(STATE.pods["g"], limit_milli=2500, sandbox_path="/kubepods/podg/sb")
+    state = STATE.with_container(limited).with_pod(guaranteed)
+    fill(top / "kubepods/podg/sb", "0-3,6-7")
+    for path in (OWN, "kubepods/podg"):
+        (top / path / "cpu.max").write_text("max 100000\n")
+    found = release(Cgroups.open(str(top)), state, ONLINE)
+    assert (found.failures, found.limited) == ([], [f"/{OWN}", "/kubepods/podg"])
+    assert (top / OWN / "cpu.max").read_text() == "200000 100000"
+    assert (top / "kubepods/podg/cpu.max").read_text() == "250000 100000"
+    assert value(top, "kubepods/podg/sb") == "0-7"
 
 
 def test_what_never_had_a_set_gets_none(top: Path) -> None:

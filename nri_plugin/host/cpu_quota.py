@@ -1,0 +1,98 @@
+"""CFS quotas of cgroups: lifted, and put back.
+
+Source: kernel Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us).
+"""
+
+import os
+
+from nri_plugin.errors import HostError
+from nri_plugin.host.cgroup_error import GONE
+from nri_plugin.host.cgroup_path import cgroup_path
+from nri_plugin.host.cgroup_root import CpusetTree
+from nri_plugin.kernel_side import NO_QUOTA, PERIOD_US
+from nri_plugin.state import CgroupRef
+
+V1_NAMES = ("cpu,cpuacct", "cpuacct,cpu", "cpu")
+"""Where cgroup v1 keeps the cpu controller, beside the cpuset controller."""
+
+MAX, CFS_QUOTA, CFS_PERIOD = "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"
+
+
+class CPUQuotas:
+    """The quota files of a tree; addressed like its cpusets.
+
+    Args:
+        directory: the root of the hierarchy that carries the cpu controller.
+        version: of that hierarchy.
+    """
+
+    def __init__(self, directory: str, version: int) -> None:
+        self._directory, self._version = directory, version
+
+    @classmethod
+    def beside(cls, cpusets: CpusetTree) -> "CPUQuotas | None":
+        """The quotas of the cgroups whose cpusets these are; None where nobody mounted them."""
+        if cpusets.version != 1:
+            return cls(cpusets.directory, 2)
+        above = os.path.dirname(cpusets.directory)
+        found = (os.path.join(above, name) for name in V1_NAMES)
+        return next((cls(path, 1) for path in found if os.path.isdir(path)), None)
+
+    def set(self, ref: CgroupRef, quota_us: int) -> bool:
+        """Make the quota `quota_us` each PERIOD_US, or none; returns whether that was a change.
+
+        A cgroup that is gone, or has no such file, has no quota to change.
+
+        Raises:
+            HostError: the kernel refused it, or the file holds something else.
+        """
+        directory = os.path.join(self._directory, cgroup_path(ref))
+        path = os.path.join(directory, MAX if self._version == 2 else CFS_QUOTA)
+        try:
+            if _is_same(quota_us, *self._read(directory)):
+                return False
+            _write(path, self._text(directory, quota_us))
+        except OSError as error:
+            if error.errno in GONE:
+                return False
+            raise HostError(
+                path, f"a CPU quota of {_words(quota_us)} was refused ({error.strerror})"
+            ) from error
+        except ValueError:
+            raise HostError(path, "holds no CPU quota") from None
+        return True
+
+    def _read(self, directory: str) -> tuple[int, int]:
+        if self._version == 1:
+            return int(_text(directory, CFS_QUOTA)), int(_text(directory, CFS_PERIOD))
+        quota, period = _text(directory, MAX).split()
+        return (NO_QUOTA if quota == "max" else int(quota)), int(period)
+
+    def _text(self, directory: str, quota_us: int) -> str:
+        """With the period that is there: on v1 it is another file, and a pod and its containers have the same."""
+        if quota_us == NO_QUOTA:
+            return "max" if self._version == 2 else str(NO_QUOTA)
+        if self._version == 2:
+            return f"{quota_us} {PERIOD_US}"
+        return str(quota_us * int(_text(directory, CFS_PERIOD)) // PERIOD_US)
+
+
+def _is_same(quota_us: int, found_us: int, period_us: int) -> bool:
+    if quota_us == NO_QUOTA or found_us < 0:
+        return quota_us == NO_QUOTA and found_us < 0
+    return quota_us * period_us == found_us * PERIOD_US
+
+
+def _words(quota_us: int) -> str:
+    return "none" if quota_us == NO_QUOTA else f"{quota_us} us each {PERIOD_US} us"
+
+
+def _text(directory: str, name: str) -> str:
+    with open(os.path.join(directory, name), encoding="ascii", errors="replace") as file:
+        return file.read(4096)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "r+", encoding="ascii") as file:
+        file.write(text)
+        file.truncate()

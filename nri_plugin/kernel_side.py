@@ -1,0 +1,106 @@
+"""What the kernel should know of a pod beside the cpusets of its containers: quotas, and where its sandbox runs.
+
+A CFS quota throttles even a container that has all its CPUs to itself: the clock of the quota and that of its
+threads do not beat together. So it is lifted from such containers and from their pods, and comes back when they
+run in the shared pool. The sandbox (pause) of a pod has no cpuset of its own and would run on everybody's CPUs.
+
+All of this is derived from the state and put right again and again; none of it is worth a refused container.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.options import Effect, Node
+from nri_plugin.pool import pins
+from nri_plugin.state import CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+
+NO_QUOTA = -1
+PERIOD_US = 100_000
+"""Source: kubelet v1.36 cm/helpers_linux.go, the default of cpuCFSQuotaPeriod."""
+
+MOST_BY_SHARES_MILLI = 256_000
+"""From here on only the quota tells a runtime's plugins what a container asked for, so that it stays on record."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaWrite:
+    """The CFS quota of one cgroup.
+
+    Attributes:
+        target: the cgroup, a container's or a pod's.
+        quota_us: microseconds each `PERIOD_US`, or NO_QUOTA.
+    """
+
+    target: CgroupRef
+    quota_us: int
+
+
+def lifts_quota(node: Node, state: State, record: ContainerRecord) -> bool:
+    """Whether the container has a quota that should not throttle it: it runs on CPUs that nobody else has.
+
+    A Burstable container keeps a limit below the CPUs that it was given by annotation: somebody meant that.
+
+    Source: kubelet v1.36, feature gate DisableCPUQuotaWithExclusiveCPUs.
+    """
+    held = state.allocation_of(record)
+    if not node.options.lift_cpu_quota or held is None or not record.limit_milli:
+        return False
+    pod = state.pods.get(record.pod_uid)
+    is_whole = pod is not None and pod.qos is QOSClass.GUARANTEED
+    is_whole = is_whole or record.limit_milli >= 1000 * len(held.in_force)
+    return is_whole and bool(held.in_force & node.topology.online)
+
+
+def replies_quota(node: Node, state: State, record: ContainerRecord) -> bool:
+    """Whether the runtime is told so: what it has on record survives whatever rewrites the cgroup."""
+    held = state.allocation_of(record)
+    return held is not None and held.cpu_milli < MOST_BY_SHARES_MILLI and lifts_quota(node, state, record)
+
+
+def quotas(node: Node, state: State) -> Iterator[QuotaWrite]:
+    """The quota of every running container with exclusive CPUs, and of their pods; pods come last.
+
+    Only limits that somebody set are ever written back.
+    """
+    if node.options.effect is Effect.CGROUP:
+        yield from _quotas(state, lambda record: lifts_quota(node, state, record))
+
+
+def limits(state: State) -> Iterator[QuotaWrite]:
+    """The same with nothing lifted, for when nobody looks after them any more."""
+    return _quotas(state, lambda _record: False)
+
+
+def _quotas(state: State, lifts: Callable[[ContainerRecord], bool]) -> Iterator[QuotaWrite]:
+    lifted: dict[str, bool] = {}
+    for record in state.containers.values():
+        held = state.allocation_of(record)
+        if record.phase is not Phase.RUNNING or held is None or not held.cpus or not record.limit_milli:
+            continue
+        is_lifted = lifts(record)
+        lifted[record.pod_uid] = is_lifted or lifted.get(record.pod_uid, False)
+        if record.cgroup.path:
+            yield QuotaWrite(record.cgroup, _quota(record.limit_milli, is_lifted=is_lifted))
+    for uid, is_lifted in lifted.items():
+        pod = state.pods.get(uid)
+        if pod is not None and pod.limit_milli and pod.cgroup_parent:
+            yield QuotaWrite(CgroupRef(pod.cgroup_parent), _quota(pod.limit_milli, is_lifted=is_lifted))
+
+
+def sandboxes(node: Node, state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
+    """The shared pool for the sandbox of every pod that no slice above keeps in it."""
+    pool = state.shared_pool(node)
+    if node.options.effect is not Effect.CGROUP or not pins(node, state) or not pool:
+        return
+    for pod in state.pods.values():
+        if pod.sandbox_path and not _is_bounded(node, pod):
+            yield CgroupRef(pod.cgroup_parent, pod.sandbox_path), pool
+
+
+def _is_bounded(node: Node, pod: PodRecord) -> bool:
+    return node.options.pool_floor and pod.qos is not QOSClass.GUARANTEED
+
+
+def _quota(limit_milli: int, *, is_lifted: bool) -> int:
+    return NO_QUOTA if is_lifted else limit_milli * PERIOD_US // 1000
