@@ -1,28 +1,38 @@
-"""`nri-pin topology`: the machine as placements see it, for people and for programs."""
+"""`nri-pin topology`: the machine as placements see it, and who runs where, for people and for programs."""
 
 import json
 import shutil
 import sys
-import tempfile
-import textwrap
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from nri_plugin import bits
+from nri_plugin.cli.machine_view import KEY, Placements, View, read_placements
 from nri_plugin.cli.output import format_option, wants_colour
 from nri_plugin.cli.picture import draw, in_encoding, memory_text
-from nri_plugin.topology import NUMANode, Topology
+from nri_plugin.cli.picture_boxes import fold
+from nri_plugin.cli.picture_distances import heat_map
+from nri_plugin.topology import Topology
+
+if TYPE_CHECKING:
+    from nri_plugin.simulator.machine_source import SourcedMachine
+    from nri_plugin.simulator.machine_text import Description
 
 EPILOG = """\b
 Examples:
-  nri-pin topology
-  nri-pin topology --root /host --format json
-  nri-pin topology --list
-  nri-pin topology --machine ./two-sockets.txt
+  nri-pin topology                                this node and its containers
+  nri-pin topology -o json > node.json            take it along ...
+  nri-pin topology node.json                      ... and look at it elsewhere
+  nri-pin topology gb200-34-numa                  a machine that comes with nri-pin
+  nri-pin topology --list                         which ones there are
+  lstopo --of xml | nri-pin topology -            what hwloc sees
+  nri-pin topology --state ./state.json --machine node.json
+  nri-pin topology --root /host
 
 \b
-A description, for --machine FILE, is a few lines such as:
+A machine is the name of a shipped one, a file, or - for standard input. The
+file holds a description, what `nri-pin topology -o json` printed, lstopo's
+XML, or what hack/record-machine recorded. A description is a few lines:
   2 sockets, 2 NUMA nodes each, 4 L3 each, 4 cores each, SMT 2
   memory 64Gi each
   distances local 10 socket 12 remote 32
@@ -32,46 +42,64 @@ A description, for --machine FILE, is a few lines such as:
   links nvidia.com/gpu nvlink 0 3 / 1 2 / 4 7 / 5 6
 Levels nest in the order written, from the outside in.
 """
+LIVE = "/"
 
 
 @click.command(epilog=EPILOG)
-@click.option("--root", metavar="DIR", help="A directory that holds sys and proc; / by default.")
-@click.option("--machine", metavar="NAME|FILE", help="A described machine instead of a real one.")
+@click.argument("name", metavar="[MACHINE]", required=False)
+@click.option("--machine", metavar="MACHINE", help="The same as the argument.")
+@click.option(
+    "--root", metavar="DIR", help="The machine whose sys and proc are below this directory; / by default."
+)
+@click.option(
+    "--state", metavar="FILE", help="A checkpoint, or its directory; by default the agent's own on this node."
+)
 @click.option("--list", "wants_list", is_flag=True, help="List the machines that come with nri-pin.")
 @format_option("text", "json")
-def command(root: str | None, machine: str | None, wants_list: bool, output_format: str) -> None:
-    """Show CPUs, caches and NUMA nodes of a machine."""
-    if (root is not None) + (machine is not None) + wants_list > 1:
-        raise click.UsageError("--root, --machine and --list exclude each other; give one")
+def command(
+    name: str | None,
+    machine: str | None,
+    root: str | None,
+    state: str | None,
+    wants_list: bool,
+    output_format: str,
+) -> None:
+    """Show sockets, NUMA nodes, caches, cores and CPUs, and which container has which.
+
+    Letters and colours are containers; the legend names them. Without a
+    checkpoint every CPU is its number.
+    """
+    sources = [name is not None, machine is not None, root is not None, wants_list]
+    if sum(sources) > 1:
+        raise click.UsageError("MACHINE, --machine, --root and --list exclude each other; give one")
     if wants_list:
-        answer = _list(output_format, shutil.get_terminal_size().columns)
-    elif output_format == "json":
-        answer = _json(_facts(root, machine))
+        if output_format == "svg" or state is not None:
+            raise click.UsageError("--list prints names, as text or json, and takes no --state")
+        _print(_list(output_format, shutil.get_terminal_size().columns))
+        return
+    view = _view(name if machine is None else machine, root, state)
+    if output_format == "json":
+        _print(_json(as_facts(view)))
     else:
-        width = shutil.get_terminal_size().columns
-        answer = "\n".join([_text(_topology(root, machine), width), *_devices(machine, width)])
-    click.echo(in_encoding(answer, sys.stdout.encoding))
+        _print(as_text(view, shutil.get_terminal_size().columns, colour=wants_colour()))
 
 
-def distance_table(topology: Topology, width: int) -> str:
-    """The distances between NUMA nodes; where a table is too wide, a line per node. Empty without any."""
-    rows = [node for node in topology.nodes if node.distances is not None]
-    if len(topology.nodes) < 2 or not rows:
-        return ""
-    if 9 + 5 * len(topology.nodes) > width:
-        words = [_distance_words(topology, node) for node in rows]
-        return "\n".join(textwrap.fill(text, width, subsequent_indent="  ") for text in words)
-    head = "distance " + "".join(f"{number:>5}" for number in topology.node_ids)
-    lines = [f"NUMA {node.id:<4}" + "".join(f"{value:>5}" for value in node.distances or ()) for node in rows]
-    return "\n".join([head, *lines])
+def as_text(view: View, width: int, *, colour: bool = False) -> str:
+    """The machine in one line, the picture with its legend, the distances, the devices."""
+    parts = [
+        "\n".join(fold(summary(view.topology), width)),
+        draw(view.topology, view.owners, width=width, colour=colour, style=None),
+        heat_map(view.topology, max(width, 40), colour=colour),
+        *_devices(view.machine.description, width),
+        "\n".join(fold(_remark(view), width, indent="  ")),
+    ]
+    return "\n".join(part for part in parts if part)
 
 
-def _distance_words(topology: Topology, node: NUMANode) -> str:
-    to: dict[int, int] = {}
-    for other, value in zip(topology.node_ids, node.distances or (), strict=True):
-        to[value] = to.get(value, 0) | 1 << other
-    words = [f"{value} to {bits.format_list(to[value])}" for value in sorted(to)]
-    return f"NUMA {node.id} distance " + ", ".join(words)
+def as_facts(view: View) -> dict[str, object]:
+    """The facts of the machine, and who runs where when that is known: the dump that is read back."""
+    facts = {key: value for key, value in view.machine.facts().items() if key != KEY}
+    return facts if view.placements is None else facts | {KEY: view.placements.as_dict()}
 
 
 def summary(topology: Topology) -> str:
@@ -89,37 +117,33 @@ def summary(topology: Topology) -> str:
     return ", ".join(parts)
 
 
-def _topology(root: str | None, machine: str | None) -> Topology:
-    from nri_plugin.host.sysfs import discover
-    from nri_plugin.simulator.machine import build_topology, load
-
-    return discover(root or "/") if machine is None else build_topology(load(machine))
+def _remark(view: View) -> str:
+    return view.remark if view.placements is None else f"containers: {view.placements.source}"
 
 
-def _facts(root: str | None, machine: str | None) -> dict[str, Any]:
-    """The facts of a described machine are read from its files like those of any other."""
-    from nri_plugin.host.sysfs import discover_facts
-    from nri_plugin.simulator.machine import build_sysfs, load
+def _view(name: str | None, root: str | None, state: str | None) -> View:
+    from nri_plugin.simulator.machine_source import live_machine, read_machine
 
-    if machine is None:
-        return discover_facts(root or "/").as_dict()
-    with tempfile.TemporaryDirectory(prefix="nri-pin-") as folder:
-        build_sysfs(load(machine), folder)
-        return discover_facts(folder).as_dict()
+    machine = live_machine(root or LIVE) if name is None else read_machine(name)
+    if state is not None:
+        return View(machine, *read_placements(state, machine.topology, is_asked_for=True))
+    if name is None and root is None:
+        from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME
 
-
-def _text(topology: Topology, width: int) -> str:
-    picture = draw(topology, width=width, colour=wants_colour())
-    table = distance_table(topology, width)
-    return "\n".join([textwrap.fill(summary(topology), width), picture, *([table] if table else [])])
+        path = f"{DEFAULT_DIR}/{FILE_NAME}"
+        return View(machine, *read_placements(path, machine.topology, is_asked_for=False))
+    return View(machine, _dumped_placements(machine, name or ""))
 
 
-def _devices(machine: str | None, width: int) -> list[str]:
+def _dumped_placements(machine: "SourcedMachine", where: str) -> Placements | None:
+    found = (machine.dump or {}).get(KEY)
+    return None if found is None else Placements.from_dict(found, where)
+
+
+def _devices(description: "Description | None", width: int) -> list[str]:
     """What pods can ask for on a described machine: a line for each resource."""
-    from nri_plugin.simulator.machine import load
-
     counts: dict[str, dict[str, int]] = {}
-    for device in load(machine).devices if machine is not None else ():
+    for device in description.devices if description else ():
         where = f"on NUMA {device.nodes}" if device.nodes else "on no NUMA node"
         by_place = counts.setdefault(device.resource, {})
         by_place[where] = by_place.get(where, 0) + 1
@@ -127,7 +151,7 @@ def _devices(machine: str | None, width: int) -> list[str]:
         f"{name}: " + ", ".join(f"{count} {where}" for where, count in by_place.items())
         for name, by_place in counts.items()
     )
-    return [textwrap.fill(line, width, subsequent_indent="  ") for line in lines]
+    return ["\n".join(fold(line, width, indent="  ")) for line in lines]
 
 
 def _list(output_format: str, width: int) -> str:
@@ -139,9 +163,13 @@ def _list(output_format: str, width: int) -> str:
     left = max(map(len, titles)) + 2
     blank = " " * left
     return "\n".join(
-        textwrap.fill(title, max(width, left + 20), initial_indent=f"{name:<{left}}", subsequent_indent=blank)
+        f"{name:<{left}}" + f"\n{blank}".join(fold(title, max(width - left, 20)))
         for name, title in titles.items()
     )
+
+
+def _print(text: str) -> None:
+    click.echo(in_encoding(text, sys.stdout.encoding))
 
 
 def _json(value: object) -> str:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from nri_plugin.cli.picture import BEYOND, LETTERS, Owner, draw, in_encoding, memory_text
+from nri_plugin.cli.palette import BEYOND, LETTERS
+from nri_plugin.cli.picture import TIMES, Owner, Style, draw, in_encoding, memory_text
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.simulator.machine import build_topology, parse, shipped
 from nri_plugin.topology import Topology
@@ -55,7 +56,7 @@ def test_an_owner_without_cpus_is_still_in_the_legend() -> None:
 
 def test_owners_after_the_last_letter_share_a_mark() -> None:
     lines = draw(SMALL, [owner(str(number), "") for number in range(len(LETTERS) + 2)]).splitlines()
-    assert [line[0] for line in lines[-4:]] == ["9", BEYOND, BEYOND, "·"]
+    assert [line[0] for line in lines[-4:]] == [LETTERS[-1], BEYOND, BEYOND, "·"]
 
 
 def test_colour_adds_codes_and_changes_no_character() -> None:
@@ -64,7 +65,7 @@ def test_colour_adds_codes_and_changes_no_character() -> None:
     owners = [owner("a", "0"), owner("r", "1", "reserved")]
     plain, coloured = draw(SMALL, owners), draw(SMALL, owners, colour=True)
     assert "\x1b[" not in plain
-    assert "\x1b[1;97;44mA\x1b[0m" in coloured
+    assert "\x1b[1;38;5;231;48;5;26mA\x1b[0m" in coloured
     without = re.sub("\x1b\\[[0-9;]*m", "", coloured)
     assert [line.rstrip() for line in without.splitlines()] == plain.splitlines()
 
@@ -85,7 +86,58 @@ def test_every_machine_fits_and_shows_every_cpu_once(name: str, topology: Topolo
 
 
 def test_512_cpus_fit_on_a_screen() -> None:
-    assert len(draw(build_topology(parse(BIG)), [], width=80).splitlines()) <= 60
+    assert len(draw(build_topology(parse(BIG)), [], width=80, style=None).splitlines()) <= 60
+
+
+def test_a_small_machine_has_a_box_for_each_cache_as_wide_as_it_needs() -> None:
+    assert draw(build_topology(parse("4 cores, SMT 2, memory 1Gi")), width=80, style=None).splitlines() == [
+        "┌ socket 0 ───────────────┐",
+        "│ ┌ NUMA 0: 0-7, 1Gi ───┐ │",
+        "│ │ ┌ L3 0 ───────────┐ │ │",
+        "│ │ │ 0,4 1,5 2,6 3,7 │ │ │",
+        "│ │ └─────────────────┘ │ │",
+        "│ └─────────────────────┘ │",
+        "└─────────────────────────┘",
+    ]
+
+
+def test_ranges_are_a_line_for_each_cache_or_node() -> None:
+    topology = build_topology(parse("2 sockets, 1 L3, 2 cores, SMT 2, memory 1Gi"))
+    owners = [owner("a", "0-1"), owner("b", "2")]
+    assert "L3 0: 0-1,4-5" in draw(topology, style=Style.CACHES)
+    assert f"L3 0: A{TIMES}2 ·{TIMES}2" in draw(topology, owners, style=Style.CACHES)
+    assert "│ NUMA 0: 0-1,4-5, 1Gi │" in draw(topology, style=Style.NODES)
+    assert draw(topology, owners, style=Style.LINES).splitlines()[1] == (
+        f"socket 1  NUMA 1: 2-3,6-7, 1Gi  B{TIMES}1 ·{TIMES}3"
+    )
+
+
+def test_a_machine_of_very_many_nodes_has_a_line_for_each() -> None:
+    topology = build_topology(parse("64 sockets, 2 L3 each, 2 cores each, SMT 8, memory 1Gi"))
+    lines = draw(topology, width=80, style=None).splitlines()
+    assert len(lines) <= 128
+    assert max(map(len, lines)) <= 80
+
+
+def test_cpus_without_an_l3_are_in_no_box_of_it() -> None:
+    picture = draw(build_topology(parse("2 cores, no L3, memory 1Gi")), style=None)
+    assert "L3" not in picture
+    assert picture.splitlines()[2].strip("│ ") == "0 1"
+
+
+def test_who_shares_a_pool_and_what_is_to_be_noted_is_in_the_legend() -> None:
+    owners = [
+        Owner("a/b/c", CPUSet.of(0), note="NUMA 0, memory 0"),
+        Owner("shared pool", CPUSet.parse("1-6"), "shared", members=("x/y/z", "x/y/q")),
+        owner("isolated", "6", "isolated"),
+        owner("offline", "7", "offline"),
+    ]
+    assert draw(SMALL, owners, width=80).splitlines()[-4:] == [
+        "A a/b/c: 0 (1 cpu), NUMA 0, memory 0",
+        "· shared pool: 1-6 (6 cpus): x/y/z, x/y/q",
+        ": isolated: 6 (1 cpu)",
+        "- offline: 7 (1 cpu)",
+    ]
 
 
 def test_a_wide_cache_goes_over_several_lines_in_one_bracket() -> None:
@@ -119,9 +171,10 @@ def test_unknown_memory_is_not_written_in_a_title() -> None:
     assert draw(topology).splitlines()[-1] == "NUMA 3: no cpus, size unknown"
 
 
-def test_long_lines_are_cut_at_the_width() -> None:
+def test_a_label_is_cut_at_the_width_and_its_cpus_are_not() -> None:
     label = "namespace/" + "x" * 100
-    assert draw(SMALL, [owner(label, "0")], width=40).splitlines()[-2] == "A " + label[:37] + "…"
+    lines = draw(SMALL, [owner(label, "0")], width=40).splitlines()
+    assert lines[-3:-1] == ["A " + label[:36] + "…:", "    0 (1 cpu)"]
 
 
 @pytest.mark.parametrize(
@@ -141,6 +194,7 @@ def test_memory_is_written_as_people_write_it(memory_bytes: int, text: str) -> N
 
 def test_a_terminal_without_these_characters_gets_plain_ones() -> None:
     assert in_encoding("┌─┐│·…\nx", "ascii") == "+-+|.~\nx"
+    assert in_encoding(f"αБ░▒▓█{TIMES}", "ascii") == "**:+#@x"
     assert in_encoding("┌─┐", None) == "+-+"
     assert in_encoding("┌─┐", "utf-8") == "┌─┐"
 

@@ -1,14 +1,20 @@
 """`nri-pin topology` from the command line to what it prints."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from nri_plugin.cli.topology import command, distance_table, summary
-from nri_plugin.errors import ConfigError, HostError
+from nri_plugin.cli.topology import command, summary
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import CheckpointError, ConfigError, HostError
+from nri_plugin.host.checkpoint import CheckpointFile
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import Node, Options
 from nri_plugin.simulator.machine import build_sysfs, build_topology, load, parse
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
 from nri_plugin.topology import Topology
 
 
@@ -26,12 +32,7 @@ def test_a_root_is_shown_as_boxes_with_its_distances(root: Path) -> None:
     lines = run("--root", str(root)).output.splitlines()
     assert lines[0] == "2 sockets, 2 NUMA nodes, 2 uncore caches, 4 cores, 7 CPUs (SMT 1/2), 2Gi memory"
     assert lines[1].startswith("┌ socket 0 ─")
-    assert lines[-4:] == [
-        "offline 7",
-        "distance     0    1",
-        "NUMA 0      10   21",
-        "NUMA 1      21   10",
-    ]
+    assert lines[-4:] == ["offline 7", "distance   0   1", "NUMA 0    10· 21▒", "NUMA 1    21▒ 10·"]
 
 
 def test_json_has_the_facts(root: Path) -> None:
@@ -82,25 +83,14 @@ def test_the_list_names_every_shipped_machine_in_80_columns() -> None:
 def test_options_that_exclude_each_other_are_refused(args: tuple[str, ...]) -> None:
     result = run(*args)
     assert result.exit_code == 2
-    assert "--root, --machine and --list exclude each other; give one" in result.output
+    assert "MACHINE, --machine, --root and --list exclude each other; give one" in result.output
 
 
 def test_errors_are_those_of_the_project(tmp_path: Path) -> None:
     assert isinstance(run("--root", str(tmp_path)).exception, HostError)
-    assert isinstance(run("--machine", "no-such").exception, HostError)
+    assert isinstance(run("--machine", "no-such").exception, ConfigError)
     (tmp_path / "bad.txt").write_text("two cores")
     assert isinstance(run("--machine", str(tmp_path / "bad.txt")).exception, ConfigError)
-
-
-def test_a_table_that_is_too_wide_becomes_a_line_per_node() -> None:
-    topology = build_topology(parse("4 sockets, 1 core, distances remote 40"))
-    assert distance_table(topology, 80).splitlines()[2] == "NUMA 1      40   10   40   40"
-    assert distance_table(topology, 28).splitlines()[2:4] == ["NUMA 1 distance 10 to 1, 40", "  to 0,2-3"]
-
-
-def test_one_node_or_unknown_distances_have_no_table() -> None:
-    assert distance_table(build_topology(parse("1 core")), 80) == ""
-    assert distance_table(build_topology(parse("2 sockets, 1 core, no distances")), 80) == ""
 
 
 def test_the_summary_says_when_memory_is_unknown() -> None:
@@ -109,3 +99,107 @@ def test_the_summary_says_when_memory_is_unknown() -> None:
 
 def test_the_summary_says_when_there_is_no_l3() -> None:
     assert "no L3 cache" in summary(build_topology(parse("1 core, no L3")))
+
+
+MACHINE = "2 sockets, 1 L3 each, 2 cores each, SMT 2, memory 1Gi, isolated 3"
+PODS = {uid: PodRecord(uid, f"sb-{uid}", name, "shop") for uid, name in (("u1", "db"), ("u2", "web"))}
+STATE = State(
+    pods=PODS,
+    containers={
+        key: ContainerRecord(key, uid, name, Phase.RUNNING, CgroupRef("/x"))
+        for key, uid, name in (("c1", "u1", "pg"), ("c2", "u2", "nginx"))
+    },
+    allocations={
+        "u1/pg": Allocation(CPUSet.parse("2,6"), NodeMask.of(1)),
+        "gone/x": Allocation(CPUSet.parse("5")),
+    },
+)
+
+
+def checkpoint(folder: Path, machine: str = MACHINE, state: State = STATE) -> str:
+    node = Node(build_topology(parse(machine)), Options(), CPUSet.of(0))
+    CheckpointFile(str(folder), node, durable=False).save(state)
+    return str(folder)
+
+
+@pytest.fixture
+def placed(tmp_path: Path) -> list[str]:
+    """Arguments for a machine and who runs on it."""
+    (tmp_path / "m.txt").write_text(MACHINE)
+    return [str(tmp_path / "m.txt"), "--state", checkpoint(tmp_path / "state")]
+
+
+def test_containers_of_a_checkpoint_have_letters_and_the_legend_names_them(placed: list[str]) -> None:
+    lines = run(*placed).output.splitlines()
+    assert any("│ =· ·A │" in line and "│ BB :· │" in line for line in lines)
+    legend = lines[lines.index("A gone/x: 5 (1 cpu), NUMA 0, memory anywhere") :]
+    assert legend[1:5] == [
+        "B shop/db/pg: 2,6 (2 cpus), NUMA 1, memory 1",
+        "· shared pool: 0-1,4,7 (4 cpus): shop/web/nginx",
+        ": isolated by the kernel: 3 (1 cpu)",
+        "= reserved, in the shared pool: 0 (1 cpu)",
+    ]
+    assert " ".join(lines[-2:]).endswith("state.json, generation 1")
+
+
+def test_a_dump_carries_the_containers_and_is_read_back_as_it_was(placed: list[str], tmp_path: Path) -> None:
+    printed = run(*placed, "-o", "json").output
+    dump = tmp_path / "node.json"
+    dump.write_text(printed)
+    assert run(str(dump), "-o", "json").output == printed
+    assert run(str(dump)).output == run(*placed).output
+    assert json.loads(printed)["placements"]["containers"][1] == {
+        "namespace": "shop",
+        "pod": "db",
+        "container": "pg",
+        "cpus": "2,6",
+        "mems": "1",
+    }
+
+
+def test_placements_that_are_no_such_are_refused_in_one_line(placed: list[str], tmp_path: Path) -> None:
+    facts = json.loads(run(*placed, "-o", "json").output)
+    facts["placements"] = {"containers": "none"}
+    (tmp_path / "d.json").write_text(json.dumps(facts))
+    error = run(str(tmp_path / "d.json")).exception
+    assert isinstance(error, ConfigError)
+    assert "'placements' are not what" in str(error)
+
+
+def test_a_checkpoint_of_another_machine_is_refused_with_both(placed: list[str]) -> None:
+    error = run("laptop", *placed[1:]).exception
+    assert isinstance(error, ConfigError)
+    assert "with CPUs 0-7 on NUMA nodes 0-1; this one has CPUs 0-7 on NUMA nodes 0; name its own" in str(
+        error
+    )
+
+
+def test_a_checkpoint_that_is_asked_for_must_be_there_and_sound(tmp_path: Path) -> None:
+    assert isinstance(run("demo", "--state", str(tmp_path / "none")).exception, ConfigError)
+    (tmp_path / "bad").write_text("{}")
+    error = run("demo", "--state", str(tmp_path / "bad")).exception
+    assert isinstance(error, CheckpointError)
+    assert str(error).endswith("; see nri-pin state verify")
+
+
+def test_a_live_node_without_a_checkpoint_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("nri_plugin.host.checkpoint.DEFAULT_DIR", str(tmp_path))
+    said = " ".join(run().output.split())
+    assert said.endswith(
+        f"no containers are shown: there is no {tmp_path}/state.json; --state FILE names another checkpoint"
+    )
+    (tmp_path / "state.json").write_text("{}")
+    assert "no containers are shown: " in " ".join(run().output.split())
+
+
+def test_a_live_node_with_a_checkpoint_shows_its_containers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("nri_plugin.host.checkpoint.DEFAULT_DIR", str(tmp_path))
+    here = replace(STATE, allocations={"u1/pg": Allocation(CPUSet.of(0))})
+    checkpoint(tmp_path, "1 core", here)
+    assert "A shop/db/pg: 0 (1 cpu)" in run().output
+
+
+def test_a_list_is_no_picture() -> None:
+    assert "--list prints names" in run("--list", "-o", "json", "--state", "x").output
