@@ -59,11 +59,6 @@ def boot_options(line: str) -> tuple[dict[str, CPUSet], dict[str, str]]:
     return known, unread
 
 
-def is_file_system_in_memory(kind: str) -> bool:
-    """Whether a file system is gone after a reboot."""
-    return kind in ("tmpfs", "ramfs")
-
-
 def free_bytes(path: str) -> int | None:
     """What is left where `path` is; None when that cannot be told."""
     try:

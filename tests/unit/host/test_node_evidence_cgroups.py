@@ -1,0 +1,52 @@
+from pathlib import Path
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.host.mounts import Mount
+from nri_plugin.host.node_evidence import Hidden, NodeView
+from nri_plugin.host.node_evidence_cgroups import Tree, read_tree
+
+
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+def test_every_level_down_to_the_pods_is_read(tmp_path: Path) -> None:
+    root = tmp_path / "sys/fs/cgroup"
+    write(
+        root,
+        cgroup__controllers="cpuset cpu\n",
+        cgroup__subtree_control="cpuset\n",
+        cpuset__cpus__effective="0-3\n",
+    )
+    top = root / "kubepods.slice"
+    write(top, cgroup__subtree_control="cpu\n", cpuset__cpus="", cpuset__cpus__effective="0-3\n")
+    write(
+        top / "pod.slice",
+        cpuset__cpus="1-2\n",
+        cpuset__cpus__effective="1-2\n",
+        cpuset__cpus__partition="isolated\n",
+    )
+    tree = read_tree(NodeView(str(tmp_path), []))
+    assert isinstance(tree, Tree)
+    assert (tree.version, tree.top, tree.options) == (2, "kubepods.slice", None)
+    assert [(group.path, group.passes_on, group.partition) for group in tree.groups] == [
+        ("", True, ""),
+        ("kubepods.slice", False, ""),
+        ("kubepods.slice/pod.slice", False, "isolated"),
+    ]
+    assert tree.groups[2].cpus == CPUSet.parse("1-2")
+    assert tree.groups[1].cpus == CPUSet()
+
+
+def test_no_tree_is_told_or_hidden(tmp_path: Path) -> None:
+    assert isinstance(read_tree(NodeView(str(tmp_path), [])), Hidden)
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    assert isinstance(read_tree(NodeView(str(tmp_path), [])), str)
+    pod = NodeView("/", [Mount("/", "overlay", ())], in_pod=True)
+    assert read_tree(pod) == Hidden("/sys/fs/cgroup", "/host/sys/fs/cgroup")
+
+
+def test_a_real_tree_is_read() -> None:
+    assert isinstance(read_tree(NodeView("/")), Tree | str | Hidden)

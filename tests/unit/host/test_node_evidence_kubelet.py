@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.host.mounts import Mount
+from nri_plugin.host.node_evidence import Hidden, NodeView, Process
+from nri_plugin.host.node_evidence_kubelet import (
+    CONFIG_FILE,
+    STATE_FILES,
+    KubeletSettings,
+    Setting,
+    find_kubelet,
+    read_kubelet,
+    read_state_policy,
+)
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> NodeView:
+    (tmp_path / "var/lib/kubelet/conf.d").mkdir(parents=True)
+    return NodeView(str(tmp_path), [])
+
+
+def write(view: NodeView, name: str, text: str) -> None:
+    (Path(view.root) / "var/lib/kubelet" / name).write_text(text)
+
+
+def test_no_file_and_no_process_is_no_kubelet(view: NodeView) -> None:
+    assert read_kubelet(view, None) is None
+    assert read_kubelet(view, Process(1, "kubelet")) == KubeletSettings()
+
+
+def test_values_come_with_file_and_line(view: NodeView) -> None:
+    write(
+        view, "config.yaml", "kind: KubeletConfiguration\n# cpuManagerPolicy: no\ncpuManagerPolicy: static\n"
+    )
+    found = read_kubelet(view, None)
+    assert isinstance(found, KubeletSettings)
+    assert found.by_key == {"cpuManagerPolicy": Setting("static", f"{CONFIG_FILE}:3")}
+
+
+def test_drop_ins_win_over_the_file_and_the_command_line_over_both(view: NodeView) -> None:
+    write(
+        view,
+        "config.yaml",
+        "cpuManagerPolicy: static\nreservedSystemCPUs: 0-1\nmemoryManagerPolicy: Static\n",
+    )
+    write(view, "conf.d/20-b.conf", "cpuManagerPolicy: none\n")
+    write(view, "conf.d/10-a.conf", "cpuManagerPolicy: static\nmemoryManagerPolicy: None\n")
+    write(view, "conf.d/ignored.yaml", "cpuManagerPolicy: other\n")
+    args = ("kubelet", "--config", CONFIG_FILE, "--config-dir=/var/lib/kubelet/conf.d", "--reserved-cpus=0-3")
+    found = read_kubelet(view, Process(1, "kubelet", args))
+    assert isinstance(found, KubeletSettings)
+    assert {key: setting.value for key, setting in found.by_key.items()} == {
+        "cpuManagerPolicy": "none",
+        "reservedSystemCPUs": "0-3",
+        "memoryManagerPolicy": "None",
+    }
+    assert found.by_key["reservedSystemCPUs"].where == "--reserved-cpus on its command line"
+
+
+@pytest.mark.parametrize("text", ["a: [", "- a\n"])
+def test_a_broken_file_is_named(view: NodeView, text: str) -> None:
+    write(view, "config.yaml", text)
+    found = read_kubelet(view, None)
+    assert isinstance(found, KubeletSettings)
+    assert found.broken.startswith(f"{CONFIG_FILE}: ")
+
+
+def test_a_file_out_of_sight_is_hidden(tmp_path: Path) -> None:
+    view = NodeView(str(tmp_path), [Mount(f"{tmp_path}/sys", "sysfs", ())], in_pod=True)
+    assert isinstance(read_kubelet(view, None), Hidden)
+    assert isinstance(read_state_policy(view, STATE_FILES[0]), Hidden)
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"), [('{"policyName":"static"}', "static"), ("{}", ""), ("not json", "")]
+)
+def test_a_state_file_names_its_policy(view: NodeView, text: str, policy: str) -> None:
+    assert read_state_policy(view, STATE_FILES[0]) is None
+    write(view, "cpu_manager_state", text)
+    assert read_state_policy(view, STATE_FILES[0]) == policy
+
+
+def test_the_kubelet_is_found_by_its_name() -> None:
+    assert find_kubelet([Process(1, "init"), Process(2, "kubelet")]) == Process(2, "kubelet")
+    assert find_kubelet([Process(1, "init")]) is None
