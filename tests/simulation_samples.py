@@ -145,15 +145,13 @@ class _Counting:
         self.steps.append(
             StepRow(
                 number,
-                number,
-                "run",
-                f"{namespace}/{pod}",
-                "",
-                str(size),
-                "Guaranteed",
-                (row,),
-                (),
-                self.taken,
+                line=number,
+                action="run",
+                target=f"{namespace}/{pod}",
+                shape=str(size),
+                qos="Guaranteed",
+                containers=(row,),
+                exclusive_cpus=self.taken,
             )
         )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nri_plugin.cli.report_markup import Markup, Value, element
 
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 14, 34
+LEFT, RIGHT, TOP, BOTTOM = 46, 14, 26, 34
 """Pixels around the field of a plot."""
 
 
@@ -42,13 +42,26 @@ class Field:
 
 def drawing(width: int, height: int, *shapes: Markup, label: str) -> Markup:
     """An SVG picture that a screen reader hears as `label`."""
-    size = {"width": width, "height": height, "viewBox": f"0 0 {width} {height}"}
+    size: dict[str, Value] = {"width": width, "height": height, "viewBox": f"0 0 {width} {height}"}
     return element("svg", *shapes, class_="plot", role="img", aria_label=label, **size)
 
 
-def figure(title: str, caption: str, *pictures: Markup, id_: str) -> Markup:
-    """Drawings with what they show; wider than the screen they scroll by themselves."""
-    words = element("figcaption", element("h3", title), element("p", caption))
+def figure(title: str, caption: str, *pictures: Markup, id_: str, keys: Sequence[str] = ()) -> Markup:
+    """Drawings with what they show; wider than the screen they scroll by themselves.
+
+    Args:
+        title: its name.
+        caption: how to read it.
+        pictures: drawings.
+        id_: to find it by.
+        keys: names of the series, where there are several.
+    """
+    legend = [
+        element("span", element("i", class_=f"key s{number}"), " ", name) for number, name in enumerate(keys)
+    ]
+    words = element(
+        "figcaption", element("h3", title), element("p", caption), element("p", *legend, class_="keys")
+    )
     return element(
         "figure", words, *(element("div", picture, class_="scroll") for picture in pictures), id=id_
     )
@@ -56,7 +69,7 @@ def figure(title: str, caption: str, *pictures: Markup, id_: str) -> Markup:
 
 def y_axis(field: Field, unit: str) -> list[Markup]:
     """Lines across the field with their values at the left."""
-    lines = [text(12, TOP - 3, unit, class_="unit")]
+    lines = [text(8, TOP - 14, unit, class_="unit")]
     for value in ticks(field.top):
         height = field.y(value)
         lines += [

@@ -96,9 +96,10 @@ def _title(simulations: Sequence[Row]) -> Markup:
 
 def _summary(simulations: Sequence[Row]) -> Markup:
     first = simulations[0]["machine"]
+    titles = names(simulations) if len(simulations) > 1 else [""]
     lead = [
-        element("p", element("b", _told(simulation)), f" {name}" if len(simulations) > 1 else "")
-        for simulation, name in zip(simulations, names(simulations), strict=True)
+        element("p", *[element("small", title)] * bool(title), element("b", _told(simulation)))
+        for simulation, title in zip(simulations, titles, strict=True)
     ]
     facts = [
         ("Machine", joined([first["name"], *[": " + first["title"]] * bool(first["title"])])),

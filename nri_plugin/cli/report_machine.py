@@ -104,7 +104,8 @@ class _Drawing:
     def _cpu(self, cpu: int) -> Markup:
         owner = self._owner_by_cpu.get(cpu, {"kind": "shared", "container": ""})
         kind, key = owner["kind"], owner["container"]
-        words = ["cpu", kind, self._marks.colour(key)] + ["isolated"] * (cpu in self._isolated)
+        is_isolated = cpu in self._isolated and kind != "isolated"
+        words = ["cpu", kind, self._marks.colour(key), *["isolated"] * is_isolated]
         joins = str(self._marks.number(key)) if key else self._pool_name if self._pool >> cpu & 1 else None
         return element(
             "span",
@@ -134,7 +135,7 @@ def _legend(machine: Row) -> Markup:
         ("reserved", RESERVED.letter, "reserved for the system"),
     ]
     if machine["isolated"]:
-        kinds.append(("shared isolated", ISOLATED.letter, "isolated by the kernel"))
+        kinds.append(("isolated", ISOLATED.letter, "isolated by the kernel"))
     keys = [
         element("li", element("span", element("b", letter), class_=f"cpu {kind}"), " ", words)
         for kind, letter, words in kinds

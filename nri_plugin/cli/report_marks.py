@@ -95,11 +95,16 @@ def ordered_owners(simulation: Row) -> list[str]:
     return [row["key"] for row in simulation["containers"] if row["exclusive"]]
 
 
+def is_refused(row: Row) -> bool:
+    """Whether a container was refused; what runs in a namespace that is never refused was not."""
+    return bool(row["status"] == "refused")
+
+
 def sentence(row: Row | None) -> str:
     """What one simulation made of a container."""
     if row is None:
         return "not part of this simulation"
-    if row["refusal"]:
+    if is_refused(row):
         return f"refused: {row['refusal']['text']}"
     if row["status"] == "skipped":
         return "never created, for its pod was over before its turn"
@@ -116,6 +121,8 @@ def sentence(row: Row | None) -> str:
     parts += [f"{name}: {', '.join(ids)}" for name, ids in row["devices"].items()]
     if row["aligned"]:
         parts.append(alignment(row["aligned"]))
+    if row["refusal"]:
+        parts.append(f"its namespace is never refused, elsewhere it were: {row['refusal']['text']}")
     return "; ".join(parts)
 
 

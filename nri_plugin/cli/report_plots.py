@@ -18,14 +18,20 @@ from nri_plugin.cli.report_chart import (
     ticks,
     y_axis,
 )
-from nri_plugin.cli.report_marks import Marks, Row, cpu_count, letters, names
+from nri_plugin.cli.report_marks import Marks, Row, cpu_count, is_refused, letters, names
 from nri_plugin.cli.report_markup import Markup, element, joined
 
-WIDTH, HEIGHT = 640, 230
+WIDTH, HEIGHT = 600, 240
+TALLEST = 480
+"""Pixels; columns of many containers grow up to it, so that each piece can be pointed at."""
 _LEAST_COLUMN = 18
 """Pixels that a NUMA node has at least: its number must be readable."""
 _ROW = 24
 """Pixels of a horizontal bar with its words."""
+
+
+Pieces = list[tuple[tuple[str, str], list[int]]]
+"""Kind and container of an owner with its CPUs."""
 
 
 def plots(simulations: Sequence[Row], marks: Marks) -> Markup:
@@ -46,12 +52,10 @@ def over_steps(simulations: Sequence[Row]) -> Markup:
     most = max(allocatable(simulation) for simulation in simulations)
     field = Field(WIDTH, HEIGHT, steps, rounded_top(most))
     shapes = [*y_axis(field, "exclusive CPUs"), *_step_axis(field), _ceiling(field, most)]
-    for number, (simulation, name) in enumerate(zip(simulations, names(simulations), strict=True)):
+    for number, simulation in enumerate(simulations):
         values = [step["exclusive_cpus"] for step in simulation["steps"]]
         shapes.append(staircase(field, values, class_=f"line s{number}"))
         shapes += _crosses(field, simulation, number)
-        if len(simulations) > 1:
-            shapes += _key(number, name)
     last = "; ".join(
         _last_words(simulation, name)
         for simulation, name in zip(simulations, names(simulations), strict=True)
@@ -61,8 +65,14 @@ def over_steps(simulations: Sequence[Row]) -> Markup:
         "Exclusive CPUs over the steps",
         caption,
         drawing(WIDTH, HEIGHT, *shapes, label=last),
+        keys=keys(simulations),
         id_="plot-steps",
     )
+
+
+def keys(simulations: Sequence[Row]) -> list[str]:
+    """Names for the key of a plot; none where there is nothing to tell apart."""
+    return names(simulations) if len(simulations) > 1 else []
 
 
 def allocatable(simulation: Row) -> int:
@@ -74,8 +84,8 @@ def by_numa_node(simulations: Sequence[Row], marks: Marks) -> Markup:
     """A column for each NUMA node, cut into containers: who has how many CPUs where."""
     caption = "Each piece is the CPUs that one container has of its own on that node; grey is shared, hatched reserved."
     pictures = [
-        _columns(simulation, number, name, marks)
-        for number, (simulation, name) in enumerate(zip(simulations, names(simulations), strict=True))
+        _columns(simulation, number, f"CPUs {letter}".rstrip(), marks)
+        for number, (simulation, letter) in enumerate(zip(simulations, letters(simulations), strict=True))
     ]
     return figure("CPUs per container by NUMA node", caption, *pictures, id_="plot-numa")
 
@@ -91,14 +101,12 @@ def fragmentation(simulations: Sequence[Row]) -> Markup:
         for column, node in enumerate(nodes):
             shapes.append(_fragmentation_bar(field, column, number, len(simulations), rows[node["id"]]))
     shapes += _node_axis(field, [node["id"] for node in nodes])
-    if len(simulations) > 1:
-        for number, name in enumerate(names(simulations)):
-            shapes += _key(number, name)
     caption = "The share of the available CPUs that sit in L3 caches which others already use in part: 0 % is unbroken."
     return figure(
         "Fragmentation by NUMA node",
         caption,
         drawing(width, HEIGHT, *shapes, label="Fragmentation by NUMA node"),
+        keys=keys(simulations),
         id_="plot-fragmentation",
     )
 
@@ -125,6 +133,7 @@ def capacity(simulations: Sequence[Row]) -> Markup:
         "How many more pods fit",
         caption,
         drawing(WIDTH, height, *pieces, label="How many more pods fit"),
+        keys=keys(simulations),
         id_="plot-capacity",
     )
 
@@ -150,7 +159,8 @@ def _ceiling(field: Field, most: int) -> Markup:
 def _crosses(field: Field, simulation: Row, number: int) -> list[Markup]:
     crosses = []
     for place, step in enumerate(simulation["steps"]):
-        refused = [row["key"] for row in step["containers"] if row["refusal"]]
+        refused = [row["key"] for row in step["containers"] if is_refused(row)]
+        refused += [step["target"]] * bool(step["refusal"])
         if refused:
             x, y = field.x(place + 1), field.y(step["exclusive_cpus"])
             path = f"M{x - 3} {y - 3}l6 6m0 -6l-6 6"
@@ -159,67 +169,55 @@ def _crosses(field: Field, simulation: Row, number: int) -> list[Markup]:
     return crosses
 
 
-def _key(number: int, name: str) -> list[Markup]:
-    """A line of the key, in the upper part of the field."""
-    y = TOP + 10 + 16 * number
-    return [
-        element("path", d=f"M{LEFT + 8} {y - 4}h22", class_=f"line s{number}"),
-        text(LEFT + 36, y, name, class_="halo"),
-    ]
-
-
 def _columns(simulation: Row, number: int, name: str, marks: Marks) -> Markup:
     nodes = [node for node in simulation["machine"]["numa_nodes"] if node["cpus"]]
-    width = _wide_enough(len(nodes))
-    field = Field(width, HEIGHT, len(nodes), rounded_top(max(len(node["cpus"]) for node in nodes)))
-    shapes = y_axis(field, f"CPUs, {name}" if len(name) > 1 else "CPUs")
-    for column, node in enumerate(nodes):
-        shapes += _column(field, column, node, simulation, number, marks)
+    most = max(len(node["cpus"]) for node in nodes)
+    pieces_by_column = [_pieces(node, simulation) for node in nodes]
+    most_pieces = max(len(pieces) for pieces in pieces_by_column)
+    width, height = _wide_enough(len(nodes)), min(TALLEST, max(HEIGHT, 6 * most_pieces))
+    field = Field(width, height, len(nodes), rounded_top(most))
+    shapes = y_axis(field, name)
+    for column, (node, pieces) in enumerate(zip(nodes, pieces_by_column, strict=True)):
+        shapes += _column(field, column, node, pieces, _Joins(simulation, number, marks))
     shapes += _node_axis(field, [node["id"] for node in nodes])
-    return drawing(width, HEIGHT, *shapes, label=f"CPUs per container by NUMA node, {name}")
+    return drawing(width, height, *shapes, label=f"{name} per container by NUMA node")
 
 
-def _column(field: Field, column: int, node: Row, simulation: Row, number: int, marks: Marks) -> list[Markup]:
+class _Joins:
+    """What a piece of a column belongs to in one simulation."""
+
+    def __init__(self, simulation: Row, number: int, marks: Marks) -> None:
+        self.marks = marks
+        self._pool = bits.parse_list(simulation["totals"]["shared_pool"])
+        self._name = f"p{number}"
+
+    def name(self, key: str, cpus: Sequence[int]) -> str | None:
+        """The container's number, or the shared pool's name; None for reserved CPUs outside the pool."""
+        if key:
+            return str(self.marks.number(key))
+        return self._name if self._pool & bits.from_ids(cpus) else None
+
+
+def _column(field: Field, column: int, node: Row, pieces: Pieces, joins: _Joins) -> list[Markup]:
     left, width = field.x(column + 0.12), field.x(column + 0.88) - field.x(column + 0.12)
-    pool = bits.parse_list(simulation["totals"]["shared_pool"])
     shapes = []
     below = 0
-    for (kind, key), cpus in _pieces(node, simulation):
-        joins = (
-            str(marks.number(key))
-            if key
-            else f"p{number}"
-            if kind == "shared" or pool & bits.from_ids(cpus)
-            else None
-        )
+    for (kind, key), cpus in pieces:
         y, height = field.y(below + len(cpus)), field.y(below) - field.y(below + len(cpus))
         words = f"NUMA {node['id']}: {key or kind}, {cpu_count(len(cpus))}"
-        shapes.append(
-            bar(
-                left,
-                y,
-                width,
-                height,
-                words,
-                class_=f"piece {kind} {marks.colour(key)}".rstrip(),
-                data_c=joins,
-            )
-        )
+        colour = joins.marks.colour(key)
+        look = " ".join(filter(None, ["piece", kind, colour]))
+        shapes.append(bar(left, y, width, height, words, class_=look, data_c=joins.name(key, cpus)))
         if key and height >= 11 and width >= 12:
+            middle = left + width / 2, y + height / 2 + 4
             shapes.append(
-                text(
-                    left + width / 2,
-                    y + height / 2 + 4,
-                    marks.letter(key),
-                    class_=f"letter {marks.colour(key)}",
-                    text_anchor="middle",
-                )
+                text(*middle, joins.marks.letter(key), class_=f"letter {colour}", text_anchor="middle")
             )
         below += len(cpus)
     return shapes
 
 
-def _pieces(node: Row, simulation: Row) -> list[tuple[tuple[str, str], list[int]]]:
+def _pieces(node: Row, simulation: Row) -> Pieces:
     """The CPUs of a node by who has them: containers in order, then reserved and shared ones."""
     pieces: dict[tuple[str, str], list[int]] = {}
     owners = {owner["cpu"]: owner for owner in simulation["owners"]}
@@ -227,7 +225,8 @@ def _pieces(node: Row, simulation: Row) -> list[tuple[tuple[str, str], list[int]
         owner = owners.get(cpu, {"kind": "shared", "container": ""})
         pieces.setdefault((owner["kind"], owner["container"]), []).append(cpu)
     return sorted(
-        pieces.items(), key=lambda piece: ("exclusive", "reserved", "shared", "offline").index(piece[0][0])
+        pieces.items(),
+        key=lambda piece: ("exclusive", "reserved", "shared", "isolated", "offline").index(piece[0][0]),
     )
 
 
@@ -269,7 +268,7 @@ def _room(row: Row | None, number: int, letter: str, top: float, most: int) -> l
     if row is None:
         return [*name, text(left, top + 12, "not tried")]
     scale = (WIDTH - 300) / max(most, 1)
-    words = f"{row['fits']}{'' if row['bounded'] else ' or more'} of {row['fits_empty']}"
+    words = f"{row['fits']}{'' if row['bounded'] else ' or more'} ({row['fits_empty']} when empty)"
     if row["refusal"]:
         words += f", then {row['refusal']['reason']}"
     return [

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nri_plugin import bits
 from nri_plugin.cli.picture import memory_text
-from nri_plugin.cli.report_marks import LEVELS, Marks, Row, alignment, count, letters, names
+from nri_plugin.cli.report_marks import LEVELS, Marks, Row, alignment, count, is_refused, letters, names
 from nri_plugin.cli.report_markup import NOTHING, Markup, element
 
 NONE = "-"
@@ -86,16 +86,15 @@ def refusals(simulation: Row, number: int, marks: Marks, letter: str) -> Markup:
         Line(
             [
                 Cell(step["number"], step["number"]),
-                name(row["key"]),
-                simulation["shapes"].get(step["shape"], step["shape"]) or NONE,
-                row["refusal"]["reason"],
-                element("span", row["refusal"]["text"], class_="sentence"),
+                name(key),
+                simulation["shapes"].get(step["shape"]) or step["action"],
+                refusal["reason"],
+                element("span", refusal["text"], class_="sentence"),
             ],
-            marks.number(row["key"]),
+            marks.number(key),
         )
         for step in simulation["steps"]
-        for row in step["containers"]
-        if row["refusal"]
+        for key, refusal in _refused(step)
     ]
     if not lines:
         return element("p", f"Nothing was refused{letter and ' in ' + letter}.", class_="nothing")
@@ -124,26 +123,22 @@ def happened(simulation: Row, number: int, letter: str) -> Markup:
 
 def figures(simulations: Sequence[Row]) -> Markup:
     """Totals at the end, a column for each simulation; their order says something, so they are not sorted."""
-    heads = ["Figure", *(names(simulations) if len(simulations) > 1 else ["At the end"])]
+    heads = names(simulations) if len(simulations) > 1 else ["At the end"]
     per_simulation = [_totals(simulation["totals"]) for simulation in simulations]
-    rows = [
-        element(
-            "tr",
-            element("th", words, scope="row"),
-            *(
-                element("td", values[words], data_label=head)
-                for values, head in zip(per_simulation, heads[1:], strict=True)
-            ),
-        )
-        for words in per_simulation[0]
-    ]
-    head = element("tr", *(element("th", words, scope="col") for words in heads))
+    rows = [_figure(words, [totals[words] for totals in per_simulation]) for words in per_simulation[0]]
+    head = element("tr", *(element("th", words, scope="col") for words in ("Figure", *heads)))
+    caption = element("caption", element("b", "Figures"), class_="unsaid")
+    return element("table", caption, element("thead", head), element("tbody", *rows), id="figures")
+
+
+def _figure(words: str, values: Sequence[object]) -> Markup:
+    """A line of figures: marked where they differ, set in where they are part of the one above."""
+    head = element("th", words.lstrip(), scope="row", class_="part" if words.startswith(" ") else "")
     return element(
-        "table",
-        element("caption", element("b", "Figures"), class_="unsaid"),
-        element("thead", head),
-        element("tbody", *rows),
-        id="figures",
+        "tr",
+        head,
+        *(element("td", value) for value in values),
+        class_="differ" if len(set(values)) > 1 else "",
     )
 
 
@@ -300,10 +295,21 @@ def _devices(row: Row) -> str:
     return "; ".join(f"{resource}: {', '.join(ids)}" for resource, ids in row["devices"].items()) or NONE
 
 
+def _refused(step: Row) -> Iterable[tuple[str, Row]]:
+    """Who was refused in a step, with the refusal: containers, and what an update asked for."""
+    if step["refusal"]:
+        yield step["target"], step["refusal"]
+    for row in step["containers"]:
+        if is_refused(row):
+            yield row["key"], row["refusal"]
+
+
 def _outcome(step: Row) -> Markup:
     words: list[str] = list(step["problems"])
+    if step["refusal"]:
+        words.append(f"refused: {step['refusal']['reason']}")
     for row in step["containers"]:
-        if row["refusal"]:
+        if is_refused(row):
             words.append(f"{row['container']} refused: {row['refusal']['reason']}")
         elif row["status"] == "skipped":
             words.append(f"{row['container']} never created")
@@ -327,11 +333,11 @@ def _totals(totals: Row) -> dict[str, object]:
         "Pods placed in part": totals["pods_partly"],
         "Pods refused": totals["pods_refused"],
         "Containers that run": totals["containers"],
-        "with CPUs of their own": own,
-        "of these on one NUMA node": f"{totals['aligned_numa_node']} of {own}",
-        "on one socket": f"{totals['aligned_socket']} of {own}",
-        "in one L3 cache": f"{totals['aligned_uncore_cache']} of {own}",
-        "on whole cores": f"{totals['aligned_whole_cores']} of {own}",
+        "Containers with CPUs of their own": own,
+        " on one NUMA node": f"{totals['aligned_numa_node']} of {own}",
+        " on one socket": f"{totals['aligned_socket']} of {own}",
+        " in one L3 cache": f"{totals['aligned_uncore_cache']} of {own}",
+        " on whole cores": f"{totals['aligned_whole_cores']} of {own}",
         "Exclusive CPUs": totals["exclusive_cpus"],
         "CPUs that can still become exclusive": totals["available_cpus"],
         "CPUs in the shared pool": totals["shared_cpus"],
