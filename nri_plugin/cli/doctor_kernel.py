@@ -104,8 +104,11 @@ def _release(kernel: Kernel) -> Finding:
 def _isolation(kernel: Kernel, topology: Topology | None, reserved: CPUSet | None) -> Finding:
     if kernel.unread:
         name, value = next(iter(kernel.unread.items()))
-        return to_do(
-            "isolated-cpus", f"{name}={value} of the kernel's command line is no list of CPUs", "mend it"
+        return not_visible(
+            "isolated-cpus",
+            Hidden(""),
+            f"{name}={value} of the kernel's command line is a form that is not read here",
+            "compare with the shared pool by hand: cat /sys/devices/system/cpu/isolated",
         )
     options = dict(kernel.options)
     if topology is not None and topology.isolated:
