@@ -19,6 +19,7 @@ COMMANDS = {
     "diff": Entry(
         "nri_plugin.cli.state_diff:command", "Tell who gained, lost or moved CPUs between two states."
     ),
+    "convert": Entry("nri_plugin.cli.state_convert:command", "Write promises in another form, offline."),
     "import": Entry(
         "nri_plugin.cli.state_kubelet:import_command",
         "Take over what the kubelet's static managers promised.",

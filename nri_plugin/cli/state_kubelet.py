@@ -114,7 +114,7 @@ def import_command(
         config, node = _configured(config_path, state_dir, root)
         promises = read_promises(kubelet_dir)
         if containers is not None:
-            promises = promises.of(_running(containers))
+            promises = promises.of(running(containers))
         _check(promises)
         state = imported(node, promises)
         _refuse(state.violations(node))
@@ -190,7 +190,7 @@ def _configured(path: str, state_dir: str | None, root: str | None) -> tuple[Con
     return config, build_node(config, None)
 
 
-def _running(path: str) -> Mapping[str, str]:
+def running(path: str) -> Mapping[str, str]:
     """Allocation keys by container id, from what crictl printed."""
     try:
         with open(path, encoding="utf-8") as file:

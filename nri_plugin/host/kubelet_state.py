@@ -6,23 +6,41 @@ one pair of files to the other, and the containers never notice.
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nri_plugin import bits
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.errors import CheckpointError
-from nri_plugin.host.kubelet_checkpoint import Record, checksum, cpu_v2, load_refusal, memory_v1, parse
+from nri_plugin.host.kubelet_checkpoint import (
+    Record,
+    checksum,
+    cpu_v1,
+    cpu_v2,
+    cpu_v3,
+    load_refusal,
+    memory_v1,
+    memory_v2,
+    parse,
+)
 from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.options import MemoryManagerPolicy, Node
 from nri_plugin.policy.kubelet_start import StoredNode, cpu_state_refusal, machine_state, memory_state_refusal
 from nri_plugin.policy.memory_state import memory_machine
-from nri_plugin.state import Allocation, MemoryBlock, State, allocation_key
+from nri_plugin.state import Allocation, MemoryBlock, Phase, State, allocation_key
 
 CPU_FILE = "cpu_manager_state"
 MEMORY_FILE = "memory_manager_state"
 LARGEST = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """The content of a file, and what to call it."""
+
+    name: str
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +76,30 @@ def read_promises(folder: str) -> KubeletPromises:
         CheckpointError: neither file is there, one is damaged or of no known form, or whole pods hold
             more than their containers, which nothing but a kubelet can keep for them.
     """
-    cpu = _record(os.path.join(folder, CPU_FILE), "cpu")
-    memory = _record(os.path.join(folder, MEMORY_FILE), "memory")
-    if cpu is None and memory is None:
+    found = {name: _read(os.path.join(folder, name)) for name in (CPU_FILE, MEMORY_FILE)}
+    if not any(found.values()):
         raise CheckpointError(
             folder, f"holds neither {CPU_FILE} nor {MEMORY_FILE}; name the kubelet's root directory"
         )
+    return promises_in(found[CPU_FILE], found[MEMORY_FILE])
+
+
+def promises_in(cpu: File | None, memory: File | None) -> KubeletPromises:
+    """The promises in the content of one or both files.
+
+    Raises:
+        CheckpointError: as `read_promises`.
+    """
+    cpu_record = _record(cpu, "cpu") if cpu else {}
+    memory_record = _record(memory, "memory") if memory else {}
+    path = cpu or memory or File("", b"")
     try:
-        by_key, by_id = _cpus(cpu or {})
-        blocks = _memory(memory or {})
-        _check_pod_cpus(os.path.join(folder, CPU_FILE), cpu or {}, by_key)
-        _check_pod_memory(os.path.join(folder, MEMORY_FILE), memory or {}, blocks)
+        by_key, by_id = _cpus(cpu_record)
+        blocks = _memory(memory_record)
+        _check_pod_cpus(path.name, cpu_record, by_key)
+        _check_pod_memory(path.name, memory_record, blocks)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(folder, f"a state file holds what no kubelet writes: {error}") from None
+        raise CheckpointError(path.name, f"holds what no kubelet writes: {error}") from None
     return KubeletPromises(by_key, by_id, blocks)
 
 
@@ -123,18 +152,34 @@ def _default(node: Node, state: State) -> CPUSet:
     return pool - node.reserved if node.options.strict_cpu_reservation else pool
 
 
-def cpu_file(node: Node, state: State) -> bytes:
-    """`cpu_manager_state` with our promises."""
-    pool = _default(node, state)
-    entries = _nested({key: str(one.cpus) for key, one in state.allocations.items() if one.cpus})
-    record: dict[str, Any] = {"policyName": "static", "defaultCpuSet": str(pool)}
+def cpu_file(node: Node, state: State, version: int = 2) -> bytes:
+    """`cpu_manager_state` with our promises.
+
+    Args:
+        node: the machine.
+        state: the promises.
+        version: 1 names containers by id, as kubelets before 1.18 did, and has only promises whose container is
+            there; 3 is that of PodLevelResourceManagers.
+    """
+    record: dict[str, Any] = {"policyName": "static", "defaultCpuSet": str(_default(node, state))}
+    entries = cpus_by_id(state) if version == 1 else _nested(_lists(state))
     if entries:
         record["entries"] = entries
-    return _sealed(record, cpu_v2(record))
+    return _sealed(record, CPU_RENDERINGS[version](record))
 
 
-def memory_file(node: Node, state: State) -> bytes:
-    """`memory_manager_state` with our promises."""
+def cpus_by_id(state: State) -> dict[str, str]:
+    """Exclusive CPUs by container id, of those containers that have not ended."""
+    lists = _lists(state)
+    return {
+        record.id: lists[record.key]
+        for record in sorted(state.containers.values(), key=lambda record: record.id)
+        if record.key in lists and record.phase is not Phase.STOPPED
+    }
+
+
+def memory_file(node: Node, state: State, version: int = 1) -> bytes:
+    """`memory_manager_state` with our promises; version 2 is that of PodLevelResourceManagers."""
     machine = memory_machine(node.topology, node.options.reserved_memory)
     blocks = {key: one.memory for key, one in state.allocations.items() if one.memory}
     stored = machine_state(machine, list(blocks.values()))
@@ -145,23 +190,35 @@ def memory_file(node: Node, state: State) -> bytes:
     }
     if entries:
         record["entries"] = entries
-    return _sealed(record, memory_v1(record))
+    return _sealed(record, MEMORY_RENDERINGS[version](record))
 
 
-def _record(path: str, manager: str) -> Record | None:
-    """The record in a file that a kubelet of some configuration would start on; None when it is not there."""
+CPU_RENDERINGS: Mapping[int, Callable[[Record], str]] = {1: cpu_v1, 2: cpu_v2, 3: cpu_v3}
+MEMORY_RENDERINGS: Mapping[int, Callable[[Record], str]] = {1: memory_v1, 2: memory_v2}
+
+
+def _lists(state: State) -> dict[str, str]:
+    return {key: str(one.cpus) for key, one in state.allocations.items() if one.cpus}
+
+
+def _read(path: str) -> File | None:
+    """A file; None when it is not there."""
     try:
         with open(path, "rb") as file:
-            data = file.read(LARGEST)
+            return File(path, file.read(LARGEST))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise CheckpointError(path, f"cannot be read: {error.strerror}") from None
+
+
+def _record(file: File, manager: str) -> Record:
+    """The record in a file that a kubelet of some configuration would start on."""
     policy = "static" if manager == "cpu" else "Static"
-    refusals = [load_refusal(data, manager, policy, pod_level=level) for level in (False, True)]
+    refusals = [load_refusal(file.data, manager, policy, pod_level=level) for level in (False, True)]
     if all(refusals):
-        raise CheckpointError(path, f"cannot be used; a kubelet would say: {refusals[0]}")
-    return parse(data)
+        raise CheckpointError(file.name, f"cannot be used; a kubelet would say: {refusals[0]}")
+    return parse(file.data)
 
 
 def _cpus(record: Record) -> tuple[dict[str, CPUSet], dict[str, CPUSet]]:
