@@ -5,19 +5,21 @@ policy. Few trials are made, because a runtime waits: it costs nothing where a c
 millisecond where it is refused. `explanation` looks longer.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from nri_plugin.errors import AdmissionError, TopologyAffinityError
-from nri_plugin.hint_providers import memory_request, memory_state_of, tables_of
+from nri_plugin.hint_providers import Question, memory_request, memory_state_of, tables_of
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import CPUManagerPolicy, Node, TopologyManagerPolicy
 from nri_plugin.placement import (
+    MergeTerms,
     Placement,
     cpus_under,
     exclusive_count,
     in_scope,
+    leave_a_pool,
     memory_under,
     place,
     question_of,
@@ -30,7 +32,7 @@ from nri_plugin.quantity import format_bytes, round_down
 from nri_plugin.state import PodRecord, State
 from nri_plugin.workload import ContainerRequest
 
-POD_ENDS = 3
+POD_ENDS = 1
 """So many trials of that kind are made while a runtime waits."""
 
 MI = 1 << 20
@@ -40,8 +42,14 @@ NAMED_HOLDERS = 3
 MOST_CHARACTERS = 360
 """Longer advice is cut: with its numbers a refusal stays below what an event on a pod may hold."""
 
-LAXER = (TopologyManagerPolicy.RESTRICTED, TopologyManagerPolicy.BEST_EFFORT)
-"""What a refusal compares with, the strictest first."""
+LAXER: Mapping[TopologyManagerPolicy, tuple[TopologyManagerPolicy, ...]] = {
+    TopologyManagerPolicy.SINGLE_NUMA_NODE: (
+        TopologyManagerPolicy.RESTRICTED,
+        TopologyManagerPolicy.BEST_EFFORT,
+    ),
+    TopologyManagerPolicy.RESTRICTED: (TopologyManagerPolicy.BEST_EFFORT,),
+}
+"""What a refusal under a policy is compared with, the strictest first."""
 
 
 def advised(
@@ -49,16 +57,26 @@ def advised(
 ) -> AdmissionError:
     """`refusal` of `request` in `state`, and what would have fitted; the same error with more to say."""
     fits = [*_smaller(node, state, pod, request), *_under_laxer_policy(node, state, pod, request, refusal)]
-    fits += _after_ends(node, state, pod, request)
-    sentences = [f"would fit: {' or '.join(fits)}"] if fits else []
     in_the_way = holders_in_short(state, pod)
-    if in_the_way:
-        sentences.append(f"in the way: {in_the_way}")
-    elif not fits:
-        sentences.append("nobody else holds anything: this machine cannot do it as it is configured")
-    advice = "; ".join(sentences)
+    if not in_the_way:
+        obstacle = "nobody else holds anything, this machine is too small for it"
+    elif ends := [*_after_ends(node, state, pod, request)]:
+        obstacle = f"in the way: {in_the_way}"
+        fits += ends
+    elif _fits_alone(node, state, pod, request):
+        obstacle = f"in the way: {in_the_way}"
+    else:
+        obstacle = "without other pods it would not fit either"
+    advice = f"would fit: {' or '.join(fits)}; {obstacle}" if fits else obstacle
     refusal.advice = advice if len(advice) <= MOST_CHARACTERS else f"{advice[: MOST_CHARACTERS - 3]}..."
     return refusal
+
+
+def alone(state: State, pod: PodRecord) -> State:
+    """The state once all other pods have ended."""
+    prefix = f"{pod.uid}/"
+    kept = {key: value for key, value in state.allocations.items() if key.startswith(prefix)}
+    return replace(state, allocations=kept)
 
 
 def tried(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement | None:
@@ -91,26 +109,42 @@ def with_memory(request: ContainerRequest, resource: str, size: int) -> Containe
     return replace(request, hugepages=tuple({**dict(request.hugepages), resource: size}.items()))
 
 
-def under_policy(
-    node: Node, state: State, pod: PodRecord, request: ContainerRequest, policy: TopologyManagerPolicy
-) -> NodeMask | None:
-    """Where the request would go under that topology policy, empty for anywhere; None where it would be refused."""
+def under_policies(
+    node: Node,
+    state: State,
+    pod: PodRecord,
+    request: ContainerRequest,
+    policies: Sequence[TopologyManagerPolicy],
+) -> Iterator[tuple[TopologyManagerPolicy, NodeMask]]:
+    """Those of the topology policies under which the request would fit.
+
+    With the NUMA nodes where it would go, empty for anywhere.
+    """
     try:
         question = question_of(node, state.without_allocation(request.key), pod, request)
         _, asked = in_scope(question)
-        if asked is None:
-            return None
+        if asked is None or not policies:
+            return
         terms = terms_of(asked)
-        hint = merge(
-            policy, terms.nodes, terms.providers, distances=terms.distances, tie_break=terms.tie_break
-        )
-        if not admits(policy, hint):
-            return None
+    except AdmissionError:
+        return
+    for policy in policies:
+        where = _under(policy, terms, question)
+        if where is not None:
+            yield policy, where
+
+
+def _under(policy: TopologyManagerPolicy, terms: MergeTerms, question: Question) -> NodeMask | None:
+    hint = merge(policy, terms.nodes, terms.providers, distances=terms.distances, tie_break=terms.tie_break)
+    if not admits(policy, hint):
+        return None
+    try:
         cpus = cpus_under(question, hint)
+        leave_a_pool(question.node, question.state, cpus)
         _, mems = memory_under(question, hint)
     except AdmissionError:
         return None
-    return _where(node, cpus.mask, mems, hint)
+    return _where(question.node, cpus.mask, mems, hint)
 
 
 def releasable(state: State, pod: PodRecord) -> list[str]:
@@ -121,6 +155,35 @@ def releasable(state: State, pod: PodRecord) -> list[str]:
         if uid != pod.uid:
             cpus[uid] = cpus.get(uid, 0) + len(allocation.cpus)
     return sorted(cpus, key=lambda uid: -cpus[uid])
+
+
+def likely_ends(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> list[str]:
+    """Uids of the other pods whose end leaves a NUMA node with as many CPUs as are wanted, or all of them together.
+
+    Those that hold fewest CPUs first: the least that has to end.
+    """
+    available = state.available(node).mask
+    held: dict[str, int] = {}
+    for key, allocation in state.allocations.items():
+        uid = key.partition("/")[0]
+        if uid != pod.uid:
+            held[uid] = held.get(uid, 0) | allocation.cpus.mask
+    enough = [uid for uid, cpus in held.items() if _may_hold(node, request, available | cpus)]
+    return sorted(enough, key=lambda uid: held[uid].bit_count())
+
+
+def _may_hold(node: Node, request: ContainerRequest, available: int) -> bool:
+    """Whether the CPUs in the mask are enough, on one NUMA node where policy wants that; spares hopeless trials."""
+    tables, count = tables_of(node), request.exclusive_cpus
+    if node.options.topology_manager_policy is not TopologyManagerPolicy.SINGLE_NUMA_NODE:
+        return available.bit_count() >= count
+    return any((available & cpus).bit_count() >= count for _, cpus in tables.nodes)
+
+
+def _fits_alone(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> bool:
+    without_others = alone(state, pod)
+    room = node.allocatable.mask  # what its own pod holds it may take over
+    return _may_hold(node, request, room) and tried(node, without_others, pod, request) is not None
 
 
 def likely_counts(node: Node, state: State, count: int) -> list[int]:
@@ -180,17 +243,14 @@ def _under_laxer_policy(
 ) -> Iterator[str]:
     if not isinstance(refusal, TopologyAffinityError):
         return
-    for policy in LAXER:
-        where = None
-        if policy is not node.options.topology_manager_policy:
-            where = under_policy(node, state, pod, request, policy)
-        if where is not None:
-            yield f"policy {policy} on NUMA nodes {where or 'any'}"
-            return
+    laxest = LAXER.get(node.options.topology_manager_policy, ())[-1:]
+    for policy, where in under_policies(node, state, pod, request, laxest):
+        yield f"policy {policy} on NUMA node{'s' * (len(where) != 1)} {where or 'any'}"
 
 
 def _after_ends(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Iterator[str]:
-    for uid in islice(releasable(state, pod), POD_ENDS):
+    uids = likely_ends(node, state, pod, request)
+    for uid in islice(uids, POD_ENDS):
         if tried(node, state.released(uid), pod, request):
             yield f"after {pod_name(state, uid)} ends"
             return

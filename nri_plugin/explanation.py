@@ -292,7 +292,8 @@ def _qos(pod: PodRecord) -> str:
 
 def _why_bound(node: Node, pod: PodRecord, request: ContainerRequest, allocation: Allocation | None) -> str:
     if allocation and allocation.mems:
-        return f"memory: promised on NUMA nodes {allocation.mems}, and bound to them"
+        nodes = f"NUMA node{'s' * (len(allocation.mems) > 1)} {allocation.mems}"
+        return f"memory: promised on {nodes}, and bound to {'them' if len(allocation.mems) > 1 else 'it'}"
     if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
         return "memory: from any NUMA node, memoryManagerPolicy is None"
     if pod.qos is not QOSClass.GUARANTEED or request.pod_level:

@@ -6,18 +6,19 @@ from functools import partial
 
 from nri_plugin.advice import (
     LAXER,
+    alone,
     likely_counts,
     likely_sizes,
     pod_name,
     releasable,
     tried,
-    under_policy,
+    under_policies,
     with_cpus,
     with_memory,
 )
 from nri_plugin.errors import AdmissionError
 from nri_plugin.hint_providers import memory_request, tables_of
-from nri_plugin.options import Node, Options, SMTOddCounts, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.options import Node, Options, SMTOddCounts, TopologyManagerScope
 from nri_plugin.placement import Placement, exclusive_count
 from nri_plugin.policy.hints import LISTED_NODES
 from nri_plugin.quantity import format_bytes
@@ -107,17 +108,9 @@ def _less_memory(case: _Case) -> Iterator[Fit]:
 
 
 def _laxer_policy(case: _Case) -> Iterator[Fit]:
-    if case.node.options.topology_manager_policy not in {
-        TopologyManagerPolicy.SINGLE_NUMA_NODE,
-        TopologyManagerPolicy.RESTRICTED,
-    }:
-        return
-    for policy in LAXER:
-        if policy is case.node.options.topology_manager_policy:
-            continue
-        where = under_policy(case.node, case.state, case.pod, case.request, policy)
-        if where is not None:
-            yield Fit("policy", policy, f"topologyManagerPolicy {policy}", str(where))
+    policies = LAXER.get(case.node.options.topology_manager_policy, ())
+    for policy, where in under_policies(case.node, case.state, case.pod, case.request, policies):
+        yield Fit("policy", policy, f"topologyManagerPolicy {policy}", str(where))
 
 
 def _other_options(case: _Case) -> Iterator[Fit]:
@@ -148,18 +141,18 @@ def _variants(case: _Case) -> Iterator[tuple[str, str, Options]]:
 def _after_ends(case: _Case) -> Iterator[Fit]:
     """After the end of one other pod, whichever they are; else of the fewest of one NUMA node; else of all."""
     uids = releasable(case.state, case.pod)[: case.trials]
-    alone = [uid for uid in uids if replace_case(case, state=case.state.released(uid)).tried()]
-    for uid in alone:
+    enough = [uid for uid in uids if replace_case(case, state=case.state.released(uid)).tried()]
+    for uid in enough:
         name = pod_name(case.state, uid)
         yield Fit("end", name, f"once {name} has ended")
-    if alone or not uids:
+    if enough or not uids:
         return
     together = min(_sets_of_ends(case, uids), key=len, default=None)
     if together:
         names = " and ".join(pod_name(case.state, uid) for uid in together)
         yield Fit("end", names.replace(" and ", ","), f"once {names} have ended")
         return
-    if replace_case(case, state=_without(case.state, releasable(case.state, case.pod))).tried():
+    if replace_case(case, state=alone(case.state, case.pod)).tried():
         yield Fit("empty", "", "on this machine without any other pod")
 
 

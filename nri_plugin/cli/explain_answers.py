@@ -142,21 +142,34 @@ def of_container(word: str, asked: Mapping[str, Any]) -> Answer:
     state = state or State()
     containers = known_containers(state_dir, state)
     meant = [one for one in containers if one.is_called(word)]
-    if len(meant) == 1:
-        return _explained(meant[0], state, asked)
+    if meant and len({one.path for one in meant}) == 1:
+        return _explained(*_latest(meant), state, asked)
     of_pod = [one for one in containers if one.is_of_pod(word)]
     if not meant and of_pod and len({one.pod_uid for one in of_pod}) == 1:
         return PodListed(tuple(of_pod), state)
     raise NotOneError(_not_one(word, meant or of_pod, containers))
 
 
-def _explained(named: Named, state: State, asked: Mapping[str, Any]) -> Told:
+def _latest(meant: list[Named]) -> tuple[Named, tuple[str, ...]]:
+    """Of pods that had the same name one after the other the last, and what to know of the one before."""
+    meant = sorted(
+        meant, key=lambda one: (one.record is not None, one.created.when.timestamp() if one.created else 0)
+    )
+    if len(meant) == 1:
+        return meant[0], ()
+    earlier = meant[-2]
+    fate = "was refused" if earlier.created and earlier.created.refusal else "was placed"
+    return meant[-1], (f"an earlier pod of that name {fate}: nri-pin explain {earlier.id[:12]}",)
+
+
+def _explained(named: Named, earlier: tuple[str, ...], state: State, asked: Mapping[str, Any]) -> Told:
     """By the history where it goes back so far, else by today's state."""
     created = named.created
     if created is not None:
         when = f"decided {created.when:%Y-%m-%d %H:%M:%S} UTC, explained by the state at that time"
         observing = ("nri-pin only observed: nothing of it was carried out",) if created.observing else ()
-        return Told(explain(created.node, created.state, created.event), (when, *observing))
+        told = explain(created.node, created.state, created.event)
+        return Told(told, (when, *observing, *earlier))
     assert named.record is not None
     found: Ground = ground(asked["state_dir"], asked["config"], None, asked["state_file"])
     before, event = created_by_today(state, named.record)
@@ -169,7 +182,7 @@ def _explained(named: Named, state: State, asked: Mapping[str, Any]) -> Told:
         if held and held != told.cpus
         else ()
     )
-    return Told(told, (note, *differs, *found.notes))
+    return Told(told, (note, *differs, *found.notes, *earlier))
 
 
 def _not_one(word: str, found: Iterable[Named], known: list[Named]) -> str:

@@ -5,7 +5,7 @@ or a described machine for what would be decided now.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -22,7 +22,7 @@ from nri_plugin.options import Node, Options
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.simulator.machine_text import Description
 from nri_plugin.state import Allocation, ContainerRecord, PodRecord, State
-from nri_plugin.workload import MAX_SHARES
+from nri_plugin.workload import MAX_SHARES, MIN_SHARES
 
 PERIOD_US = 100_000
 SOCKET = "agent.sock"
@@ -91,6 +91,7 @@ class Created:
     state: State
     event: CreateContainer | InformedCreate
     refusal: str
+    has_kept: bool = False
     observing: bool = False
 
 
@@ -100,7 +101,14 @@ def known_containers(state_dir: str, state: State) -> list[Named]:
     Raises:
         HostError: the history is there and cannot be read.
     """
-    found = {(one.pod_uid, one.container): one for one in _created(os.path.join(state_dir, DIRECTORY))}
+    found: dict[tuple[str, str], Named] = {}
+    for one in _created(os.path.join(state_dir, DIRECTORY)):
+        key = one.pod_uid, one.container
+        before = found.get(key)
+        if before and one.created and one.created.has_kept:
+            found[key] = replace(before, id=one.id)  # what it holds it was given earlier
+        else:
+            found[key] = one
     for record in state.containers.values():
         key = record.pod_uid, record.name
         pod = state.pods.get(record.pod_uid)
@@ -157,7 +165,7 @@ def created_by_today(state: State, record: ContainerRecord) -> tuple[State, Info
         pod = replace(pod, affinity=None)
     before = before.with_pod(pod)
     container = Container(
-        id=record.id, name=record.name, pod_id=pod.sandbox_id, resources=_resources(pod, allocation)
+        id=record.id, name=record.name, pod_id=pod.sandbox_id, resources=_resources(allocation)
     )
     return before, InformedCreate(CreateContainer(_pod(pod), container), facts=pod.facts)
 
@@ -178,6 +186,7 @@ def _created(folder: str) -> Iterator[Named]:
             moment.state_before,
             known,
             moment.outcome.refusal,
+            "kept" in moment.decision.steps,
             moment.observing,
         )
         yield Named(pod.namespace, pod.name, container.name, pod.uid or pod.id, container.id, created)
@@ -236,11 +245,6 @@ def _on_machine(machine: str, config: str | None, state_file: str | None) -> Gro
 
 
 def _pod(pod: PodRecord) -> Pod:
-    total = (
-        None
-        if pod.cpu_milli is None
-        else Resources(**_cpu(pod.cpu_milli), memory_limit_bytes=pod.memory_bytes)
-    )
     return Pod(
         id=pod.sandbox_id,
         name=pod.name,
@@ -248,23 +252,29 @@ def _pod(pod: PodRecord) -> Pod:
         namespace=pod.namespace,
         annotations=dict(pod.annotations),
         cgroup_parent=pod.cgroup_parent,
-        resources=total,
+        resources=None
+        if pod.cpu_milli is None
+        else _sent(pod.cpu_milli, pod.memory_bytes or 0, pod.hugepages),
     )
 
 
-def _resources(pod: PodRecord, allocation: Allocation) -> Resources:  # noqa: ARG001
+def _resources(allocation: Allocation) -> Resources:
+    """What it was promised, as a request for it."""
     pages = tuple(
-        (f"{block.resource.removeprefix('hugepages-').removesuffix('i')}B", block.size_bytes)
-        for block in allocation.memory
-        if block.resource != MEMORY
+        (block.resource, block.size_bytes) for block in allocation.memory if block.resource != MEMORY
     )
     memory = sum(block.size_bytes for block in allocation.memory if block.resource == MEMORY)
-    return Resources(**_cpu(allocation.cpu_milli), memory_limit_bytes=memory or None, hugepage_limits=pages)
+    return _sent(allocation.cpu_milli, memory, pages)
 
 
-def _cpu(milli: int) -> dict[str, int]:
-    return {
-        "cpu_shares": min(MAX_SHARES, max(2, milli * 1024 // 1000)),
-        "cpu_quota_us": milli * PERIOD_US // 1000,
-        "cpu_period_us": PERIOD_US,
-    }
+def _sent(milli: int, memory: int, pages: Iterable[tuple[str, int]]) -> Resources:
+    """A request as a runtime tells it; it names pages of `hugepages-2Mi` `2MB`."""
+    return Resources(
+        cpu_shares=min(MAX_SHARES, max(MIN_SHARES, milli * 1024 // 1000)),
+        cpu_quota_us=milli * PERIOD_US // 1000,
+        cpu_period_us=PERIOD_US,
+        memory_limit_bytes=memory or None,
+        hugepage_limits=tuple(
+            (f"{name.removeprefix('hugepages-').removesuffix('i')}B", size) for name, size in pages
+        ),
+    )

@@ -92,7 +92,7 @@ def _reason(told: Explanation) -> str:
 
 def _headline(told: Explanation) -> str:
     name = "/".join(filter(None, (told.subject.namespace, told.subject.pod, told.subject.container)))
-    mems = f", memory bound to NUMA nodes {told.mems}" if told.mems else ""
+    mems = f", memory bound to {numa(told.mems)}" if told.mems else ""
     if told.outcome is Outcome.EXCLUSIVE:
         return f"{name}: exclusive CPUs {told.cpus}{mems}"
     if told.outcome is Outcome.REFUSED:
@@ -109,7 +109,7 @@ def asked(subject: Subject) -> str:
     if subject.cpu_milli is None:
         parts.append("256 CPUs or more")
     elif subject.exclusive_cpus:
-        parts.append(f"{subject.exclusive_cpus} exclusive CPU{'s' * (subject.exclusive_cpus != 1)}")
+        parts.append(_number(subject.exclusive_cpus, "exclusive CPU"))
     elif subject.cpu_milli:
         parts.append(f"{subject.cpu_milli}m of CPU")
     parts += [f"{format_bytes(size)} of {name}" for name, size in subject.memory]
@@ -176,7 +176,7 @@ def _braced(one: Hinted) -> str:
 
 def _merge(merged: Merged) -> Iterator[str]:
     scope = _SCOPES.get(merged.scope, merged.scope)
-    where = f"NUMA nodes {{{merged.nodes}}}" if merged.nodes else "anywhere"
+    where = numa(merged.nodes) if merged.nodes else "anywhere"
     liked = "preferred by all" if merged.preferred else "not preferred by all"
     if merged.policy == "none":
         yield f"policy none compares nothing: {where}"
@@ -213,6 +213,11 @@ def _taken(step: TakingStep) -> str:
     return ", ".join(parts)
 
 
+def numa(nodes: str) -> str:
+    """NUMA nodes of a kernel list, in words."""
+    return f"NUMA node{'' if nodes.isdigit() else 's'} {nodes}"
+
+
 def len_of(text: str) -> int:
     """How many ids a kernel list names."""
     from nri_plugin.cpuset import CPUSet
@@ -224,7 +229,7 @@ def _fits(fits: tuple[Fit, ...]) -> Iterator[str]:
     ends = [one for one in fits if one.kind == "end"]
     for one in fits:
         if one.kind != "end":
-            where = f", on NUMA {one.numa_nodes}" if one.numa_nodes else ""
+            where = f", on {numa(one.numa_nodes)}" if one.numa_nodes else ""
             largest = " (no larger number does)" if one.is_largest else ""
             yield f"{one.text}{where}{largest}"
     if ends:

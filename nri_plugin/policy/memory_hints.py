@@ -76,7 +76,12 @@ def memory_hints(
     narrowest = _narrowest(state, request, budget)
     if len(nodes) <= LISTED_NODES:
         masks, in_use = _with_room(state, request, masks_in_order(nodes), reuse), state.in_use
-        allowed = [pair for pair in masks if not pair[0] & in_use or not is_barred(state, pair[0])]
+        groups = frozenset(state.group.values())  # any other mask with a node in use is barred
+        allowed = [
+            pair
+            for pair in masks
+            if not pair[0] & in_use or (pair[0] in groups and not is_barred(state, pair[0]))
+        ]
         return tuple(Hint(mask, size == narrowest) for mask, size in allowed), None
     masks = _special_masks(state, request, reuse)
     hints = tuple(Hint(mask, size == narrowest) for mask, size in masks if not is_barred(state, mask))
