@@ -1,5 +1,6 @@
 """The table of commands."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +10,9 @@ from nri_plugin import __version__
 from nri_plugin.cli.lazy_group import Entry, LazyGroup
 
 EXIT_INTERRUPTED = 130
+COMPLETION_VARIABLE = "_NRI_PIN_COMPLETE"
+"""Set by a shell that asks how a word may end."""
+
 DID_YOU_MEAN = re.compile(r"[.]? [(]?Did you mean (?:one of: )?(.*?)[?][)]?$")
 EXAMPLES = """\b
 Examples:
@@ -24,8 +28,10 @@ COMMANDS: Mapping[str, Entry] = {
     "run": Entry("nri_plugin.cli.run:command", "Run the agent on this node."),
     "demo": Entry("nri_plugin.cli.demo:command", "Play a day in the life of a node; needs no root."),
     "topology": Entry("nri_plugin.cli.topology:command", "Show CPUs, caches and NUMA nodes of a machine."),
+    "simulate": Entry("nri_plugin.cli.simulate:command", "Try pods on a machine that need not be there."),
     "explain": Entry("nri_plugin.cli.explain:command", "Explain a placement or a refusal, or what would be."),
     "state": Entry("nri_plugin.cli.state:command", "Show or verify what the agent has promised."),
+    "replay": Entry("nri_plugin.cli.replay:command", "Decide recorded events again, or otherwise."),
     "release": Entry(
         "nri_plugin.cli.release:command", "Give every container all CPUs again, before leaving."
     ),
@@ -35,6 +41,9 @@ COMMANDS: Mapping[str, Entry] = {
         "nri_plugin.cli.doctor:command", "Check the node, and say what to do where it is not right."
     ),
     "extender": Entry("nri_plugin.cli.extender:command", "Answer kube-scheduler which nodes fit a pod."),
+    "completion": Entry(
+        "nri_plugin.cli.completion:command", "Print what completes words in bash, zsh or fish."
+    ),
 }
 
 
@@ -56,6 +65,10 @@ def run_command_line(args: Sequence[str]) -> int:
     Raises:
         NriPinError: as the command raises it; the caller prints it.
     """
+    if COMPLETION_VARIABLE in os.environ:
+        from nri_plugin.cli.completion import register
+
+        register()
     try:
         result = group.main(args=list(args), prog_name="nri-pin", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -80,6 +80,7 @@ class Moment:
         op: as in the log line of the decision.
         place: `FILE:LINE`.
         observing: nothing of it was carried out.
+        begins: `start`, `full` or `gap` where recording began just before it, else empty.
     """
 
     when: datetime
@@ -91,6 +92,7 @@ class Moment:
     op: str
     place: str
     observing: bool = False
+    begins: str = ""
 
     @property
     def state_after(self) -> State:
@@ -137,11 +139,11 @@ class Recording:
         """
         node: Node | None = None
         state = State()
-        observing = False
+        observing, begins = False, ""
         for entry in self.entries():
             node = entry.node or node
             if entry.state is not None:
-                state, observing = entry.state, entry.observing
+                state, observing, begins = entry.state, entry.observing, entry.why
             if entry.event is None or entry.outcome is None or node is None or entry.lost:
                 continue
             moment = Moment(
@@ -154,9 +156,10 @@ class Recording:
                 entry.op,
                 f"{entry.file}:{entry.line}",
                 observing,
+                begins,
             )
             yield moment
-            state = moment.state_after
+            state, begins = moment.state_after, ""
 
     def size_bytes(self) -> int:
         """How much there is to read, where that is known."""

@@ -12,12 +12,14 @@ from nri_plugin.decision import Decision
 from nri_plugin.drift import OwnEvent
 from nri_plugin.engine import decide
 from nri_plugin.facts import InformedCreate
-from nri_plugin.host.recording import read
+from nri_plugin.host.recording import Recording, read
 from nri_plugin.host.recording_lines import head_lines, line_of, node_line, outcome_of
+from nri_plugin.host.recording_other_life import OtherLife
+from nri_plugin.host.recording_verify import changes
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri import events
 from nri_plugin.nri.events import CreateContainer
-from nri_plugin.options import Node, Options, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.options import CPUManagerPolicy, Node, Options, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.simulator.cgroup_names import Driver
@@ -27,6 +29,11 @@ from tests.builders import container, machine, node, pod
 from tests.property.test_node_life import MACHINE, Life
 from tests.simulated_node import EngineAgent, SimulatedNode
 
+OTHERS = (
+    Options(cpu_manager_policy=CPUManagerPolicy.NONE),
+    Options(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE, full_pcpus_only=True),
+    Options(distribute_cpus_across_cores=True, topology_manager_policy=TopologyManagerPolicy.BEST_EFFORT),
+)
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
@@ -43,6 +50,7 @@ class Tape:
             path.write_bytes(b"".join(self.pieces))
             recording = read(str(path))
             moments = list(recording.moments())
+            self.lead_other_lives(read(str(path)))
         assert recording.problems == []
         assert len(moments) == len(self.lived)
         for moment, (known, before, decision) in zip(moments, self.lived, strict=True):
@@ -55,6 +63,25 @@ class Tape:
             assert moment.decision.writes == decision.writes
             assert moment.decision.checks == decision.checks
             assert moment.decision.steps == decision.steps
+
+    def lead_other_lives(self, recording: Recording) -> None:
+        """The same configuration leads the same life; every other one a sound one."""
+        same = OtherLife(lambda recorded, _: recorded)
+        for met in same.live(recording.moments()):
+            assert met.event == met.moment.event
+            assert ordered(met.after) == ordered(met.moment.state_after)
+            assert [*changes(met.moment, None)] == []
+        for options in OTHERS:
+            other = OtherLife(partial(under, options))
+            known = set[str]()
+            for met in other.live(recording.moments()):
+                known |= set(met.before.violations(met.node)) if met.moment.begins else set()
+                assert set(met.after.violations(met.node)) <= known
+
+
+def under(options: Options, recorded: Node, _: Node | None) -> Node:
+    """The node with other options."""
+    return Node(recorded.topology, options, recorded.reserved)
 
 
 def ordered(state: State) -> tuple[list[object], ...]:
