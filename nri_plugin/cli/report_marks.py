@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nri_plugin.cli.palette import Paint, Palette
-from nri_plugin.cli.report_markup import Markup, element
+from nri_plugin.cli.report_markup import Markup, element, showable
 
 Row = Mapping[str, Any]
 
@@ -67,7 +67,12 @@ class Marks:
         """By number: name, letter, colour, and a sentence for each simulation."""
         by_key = [{row["key"]: row for row in everybody(simulation)} for simulation in self.simulations]
         return [
-            [key, self.letter(key), self.colour(key), [sentence(rows.get(key)) for rows in by_key]]
+            [
+                showable(key),
+                self.letter(key),
+                self.colour(key),
+                [showable(sentence(rows.get(key))) for rows in by_key],
+            ]
             for key in self._number_by_key
         ]
 

@@ -28,11 +28,16 @@ class Markup(str):
 NOTHING = Markup()
 
 
+def showable(text: object) -> str:
+    """Text with a replacement character for each one that cannot be shown, or that would turn what follows."""
+    return _UNSHOWABLE.sub(_REPLACEMENT, str(text))
+
+
 def escape(text: object) -> Markup:
     """Text as HTML shows it; what cannot be shown is a replacement character."""
     if isinstance(text, Markup):
         return text
-    return Markup(_UNSHOWABLE.sub(_REPLACEMENT, str(text)).translate(_ENTITIES))
+    return Markup(showable(text).translate(_ENTITIES))
 
 
 def joined(parts: Iterable[object], separator: str = "") -> Markup:
