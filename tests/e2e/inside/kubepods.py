@@ -1,14 +1,21 @@
 """The cgroups that a kubelet makes before the first pod: the QoS levels, with all controllers handed down."""
 
+import subprocess
 from pathlib import Path
 
 from .observe import CGROUPS
 
+_SLICES = ("kubepods.slice", "kubepods-burstable.slice", "kubepods-besteffort.slice")
 
-def make_kubepods() -> None:
-    """Make `kubepods`, `burstable` and `besteffort` on cgroup v2, for the cgroupfs driver."""
+
+def make_kubepods(*, systemd: bool = False) -> None:
+    """Make the levels on cgroup v2 for the driver that is used; systemd has to know of its own."""
+    if systemd:
+        subprocess.run(["systemctl", "start", *_SLICES], check=True, timeout=120)
+    top = CGROUPS / (_SLICES[0] if systemd else "kubepods")
+    below = _SLICES[1:] if systemd else ("burstable", "besteffort")
     _hand_down(CGROUPS)
-    for directory in (CGROUPS / "kubepods", CGROUPS / "kubepods/burstable", CGROUPS / "kubepods/besteffort"):
+    for directory in (top, *(top / name for name in below)):
         directory.mkdir(exist_ok=True)
         _hand_down(directory)
 

@@ -58,8 +58,7 @@ def main(arguments: list[str]) -> None:
     with_systemd = "--systemd" in arguments
     plans = json.loads(Path(arguments[0]).read_text())
     tell("runtime", version=version(), kernel=os.uname().release)
-    if not with_systemd:
-        make_kubepods()
+    make_kubepods(systemd=with_systemd)
     runtime = Containerd(systemd=with_systemd, nri=_EMULATED, environment=_FEW_THREADS)
     runtime.start()
     node = Node(runtime, Agent(runtime, {}))

@@ -8,8 +8,7 @@ from .kubepods import make_kubepods
 
 if __name__ == "__main__":
     with_systemd = "--systemd" in sys.argv
-    if not with_systemd:
-        make_kubepods()
+    make_kubepods(systemd=with_systemd)
     runtime = Containerd(systemd=with_systemd, nri={"plugin_registration_timeout": "60s"})
     runtime.start()
     agent = Agent(runtime, {"reservedSystemCPUs": "0"})

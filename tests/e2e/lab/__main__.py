@@ -10,9 +10,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from .accelerator import accelerator
 from .cells import Cell
-from .lab_files import machine_names, machine_text, scenario_named, scenario_names
+from .lab_files import (
+    REPORTS,
+    machine_names,
+    machine_text,
+    scenario_named,
+    scenario_names,
+    scenarios_by_machine,
+)
 from .qemu_machine import guest_machine
+from .report import write_report
+from .results import keep, kept
 from .runs import Lab
 from .session import COLUMNS, booted, column_named, perform, perform_embedded, session
 from .setting_up import CANNOT_RUN, check_machine, default_work, prepare, take_lock
@@ -57,6 +67,10 @@ def _parser() -> argparse.ArgumentParser:
         )
     )
     _add_shell(commands.add_parser("shell", help="boot a machine and give its console to this terminal"))
+    _add_all(
+        commands.add_parser("all", help="every scenario on its machine under every runtime, and the report")
+    )
+    _add_report(commands.add_parser("report", help="write the report anew from the results that were kept"))
     listing = commands.add_parser("list", help="name the lab's machines, scenarios and runtimes")
     listing.set_defaults(do=_list)
     return parser
@@ -82,6 +96,21 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(do=_run)
 
 
+def _add_all(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--machine", action="append", metavar="NAME", help="only this one; may be repeated")
+    parser.add_argument("--runtime", action="append", choices=_NAMES, help="only this one; may be repeated")
+    _add_report(parser)
+    parser.set_defaults(do=_all)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--report", type=Path, default=REPORTS, metavar="DIR", help="where report.md and report.html go"
+    )
+    _common(parser)
+    parser.set_defaults(do=_report)
+
+
 def _add_shell(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("machine", help="one of the lab's, a shipped one, a file, or a description")
     parser.add_argument("--runtime", choices=_NAMES, default=_NAMES[0])
@@ -101,6 +130,35 @@ def _run(arguments: argparse.Namespace) -> int:
             place = arguments.work / "runs" / f"lab-{Path(asked.machine).stem[:40]}-{asked.column.name}"
             cells += perform(asked, lab, place)
     return _conclude(cells, arguments.json)
+
+
+def _all(arguments: argparse.Namespace) -> int:
+    """One boot for every machine and runtime; each result is kept at once, so that an interrupted run is not lost."""
+    wanted = scenarios_by_machine()
+    for name in arguments.machine or []:
+        if name not in wanted:
+            raise LabError(f"no scenario plays on {name}; they do on {', '.join(wanted)}")
+    cells: list[Cell] = []
+    columns = [column_named(name) for name in arguments.runtime or _NAMES]
+    with _ready(arguments.work, [column.root for column in columns]) as lab:
+        for column in columns:
+            for machine in arguments.machine or wanted:
+                asked = session(machine, column, wanted[machine])
+                place = arguments.work / "runs" / f"lab-{machine}-{column.name}"
+                found = perform(asked, lab, place)
+                keep(lab, machine, column.name, found, accelerator(lab, column.root))
+                cells += found
+    _report(arguments)
+    return _conclude(cells, None)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    results = kept(arguments.work)
+    if not results:
+        raise LabError("no results are kept; hack/lab all makes them")
+    for path in write_report(results, arguments.report):
+        print(path)  # noqa: T201
+    return 0
 
 
 def _shell(arguments: argparse.Namespace) -> int:

@@ -69,7 +69,7 @@ class Listener:
             cell.passed += 1
         elif kind == "fact":
             cell.failures.append(f"{message['fact']}: {message['detail']}")
-            say(f"  {cell.scenario}: NOT {cell.failures[-1]}")
+            say(f"  {cell.scenario}: NOT {cell.failures[-1][:300]}")
         elif kind == "figure":
             cell.figures[message["what"]] = message["value"]
         elif kind == "step":

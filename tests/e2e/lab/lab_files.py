@@ -11,6 +11,7 @@ from .shell import LabError
 
 _HERE = Path(__file__).resolve().parents[1]
 MACHINES, SCENARIOS = _HERE / "machines", _HERE / "scenarios"
+REPORTS = _HERE
 
 
 def machine_text(word: str) -> tuple[str, str]:
@@ -64,3 +65,11 @@ def scenario_named(word: str) -> tuple[str, Scenario]:
         raise LabError(str(error)) from error
     except (OSError, HostError) as error:
         raise LabError(f"no scenario {word}; the lab's are {', '.join(scenario_names())}") from error
+
+
+def scenarios_by_machine() -> dict[str, list[str]]:
+    """The lab's scenarios by the machine each of them names."""
+    found: dict[str, list[str]] = {}
+    for name in scenario_names():
+        found.setdefault(scenario_named(name)[1].machine, []).append(name)
+    return dict(sorted(found.items()))

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nri_plugin.simulator.cgroup_names import Driver
 from nri_plugin.simulator.scenario import Scenario
+from nri_plugin.simulator.steps import Drift, Writer
 
 from .accelerator import accelerator
 from .cells import Cell, Listener
@@ -23,6 +25,7 @@ from .runs import Lab
 from .shell import LabError
 
 EMBEDDED = "embedded"
+"""The column of the embedded runtime, playing whichever real one it is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ def perform_embedded(asked: Session) -> tuple[list[Cell], GuestMachine, list[dic
 
 
 def _embedded(asked: Session, word: str, scenario: Scenario, guest: GuestMachine) -> Played:
-    played = play_embedded(replace(scenario, runtime=asked.column.embedded), guest.text)
+    driver = Driver.SYSTEMD if asked.column.systemd else Driver.CGROUPFS
+    played = play_embedded(replace(scenario, runtime=asked.column.embedded, driver=driver), guest.text)
     say(f"  {word}: embedded {played.seconds:.1f} s, {len(played.problems)} problems")
     for problem in played.problems:
         say(f"    {problem}")
@@ -119,7 +123,10 @@ def _real(
     asked: Session, guest: GuestMachine, plans: list[dict[str, object]], lab: Lab, place: Path
 ) -> list[Cell]:
     name = machine_text(asked.machine)[1]
-    cells = {word: Cell(name, word, asked.column.name) for word, _ in asked.scenarios}
+    cells = {
+        word: Cell(name, word, asked.column.name, limitation=_limitation(scenario, asked.column))
+        for word, scenario in asked.scenarios
+    }
     listener = Listener(cells, place / "output.log")
     began = time.monotonic()
     try:
@@ -138,6 +145,13 @@ def _real(
         cell.figures |= {"boot seconds": booted_s, "whole boot seconds": round(time.monotonic() - began, 1)}
         cell.figures |= listener.versions
     return list(cells.values())
+
+
+def _limitation(scenario: Scenario, column: Column) -> str:
+    wants_systemd = any(isinstance(step, Drift) and step.by is not Writer.PERSON for step in scenario.steps)
+    if wants_systemd and not column.systemd:
+        return "without systemd the write that it would make is played instead"
+    return ""
 
 
 @contextmanager

@@ -1,0 +1,62 @@
+"""What sessions showed, kept beside the disks, one file for every machine and runtime; a later run replaces its own."""
+
+import json
+import os
+import platform
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .cells import Cell
+from .runs import Lab
+from .setting_up import CHECKOUT
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One session: its cells and under which circumstances they came about."""
+
+    cells: tuple[Cell, ...]
+    about: dict[str, Any]
+
+
+def keep(lab: Lab, machine: str, column: str, cells: list[Cell], accelerator: str) -> None:
+    """Write a session's result."""
+    folder = lab.work / "results"
+    folder.mkdir(exist_ok=True)
+    about = {
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "checkout": _checkout(),
+        "host": f"{os.cpu_count()} CPUs, Linux {platform.release().split('-')[0]}",
+        "load": f"{os.getloadavg()[1]:.1f}",
+        "qemu": _first_line("qemu-system-x86_64", "--version"),
+        "accelerator": accelerator,
+    }
+    text = json.dumps({"about": about, "cells": [cell.as_dict() for cell in cells]}, indent=1)
+    (folder / f"{machine}.{column}.json").write_text(text + "\n")
+
+
+def kept(work: Path) -> list[Result]:
+    """All results, by machine and runtime."""
+    found = []
+    for path in sorted((work / "results").glob("*.json")):
+        read = json.loads(path.read_text())
+        found.append(Result(tuple(Cell(**cell) for cell in read["cells"]), read["about"]))
+    return found
+
+
+def _checkout() -> str:
+    said = subprocess.run(
+        ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return said.stdout.strip() or "unknown"
+
+
+def _first_line(*command: str) -> str:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.stdout.partition("\n")[0].split("(")[0].strip()
