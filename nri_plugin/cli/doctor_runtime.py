@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from nri_plugin.app.status_rows import RuntimeRow
 from nri_plugin.cli.doctor_findings import Finding, Verdict, advice, fine, not_visible, to_do
 from nri_plugin.host.node_evidence import Hidden
-from nri_plugin.host.node_evidence_runtime import CONTAINERD, CONTAINERD_FILES, NRI_TABLE, Broken, NRISettings
+from nri_plugin.host.node_evidence_runtime import (
+    CONTAINERD,
+    CONTAINERD_FILES,
+    NRI_TABLE,
+    SOCKET,
+    Broken,
+    NRISettings,
+)
 
 OURS = re.compile(r"\d\d-nri-pin\Z")
 PLUGIN_FILE = re.compile(r"\d\d-.+\Z")
@@ -206,7 +213,7 @@ def switch_on(settings: NRISettings) -> str:
 
 def _socket(seen: RuntimeEvidence) -> Iterator[Finding]:
     settings = seen.settings
-    path = settings.socket if isinstance(settings, NRISettings) else seen.agent_socket
+    path = settings.socket if isinstance(settings, NRISettings) else seen.agent_socket or SOCKET
     if seen.told is not None:
         yield fine("nri-socket", "connected: the agent is registered and has been told what exists")
         return

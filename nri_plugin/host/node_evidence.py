@@ -26,6 +26,22 @@ FIRST_PID_NAMESPACE = 0xEFFFFFFC
 OF_EVERY_CONTAINER = ("/proc", "/sys", "/dev", "/run", "/etc", "/var", "/var/run")
 """Mount points that a container has of its own, or that show nothing of the node by themselves."""
 
+FOLDERS = (
+    "/etc/containerd",
+    "/etc/crio",
+    "/etc/nri",
+    "/etc/nri-pin",
+    "/opt/nri",
+    "/var/lib/kubelet",
+    "/var/lib/rancher",
+    "/var/run/nri",
+    "/run/nri-pin",
+    "/sys/fs/cgroup",
+    "/sys",
+    "/proc",
+)
+"""What is mounted as a whole: a mounted file stays the old one when its node replaces it."""
+
 _LINKS = 40
 _PASSED_OVER = (errno.ENOENT, errno.ENOTDIR)
 
@@ -88,7 +104,9 @@ class NodeView:
         found = _mounts() if mounts is None else mounts
         self._points = tuple(mount.point for mount in found)
         below = [point for point in self._points if self.root != "/" and _is_in(point, self.root)]
-        self.is_whole = not in_pod if self.root == "/" else not below or self.root in below
+        self.is_whole = (
+            not in_pod if self.root == "/" else not below or (self.root in below and _is_system(self.root))
+        )
 
     @property
     def is_here(self) -> bool:
@@ -113,7 +131,8 @@ class NodeView:
     def hidden(self, path: str) -> Hidden:
         """What to say of a path that cannot be seen."""
         top = "/host" if self.root == "/" else self.root
-        return Hidden(path, top + path)
+        folder = next((name for name in FOLDERS if _is_in(path, name)), path)
+        return Hidden(folder, top + folder)
 
     def text(self, path: str) -> str | Hidden | None:
         """The content of a file; None when the node has none of that name."""
@@ -212,6 +231,11 @@ class NodeView:
             done = self.root if target.startswith("/") else done
             left = [*target.split("/"), *left]
         return done
+
+
+def _is_system(root: str) -> bool:
+    """Whether this is a whole system, and not a place with some mounts in it."""
+    return all(os.path.isdir(os.path.join(root, name)) for name in ("etc", "usr"))
 
 
 def is_in_pod() -> bool:

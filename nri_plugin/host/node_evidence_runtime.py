@@ -124,7 +124,8 @@ def _program(view: NodeView, process: Process) -> str:
         found = os.readlink(os.path.join(view.root, f"proc/{process.pid}/exe")).removesuffix(" (deleted)")
     except OSError:
         return ""
-    return found if view.root == "/" else found.removeprefix(view.root)
+    there = found if view.root == "/" else found.removeprefix(view.root)
+    return there if os.path.exists(view.root.rstrip("/") + there) else ""
 
 
 def read_settings(

@@ -27,13 +27,16 @@ def test_below_a_root_with_mounts_only_what_is_mounted_can_be_seen(tmp_path: Pat
     view = NodeView(str(tmp_path), mounts(f"{tmp_path}/etc/cdi"), in_pod=True)
     assert view.names("/etc/cdi") == ()
     assert view.text("/etc/cdi/x") is None
-    assert view.text("/etc/containerd/config.toml") == Hidden(
-        "/etc/containerd/config.toml", f"{tmp_path}/etc/containerd/config.toml"
-    )
+    assert view.text("/etc/containerd/config.toml") == Hidden("/etc/containerd", f"{tmp_path}/etc/containerd")
+    assert view.text("/etc/x") == Hidden("/etc/x", f"{tmp_path}/etc/x")
 
 
 def test_a_root_that_is_mounted_itself_is_the_whole_node(tmp_path: Path) -> None:
-    view = NodeView(str(tmp_path), mounts(str(tmp_path), f"{tmp_path}/proc"), in_pod=True)
+    mounted = mounts(str(tmp_path), f"{tmp_path}/proc")
+    assert not NodeView(str(tmp_path), mounted, in_pod=True).is_whole  # nothing of a system but mounts
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "usr").mkdir()
+    view = NodeView(str(tmp_path), mounted, in_pod=True)
     assert (view.is_whole, view.is_here, view.text("/etc/x")) == (True, False, None)
 
 
