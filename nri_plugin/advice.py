@@ -227,15 +227,26 @@ def _smaller(node: Node, state: State, pod: PodRecord, request: ContainerRequest
         count = exclusive_count(node, request)
     except AdmissionError:
         count = request.exclusive_cpus
-    for fewer in likely_counts(node, state, count):
-        if tried(node, state, *with_cpus(pod, request, fewer)):
-            yield f"{fewer} CPUs"
-            return
+    threads = max(1, tables_of(node).cpus_per_core)
+    more = [] if count % threads == 0 else [count - count % threads + threads]
+    found = next(_fitting(node, state, pod, request, likely_counts(node, state, count)), None)
+    counts = [*([found] if found else []), *_fitting(node, state, pod, request, more)]
+    if counts:
+        yield f"{' or '.join(map(str, counts))} CPUs"
+        return
     for resource, size in memory_request(node, request).items():
         for less in likely_sizes(node, state, resource, size):
             if tried(node, state, pod, with_memory(request, resource, less)):
                 yield f"{format_bytes(less)} of {resource}"
                 return
+
+
+def _fitting(
+    node: Node, state: State, pod: PodRecord, request: ContainerRequest, counts: Iterable[int]
+) -> Iterator[int]:
+    for count in counts:
+        if tried(node, state, *with_cpus(pod, request, count)):
+            yield count
 
 
 def _under_laxer_policy(

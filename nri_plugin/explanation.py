@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from nri_plugin.annotations import EXCLUSIVE_CPUS, annotated
+from nri_plugin.cpuset import NO_CPUS
 from nri_plugin.decision import Decision
 from nri_plugin.engine import decide, wanted
 from nri_plugin.errors import AdmissionError
@@ -23,7 +24,8 @@ from nri_plugin.nri.events import CreateContainer, CreateContainerResponse
 from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, Node, Options
 from nri_plugin.placement import exclusive_count, in_scope, question_of, terms_of
 from nri_plugin.policy.merge import MergedHint, admits, merge
-from nri_plugin.state import Allocation, PodRecord, QOSClass, State
+from nri_plugin.reuse import donors, reusable_cpus
+from nri_plugin.state import Allocation, Phase, PodRecord, QOSClass, State
 from nri_plugin.workload import ContainerRequest, qos_of
 
 
@@ -84,6 +86,7 @@ class Explanation:
         taking: in which steps CPUs were taken.
         numa_nodes: who held what when it was decided.
         shared_pool: the shared pool afterwards.
+        pool_containers: how many other containers live on it.
         fits: what would have fitted; empty where it was admitted.
         steps: the codes of the decision.
     """
@@ -101,6 +104,7 @@ class Explanation:
     taking: tuple[TakingStep, ...]
     numa_nodes: tuple[NUMANodeUse, ...]
     shared_pool: str
+    pool_containers: int
     fits: tuple[Fit, ...]
     steps: tuple[str, ...]
 
@@ -133,16 +137,26 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
         sentence=str(error or ""),
         cpus=granted[0],
         mems=granted[1],
-        why=tuple(_why(node, pod, request, decision, allocation)),
+        why=(
+            *_why(node, pod, request, decision, allocation),
+            *_passed_on(before, pod, request, allocation),
+        ),
         settings=settings(node.options),
         hints=hints,
         merged=merged,
         taking=taking,
         numa_nodes=uses(node, before),
         shared_pool=str(decision.state.shared_pool(node)),
+        pool_containers=_on_pool(decision.state, request.key),
         fits=would_fit(node, before, pod, request) if error else (),
         steps=decision.steps,
     )
+
+
+def _on_pool(state: State, key: str) -> int:
+    """How many containers but the one with that key live on the shared pool."""
+    lives = (one for one in state.containers.values() if one.phase is not Phase.STOPPED and one.key != key)
+    return sum(1 for one in lives if not ((held := state.allocation_of(one)) and held.cpus))
 
 
 def settings(options: Options) -> tuple[tuple[str, str], ...]:
@@ -260,6 +274,20 @@ def _why(
         else _why_shared(node, pod, request)
     )
     return [cpus, _why_bound(node, pod, request, allocation)]
+
+
+def _passed_on(
+    state: State, pod: PodRecord, request: ContainerRequest, allocation: Allocation | None
+) -> list[str]:
+    """Which of its CPUs came from containers of its pod that had ended."""
+    reused = (allocation.cpus if allocation else NO_CPUS) & reusable_cpus(
+        state, donors(state, pod, request.name)
+    )
+    return (
+        [f"exclusive: CPUs {reused} pass on to it from a container of its pod that has ended"]
+        if reused
+        else []
+    )
 
 
 def _why_exclusive(node: Node, pod: PodRecord, request: ContainerRequest) -> str:

@@ -73,7 +73,7 @@ class _Case:
 def would_fit(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> tuple[Fit, ...]:
     """What would have fitted: less, under another policy or option, or once others have ended."""
     case = _Case(node, state, pod, request)
-    looks = (_fewer_cpus, _less_memory, _laxer_policy, _other_options, _after_ends)
+    looks = (_fewer_cpus, _whole_cores, _less_memory, _laxer_policy, _other_options, _after_ends)
     return tuple(fit for look in looks for fit in look(case))
 
 
@@ -96,13 +96,25 @@ def _counts(case: _Case, count: int) -> Sequence[int]:
     return likely_counts(case.node, case.state, count)
 
 
+def _whole_cores(case: _Case) -> Iterator[Fit]:
+    """As many as fill the last core, where the number asked for does not."""
+    count, threads = case.request.exclusive_cpus, max(1, tables_of(case.node).cpus_per_core)
+    more = -(-count // threads) * threads
+    if more == count:
+        return
+    pod, request = with_cpus(case.pod, case.request, more)
+    placed = replace_case(case, pod=pod, request=request).tried()
+    if placed:
+        yield Fit("cpus", str(more), f"{more} CPUs", _where(case.node, placed))
+
+
 def _less_memory(case: _Case) -> Iterator[Fit]:
     for resource, size in memory_request(case.node, case.request).items():
-        for less in likely_sizes(case.node, case.state, resource, size):
+        for less in (*likely_sizes(case.node, case.state, resource, size), 0):
             smaller = replace_case(case, request=with_memory(case.request, resource, less))
             placed = smaller.tried()
             if placed:
-                words = f"{format_bytes(less)} of {resource}"
+                words = f"{format_bytes(less)} of {resource}" if less else f"no {resource}"
                 yield Fit("memory", f"{resource}={less}", words, _where(case.node, placed))
                 break
 

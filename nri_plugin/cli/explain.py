@@ -78,6 +78,7 @@ class WrongQuestionError(click.ClickException):
     "--machine", metavar="NAME|FILE", help="On this machine with nothing promised, not on this node."
 )
 @click.option("--config", "config", metavar="FILE", help="By this configuration, not by the agent's.")
+@click.option("--root", metavar="DIR", help="The machine whose /sys and /proc are below this directory.")
 @click.option("--state", "state_file", metavar="FILE", help="Beside the promises of this checkpoint.")
 @click.option(
     "--state-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."

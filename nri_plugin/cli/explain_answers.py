@@ -1,7 +1,7 @@
 """What `nri-pin explain` answers: one container, the containers of a pod, or what if."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from nri_plugin.cli.explain_what_if import WhatIf, changed, event_of
 from nri_plugin.errors import CheckpointError, NriPinError
 from nri_plugin.explanation import Explanation, Outcome, explain
 from nri_plugin.host.recording_lines import DIRECTORY
-from nri_plugin.state import State
+from nri_plugin.state import ContainerRecord, State
 
 MOST_NAMED = 8
 REQUESTS = ("cpu", "memory", "small_pages", "large_pages", "devices")
@@ -103,7 +103,8 @@ def of_what_if(asked: Mapping[str, Any]) -> Told:
     Raises:
         ConfigError, HostError, CheckpointError: the question cannot be asked so.
     """
-    found = ground(asked["state_dir"], asked["config"], asked["machine"], asked["state_file"])
+    found = ground(asked["state_dir"], asked["config"], asked["machine"], asked["state_file"], asked["root"])
+
     words = {
         "topologyManagerPolicy": asked["policy"],
         "topologyManagerScope": asked["scope"],
@@ -171,18 +172,23 @@ def _explained(named: Named, earlier: tuple[str, ...], state: State, asked: Mapp
         told = explain(created.node, created.state, created.event)
         return Told(told, (when, *observing, *earlier))
     assert named.record is not None
-    found: Ground = ground(asked["state_dir"], asked["config"], None, asked["state_file"])
+    found: Ground = ground(asked["state_dir"], asked["config"], None, asked["state_file"], asked["root"])
+
     before, event = created_by_today(state, named.record)
     note = "its creation is no longer in the agent's history: explained by today's state, as if it came now"
     told = explain(found.node, before, event)
-    allocation = state.allocation_of(named.record)
-    held = str(allocation.cpus) if allocation else ""
-    differs = (
-        (f"it holds CPUs {held}, which others had freed or taken since",)
-        if held and held != told.cpus
-        else ()
-    )
-    return Told(told, (note, *differs, *found.notes, *earlier))
+    return Told(told, (note, *_doubts(state, named.record, told), *found.notes, *earlier))
+
+
+def _doubts(state: State, record: ContainerRecord, told: Explanation) -> Iterator[str]:
+    """Where today's state may tell another story than what happened."""
+    allocation = state.allocation_of(record)
+    if record.unplaced:
+        yield f"it runs unplaced: {record.unplaced}"
+    if allocation is None:
+        yield "what a shared container asked for is not in the checkpoint: its amounts are taken as none"
+    elif str(allocation.cpus) != told.cpus and allocation.cpus:
+        yield f"it holds CPUs {allocation.cpus}: others came or went since"
 
 
 def _not_one(word: str, found: Iterable[Named], known: list[Named]) -> str:

@@ -136,7 +136,9 @@ def checkpoint_path(state_dir: str) -> str:
     return os.path.join(state_dir, FILE_NAME)
 
 
-def ground(state_dir: str, config: str | None, machine: str | None, state_file: str | None) -> Ground:
+def ground(
+    state_dir: str, config: str | None, machine: str | None, state_file: str | None, root: str | None = None
+) -> Ground:
     """Where a what-if is asked: a described machine, else this node by its agent, else by its configuration.
 
     Raises:
@@ -146,11 +148,11 @@ def ground(state_dir: str, config: str | None, machine: str | None, state_file: 
     """
     if machine is not None:
         return _on_machine(machine, config, state_file)
-    if config is None and state_file is None:
+    if config is None and state_file is None and root is None:
         told = _told_by_agent(state_dir)
         if told is not None:
             return told
-    return _by_configuration(state_dir, config, state_file)
+    return _by_configuration(state_dir, config, state_file, root)
 
 
 def created_by_today(state: State, record: ContainerRecord) -> tuple[State, InformedCreate]:
@@ -206,7 +208,8 @@ def _told_by_agent(state_dir: str) -> Ground | None:
     return Ground(status.node, status.state)
 
 
-def _by_configuration(state_dir: str, config: str | None, state_file: str | None) -> Ground:
+def _by_configuration(state_dir: str, config: str | None, state_file: str | None, root: str | None) -> Ground:
+
     from nri_plugin.host.sysfs import discover
 
     try:
@@ -219,13 +222,14 @@ def _by_configuration(state_dir: str, config: str | None, state_file: str | None
             f"no agent answers in {state_dir} and there is no {DEFAULT_PATH}; name the agent's --state-dir, "
             "a configuration with --config, or a machine with --machine",
         ) from None
-    node = chosen.node(discover(chosen.sysfs_root))
+    node = chosen.node(discover(root or chosen.sysfs_root))
+
     path = state_file or checkpoint_path(state_dir)
     state = checkpoint_state(path)
     if state is None and state_file is not None:
         raise CheckpointError(state_file, "there is no such checkpoint; name one, or leave --state out")
     where = config or DEFAULT_PATH
-    found = f"no agent answers; by {where} and " + (f"the checkpoint {path}" if state else "nothing promised")
+    found = f"by {where} and " + (f"the checkpoint {path}" if state else "nothing promised")
     return Ground(node, state or State(), (found,))
 
 

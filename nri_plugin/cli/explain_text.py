@@ -2,8 +2,11 @@
 
 import textwrap
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
+from nri_plugin.cli.explain_what_if import UID as WHAT_IF_UID
 from nri_plugin.cli.output import wants_colour
+from nri_plugin.cpuset import CPUSet
 from nri_plugin.explanation import Explanation, Outcome, Subject
 from nri_plugin.explanation_fits import Fit
 from nri_plugin.explanation_hints import Hinted, Merged, ResourceHints
@@ -17,7 +20,6 @@ MOST_SETS = 6
 MOST_NODES = 8
 MOST_HOLDERS = 2
 MOST_ENDS = 4
-MOST_IDS = 8
 
 _SCOPES = {
     "container-scope": "container by container",
@@ -71,13 +73,25 @@ def _sections(told: Explanation) -> Iterator[tuple[str, str]]:
     yield from (("hints", _hints(one)) for one in told.hints)
     if told.merged:
         yield from (("merge", one) for one in _merge(told.merged))
-    yield from (("taken", one) for one in _taking(told.taking))
+    label = "would take" if told.sentence else "taken"
+    yield from ((label, one) for one in _taking(told.taking))
+    yield from (("pool", one) for one in _pool(told))
     if told.sentence:
         yield (
             "refused" if told.outcome is Outcome.REFUSED else "unplaced",
             told.sentence.partition("; would fit:")[0],
         )
         yield from (("would fit", one) for one in _fits(told.fits))
+
+
+def _pool(told: Explanation) -> Iterator[str]:
+    if told.sentence or not told.shared_pool:
+        return
+    others = _number(told.pool_containers, "other container") if told.pool_containers else "nobody else"
+    if told.outcome is Outcome.EXCLUSIVE:
+        yield f"CPUs {told.shared_pool} stay shared, by {others.replace('nobody else', 'nobody yet')}"
+    else:
+        yield f"{_number(len_of(told.shared_pool), 'CPU')}, shared with {others}"
 
 
 def _reason(told: Explanation) -> str:
@@ -91,7 +105,9 @@ def _reason(told: Explanation) -> str:
 
 
 def _headline(told: Explanation) -> str:
-    name = "/".join(filter(None, (told.subject.namespace, told.subject.pod, told.subject.container)))
+    subject = told.subject
+    is_what_if = subject.pod_uid == WHAT_IF_UID
+    name = "what if" if is_what_if else f"{subject.namespace}/{subject.pod}/{subject.container}"
     mems = f", memory bound to {numa(told.mems)}" if told.mems else ""
     if told.outcome is Outcome.EXCLUSIVE:
         return f"{name}: exclusive CPUs {told.cpus}{mems}"
@@ -139,6 +155,8 @@ def _settings(told: Explanation) -> str:
 
 def _hints(one: ResourceHints) -> str:
     numbers = one.numbers or one.resource
+    if one.answer == "anywhere" and one.numbers:
+        return f"{numbers}: fits nowhere, which counts as no preference until it is taken"
     if one.answer == "anywhere":
         return f"{numbers}: no preference"
     if one.answer == "nowhere":
@@ -220,8 +238,6 @@ def numa(nodes: str) -> str:
 
 def len_of(text: str) -> int:
     """How many ids a kernel list names."""
-    from nri_plugin.cpuset import CPUSet
-
     return len(CPUSet.parse(text))
 
 
@@ -245,8 +261,9 @@ def _table(told: Explanation, width: int) -> list[str]:
     shown = sorted(rows, key=lambda one: (not one.holders, one.id))[:MOST_NODES]
     shown.sort(key=lambda one: one.id)
     lines = ["", "NUMA nodes when it was decided"]
-    for one in shown:
-        lines += _labelled(f"  {one.id}", _use(one), width)
+    for use, alike in groupby(shown, key=_use):
+        ids = CPUSet.from_ids(one.id for one in alike)
+        lines += _labelled(f"  {ids}", f"{'each ' if len(ids) > 1 else ''}{use}", width)
     if len(rows) > len(shown):
         lines.append(f"  and {len(rows) - len(shown)} more, which nobody holds anything of")
     return lines

@@ -230,7 +230,7 @@ def _placed(resource: str, count: int, places: str, node: Node) -> DeviceResourc
             f"{resource}: {count} devices on {len(nodes)} places; give one place for all, or one for each",
         )
     nodes = nodes * count if len(nodes) == 1 else nodes
-    return DeviceResource(resource, tuple(Device(f"{resource}-{i}", mask) for i, mask in enumerate(nodes)))
+    return DeviceResource(resource, tuple(Device(str(i), mask) for i, mask in enumerate(nodes)))
 
 
 def _given(resource: str, count: int, description: Description | None) -> DeviceResource:
