@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,20 @@ class LazyGroup(click.Group):
             UsageError: there is none; names the one that looks like it.
         """
         names = self.list_commands(ctx)
-        if args[0] not in names and not args[0].startswith("-"):
+        if args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
             close = difflib.get_close_matches(args[0], names, n=1)
             ctx.fail(f"no such command '{args[0]}'" + (f", did you mean '{close[0]}'" if close else ""))
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names that begin so, with their lines, without importing what they name; else what click knows."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        lines = {name: command.get_short_help_str(100) for name, command in self.commands.items()}
+        lines |= {name: entry.summary for name, entry in self.entries.items()}
+        return [
+            CompletionItem(name, help=line) for name, line in lines.items() if name.startswith(incomplete)
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - same
         """List the table without importing what it names."""

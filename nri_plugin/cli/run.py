@@ -1,10 +1,23 @@
 """`nri-pin run` for whoever comes through the command line; the quick way in is `nri_plugin.__main__`."""
 
 import click
+from click.shell_completion import CompletionItem
 
 
-@click.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+class RunCommand(click.Command):
+    """Its words are read by the agent itself; a shell that completes them is told its options here."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Options that begin so."""
+        from nri_plugin.app.arguments import NAMES
+
+        return [
+            CompletionItem(name) for name in NAMES if name.startswith(incomplete)
+        ] or super().shell_complete(ctx, incomplete)
+
+
+@click.command(cls=RunCommand, add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[FILE]...")
 def command(words: tuple[str, ...]) -> int:
     """Run the agent on this node."""
     from nri_plugin.app import agent

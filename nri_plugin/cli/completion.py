@@ -1,0 +1,154 @@
+"""Shell completion: what a shell asks while a word is typed, and `nri-pin completion`, which prints what makes it ask.
+
+What a value may be is told by its name in the help (MACHINE, SCENARIO, CONTAINER, FILE, DIR), so that a new command is
+completed without a word about it here.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from importlib import resources
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
+
+VARIABLE = "_NRI_PIN_COMPLETE"
+PROGRAM = "nri-pin"
+
+EXAMPLES = """\b
+Examples:
+  nri-pin completion bash > /etc/bash_completion.d/nri-pin          for everybody
+  nri-pin completion bash > ~/.local/share/bash-completion/completions/nri-pin
+  nri-pin completion zsh > "${fpath[1]}/_nri-pin"
+  nri-pin completion fish > ~/.config/fish/completions/nri-pin.fish
+  source <(nri-pin completion bash)                                 for this shell only
+
+\b
+A shell that was open before asks once it is started again.
+"""
+
+_WORD = re.compile(r"[A-Z]+")
+_FILES = frozenset({"FILE", "CONFIG", "IN", "OUT", "A", "B"})
+"""What stands for a file in the help of a command."""
+
+
+class _Values:
+    """The part of a completer that knows what a value may be."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """What may stand at the end of these words."""
+        args = [word for word in args if word != "="]  # bash makes three words of --machine=g
+        incomplete = "" if incomplete == "=" else incomplete
+        known = None if incomplete.startswith("-") else self._parameter(args, incomplete)
+        found = [] if known is None else list(values(*known, incomplete))
+        return found or super().get_completions(args, incomplete)  # type: ignore[misc]
+
+    def _parameter(self, args: list[str], incomplete: str) -> tuple[click.Context, click.Parameter] | None:
+        """Whose value is being typed, after the words before it were read."""
+        from click import shell_completion as click_completion
+
+        assert isinstance(self, ShellComplete)
+        # click has no public way to ask for the parameter; its version is locked, and a test asks a real bash
+        context = click_completion._resolve_context(self.cli, self.ctx_args, self.prog_name, args)  # noqa: SLF001
+        found, _ = click_completion._resolve_incomplete(context, args, incomplete)  # noqa: SLF001
+        return (context, found) if isinstance(found, click.Parameter) else None
+
+
+class _Bash(_Values, BashComplete):
+    """Completion in bash, whose version is the business of whoever asks."""
+
+    @staticmethod
+    def _check_version() -> None:
+        """Printing a script must not start a shell."""
+
+
+class _Zsh(_Values, ZshComplete):
+    """Completion in zsh."""
+
+
+class _Fish(_Values, FishComplete):
+    """Completion in fish."""
+
+
+SHELLS: Mapping[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
+
+
+def register() -> None:
+    """Have click ask these completers; called only where a shell asks."""
+    for name, completer in SHELLS.items():
+        click.shell_completion.add_completion_class(completer, name)
+
+
+def values(context: click.Context, parameter: click.Parameter, incomplete: str) -> Iterator[CompletionItem]:
+    """What the value of a parameter may be: names that we know, and only where none begins so the shell's files."""
+    words = _expected(context, parameter)
+    option = parameter.opts[-1].lstrip("-")
+    names: dict[str, str] = {}
+    if "MACHINE" in words or option == "machine":
+        names |= machine_names()
+    if "SCENARIO" in words or option == "scenario":
+        names |= scenario_names()
+    if "CONTAINER" in words or option == "container":
+        names |= container_names(context, whole=option != "container")
+    found = [CompletionItem(name, help=about) for name, about in names.items() if name.startswith(incomplete)]
+    if not found and (names or words & _FILES):
+        found = [CompletionItem(incomplete, type="file")]
+    elif not found and ("DIR" in words or option.endswith("dir")):
+        found = [CompletionItem(incomplete, type="dir")]
+    yield from found
+
+
+def _expected(context: click.Context, parameter: click.Parameter) -> set[str]:
+    """The words that stand for what comes next: of `[MACHINE] SCENARIO` both, then the second."""
+    ordered = _WORD.findall(parameter.metavar or "")
+    given = context.params.get(parameter.name or "")
+    count = len(given) if parameter.nargs == -1 and isinstance(given, tuple) else 0
+    return set(ordered[count:] or ordered[-1:])
+
+
+def machine_names() -> dict[str, str]:
+    """Machines that come with the package; only their file names are looked at."""
+    return dict.fromkeys(_shipped("machines", ".txt"), "")
+
+
+def scenario_names() -> dict[str, str]:
+    """Scenarios that come with the package."""
+    return dict.fromkeys(_shipped("scenarios", ".yaml"), "")
+
+
+def container_names(context: click.Context, *, whole: bool = True) -> dict[str, str]:
+    """Containers of the checkpoint, with their CPUs; nothing where there is none that can be read.
+
+    Args:
+        context: of the command, whose `--state-dir` or `--state` counts.
+        whole: `namespace/pod/container`, else the last part.
+    """
+    from nri_plugin.errors import NriPinError
+    from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME, read_checkpoint
+
+    said = context.params
+    folder = said.get("state_dir") or DEFAULT_DIR
+    path = said.get("state_file") or said.get("state") or said.get("path") or os.path.join(folder, FILE_NAME)
+    try:
+        checkpoint = read_checkpoint(str(path))
+    except NriPinError:
+        return {}
+    if checkpoint is None:
+        return {}
+    pods = checkpoint.state.pods
+    rows = [(pods.get(record.pod_uid), record.name) for record in checkpoint.state.containers.values()]
+    names = {f"{pod.namespace}/{pod.name}/{name}" if whole else name for pod, name in rows if pod}
+    return dict.fromkeys(sorted(names), "")
+
+
+def _shipped(folder: str, suffix: str) -> list[str]:
+    entries = (resources.files("nri_plugin.simulator") / folder).iterdir()
+    return sorted(entry.name.removesuffix(suffix) for entry in entries if entry.name.endswith(suffix))
+
+
+@click.command(name="completion", epilog=EXAMPLES)
+@click.argument("shell", type=click.Choice(list(SHELLS)))
+def command(shell: str) -> None:
+    """Print what makes a shell complete commands, options, machines, scenarios and containers."""
+    completer = SHELLS[shell](click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
+    click.echo(ShellComplete.source(completer))
