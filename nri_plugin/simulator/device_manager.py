@@ -66,6 +66,17 @@ class DeviceManager:
         self._resources = {name: _resource(name, self.devices, links) for name in names}
         self._given: dict[str, dict[str, Given]] = {}
 
+    def copy(self) -> "DeviceManager":
+        """Another with the same devices, given to the same pods, for trials."""
+        made = DeviceManager(())
+        made.devices, made._resources, made._given = self.devices, self._resources, dict(self._given)
+        return made
+
+    @property
+    def given_count(self) -> int:
+        """How many containers there are of pods that were admitted and hold devices."""
+        return sum(1 for pod in self._given.values() for given in pod.values() if given)
+
     def admit(self, pod: PodSpec, affinity: NodeMask | None = None) -> None:
         """Give all containers of a pod their devices, or none of them.
 

@@ -1,6 +1,9 @@
 """What differs between two simulations of the same pods on the same machine: per container first, then sums."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from nri_plugin.simulator.simulation import Configuration, ContainerRow, Simulation, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,8 +12,8 @@ class Difference:
 
     Attributes:
         key: `NAMESPACE/POD/CONTAINER`.
-        what: `placed` (one refuses it), `cpus`, `mems`, `devices` or `kind` (own CPUs with one, the shared pool with the
-            other); the gravest first.
+        what: the gravest of `placed` (one refuses it), `kind` (not as many CPUs of its own), `cpus`, `mems`, `devices`
+            and `reason` (of the refusal).
         before: with the first configuration, in words.
         after: with the second.
     """
@@ -46,3 +49,108 @@ class Comparison:
     containers: tuple[Difference, ...]
     alike: int
     sums: tuple[Sum, ...]
+
+
+def compare(first: Simulation, second: Simulation) -> Comparison:
+    """What differs; both are of the same pods on the same machine."""
+    before, after = _outcomes(first), _outcomes(second)
+    keys = list(dict.fromkeys([*before, *after]))
+    found = [_difference(key, before.get(key), after.get(key)) for key in keys]
+    differing = tuple(one for one in found if one is not None)
+    return Comparison(
+        configuration=tuple(_said_differently(first.configuration, second.configuration)),
+        containers=differing,
+        alike=len(keys) - len(differing),
+        sums=tuple(_sums(first, second)),
+    )
+
+
+def _outcomes(one: Simulation) -> dict[str, ContainerRow]:
+    """What became of every container: as it is now, or as it was refused or ended."""
+    asked = {row.key: row for step in one.steps for row in step.containers}
+    return asked | {row.key: row for row in one.containers}
+
+
+def _difference(key: str, before: ContainerRow | None, after: ContainerRow | None) -> Difference | None:
+    """The gravest difference; the shared pool's own CPUs are nobody's difference."""
+    told = [_told(row) for row in (before, after)]
+    for what, words in _aspects(before, after):
+        if words[0] != words[1]:
+            return Difference(key, what, told[0], told[1])
+    return None
+
+
+def _aspects(
+    before: ContainerRow | None, after: ContainerRow | None
+) -> Iterator[tuple[str, tuple[object, ...]]]:
+    yield "placed", (_runs(before), _runs(after))
+    if before is None or after is None:
+        return
+    yield "kind", (before.exclusive, after.exclusive)
+    yield "cpus", (before.exclusive and before.cpus, after.exclusive and after.cpus)
+    yield "mems", (before.mems, after.mems)
+    yield "devices", (before.devices, after.devices)
+    if not _runs(before):
+        yield "reason", tuple(row.refusal and row.refusal.reason for row in (before, after))
+
+
+def _runs(row: ContainerRow | None) -> bool:
+    return row is not None and row.status in (Status.PLACED, Status.SHARED)
+
+
+def _told(row: ContainerRow | None) -> str:
+    if row is None:
+        return "nothing"
+    if row.refusal is not None and not _runs(row):
+        return f"refused: {row.refusal.reason}"
+    if not _runs(row):
+        return "not created"
+    own = f"{row.exclusive} CPUs {row.cpus}" if row.exclusive else "shared pool"
+    return own + (f", memory of NUMA {row.mems}" if row.mems else "")
+
+
+def _said_differently(first: Configuration, second: Configuration) -> Iterator[tuple[str, str, str]]:
+    for key in dict.fromkeys([*first.said, *second.said]):
+        one, other = first.said.get(key, ""), second.said.get(key, "")
+        if one != other:
+            yield key, one or "default", other or "default"
+    if first.reserved != second.reserved and first.said.get("reservedSystemCPUs") == second.said.get(
+        "reservedSystemCPUs"
+    ):
+        yield "reserved CPUs", first.reserved or "none", second.reserved or "none"
+
+
+def _sums(first: Simulation, second: Simulation) -> Iterator[Sum]:
+    one, other = first.totals, second.totals
+    yield _sum("pods placed", one.pods_placed, other.pods_placed, more_is_better=True)
+    yield _sum("pods placed in part", one.pods_partly, other.pods_partly, more_is_better=False)
+    yield _sum("pods refused", one.pods_refused, other.pods_refused, more_is_better=False)
+    yield _sum("containers with own CPUs", one.containers_exclusive, other.containers_exclusive)
+    yield _sum("exclusive CPUs", one.exclusive_cpus, other.exclusive_cpus)
+    yield _sum("available CPUs", one.available_cpus, other.available_cpus)
+    yield _sum("aligned to a NUMA node", one.aligned_numa_node, other.aligned_numa_node, more_is_better=True)
+    yield _sum("aligned to a socket", one.aligned_socket, other.aligned_socket, more_is_better=True)
+    yield _sum(
+        "aligned to an uncore cache",
+        one.aligned_uncore_cache,
+        other.aligned_uncore_cache,
+        more_is_better=True,
+    )
+    yield _sum("on whole cores", one.aligned_whole_cores, other.aligned_whole_cores, more_is_better=True)
+    yield _sum(
+        "fragmentation by cache", one.fragmentation_numa, other.fragmentation_numa, more_is_better=False
+    )
+    yield _sum(
+        "fragmentation by core", one.fragmentation_cache, other.fragmentation_cache, more_is_better=False
+    )
+    rooms = {room.shape: room for room in second.capacity}
+    for room in first.capacity:
+        if room.bounded and room.shape in rooms:
+            name = f"more pods of {room.example or room.text}"
+            yield _sum(name, room.fits, rooms[room.shape].fits, more_is_better=True)
+
+
+def _sum(name: str, before: float, after: float, *, more_is_better: bool | None = None) -> Sum:
+    if more_is_better is None or before == after:
+        return Sum(name, before, after)
+    return Sum(name, before, after, 2 if (after > before) is more_is_better else 1)

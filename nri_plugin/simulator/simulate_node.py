@@ -7,7 +7,7 @@ thread, no cgroup and no clock, so that a pod costs less than a millisecond.
 Invariant: nothing is kept here that the state could tell, but which messages stand for which container.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from logging import getLogger
 
@@ -54,6 +54,7 @@ class Tried:
         error: why it does not run; None where it does.
         stage: who refused it, where somebody did.
         devices: what the device manager gave it.
+        container_id: the runtime's; empty where it was never created.
     """
 
     spec: ContainerSpec
@@ -62,6 +63,7 @@ class Tried:
     error: Exception | None = None
     stage: Stage | None = None
     devices: Given | None = None
+    container_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class PlayedNode:
         self.room = room
         self._who = who
         self._knows_pods = knows_pods
+        self._has_device_hints = has_device_hints
         self._serial = 0
         self._pods: dict[str, tuple[PodSpec, Pod, Names]] = {}
         self.live: dict[str, _Live] = {}
@@ -162,6 +165,35 @@ class PlayedNode:
             self._tell(events.PostUpdateContainer(one.pod, one.message))
         return decision.refusal
 
+    @property
+    def pods(self) -> Iterable[str]:
+        """Keys `NAMESPACE/NAME` of pods that exist."""
+        return self._pods
+
+    def specs(self) -> Iterable[PodSpec]:
+        """Pods that exist."""
+        return (spec for spec, _, _ in self._pods.values())
+
+    def fork(self) -> "PlayedNode":
+        """Another node in the same state, for trials; what it does is not seen here."""
+        room = self.room.copy() if self.room is not None else None
+        made = PlayedNode(
+            self.node,
+            self.devices.copy(),
+            self._who,
+            has_device_hints=self._has_device_hints,
+            knows_pods=self._knows_pods,
+            room=room,
+        )
+        made.state, made._serial = self.state, self._serial + 1
+        made.forget_containers()
+        return made
+
+    def forget_containers(self) -> None:
+        """Keep what is promised and forget to whom: for trials, where nobody is started, stopped or asked again."""
+        self.state = State(allocations=self.state.allocations)
+        self._pods, self.live = {}, {}
+
     def is_running(self, key: str) -> bool:
         """Whether a container exists and has not ended."""
         one = self.live.get(key)
@@ -209,7 +241,7 @@ class PlayedNode:
             return Tried(spec, kind, decision, decision.refusal, Stage.PLACEMENT, given)
         self.live[f"{pod.key}/{spec.name}"] = _Live(sandbox, message)
         self._tell(events.PostCreateContainer(sandbox, message))
-        return Tried(spec, kind, decision, devices=given)
+        return Tried(spec, kind, decision, devices=given, container_id=made)
 
     def _undo(self, sandbox: Pod, message: Container) -> None:
         """What some runtimes tell of a container that could not be created."""

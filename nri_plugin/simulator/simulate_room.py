@@ -36,6 +36,12 @@ class NodeRoom:
         self.used: dict[str, int] = dict.fromkeys(allocatable, 0)
         self._pods: dict[str, Amounts] = {}
 
+    def copy(self) -> "NodeRoom":
+        """Another with the same amounts, for trials."""
+        made = NodeRoom(self.allocatable)
+        made.used, made._pods = dict(self.used), dict(self._pods)
+        return made
+
     def check(self, pod: PodSpec) -> None:
         """See that a pod fits; a second one of that name takes the place of the first.
 

@@ -169,7 +169,7 @@ class ContainerRow:
         devices: ids by resource.
         device_nodes: NUMA nodes of these devices.
         steps: why, in the short codes of a decision.
-        refusal: only of a refused one.
+        refusal: of a refused one; and of one in a namespace that is never refused, which runs in the shared pool.
     """
 
     key: str
@@ -207,6 +207,7 @@ class StepRow:
         qos: the pod's class; only of those two.
         containers: those it created or refused, as they were then.
         problems: what was expected and is not so, a sentence each.
+        refusal: of an update.
         exclusive_cpus: how many CPUs are exclusive after it, of all containers.
     """
 
@@ -219,6 +220,7 @@ class StepRow:
     qos: str = ""
     containers: tuple[ContainerRow, ...] = ()
     problems: tuple[str, ...] = ()
+    refusal: Refusal | None = None
     exclusive_cpus: int = 0
 
 
@@ -227,8 +229,8 @@ class Owner:
     """A CPU at the end.
 
     Attributes:
-        kind: `exclusive`, `shared`, `reserved` (kept for the system, also part of the shared pool where policy has it so)
-            or `offline`.
+        kind: `exclusive`, `shared`, `reserved` (kept for the system, also part of the shared pool where policy has it so),
+            `isolated` (by the kernel, the shared pool stays out of it) or `offline`.
         container: key of who has it to itself; empty otherwise.
     """
 

@@ -1,0 +1,304 @@
+"""A simulation as text: who got what, who was refused, how many more fit, how broken up the rest is."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
+
+from nri_plugin.cli.cell_table import folded, folded_rows, table
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.quantity import round_down
+from nri_plugin.simulator.simulate_comparison import Comparison
+from nri_plugin.simulator.simulation import (
+    Alignment,
+    Broken,
+    ContainerRow,
+    MemoryRow,
+    RefusedRow,
+    Room,
+    Simulation,
+    Stage,
+)
+
+LETTERS = ("A", "B")
+OF_OPTION = "(--shape)"
+NAMED = 3
+"""So many pods of a row are named; the others are counted."""
+WHO = {Stage.NODE: "the node is full", Stage.PLACEMENT: "nri-pin"}
+
+
+def simulation_text(one: Simulation, width: int) -> str:
+    """Everything about one simulation, most wanted first."""
+    sections = [
+        head(one, width),
+        _placements(one, width),
+        _refusals(one.refused, one.shapes, width),
+        _capacity(one.capacity, width),
+        _machine(one, width),
+        _problems(one, width),
+        sums(one, width),
+        notes(one, width),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines)
+
+
+def head(one: Simulation, width: int) -> list[str]:
+    """What was simulated."""
+    chosen = one.configuration
+    lines = [
+        f"{one.scenario} on {one.machine.name}: {one.totals.pods} pods",
+        f"machine   {one.machine.summary}",
+        f"config    {chosen.name}",
+        f"reserved  {'CPUs ' + chosen.reserved if chosen.reserved else 'no CPU'}: {chosen.why_reserved}",
+    ]
+    return [piece for line in lines for piece in folded(line, width, 10)]
+
+
+def notes(one: Simulation, width: int) -> list[str]:
+    """What was not simulated."""
+    return [piece for note in one.notes for piece in folded(f"note: {note}", width, 6)]
+
+
+def sums(one: Simulation, width: int) -> list[str]:
+    """Counts at the end."""
+    total = one.totals
+    partly = f", {total.pods_partly} in part" if total.pods_partly else ""
+    own = total.containers_exclusive
+    aligned = (
+        f"aligned   of {own} with own CPUs: {total.aligned_numa_node} to a NUMA node, {total.aligned_uncore_cache} "
+        f"to {'an uncore cache' if one.machine.caches_known else 'a socket'}, {total.aligned_whole_cores} to whole cores"
+    )
+    lines = [
+        f"pods      {total.pods_placed} of {total.pods} placed{partly}, {total.pods_refused} refused",
+        f"CPUs      {_cpu_counts(one)}",
+        *([aligned] if own else []),
+    ]
+    return [piece for line in lines for piece in folded(line, width, 10)]
+
+
+def _cpu_counts(one: Simulation) -> str:
+    total = one.totals
+    pool = f"shared pool {total.shared_pool or 'empty'}"
+    return f"{total.exclusive_cpus} exclusive, {total.available_cpus} can still become so, {pool}"
+
+
+# ------------------------------------------------------------------- who got what
+
+
+def _placements(one: Simulation, width: int) -> list[str]:
+    rows = list(_rows(one))
+    if not rows:
+        return ["no container runs"]
+    heads = ["CONTAINER", "CPUS", "NUMA", "CACHE", "MEMS", "ALIGNED", "DEVICES"]
+    return _telling([heads, *rows], width, {"CONTAINER", "CPUS", "CACHE", "ALIGNED", "DEVICES"})
+
+
+def _telling(rows: list[list[str]], width: int, foldable: Collection[str] = ()) -> list[str]:
+    """A table without the columns that say nothing on any line."""
+    kept = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
+    cells = [[row[column] for column in kept] for row in rows]
+    return table(cells, width, {number for number, head in enumerate(cells[0]) if head in foldable})
+
+
+def _rows(one: Simulation) -> Iterator[list[str]]:
+    for row in (row for row in one.containers if row.exclusive or row.mems):
+        yield _row(one, row, row.key)
+    shared = [row for row in one.containers if not (row.exclusive or row.mems)]
+    made = {step.target: step.workload or step.shape for step in one.steps if step.shape}
+    for _, group in groupby(
+        shared, lambda row: (_family(row, made), row.container, row.numa_nodes, str(row.devices))
+    ):
+        alike = list(group)
+        more = f" and {len(alike) - 1} more" if alike[1:] else ""
+        yield _row(one, alike[0], alike[0].key + more)
+
+
+def _family(row: ContainerRow, made: dict[str, str]) -> str:
+    return made.get(f"{row.namespace}/{row.pod}", row.pod)
+
+
+def _row(one: Simulation, row: ContainerRow, name: str) -> list[str]:
+    kind = "" if row.kind == "app" else f" ({row.kind})"
+    cpus = f"{row.exclusive}: {row.cpus}" if row.exclusive else "shared pool"
+    return [
+        name + kind,
+        cpus,
+        row.numa_nodes if row.exclusive else "",
+        row.caches if row.exclusive and one.machine.caches_known else "",
+        row.mems,
+        _aligned(row.aligned, is_known=one.machine.caches_known) if row.aligned else "",
+        ", ".join(f"{resource.rpartition('/')[2]} {','.join(ids)}" for resource, ids in row.devices.items()),
+    ]
+
+
+def _aligned(levels: Alignment, *, is_known: bool) -> str:
+    """`all`, or the levels at which it is not."""
+    words = {
+        "node": levels.numa_node,
+        "socket": levels.socket or levels.numa_node,
+        "cache": levels.uncore_cache or not is_known,
+        "cores": levels.whole_cores,
+    }
+    missing = [word for word, is_so in words.items() if not is_so]
+    return "not " + ",".join(missing) if missing else "all"
+
+
+# -------------------------------------------------------------------- who did not
+
+
+def _refusals(rows: Sequence[RefusedRow], shapes: dict[str, str], width: int) -> list[str]:
+    lines = ["Refused"] if rows else []
+    for row in rows:
+        named = ", ".join(row.containers[:NAMED])
+        more = f" and {len(row.containers) - NAMED} more" if row.containers[NAMED:] else ""
+        lines += folded(f"  {len(row.containers)} x {row.reason}: {named}{more}", width, 6)
+        if row.shape in shapes:
+            lines += folded(f"      asks for  {shapes[row.shape]}", width, 16)
+        lines += folded(f"      because   {row.text.removeprefix(row.reason + ': ')}", width, 16)
+    return lines
+
+
+def _problems(one: Simulation, width: int) -> list[str]:
+    found = [problem for step in one.steps for problem in step.problems]
+    lines = ["Not as expected"] if found else []
+    return lines + [piece for problem in found for piece in folded(f"  ! {problem}", width, 4)]
+
+
+# ------------------------------------------------------------------------ the rest
+
+
+def _capacity(rooms: Sequence[Room], width: int) -> list[str]:
+    if not rooms:
+        return []
+    heads = ("HOW MANY MORE FIT", "ASKED", "MORE", "ON EMPTY", "ENDED BY")
+    rows = [
+        (
+            room.example or OF_OPTION,
+            str(room.pods),
+            _count(room, room.fits),
+            _count(room, room.fits_empty),
+            room.refusal.reason if room.refusal else "",
+        )
+        for room in rooms
+    ]
+    first, *others = folded_rows([heads, *rows], width, {0})
+    asked = (folded(f"  {room.text}", width, 4) for room in rooms)
+    return [*first, *(line for pair in zip(others, asked, strict=True) for lines in pair for line in lines)]
+
+
+def _count(room: Room, count: int) -> str:
+    if room.bounded:
+        return str(count)
+    return f"{count} or more" if count else "any"
+
+
+def _machine(one: Simulation, width: int) -> list[str]:
+    """How much is left where, and how broken up it is."""
+    heads = ["NUMA", "CPUS", "AVAILABLE", "BROKEN UP", "CACHES: WHOLE", "IN PART", "TAKEN", "MEMORY LEFT"]
+    caches = {group.id: CPUSet.from_ids(group.cpus) for group in one.machine.caches}
+    numa = {row.id: CPUSet.from_ids(row.cpus) for row in one.machine.numa_nodes}
+    left = {row.numa_node: row for row in one.memory if row.resource == "memory"}
+    rows = []
+    for node in one.numa_nodes:
+        mine = [row for row in one.caches if caches[row.id] & numa[node.id]]
+        rows.append(
+            [
+                str(node.cpus),
+                str(node.available),
+                _percent(node.fragmentation),
+                *_use(mine),
+                _left(left.get(node.id)),
+            ]
+        )
+    ids = [node.id for node in one.numa_nodes]
+    lines = _telling([heads, *_grouped(ids, rows)], width)
+    broken = [row for row in one.caches if row.fragmentation]
+    if broken and one.machine.caches_known:
+        lines += folded("uncore caches broken up by core: " + _by_cache(broken), width, 2)
+    return lines
+
+
+def _by_cache(broken: Iterable[Broken]) -> str:
+    by_ratio: dict[str, int] = {}
+    for row in broken:
+        ratio = _percent(row.fragmentation)
+        by_ratio[ratio] = by_ratio.get(ratio, 0) | 1 << row.id
+    return "; ".join(f"{CPUSet(mask)} {ratio}" for ratio, mask in by_ratio.items())
+
+
+def _grouped(ids: Sequence[int], rows: Sequence[list[str]]) -> Iterator[list[str]]:
+    """Neighbours that say the same on one line."""
+    for cells, group in groupby(zip(ids, rows, strict=True), lambda pair: pair[1]):
+        yield [str(CPUSet.from_ids(number for number, _ in group)), *cells]
+
+
+def _use(caches: Sequence[Broken]) -> list[str]:
+    whole = sum(1 for row in caches if row.allocatable and row.available == row.allocatable)
+    taken = sum(1 for row in caches if row.allocatable and not row.available)
+    return [str(whole), str(len([row for row in caches if row.allocatable]) - whole - taken), str(taken)]
+
+
+def _left(row: MemoryRow | None) -> str:
+    return "" if row is None else round_down(row.allocatable - row.promised)
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio * 100:.0f} %"
+
+
+# ---------------------------------------------------------------------- two of them
+
+
+def comparison_text(both: Sequence[Simulation], comparison: Comparison, width: int) -> str:
+    """What differs by container first, then the sums."""
+    first, second = both
+    sections = [
+        _heads(first, second, width),
+        _differences(comparison, width),
+        _sum_table(comparison, width),
+        *(_refusals_of(one, letter, width) for one, letter in zip(both, LETTERS, strict=True)),
+        list(dict.fromkeys([*_problems(first, width), *_problems(second, width)])),
+        list(dict.fromkeys([*notes(first, width), *notes(second, width)])),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines)
+
+
+def _heads(first: Simulation, second: Simulation, width: int) -> list[str]:
+    lines = [
+        f"{first.scenario} on {first.machine.name}: {first.totals.pods} pods, two configurations",
+        f"machine   {first.machine.summary}",
+        *(
+            f"{letter}         {one.configuration.name}, reserved {one.configuration.reserved or 'none'}"
+            for letter, one in zip(LETTERS, (first, second), strict=True)
+        ),
+    ]
+    return [piece for line in lines for piece in folded(line, width, 10)]
+
+
+def _differences(comparison: Comparison, width: int) -> list[str]:
+    said = (
+        table([("KEY", *LETTERS), *comparison.configuration], width, {1, 2})
+        if comparison.configuration
+        else []
+    )
+    if not comparison.containers:
+        return [*said, "", f"all {comparison.alike} containers get the same"]
+    heads = ("CONTAINER", "DIFFERS IN", *LETTERS)
+    rows = [(one.key, one.what, one.before, one.after) for one in comparison.containers]
+    alike = f"{comparison.alike} other containers get the same"
+    return [*said, "", *table([heads, *rows], width, {0, 2, 3}), alike]
+
+
+def _sum_table(comparison: Comparison, width: int) -> list[str]:
+    rows = [
+        (one.name, _figure(one.before), _figure(one.after), ("", *LETTERS)[one.better])
+        for one in comparison.sums
+    ]
+    return table([("SUM", *LETTERS, "BETTER"), *rows], width, {0})
+
+
+def _refusals_of(one: Simulation, letter: str, width: int) -> list[str]:
+    lines = _refusals(one.refused, one.shapes, width)
+    return [f"Refused with {letter}", *lines[1:]] if lines else []
+
+
+def _figure(value: float) -> str:
+    return _percent(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,73 @@
+"""The machine of a simulation, as lists that can be drawn; and in one line."""
+
+from collections.abc import Iterable
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.quantity import round_down
+from nri_plugin.simulator.machine_source import SourcedMachine, machine_from, read_machine
+from nri_plugin.simulator.simulation import Group, Machine, NUMANodeRow
+from nri_plugin.topology import Topology
+
+OWN = "its own machine"
+"""What a machine is called that a scenario describes."""
+
+
+def described_machine(text: str, file: str) -> SourcedMachine:
+    """The machine that a scenario names or describes.
+
+    Raises:
+        ConfigError: there is no such machine, or the description is wrong.
+    """
+    is_description = "\n" in text or "," in text
+    return (
+        machine_from(text.encode(), f"{file}: machine", "machine") if is_description else read_machine(text)
+    )
+
+
+def machine_row(machine: SourcedMachine) -> Machine:
+    """Everything a picture needs."""
+    topology = machine.topology
+    return Machine(
+        name=machine.name,
+        title=machine.description.title if machine.description else "",
+        summary=summary(topology),
+        sockets=_groups(topology.sockets),
+        numa_nodes=tuple(
+            NUMANodeRow(int(one.id), _ids(one.cpus), one.memory_bytes, one.hugepages, one.distances)
+            for one in topology.nodes
+        ),
+        caches=_groups(topology.caches),
+        cores=_groups(topology.cores),
+        caches_known=topology.caches_known,
+        online=_ids(topology.online),
+        offline=_ids(topology.offline),
+        isolated=_ids(topology.isolated),
+    )
+
+
+def summary(topology: Topology) -> str:
+    """How much there is of everything."""
+    widths = sorted({len(cpus) for _, cpus in topology.cores})
+    sizes = [one.memory_bytes for one in topology.nodes]
+    memory = "memory unknown" if None in sizes else round_down(sum(size or 0 for size in sizes)) + " memory"
+    parts = (
+        _count(len(topology.sockets), "socket"),
+        _count(len(topology.nodes), "NUMA node"),
+        _count(len(topology.caches), "uncore cache") if topology.caches_known else "no L3 cache",
+        _count(len(topology.cores), "core"),
+        f"{_count(len(topology.online), 'CPU')} (SMT {'/'.join(map(str, widths))})",
+        memory,
+    )
+    return ", ".join(parts)
+
+
+def _groups(groups: Iterable[tuple[int, CPUSet]]) -> tuple[Group, ...]:
+    return tuple(Group(int(number), _ids(cpus)) for number, cpus in groups)
+
+
+def _ids(cpus: CPUSet) -> tuple[int, ...]:
+    return tuple(map(int, cpus))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number != 1)
