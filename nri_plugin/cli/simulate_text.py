@@ -6,7 +6,7 @@ from itertools import groupby
 from nri_plugin.cli.cell_table import folded, folded_rows, table
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.quantity import round_down
-from nri_plugin.simulator.simulate_comparison import Comparison
+from nri_plugin.simulator.simulate_comparison import Comparison, Sum
 from nri_plugin.simulator.simulation import (
     Alignment,
     Broken,
@@ -288,10 +288,7 @@ def _differences(comparison: Comparison, width: int) -> list[str]:
 
 
 def _sum_table(comparison: Comparison, width: int) -> list[str]:
-    rows = [
-        (one.name, _figure(one.before), _figure(one.after), ("", *LETTERS)[one.better])
-        for one in comparison.sums
-    ]
+    rows = [(one.name, *_figures(one), ("", *LETTERS)[one.better]) for one in comparison.sums]
     return table([("SUM", *LETTERS, "BETTER"), *rows], width, {0})
 
 
@@ -300,5 +297,7 @@ def _refusals_of(one: Simulation, letter: str, width: int) -> list[str]:
     return [f"Refused with {letter}", *lines[1:]] if lines else []
 
 
-def _figure(value: float) -> str:
-    return _percent(value) if isinstance(value, float) else str(value)
+def _figures(one: Sum) -> tuple[str, str]:
+    if one.is_share:
+        return _percent(one.before), _percent(one.after)
+    return f"{one.before:.0f}", f"{one.after:.0f}"

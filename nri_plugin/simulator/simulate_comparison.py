@@ -1,7 +1,7 @@
 """What differs between two simulations of the same pods on the same machine: per container first, then sums."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nri_plugin.simulator.simulation import Configuration, ContainerRow, Simulation, Status
 
@@ -26,12 +26,18 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """One figure with both configurations; `better` is the number, 1 or 2, of the one that does better, 0 for neither."""
+    """One figure with both configurations.
+
+    Attributes:
+        better: 1 or 2, the one that does better; 0 for neither.
+        is_share: a number from 0 to 1; else a count.
+    """
 
     name: str
     before: float
     after: float
     better: int = 0
+    is_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +143,8 @@ def _sums(first: Simulation, second: Simulation) -> Iterator[Sum]:
         more_is_better=True,
     )
     yield _sum("on whole cores", one.aligned_whole_cores, other.aligned_whole_cores, more_is_better=True)
-    yield _sum(
-        "fragmentation by cache", one.fragmentation_numa, other.fragmentation_numa, more_is_better=False
-    )
-    yield _sum(
-        "fragmentation by core", one.fragmentation_cache, other.fragmentation_cache, more_is_better=False
-    )
+    yield _share("fragmentation by cache", one.fragmentation_numa, other.fragmentation_numa)
+    yield _share("fragmentation by core", one.fragmentation_cache, other.fragmentation_cache)
     rooms = {room.shape: room for room in second.capacity}
     for room in first.capacity:
         if room.bounded and room.shape in rooms:
@@ -154,3 +156,7 @@ def _sum(name: str, before: float, after: float, *, more_is_better: bool | None 
     if more_is_better is None or before == after:
         return Sum(name, before, after)
     return Sum(name, before, after, 2 if (after > before) is more_is_better else 1)
+
+
+def _share(name: str, before: float, after: float) -> Sum:
+    return replace(_sum(name, before, after, more_is_better=False), is_share=True)
