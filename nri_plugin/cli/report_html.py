@@ -18,6 +18,8 @@ from nri_plugin.cli.report_marks import Marks, Row, letters, names
 from nri_plugin.cli.report_markup import NOTHING, Markup, element, escape, joined, raw_element, script_json
 from nri_plugin.cli.report_plots import plots
 
+UNNAMED = ("", "machine")
+"""Names of a machine that the scenario itself describes."""
 FORMAT = 1
 """Of the JSON that stands in the page, as `nri-pin simulate -o json` prints it."""
 
@@ -91,7 +93,9 @@ def _header(simulations: Sequence[Row]) -> Markup:
 
 def _title(simulations: Sequence[Row]) -> Markup:
     first = simulations[0]
-    return escape(f"{first['scenario'] or first['file'] or 'Simulation'} on {first['machine']['name']}")
+    scenario = first["scenario"] or first["file"] or "Simulation"
+    machine_name = first["machine"]["name"]
+    return escape(scenario if machine_name in UNNAMED else f"{scenario} on {machine_name}")
 
 
 def _summary(simulations: Sequence[Row]) -> Markup:

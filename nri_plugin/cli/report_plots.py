@@ -1,5 +1,6 @@
 """The plots of a report: CPUs over the steps, by NUMA node and by container, and what still fits."""
 
+import textwrap
 from collections.abc import Sequence
 
 from nri_plugin import bits
@@ -7,7 +8,6 @@ from nri_plugin.cli.report_chart import (
     BOTTOM,
     LEFT,
     RIGHT,
-    TOP,
     Field,
     bar,
     drawing,
@@ -26,9 +26,21 @@ TALLEST = 480
 """Pixels; columns of many containers grow up to it, so that each piece can be pointed at."""
 _LEAST_COLUMN = 18
 """Pixels that a NUMA node has at least: its number must be readable."""
-_ROW = 24
-"""Pixels of a horizontal bar with its words."""
+_WIDEST_COLUMN = 96
+_ROW, _TEXT, _LINE, _BAR = 24, 16, 78, 260
+"""Pixels of a horizontal bar's line, of a line of text, characters in one, pixels of a whole bar."""
 
+
+_HATCH = element(
+    "pattern",
+    element("rect", width=2, height=5, class_="stripe"),
+    id="hatch",
+    width=5,
+    height=5,
+    patternUnits="userSpaceOnUse",
+    patternTransform="rotate(45)",
+)
+"""Of reserved CPUs; drawn once, meant by the style."""
 
 Pieces = list[tuple[tuple[str, str], list[int]]]
 """Kind and container of an owner with its CPUs."""
@@ -115,24 +127,25 @@ def capacity(simulations: Sequence[Row]) -> Markup:
     """How many more pods of each shape fit, against how many fit on an empty machine."""
     shapes = list(dict.fromkeys(row["shape"] for simulation in simulations for row in simulation["capacity"]))
     rows_by_simulation = [{row["shape"]: row for row in simulation["capacity"]} for simulation in simulations]
-    most = max(max(row["fits_empty"], row["fits"]) for rows in rows_by_simulation for row in rows.values())
-    height = TOP + len(shapes) * (_ROW * (len(simulations) + 1) + 8)
     pieces: list[Markup] = []
-    top = TOP
+    top = 0
     for shape in shapes:
         row = next(rows[shape] for rows in rows_by_simulation if shape in rows)
-        pieces.append(text(8, top + 12, row["text"], class_="strong"))
+        for line in textwrap.wrap(row["text"], _LINE):
+            top += _TEXT
+            pieces.append(text(8, top, line, class_="strong"))
+        top += 6
         for number, (rows, letter) in enumerate(zip(rows_by_simulation, letters(simulations), strict=True)):
+            pieces += _room(rows.get(shape), number, letter, top)
             top += _ROW
-            pieces += _room(rows.get(shape), number, letter, top - 4, most)
-        top += _ROW + 8
+        top += 6
     caption = (
         "Tried until one is refused. The pale bar is how many fit on the same machine with nothing on it."
     )
     return figure(
         "How many more pods fit",
         caption,
-        drawing(WIDTH, height, *pieces, label="How many more pods fit"),
+        drawing(WIDTH, top, *pieces, label="How many more pods fit"),
         keys=keys(simulations),
         id_="plot-capacity",
     )
@@ -180,6 +193,7 @@ def _columns(simulation: Row, number: int, name: str, marks: Marks) -> Markup:
     for column, (node, pieces) in enumerate(zip(nodes, pieces_by_column, strict=True)):
         shapes += _column(field, column, node, pieces, _Joins(simulation, number, marks))
     shapes += _node_axis(field, [node["id"] for node in nodes])
+    shapes += [_HATCH] * (number == 0)
     return drawing(width, height, *shapes, label=f"{name} per container by NUMA node")
 
 
@@ -199,7 +213,7 @@ class _Joins:
 
 
 def _column(field: Field, column: int, node: Row, pieces: Pieces, joins: _Joins) -> list[Markup]:
-    left, width = field.x(column + 0.12), field.x(column + 0.88) - field.x(column + 0.12)
+    left, width = _middle_part(field, column)
     shapes = []
     below = 0
     for (kind, key), cpus in pieces:
@@ -242,9 +256,9 @@ def _node_axis(field: Field, ids: Sequence[int]) -> list[Markup]:
 
 
 def _fragmentation_bar(field: Field, column: int, number: int, of: int, row: Row) -> Markup:
-    part = 0.76 / of
-    left = field.x(column + 0.12 + part * number)
-    width = field.x(column + 0.12 + part * (number + 1)) - left
+    start, whole = _middle_part(field, column)
+    width = whole / of
+    left = start + width * number
     percent = 100 * row["fragmentation"]
     top = field.y(percent)
     words = f"NUMA {row['id']}: {percent:.0f} % of {row['available']} available CPUs"
@@ -262,21 +276,29 @@ def _fragmentation_bar(field: Field, column: int, number: int, of: int, row: Row
     return joined(shapes)
 
 
-def _room(row: Row | None, number: int, letter: str, top: float, most: int) -> list[Markup]:
+def _room(row: Row | None, number: int, letter: str, top: float) -> list[Markup]:
+    """The bar of one shape: its whole length is the empty machine, its full colour what still fits."""
     name = [text(8, top + 12, letter, class_="strong")] if letter else []
     left = 26 if letter else 8
     if row is None:
         return [*name, text(left, top + 12, "not tried")]
-    scale = (WIDTH - 300) / max(most, 1)
-    words = f"{row['fits']}{'' if row['bounded'] else ' or more'} ({row['fits_empty']} when empty)"
+    words = f"{row['fits']}{'' if row['bounded'] else ' or more'}, {row['fits_empty']} when empty"
     if row["refusal"]:
-        words += f", then {row['refusal']['reason']}"
+        words += f"; then {row['refusal']['reason']}"
+    share = row["fits"] / max(row["fits_empty"], row["fits"], 1)
     return [
         *name,
-        bar(left, top, row["fits_empty"] * scale, 16, class_=f"area pale s{number}"),
-        bar(left, top, row["fits"] * scale, 16, row["text"], class_=f"area s{number}"),
-        text(left + max(row["fits_empty"], row["fits"]) * scale + 6, top + 12, words),
+        bar(left, top, _BAR, 16, class_=f"area pale s{number}"),
+        bar(left, top, _BAR * share, 16, row["text"], class_=f"area s{number}"),
+        text(left + _BAR + 8, top + 12, words),
     ]
+
+
+def _middle_part(field: Field, column: int) -> tuple[float, float]:
+    """Left edge and width of a column, never so wide that two columns look like two walls."""
+    middle = field.x(column + 0.5)
+    width = min(_WIDEST_COLUMN, 2 * (field.x(column + 0.88) - middle))
+    return middle - width / 2, width
 
 
 def _wide_enough(columns: int) -> int:
