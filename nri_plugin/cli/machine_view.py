@@ -91,16 +91,16 @@ class Placements:
         try:
             seats = tuple(
                 Seat(
-                    str(row["namespace"]),
-                    str(row["pod"]),
-                    str(row["container"]),
+                    _plain(row["namespace"]),
+                    _plain(row["pod"]),
+                    _plain(row["container"]),
                     CPUSet.parse(row["cpus"]),
                     NodeMask.parse(row["mems"]),
                 )
                 for row in found["containers"]
             )
             pool, reserved = CPUSet.parse(found["shared_pool"]), CPUSet.parse(found["reserved"])
-            return cls(str(found["source"]), seats, pool, reserved)
+            return cls(_plain(found["source"]), seats, pool, reserved)
         except (KeyError, TypeError, ValueError, AttributeError) as err:
             detail = f"its '{KEY}' are not what 'nri-pin topology -o json' prints: {err!r}; print it again"
             raise ConfigError(where, detail) from err
@@ -131,10 +131,17 @@ class View:
         return None if self.placements is None else owners_of(self.placements, self.topology)
 
 
+def _plain(name: object) -> str:
+    """A name out of a file that anybody may have written: nothing in it moves the cursor of a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(name))
+
+
 def owners_of(placements: Placements, topology: Topology) -> list[Owner]:
     """Containers first, by name; then what belongs to none of them."""
     owners = [
-        Owner(seat.name, seat.cpus, note=_place(seat, topology)) for seat in placements.seats if seat.cpus
+        Owner(seat.name, seat.cpus, note=_place(seat, topology), mems=seat.mems)
+        for seat in placements.seats
+        if seat.cpus
     ]
     sharing = tuple(seat.name for seat in placements.seats if not seat.cpus)
     taken = CPUSet()

@@ -14,6 +14,7 @@ from nri_plugin.cli.palette import ISOLATED, LETTERS, OFFLINE, RESERVED, SHARED,
 from nri_plugin.cli.picture_boxes import Box, Line, Span, cut, fold, paint, stack
 from nri_plugin.cli.picture_parts import CachePart, NodePart, SocketPart, machine_parts, nodes_without_cpus
 from nri_plugin.cpuset import CPUSet
+from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.topology import Topology
 
 Kind = Literal["exclusive", "shared", "reserved", "isolated", "offline"]
@@ -55,6 +56,7 @@ class Owner:
         kind: `exclusive` owners have a letter each; later owners are drawn over earlier ones.
         note: what else the legend says.
         members: who shares these CPUs.
+        mems: NUMA nodes its memory is bound to.
     """
 
     label: str
@@ -62,6 +64,7 @@ class Owner:
     kind: Kind = "exclusive"
     note: str = ""
     members: tuple[str, ...] = ()
+    mems: NodeMask = NO_NODES
 
 
 def draw(

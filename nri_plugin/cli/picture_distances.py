@@ -43,18 +43,22 @@ class Scale:
 
     def shade(self, value: int) -> str:
         """A character, the denser the farther."""
-        return SHADES[self._step(value, len(SHADES))]
+        return SHADES[self._step(value, 2 if len(self._far) == 1 else len(SHADES) - 1)]
 
     def colour(self, value: int) -> tuple[str, int]:
-        """As `#rrggbb` and as a number of 256."""
-        return COLOURS[self._step(value, len(COLOURS))]
+        """As `#rrggbb` and as a number of 256; the darkest only where there are many values."""
+        return COLOURS[self._step(value, min(3 + len(self._far), len(COLOURS) - 1))]
 
-    def _step(self, value: int, steps: int) -> int:
+    @property
+    def _far(self) -> list[int]:
+        return [value for value in self.values if value != self.local]
+
+    def _step(self, value: int, last: int) -> int:
+        """0 for a node to itself, else from 1 for the nearest others to `last` for the farthest."""
         if value == self.local:
             return 0
-        far = [other for other in self.values if other != self.local]
-        last = steps - 1
-        return (last + 1) // 2 if len(far) == 1 else 1 + far.index(value) * (last - 1) // (len(far) - 1)
+        far = self._far
+        return last if len(far) == 1 else 1 + far.index(value) * (last - 1) // (len(far) - 1)
 
 
 def scale_of(topology: Topology) -> Scale | None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nri_plugin.cli.machine_summary import summary
 from nri_plugin.cli.machine_view import KEY, Placements, View, read_placements
 from nri_plugin.cli.output import format_option, wants_colour
-from nri_plugin.cli.picture import draw, in_encoding, memory_text
+from nri_plugin.cli.picture import draw, in_encoding
 from nri_plugin.cli.picture_boxes import fold
 from nri_plugin.cli.picture_distances import heat_map
-from nri_plugin.topology import Topology
 
 if TYPE_CHECKING:
     from nri_plugin.simulator.machine_source import SourcedMachine
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   nri-pin topology                                this node and its containers
+  nri-pin topology -o svg > node.svg              the same as a picture
   nri-pin topology -o json > node.json            take it along ...
   nri-pin topology node.json                      ... and look at it elsewhere
   nri-pin topology gb200-34-numa                  a machine that comes with nri-pin
@@ -55,7 +56,7 @@ LIVE = "/"
     "--state", metavar="FILE", help="A checkpoint, or its directory; by default the agent's own on this node."
 )
 @click.option("--list", "wants_list", is_flag=True, help="List the machines that come with nri-pin.")
-@format_option("text", "json")
+@format_option("text", "json", "svg")
 def command(
     name: str | None,
     machine: str | None,
@@ -80,6 +81,10 @@ def command(
     view = _view(name if machine is None else machine, root, state)
     if output_format == "json":
         _print(_json(as_facts(view)))
+    elif output_format == "svg":
+        from nri_plugin.cli.svg import draw_svg
+
+        click.echo(draw_svg(view))
     else:
         _print(as_text(view, shutil.get_terminal_size().columns, colour=wants_colour()))
 
@@ -100,21 +105,6 @@ def as_facts(view: View) -> dict[str, object]:
     """The facts of the machine, and who runs where when that is known: the dump that is read back."""
     facts = {key: value for key, value in view.machine.facts().items() if key != KEY}
     return facts if view.placements is None else facts | {KEY: view.placements.as_dict()}
-
-
-def summary(topology: Topology) -> str:
-    """The machine in one line."""
-    widths = sorted({len(cpus) for _, cpus in topology.cores})
-    sizes = [node.memory_bytes for node in topology.nodes]
-    parts = [
-        _count(len(topology.sockets), "socket"),
-        _count(len(topology.nodes), "NUMA node"),
-        _count(len(topology.caches), "uncore cache") if topology.caches_known else "no L3 cache",
-        _count(len(topology.cores), "core"),
-        f"{_count(len(topology.online), 'CPU')} (SMT {'/'.join(map(str, widths))})",
-        "memory unknown" if None in sizes else memory_text(sum(size or 0 for size in sizes)) + " memory",
-    ]
-    return ", ".join(parts)
 
 
 def _remark(view: View) -> str:
@@ -174,7 +164,3 @@ def _print(text: str) -> None:
 
 def _json(value: object) -> str:
     return json.dumps(value, indent=1, sort_keys=True)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number != 1)

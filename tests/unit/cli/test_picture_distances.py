@@ -70,7 +70,7 @@ def test_farther_is_denser_and_darker_and_a_node_to_itself_is_neither() -> None:
     scale = scale_of(topology)
     assert scale is not None
     assert [scale.shade(value) for value in scale.values] == [SHADES[step] for step in (0, 1, 2, 4)]
-    assert [COLOURS.index(scale.colour(value)) for value in scale.values] == [0, 1, 4, 7]
+    assert [COLOURS.index(scale.colour(value)) for value in scale.values] == [0, 1, 3, 6]
 
 
 def test_many_values_share_shades_and_the_key_gives_their_range() -> None:

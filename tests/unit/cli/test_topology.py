@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from nri_plugin.cli.topology import command, summary
+from nri_plugin.cli.topology import command
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.host.checkpoint import CheckpointFile
@@ -15,7 +15,6 @@ from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import Node, Options
 from nri_plugin.simulator.machine import build_sysfs, build_topology, load, parse
 from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
-from nri_plugin.topology import Topology
 
 
 def run(*args: str) -> Result:
@@ -91,14 +90,6 @@ def test_errors_are_those_of_the_project(tmp_path: Path) -> None:
     assert isinstance(run("--machine", "no-such").exception, ConfigError)
     (tmp_path / "bad.txt").write_text("two cores")
     assert isinstance(run("--machine", str(tmp_path / "bad.txt")).exception, ConfigError)
-
-
-def test_the_summary_says_when_memory_is_unknown() -> None:
-    assert summary(Topology.from_rows([(0, 0, 0, 0, 0)])).endswith("1 CPU (SMT 1), memory unknown")
-
-
-def test_the_summary_says_when_there_is_no_l3() -> None:
-    assert "no L3 cache" in summary(build_topology(parse("1 core, no L3")))
 
 
 MACHINE = "2 sockets, 1 L3 each, 2 cores each, SMT 2, memory 1Gi, isolated 3"

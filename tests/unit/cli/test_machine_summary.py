@@ -1,0 +1,13 @@
+"""A machine in one line."""
+
+from nri_plugin.cli.machine_summary import summary
+from nri_plugin.simulator.machine import build_topology, parse
+from nri_plugin.topology import Topology
+
+
+def test_the_summary_says_when_memory_is_unknown() -> None:
+    assert summary(Topology.from_rows([(0, 0, 0, 0, 0)])).endswith("1 CPU (SMT 1), memory unknown")
+
+
+def test_the_summary_says_when_there_is_no_l3() -> None:
+    assert "no L3 cache" in summary(build_topology(parse("1 core, no L3")))
