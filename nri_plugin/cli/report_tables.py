@@ -88,7 +88,7 @@ def refusals(simulation: Row, number: int, marks: Marks, letter: str) -> Markup:
                 Cell(step["number"], step["number"]),
                 name(key),
                 simulation["shapes"].get(step["shape"]) or step["action"],
-                refusal["reason"],
+                element("span", refusal["reason"], class_="word"),
                 element("span", refusal["text"], class_="sentence"),
             ],
             marks.number(key),
