@@ -185,8 +185,11 @@ def _doubts(state: State, record: ContainerRecord, told: Explanation) -> Iterato
     allocation = state.allocation_of(record)
     if record.unplaced:
         yield f"it runs unplaced: {record.unplaced}"
-    if allocation is None:
+    pod = state.pods.get(record.pod_uid)
+    if allocation is None and not (pod and pod.facts):
         yield "what a shared container asked for is not in the checkpoint: its amounts are taken as none"
+    elif allocation is None:
+        yield "it holds nothing today"
     elif str(allocation.cpus) != told.cpus and allocation.cpus:
         yield f"it holds CPUs {allocation.cpus}: others came or went since"
 
