@@ -85,7 +85,11 @@ Examples:
     help="How --print writes it.",
 )
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="From which level on lines are logged.",
 )
 def command(**given: Any) -> int:
     """Tell the cluster what this node's NUMA nodes have, and what of it is left, as a NodeResourceTopology object.

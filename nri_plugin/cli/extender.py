@@ -142,7 +142,11 @@ class Weight(click.ParamType[tuple[str, int]]):
     help="Longest request that is read.",
 )
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="From which level on lines are logged.",
 )
 def command(**given: Any) -> int:
     """Answer kube-scheduler which nodes fit a pod by NUMA node, and how well.

@@ -82,10 +82,14 @@ def run_command_line(args: Sequence[str]) -> int:
     return result if type(result) is int else 0
 
 
+def _did_you_mean(found: re.Match[str]) -> str:
+    return ", did you mean " + found[1].replace("', '", "' or '")
+
+
 def one_line(error: click.ClickException) -> str:
     """The error in the house's form: one lower-case sentence that ends in what to do next."""
     text = " ".join(error.format_message().split()).rstrip(".")
-    text = DID_YOU_MEAN.sub(r", did you mean \1", text[:1].lower() + text[1:])
+    text = DID_YOU_MEAN.sub(_did_you_mean, text[:1].lower() + text[1:])
     if isinstance(error, click.UsageError) and error.ctx is not None:
         text += f"; see {error.ctx.command_path} --help"
     return text

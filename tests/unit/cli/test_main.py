@@ -75,7 +75,11 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys) -> None:
         ),
         (
             ["topology", "--lst"],
-            "nri-pin: no such option '--lst', did you mean '--list'; see nri-pin topology --help\n",
+            "nri-pin: no such option '--lst', did you mean '--list' or '--state'; see nri-pin topology --help\n",
+        ),
+        (
+            ["demo", "--runtme"],
+            "nri-pin: no such option '--runtme', did you mean '--runtime'; see nri-pin demo --help\n",
         ),
         (["install"], "nri-pin: missing option '--plugin-dir'; see nri-pin install --help\n"),
     ],
