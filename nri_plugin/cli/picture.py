@@ -12,7 +12,14 @@ from typing import Literal
 from nri_plugin import bits
 from nri_plugin.cli.palette import ISOLATED, LETTERS, OFFLINE, RESERVED, SHARED, Paint, Palette
 from nri_plugin.cli.picture_boxes import Box, Line, Span, cut, fold, paint, stack
-from nri_plugin.cli.picture_parts import CachePart, NodePart, SocketPart, machine_parts, nodes_without_cpus
+from nri_plugin.cli.picture_parts import (
+    CachePart,
+    NodePart,
+    SocketPart,
+    machine_parts,
+    members,
+    nodes_without_cpus,
+)
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.topology import Topology
@@ -198,7 +205,7 @@ def _node(part: NodePart, style: Style, cell: Cell, *, has_l3: bool) -> Box:
 
 def _mark_cell(marks: dict[int, Span]) -> Cell:
     nobody = (SHARED.letter, SHARED.ansi)
-    return lambda mask: tuple(marks.get(cpu, nobody) for cpu in bits.iterate(mask))
+    return lambda mask: tuple(marks.get(cpu, nobody) for cpu in members(mask))
 
 
 def _number_cell(topology: Topology) -> Cell:

@@ -4,10 +4,11 @@ Every online CPU is in exactly one core of one cache of one node of one socket h
 or a cache over two nodes, appears in each with its part, and says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nri_plugin import bits
+from nri_plugin.ids import CPUID
 from nri_plugin.topology import NUMANode, Topology
 
 
@@ -61,11 +62,18 @@ class SocketPart:
     nodes: tuple[NodePart, ...]
 
 
+def members(mask: int) -> Iterator[CPUID]:
+    """The CPUs of a mask, ascending: quicker than `bits.iterate` where they are few and their numbers high."""
+    while mask:
+        yield CPUID(bits.lowest(mask))
+        mask &= mask - 1
+
+
 def machine_parts(topology: Topology) -> tuple[SocketPart, ...]:
     """The sockets by id with all that is in them, each level by id."""
     cores: dict[tuple[int, int, int], dict[int, int]] = {}
     for core, cpus in topology.cores:
-        for cpu in cpus:
+        for cpu in members(cpus.mask):
             place = (topology.socket_by_cpu[cpu], topology.node_by_cpu[cpu], topology.cache_by_cpu[cpu])
             here = cores.setdefault(place, {})
             here[core] = here.get(core, 0) | 1 << cpu

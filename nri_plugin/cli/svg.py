@@ -10,7 +10,7 @@ from nri_plugin.cli.machine_view import View
 from nri_plugin.cli.palette import Paint
 from nri_plugin.cli.picture import Owner, memory_text, owner_paints
 from nri_plugin.cli.picture_boxes import fold
-from nri_plugin.cli.picture_parts import CachePart, NodePart, machine_parts, nodes_without_cpus
+from nri_plugin.cli.picture_parts import CachePart, NodePart, machine_parts, members, nodes_without_cpus
 from nri_plugin.cli.svg_distances import matrix
 from nri_plugin.cli.svg_layout import (
     CHARACTER,
@@ -204,7 +204,7 @@ def _cache(artist: Artist, cache: CachePart) -> Item:
 
 def _core(artist: Artist, core: int, cache: CachePart) -> Item:
     where = _whereabouts(artist, core, cache)
-    cells = [_cpu(artist, cpu, where) for cpu in bits.iterate(core)]
+    cells = [_cpu(artist, cpu, where) for cpu in members(core)]
     inside = grid(cells, 4, 1)
     width, height = inside.width + 4, inside.height + 4
 
@@ -218,7 +218,7 @@ def _core(artist: Artist, core: int, cache: CachePart) -> Item:
 
 def _whereabouts(artist: Artist, core: int, cache: CachePart) -> str:
     topology = artist.topology
-    first = next(cpu for cpu in topology.online if core >> cpu & 1)
+    first = next(members(core))
     parts = [f"core of CPUs {bits.format_list(core)}"] if core.bit_count() > 1 else []
     if topology.caches_known:
         parts.append(f"L3 {cache.id}")
