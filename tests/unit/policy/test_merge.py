@@ -12,7 +12,7 @@ from nri_plugin.policy import merge as merging
 from nri_plugin.policy.budget import Budget
 from nri_plugin.policy.distances import Distances
 from nri_plugin.policy.hints import Family, Hint, Need, Wish
-from nri_plugin.policy.merge import MergedHint, admits, merge
+from nri_plugin.policy.merge import MergedHint, admits, contenders, merge
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.policy.tie_break import tie_break
 from nri_plugin.topology import Topology
@@ -289,3 +289,17 @@ def test_narrower_goes_before_wider_where_nothing_is_of_the_size():
 def test_families_that_have_no_node_in_common_go_anywhere():
     low, high = (Wish("r", (), Family(mask, 0, (), 1)) for mask in (0xFF, 0xFF00))
     assert merge(BEST, ALL16, ((low, high),)) == MergedHint(ALL16, False)
+
+
+@pytest.mark.parametrize("policy", [BEST, RESTRICTED, SINGLE])
+def test_the_first_contender_is_what_the_merge_chooses(policy) -> None:
+    wishes = ((Wish("cpu", (Hint(0b01, True), Hint(0b10, True), Hint(0b11, False))),),)
+    found = contenders(policy, NodeMask(0b11), wishes)
+    merged = merge(policy, NodeMask(0b11), wishes)
+    assert merged.affinity is not None
+    assert (found[0].nodes, found[0].preferred) == (merged.affinity.mask, merged.preferred)
+    assert found[1].nodes == 0b10
+
+
+def test_policy_none_has_no_contenders() -> None:
+    assert contenders(NONE, NodeMask(0b11), ()) == []
