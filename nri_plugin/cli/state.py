@@ -20,6 +20,9 @@ COMMANDS = {
         "nri_plugin.cli.state_diff:command", "Tell who gained, lost or moved CPUs between two states."
     ),
     "convert": Entry("nri_plugin.cli.state_convert:command", "Write promises in another form, offline."),
+    "repair": Entry(
+        "nri_plugin.cli.state_repair:command", "Make a damaged checkpoint usable, inventing nothing."
+    ),
     "import": Entry(
         "nri_plugin.cli.state_kubelet:import_command",
         "Take over what the kubelet's static managers promised.",

@@ -131,7 +131,7 @@ def seen(checkpoint: Checkpoint, machine: str | None = None, root: str | None = 
         return Seen(state, node_on(topology, facts), has_parts=True, machine=name)
     if facts is None:
         return Seen(state, None, has_parts=False, machine="not known: the checkpoint does not tell it")
-    here = _here()
+    here = this_machine()
     if here is not None and fits(facts, here):
         return Seen(state, node_on(here, facts), has_parts=True, machine=HERE)
     return Seen(state, facts.as_node(), has_parts=False, machine=AS_RECORDED)
@@ -177,7 +177,8 @@ def fits(facts: NodeFacts, topology: Topology) -> bool:
     )
 
 
-def _here() -> Topology | None:
+def this_machine() -> Topology | None:
+    """The machine this runs on; None where it cannot be read."""
     from nri_plugin.host.sysfs import discover
 
     try:

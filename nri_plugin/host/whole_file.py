@@ -34,6 +34,28 @@ def write_whole(path: str, data: bytes, *, replace: bool = False) -> None:
             os.unlink(new)
 
 
+def keep_aside(path: str) -> str:
+    """Give the file a second name, `path.damaged-N`, so that it outlives its replacement; empty when there is none.
+
+    Raises:
+        CheckpointError: it cannot be given one.
+    """
+    number = 1
+    while True:
+        target = f"{path}.damaged-{number}"
+        try:
+            os.link(path, target, follow_symlinks=False)
+        except FileExistsError:
+            number += 1
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise CheckpointError(path, f"cannot be kept as {target}: {error.strerror}") from None
+        else:
+            sync_directory(os.path.dirname(path) or ".")
+            return target
+
+
 def sync_directory(path: str) -> None:
     """Make names in a directory outlive a crash."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
