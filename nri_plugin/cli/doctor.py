@@ -1,6 +1,7 @@
 """`nri-pin doctor`: whether this node is as placements need it, and what to do where it is not."""
 
 import json
+import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,6 +9,7 @@ import click
 
 from nri_plugin.cli.doctor_findings import Finding, Verdict
 from nri_plugin.cli.output import columns, format_option, wants_colour
+from nri_plugin.cli.progress import waiting
 
 Groups = Mapping[str, Sequence[Finding]]
 
@@ -74,7 +76,12 @@ def command(
 
     Nothing is changed. Exit code: 0 when there is nothing to do, 1 when there is, 2 for wrong usage.
     """
-    groups = examine(root, config or "", runtime_config or "", state_dir or "")
+    if root is not None and not os.path.isdir(root):
+        raise click.UsageError(
+            f"--root {root}: there is no such directory; give the one that holds the node's files"
+        )
+    with waiting("looking at the node"):
+        groups = examine(root, config or "", runtime_config or "", state_dir or "")
     if output_format == "json":
         click.echo(as_json(groups, strict=strict))
     else:

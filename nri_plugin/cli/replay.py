@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import sys
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nri_plugin.cli.output import format_option
+from nri_plugin.cli.progress import told
 
 if TYPE_CHECKING:
     from nri_plugin.app.config import Config
@@ -34,9 +33,6 @@ events in its folder history. A recording holds its machine, so any computer wil
 Exit code: 0 done; 1 without --config: something is decided otherwise today, or nothing
 could be decided again; 2 wrong usage or configuration.
 """
-
-PROGRESS_AFTER_S = 1.0
-PROGRESS_PAUSE_S = 0.2
 
 
 @click.command(epilog=EPILOG)
@@ -85,7 +81,7 @@ class _Course:
     def moments(self) -> Iterator["Moment"]:
         """Those to be replayed."""
         end: datetime | None = None
-        for moment in _told(self.recording.moments()):
+        for moment in told(self.recording.moments(), "replayed {} events"):
             if self.first is None:
                 self.first = moment.when
                 end = _end(self._until, moment.when) if self._until else None
@@ -104,24 +100,6 @@ class _Course:
             "to": self.last.isoformat() if self.last else None,
             "problems": self.recording.problems,
         }
-
-
-def _told(moments: Iterable["Moment"]) -> Iterator["Moment"]:
-    """Tell a person at a terminal how many events were replayed."""
-    is_read = sys.stderr.isatty()
-    told_at = time.monotonic() + PROGRESS_AFTER_S - PROGRESS_PAUSE_S
-    is_told = False
-    try:
-        for count, moment in enumerate(moments):
-            if is_read and time.monotonic() - told_at > PROGRESS_PAUSE_S:
-                told_at, is_told = time.monotonic(), True
-                sys.stderr.write(f"\rreplayed {count} events")
-                sys.stderr.flush()
-            yield moment
-    finally:
-        if is_told:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
 
 def _verify(course: _Course, only: str, width: int) -> tuple[_Answer, int]:

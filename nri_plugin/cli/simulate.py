@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nri_plugin.cli.output import columns, format_option
+from nri_plugin.cli.progress import waiting
 
 if TYPE_CHECKING:
     from nri_plugin.simulator.machine_source import SourcedMachine
@@ -170,7 +171,8 @@ def _simulated(
     from nri_plugin.simulator.simulate_shapes import read_shape
 
     more = [read_shape(text) for text in shapes]
-    return [simulate(machine, plan, chosen, more) for chosen in choices]
+    with waiting(f"simulating {plan.name or 'the scenario'}"):
+        return [simulate(machine, plan, chosen, more) for chosen in choices]
 
 
 def _compared(simulations: "Sequence[Simulation]") -> "Comparison | None":
