@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from tests.bench import against_go, decisions, extender, packing, scale, search, wire
+from tests.bench import against_go, decisions, extender, packing, scale, search, simulating, wire
 from tests.bench.figures import Figure, as_json, machine, table
 
-PARTS = {"decisions": decisions.figures, "wire": wire.figures}
+PARTS = {"decisions": decisions.figures, "wire": wire.figures, "simulate": simulating.figures}
+USUAL = ("decisions", "wire")
 STUDIES = ("packing", "search", "extender")
 
 
@@ -21,7 +22,7 @@ def main() -> int:
     if not chosen.part and chosen.plot is not None:
         _scale(chosen.plot, min(chosen.rounds, 200))
         return 0
-    parts = chosen.part or list(PARTS)
+    parts = chosen.part or list(USUAL)
     measured = [part for part in parts if part in PARTS]
     if measured:
         _figures(measured, chosen.rounds, chosen.json)
@@ -41,7 +42,7 @@ def _arguments() -> argparse.Namespace:
         nargs="*",
         choices=[*PARTS, *STUDIES, []],
         help="what to measure (default: decisions and wire); packing is a study of churn, first fit against "
-        "best fit; search is the merge on up to 64 NUMA nodes; extender is the scheduler's questions about "
+        "best fit; search is the merge on up to 64 NUMA nodes; simulate is that command as a user waits for it; extender is the scheduler's questions about "
         "5,000 nodes while 100 change a second",
     )
     parser.add_argument(
