@@ -86,7 +86,13 @@ def _create(node: Node, state: State, event: nri.CreateContainer) -> Decision:
     return _informed_create(node, state, InformedCreate(event))
 
 
-def _informed_create(node: Node, state: State, known: InformedCreate) -> Decision:
+def unrefused(node: Node, state: State, event: nri.CreateContainer | InformedCreate) -> Decision:
+    """As `decide`, for a container that is created whatever is said: without a place it runs in the shared pool."""
+    known = event if isinstance(event, InformedCreate) else InformedCreate(event)
+    return _informed_create(node, state, known, may_refuse=False)
+
+
+def _informed_create(node: Node, state: State, known: InformedCreate, *, may_refuse: bool = True) -> Decision:
     """Place the container and tell the runtime, or refuse with the kubelet's reason."""
     before, event = state, known.event
     state, pod, request = wanted(state, known)
@@ -99,7 +105,7 @@ def _informed_create(node: Node, state: State, known: InformedCreate) -> Decisio
     except AdmissionError as error:
         if not isinstance(error, AnnotationError):
             advised(node, state, pod, request, error)
-        if pod.namespace not in node.options.never_refuse:
+        if may_refuse and pod.namespace not in node.options.never_refuse:
             return Decision(before, refusal=error, steps=("refused", *error.steps))
         overruled, allocation, steps = error, None, ("never-refuse", *error.steps)
     record = _record(pod, event.container, Phase.CREATING, str(overruled or ""))

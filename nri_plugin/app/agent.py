@@ -15,24 +15,19 @@ from functools import partial
 from pathlib import Path
 
 from nri_plugin.app.arguments import HELP, Arguments, parse
-from nri_plugin.app.config import Config, NothingConfiguredError, load, load_text
-from nri_plugin.app.effects import Effects
+from nri_plugin.app.config import Config, load, load_text
 from nri_plugin.app.ended_pods import LOOK_PAUSE_S
-from nri_plugin.app.floor_lifting import lift_floor
 from nri_plugin.app.handler import Handler
-from nri_plugin.app.logs import LOGGER_NAME, say, say_trace, set_up
-from nri_plugin.app.looking_after import keep_kernel_side, look_after
+from nri_plugin.app.logs import LOGGER_NAME, say, set_up
+from nri_plugin.app.looking_after import keep_kernel_side, look_after, look_on
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.recorder import build_recorder
+from nri_plugin.app.reload import Reload
 from nri_plugin.app.rivals import Rivals, kubelet_policy, warn_of_kubelet
 from nri_plugin.app.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
 from nri_plugin.app.startup import (
     build_handler,
-    build_node,
     lock_state_dir,
-    open_cgroups,
-    warn_of_surprises,
-    warn_of_unsatisfied,
 )
 from nri_plugin.app.status_socket import FILE_NAME, StatusFeed, StatusSocket, Watchers
 from nri_plugin.app.transport import adopt, connect
@@ -182,59 +177,6 @@ class PrelaunchedStart:
         return watched_handler(config, self._log, self._loop, self.link)
 
 
-class Reload:
-    """SIGHUP: a new configuration as a whole, or the old one and a line that says why."""
-
-    def __init__(self, read: Callable[[], Config], link: RuntimeLink, log: logging.Logger) -> None:
-        self._read = read
-        self._link = link
-        self._log = log
-
-    def __call__(self) -> None:
-        """Read and take over; applies to containers created from now on."""
-        handler = self._link.handler
-        if handler is None:
-            return
-        try:
-            config = self._read()
-            cgroups = open_cgroups(config.cgroup_root, self._log)
-            node = build_node(config, cgroups)
-        except NothingConfiguredError as error:
-            say(
-                self._log,
-                logging.ERROR,
-                "there is no configuration to read again, the former one stays in force",
-                file=error.where,
-            )
-            return
-        except NriPinError as error:
-            say(
-                self._log,
-                logging.ERROR,
-                "configuration not reloaded, the former one stays in force",
-                err=error,
-            )
-            return
-        except Exception:  # noqa: BLE001 - a bad reload must not end what serves the node
-            say_trace(self._log, "internal error, configuration not reloaded, the former one stays in force")
-            return
-        handler.change_node(node, Effects(cgroups))
-        lift_floor(cgroups, node, handler.state, self._log)
-        self._log.setLevel(config.log_level.upper())
-        say(
-            self._log,
-            logging.INFO,
-            "configuration reloaded",
-            cpu_policy=node.options.cpu_manager_policy,
-            topology_policy=node.options.topology_manager_policy,
-            memory_policy=node.options.memory_manager_policy,
-            reserved=node.reserved,
-            note="paths, plugin name and log format change with the next start",
-        )
-        warn_of_surprises(node, self._log)
-        warn_of_unsatisfied(node, handler.state, self._log)
-
-
 def watched_handler(
     config: Config, log: logging.Logger, loop: Loop, link: RuntimeLink, record: str = ""
 ) -> Handler:
@@ -254,13 +196,19 @@ def watched_handler(
     watchers = Watchers(feed, monitoring)
     history = build_recorder(config, record, loop, log)
     handler = build_handler(config, log, loop.clock, watchers, history)
-    drift = look_after(config, log, handler, loop, feed, watchers.drifted)
-    keeper = keep_kernel_side(config, log, handler, loop)
-    rivals = Rivals(log, loop.clock, monitoring.count_rival if monitoring else None)
-    watchers.also = (drift, rivals, *((keeper,) if keeper else ()))
-    warn_of_kubelet(log, kubelet_policy())
+    if config.observe:
+        watch = look_on(config, log, handler, loop, feed)
+        if monitoring is not None:
+            monitoring.follow_observed(watch)
+    else:
+        drift = look_after(config, log, handler, loop, feed, watchers.drifted)
+        keeper = keep_kernel_side(config, log, handler, loop)
+        rivals = Rivals(log, loop.clock, monitoring.count_rival if monitoring else None)
+        watchers.also = (drift, rivals, *((keeper,) if keeper else ()))
+        warn_of_kubelet(log, kubelet_policy())
+        if monitoring is not None:
+            monitoring.follow(drift)
     if monitoring is not None and config.metrics_bind_address is not None:
-        monitoring.follow(drift)
         server = monitoring.serve(config.metrics_bind_address, handler, link, loop)
         say(log, logging.INFO, "serving metrics", port=server.port)
     serve_status(config, log, handler, feed, lambda: link.runtime)
@@ -277,7 +225,7 @@ def serve_status(
     """Tell the exporter and `nri-pin state` on a socket; pods are placed without it just as well."""
     try:
         path = Path(config.state_dir) / FILE_NAME
-        StatusSocket(path, lambda: (handler.node, handler.state), feed, runtime)
+        StatusSocket(path, lambda: (handler.node, handler.state), feed, runtime, observing=config.observe)
     except HostError as error:
         say(log, logging.WARNING, "nothing can be exported to the cluster", err=error)
 

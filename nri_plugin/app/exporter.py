@@ -120,6 +120,7 @@ class Exporter:
         self._owner: Object | None = None
         self._asks_for_owner = True
         self.trouble = ""
+        self._said_observing = False
         self.threads: list[threading.Thread] = []
 
     def stop(self) -> None:
@@ -165,7 +166,11 @@ class Exporter:
     def step(self, status: Status | None) -> None:
         """Take over what the agent says and what others did, and publish when it is time."""
         is_news = status is not None
+        if status is not None and self._is_observing(status):
+            return
         status = status or (self._latest if self._devices else None)
+        if status is not None and status.observing:
+            return
         if status is not None:
             self.publisher.want(self.object_of(status))
             self.unchanged += is_news and self.publisher.due_s() is None
@@ -173,6 +178,18 @@ class Exporter:
             self._publish()
         if status is not None:
             self.announcer.announce(status)
+
+    def _is_observing(self, status: Status) -> bool:
+        """Whether nothing of what the agent says is carried out; said when that begins."""
+        if status.observing and not self._said_observing:
+            say(
+                self._log,
+                logging.WARNING,
+                "the agent only observes: nothing is published of this node, and no pod is told or rejected",
+                note="what was published before stays until somebody deletes it",
+            )
+        self._said_observing = status.observing
+        return status.observing
 
     def object_of(self, status: Status) -> Object:
         """The object for what the agent says."""
@@ -199,9 +216,9 @@ class Exporter:
         return DEVICES_S if due_s is None else min(due_s, DEVICES_S)
 
     def view(self) -> tuple[Node, State] | None:
-        """What the agent has said last, None for nothing yet."""
+        """What the agent has said last, None for nothing yet or nothing that is carried out."""
         latest = self._latest
-        return None if latest is None else (latest.node, latest.state)
+        return None if latest is None or latest.observing else (latest.node, latest.state)
 
     def _wake(self) -> None:
         with self._news:
@@ -224,6 +241,10 @@ class Exporter:
         Raises:
             NriPinError: it was not accepted; says what to do.
         """
+        if status.observing:
+            raise NriPinError(
+                "the agent only observes, there is nothing to publish; start it without --observe"
+            )
         self.publisher.want(self.object_of(status))
         try:
             self.publisher.publish()

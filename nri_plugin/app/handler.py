@@ -5,9 +5,9 @@ that had to succeed did: a refused container leaves memory, checkpoint and cgrou
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from nri_plugin.app.answer import Answer, empty_response
 from nri_plugin.app.decision_line import condensed, counted, granted, name_of, who
@@ -16,6 +16,7 @@ from nri_plugin.app.ended_pods import ended_pods, untold_removal
 from nri_plugin.app.logs import new_op, say, say_trace
 from nri_plugin.app.outcome import History, Observer, Outcome
 from nri_plugin.app.validation import new_violations
+from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import CpusetWrite, Decision, EffectiveCheck
 from nri_plugin.drift import Observed, OwnEvent, Target
 from nri_plugin.errors import CheckpointError, HostError, InvariantError, NriPinError
@@ -30,7 +31,7 @@ from nri_plugin.nri.events import (
     UpdatePodSandbox,
 )
 from nri_plugin.options import Node
-from nri_plugin.state import State
+from nri_plugin.state import CgroupRef, State
 
 Decide = Callable[[Node, State, NRIEvent | InformedCreate | OwnEvent], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
@@ -57,7 +58,7 @@ class CheckpointStore(Protocol):
 
 
 @dataclass(slots=True)
-class _Flow:
+class Flow:
     """How far one event has come."""
 
     known: NRIEvent | InformedCreate
@@ -82,7 +83,14 @@ class Handler:
         inform: adds to an event what else is known; by default nothing.
         observe: told of every outcome, once its answer is ready.
         history: keeps what happened.
+
+    Attributes:
+        marks: fields of the line of every decision.
+        new_effects: makes `effects` for another tree.
     """
+
+    marks: ClassVar[Mapping[str, object]] = {}
+    new_effects: ClassVar[type[Effects]] = Effects
 
     def __init__(
         self,
@@ -125,7 +133,7 @@ class Handler:
     def handle(self, request: Request) -> Answer:
         """Decide and carry out one event; never raises."""
         began, op, before = self._clock(), new_op(), self.state
-        flow = _Flow(request.event, before, Decision(before))
+        flow = Flow(request.event, before, Decision(before))
         self._effects.outcomes.clear()
         answer = self._answered(request, flow, op)
         took_s = self._clock() - began
@@ -157,7 +165,7 @@ class Handler:
             )
         return answer
 
-    def _answered(self, request: Request, flow: "_Flow", op: str) -> Answer:
+    def _answered(self, request: Request, flow: Flow, op: str) -> Answer:
         try:
             flow.known, asked = self._inform(self.node, request), self._clock()
             self._decide_on(flow)
@@ -172,7 +180,7 @@ class Handler:
             why = f"internal error: {type(error).__name__}: {error}"
             return self._failed(request.event, error, why, op)
 
-    def _decide_on(self, flow: "_Flow") -> None:
+    def _decide_on(self, flow: Flow) -> None:
         """Decide; nobody is refused for what is held by pods that are over."""
         flow.decision = self._decide(self.node, self.state, flow.known)
         if flow.decision.refusal is None or not isinstance(flow.known, CreateContainer | InformedCreate):
@@ -240,6 +248,20 @@ class Handler:
             HostError: its name leaves the tree.
         """
         return self._effects.directories(target.cgroup)
+
+    def read_effective(self, cgroup: CgroupRef) -> CPUSet | None:
+        """The CPUs the kernel grants; see `Effects.read_effective`.
+
+        Raises:
+            HostError: unreadable.
+        """
+        return self._effects.read_effective(cgroup)
+
+    def _remember(self, state: State) -> None:
+        """Let `state` be what is promised, and save it."""
+        self.state = state
+        if self._saved is not state:
+            self._save_again(new_op())
 
     def put_right(self, event: OwnEvent) -> tuple[Decision, list[HostError]]:
         """Decide and write what follows from what we noticed ourselves; what failed comes back.
@@ -368,6 +390,7 @@ class Handler:
                 text,
                 op=op,
                 event=name_of(event),
+                **self.marks,
                 **fields,
                 exact="no" if "inexact-hint" in decision.steps else None,
                 steps=steps,

@@ -11,6 +11,7 @@ from nri_plugin.app.kernel_side_keeper import KernelSideKeeper
 from nri_plugin.app.logs import say
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.machine_watch import MachineWatch
+from nri_plugin.app.observing import ObservedWatch
 from nri_plugin.app.status_socket import StatusFeed
 from nri_plugin.drift import Target
 from nri_plugin.errors import HostError
@@ -25,15 +26,7 @@ def look_after(
     config: Config, log: logging.Logger, handler: Handler, loop: Loop, feed: StatusFeed, report: Reporter
 ) -> DriftWatch:
     """Begin to look at the machine and at all cgroups that are ours to say."""
-    machine = MachineWatch(
-        handler,
-        partial(outline, config.sysfs_root),
-        partial(discover, config.sysfs_root),
-        log,
-        loop.clock,
-        feed.machine_changed,
-        _seen(config.sysfs_root, handler),
-    )
+    machine = _machine_watch(config, log, handler, loop, feed)
     watch = DriftWatch(
         handler,
         loop,
@@ -45,6 +38,30 @@ def look_after(
     machine.start(loop)
     watch.start()
     return watch
+
+
+def look_on(
+    config: Config, log: logging.Logger, handler: Handler, loop: Loop, feed: StatusFeed
+) -> ObservedWatch:
+    """Begin to look at the machine and to compare what runs with what would."""
+    _machine_watch(config, log, handler, loop, feed).start(loop)
+    watch = ObservedWatch(handler, loop, log)
+    watch.start()
+    return watch
+
+
+def _machine_watch(
+    config: Config, log: logging.Logger, handler: Handler, loop: Loop, feed: StatusFeed
+) -> MachineWatch:
+    return MachineWatch(
+        handler,
+        partial(outline, config.sysfs_root),
+        partial(discover, config.sysfs_root),
+        log,
+        loop.clock,
+        feed.machine_changed,
+        _seen(config.sysfs_root, handler),
+    )
 
 
 def keep_kernel_side(

@@ -182,6 +182,15 @@ class Metrics:
         histogram = Histogram(name, text, ("event",), buckets=SECONDS, registry=self.registry)
         return {event: histogram.labels(event) for event in EVENTS}
 
+    def observed_containers(self) -> Gauge:
+        """A gauge that is shown only where nothing is carried out."""
+        return Gauge(
+            "nri_pin_observed_containers",
+            "Running containers, by how they run compared with what they would have been given.",
+            ("runs",),
+            registry=self.registry,
+        )
+
     def __call__(self, outcome: Outcome) -> None:
         """Count one outcome."""
         name = type(outcome.event).__name__

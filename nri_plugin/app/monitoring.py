@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from nri_plugin.app.drift_report import DriftReport
 from nri_plugin.app.drift_watch import DriftWatch
@@ -10,6 +11,7 @@ from nri_plugin.app.handler import CheckpointStore, Handler
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.metrics import Metrics, exposition
 from nri_plugin.app.metrics_state import StateGauges
+from nri_plugin.app.observing import RUNS, ObservedWatch
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.app.rivals import Evidence
 from nri_plugin.app.runtime_link import RuntimeLink
@@ -52,6 +54,12 @@ class Monitoring:
         self._metrics.drift_watches.set_function(lambda: drift.watches)
         self._metrics.drift_fights.set_function(lambda: drift.fights)
         self._metrics.drift_waiting.set_function(lambda: drift.waiting)
+
+    def follow_observed(self, watch: ObservedWatch) -> None:
+        """Show how what runs compares with what would, where the agent only observes."""
+        gauge = self._metrics.observed_containers()
+        for runs in RUNS:
+            gauge.labels(runs).set_function(partial(watch.count, runs))
 
     def timed(self, store: CheckpointStore) -> CheckpointStore:
         """`store`, the time of its saves measured."""

@@ -18,18 +18,18 @@ from nri_plugin.app.checkpoint_writer import CheckpointWriter
 from nri_plugin.app.config import Config
 from nri_plugin.app.config_rules import HOST_MOUNT
 from nri_plugin.app.drift_report import DriftReport
-from nri_plugin.app.effects import Effects
 from nri_plugin.app.floor_lifting import lift_floor
 from nri_plugin.app.handler import CheckpointStore, Handler
 from nri_plugin.app.informing import Informant
 from nri_plugin.app.logs import say
+from nri_plugin.app.observing import ObservingHandler
 from nri_plugin.app.outcome import History, Outcome
 from nri_plugin.app.outside_providers import load_hint_providers
 from nri_plugin.app.transport import words
 from nri_plugin.engine import decide
 from nri_plugin.errors import CheckpointError, HostError
 from nri_plugin.host.cgroup import Cgroups
-from nri_plugin.host.checkpoint import CheckpointFile, Origin
+from nri_plugin.host.checkpoint import FILE_NAME, OBSERVED_FILE_NAME, CheckpointFile, Origin
 from nri_plugin.host.checkpoint_rows import NodeFacts
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.nic_helper import NICHelper
@@ -117,7 +117,7 @@ def build_handler(
         )
     cgroups = open_cgroups(config.cgroup_root, log)
     node = build_node(config, cgroups)
-    file = CheckpointFile(config.state_dir, node)
+    file = CheckpointFile(config.state_dir, node, name=OBSERVED_FILE_NAME if config.observe else FILE_NAME)
     state = load_state(file, log)
     say(
         log,
@@ -132,16 +132,21 @@ def build_handler(
         effect=node.options.effect,
         allocations=len(state.allocations),
         state_dir=config.state_dir,
+        observed="yes" if config.observe else None,
     )
     warn_of_surprises(node, log)
     warn_of_unsatisfied(node, state, log)
-    lift_floor(cgroups, node, state, log)
+    if config.observe:
+        say(log, logging.WARNING, "observing: nothing is pinned, refused or written", would_promise=file.path)
+    else:
+        lift_floor(cgroups, node, state, log)
     store = open_store(file, state)
-    return Handler(
+    kind = ObservingHandler if config.observe else Handler
+    return kind(
         node,
         state,
         decide=decide,
-        effects=Effects(cgroups),
+        effects=kind.new_effects(cgroups),
         checkpoint=watcher.timed(store) if watcher else store,
         log=log,
         clock=clock,

@@ -2,7 +2,7 @@
 
     {"version": 1, "agent": "0.1.0", "machine": {...}, "options": {...}, "reserved": "0-1",
      "pods": [...], "containers": [...], "allocations": [...], "refusals": [...],
-     "drifts": [...], "lost": [...], "runtime": {...}}
+     "drifts": [...], "lost": [...], "runtime": {...}, "observing": false}
 
 A line holds everything: who missed some is right again with the next. CPUs and NUMA nodes are kernel lists; the rows
 of pods, containers and allocations are those of the checkpoint.
@@ -156,6 +156,7 @@ class StatusRow(Struct, frozen=True):
     drifts: tuple[DriftRow, ...] = ()
     lost: tuple[LostRow, ...] = ()
     runtime: RuntimeRow | None = None
+    observing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,7 @@ class Status:
         drifts: the latest, oldest first.
         runtime: who asks it; None while nobody does.
         agent: its version; empty of one that is not told.
+        observing: nothing of it is carried out.
     """
 
     node: Node
@@ -177,6 +179,7 @@ class Status:
     drifts: tuple[DriftRow, ...] = ()
     runtime: RuntimeRow | None = None
     agent: str = ""
+    observing: bool = False
 
     @property
     def lost(self) -> tuple[LostRow, ...]:
@@ -202,6 +205,7 @@ def encode(status: Status) -> bytes:
         drifts=status.drifts,
         lost=status.lost,
         runtime=status.runtime,
+        observing=status.observing,
     )
     return msgspec.json.encode(row) + b"\n"
 
@@ -223,7 +227,7 @@ def decode(line: bytes) -> Status:
     )
     options = msgspec.convert(row.options, Options)
     node = Node(_topology(row.machine), options, CPUSet.parse(row.reserved))
-    return Status(node, state, row.refusals, row.drifts, row.runtime, row.agent)
+    return Status(node, state, row.refusals, row.drifts, row.runtime, row.agent, row.observing)
 
 
 class _VersionRow(Struct):

@@ -173,14 +173,22 @@ class StatusSocket:
         view: the node and the state of the moment.
         feed: wakes us, and holds the refusals.
         runtime: who asks the agent at this moment.
+        observing: nothing of it is carried out.
 
     Raises:
         HostError: the socket cannot be made there.
     """
 
     def __init__(
-        self, path: Path, view: View, feed: StatusFeed, runtime: Callable[[], Configure | None] = lambda: None
+        self,
+        path: Path,
+        view: View,
+        feed: StatusFeed,
+        runtime: Callable[[], Configure | None] = lambda: None,
+        *,
+        observing: bool = False,
     ) -> None:
+        self._observing = observing
         self._path, self._view, self._feed, self._runtime = path, view, feed, runtime
         self._listener = _listen(path)
         self._wake_in, self._wake_out = socket.socketpair()
@@ -248,7 +256,9 @@ class StatusSocket:
         if self._told is not None and all(a is b for a, b in zip(now, self._told, strict=True)):
             return
         self._told = now
-        self._line = encode(Status(node, state, refusals, drifts, runtime_row(runtime)))
+        self._line = encode(
+            Status(node, state, refusals, drifts, runtime_row(runtime), observing=self._observing)
+        )
         self._made_at = time.monotonic()
         for reader in self._readers.values():
             reader.is_current = False

@@ -24,6 +24,8 @@ from nri_plugin.state import State
 
 DEFAULT_DIR = "/run/nri-pin"
 FILE_NAME = "state.json"
+OBSERVED_FILE_NAME = "observed.json"
+"""What an agent would have promised that only observes: no start takes it for promises."""
 LARGEST = 64 << 20
 """Bytes; 100 times what 3,000 containers need."""
 
@@ -102,10 +104,15 @@ class CheckpointFile:
     """
 
     def __init__(
-        self, state_dir: str = DEFAULT_DIR, node: Node | None = None, *, durable: bool | None = None
+        self,
+        state_dir: str = DEFAULT_DIR,
+        node: Node | None = None,
+        *,
+        durable: bool | None = None,
+        name: str = FILE_NAME,
     ) -> None:
         self.directory = state_dir
-        self.path = os.path.join(state_dir, FILE_NAME)
+        self.path = os.path.join(state_dir, name)
         self.facts = None if node is None else NodeFacts.of(node)
         self.generation = 0
         self._durable = durable

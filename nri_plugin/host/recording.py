@@ -23,11 +23,13 @@ import msgspec
 
 from nri_plugin import __version__
 from nri_plugin.decision import Decision
-from nri_plugin.engine import decide
+from nri_plugin.engine import decide, unrefused
 from nri_plugin.errors import HostError
+from nri_plugin.facts import InformedCreate
 from nri_plugin.host.recording_lines import CURRENT, DIRECTORY, FORMAT, PREVIOUS, VERSION
 from nri_plugin.host.recording_node import node_from
 from nri_plugin.host.recording_rows import Event, Line, OutcomeRow, event_from, snapshot_from
+from nri_plugin.nri.events import CreateContainer
 from nri_plugin.options import Node
 from nri_plugin.state import State
 
@@ -74,6 +76,7 @@ class Moment:
         when: it happened, UTC.
         node: what was decided for.
         state_before: what was promised.
+        state_after: what was promised from then on; what was refused or failed at the time changed nothing.
         event: what happened.
         outcome: what came of it at the time.
         decision: what comes of it today.
@@ -86,6 +89,7 @@ class Moment:
     when: datetime
     node: Node
     state_before: State
+    state_after: State
     event: Event
     outcome: OutcomeRow
     decision: Decision
@@ -93,11 +97,6 @@ class Moment:
     place: str
     observing: bool = False
     begins: str = ""
-
-    @property
-    def state_after(self) -> State:
-        """What was promised from then on: what was refused or failed at the time changed nothing."""
-        return self.state_before if self.outcome.refusal or self.outcome.failed else self.decision.state
 
 
 class Recording:
@@ -146,20 +145,22 @@ class Recording:
                 state, observing, begins = entry.state, entry.observing, entry.why
             if entry.event is None or entry.outcome is None or node is None or entry.lost:
                 continue
-            moment = Moment(
+            decision = decide(node, state, entry.event)
+            before, state = state, _after(node, state, entry, decision, observing=observing)
+            yield Moment(
                 entry.at,
                 node,
+                before,
                 state,
                 entry.event,
                 entry.outcome,
-                decide(node, state, entry.event),
+                decision,
                 entry.op,
                 f"{entry.file}:{entry.line}",
                 observing,
                 begins,
             )
-            yield moment
-            state, begins = moment.state_after, ""
+            begins = ""
 
     def size_bytes(self) -> int:
         """How much there is to read, where that is known."""
@@ -168,6 +169,18 @@ class Recording:
     def _problem(self, sentence: str) -> None:
         if sentence not in self.problems:
             self.problems.append(sentence)
+
+
+def _after(node: Node, before: State, entry: Entry, decision: Decision, *, observing: bool) -> State:
+    """What is promised after an event; where nothing is carried out, a refused container goes on all the same."""
+    outcome, event = entry.outcome, entry.event
+    if outcome is None or outcome.failed:
+        return before
+    if not outcome.refusal:
+        return decision.state
+    if observing and outcome.reason and isinstance(event, CreateContainer | InformedCreate):
+        return unrefused(node, before, event).state
+    return before
 
 
 def read(path: str) -> Recording:

@@ -175,3 +175,20 @@ def test_what_the_agent_says_is_read_once(agent: Agent) -> None:
     agent.promises("3")
     assert isinstance(read_status(str(agent.path)), Status)
     assert read_status(str(agent.path)).state == agent.state
+
+
+def test_nothing_is_published_of_an_agent_that_only_observes(
+    exporter: Exporter, api: KubeAPI, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Status(Node(machine(), Options(), CPUSet.parse("0")), State(), observing=True)
+    caplog.set_level(logging.WARNING, LOG.name)
+    for _ in range(2):
+        exporter.tell(told)
+        exporter.step(told)
+    exporter.step(None)
+    assert stored(api) == {}
+    assert exporter.view() is None
+    assert exporter.publisher.due_s() is None
+    assert sum("the agent only observes" in text for text in caplog.messages) == 1
+    with pytest.raises(NriPinError, match="the agent only observes, there is nothing to publish"):
+        exporter.publish_once(told)
