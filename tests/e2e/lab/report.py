@@ -155,7 +155,7 @@ def _figures(cells: Iterable[Cell]) -> Iterable[tuple[str, str, str]]:
 
 def _text(cell: Cell | None) -> str:
     if cell is None:
-        return "–"
+        return "not played"
     if cell.failures:
         return f"FAILED {len(cell.failures)}"
     return f"ok {cell.passed} / {cell.seconds:.0f} s" + (" (limited)" if cell.limitation else "")

@@ -1,6 +1,7 @@
 """Both runners over the same scenarios: the embedded runtime first, then one boot of a guest, which is compared."""
 
 import json
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -78,7 +79,8 @@ def session(machine: str, column: Column, names: Sequence[str]) -> Session:
 
 def perform(asked: Session, lab: Lab, place: Path) -> list[Cell]:
     """Play everything in both ways; whatever breaks becomes a failure of its cells."""
-    place.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
     first, guest, plans = perform_embedded(asked)
     return first + _real(asked, guest, plans, lab, place)
 
