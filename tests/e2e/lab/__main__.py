@@ -139,15 +139,14 @@ def _all(arguments: argparse.Namespace) -> int:
         if name not in wanted:
             raise LabError(f"no scenario plays on {name}; they do on {', '.join(wanted)}")
     cells: list[Cell] = []
-    columns = [column_named(name) for name in arguments.runtime or _NAMES]
-    with _ready(arguments.work, [column.root for column in columns]) as lab:
-        for column in columns:
-            for machine in arguments.machine or wanted:
-                asked = session(machine, column, wanted[machine])
-                place = arguments.work / "runs" / f"lab-{machine}-{column.name}"
+    for column in [column_named(name) for name in arguments.runtime or _NAMES]:
+        for machine in arguments.machine or wanted:
+            asked = session(machine, column, wanted[machine])
+            place = arguments.work / "runs" / f"lab-{machine}-{column.name}"
+            with _ready(arguments.work, [column.root]) as lab:  # others may have their turn in between
                 found = perform(asked, lab, place)
                 keep(lab, machine, column.name, found, accelerator(lab, column.root))
-                cells += found
+            cells += found
     _report(arguments)
     return _conclude(cells, None)
 
