@@ -67,6 +67,7 @@ def advised(
         obstacle = f"in the way: {in_the_way}"
     else:
         obstacle = "without other pods it would not fit either"
+    refusal.obstacle = obstacle
     advice = f"would fit: {' or '.join(fits)}; {obstacle}" if fits else obstacle
     refusal.advice = advice if len(advice) <= MOST_CHARACTERS else f"{advice[: MOST_CHARACTERS - 3]}..."
     return refusal

@@ -36,6 +36,7 @@ class AdmissionError(NriPinError):
     Attributes:
         detail: what was asked for and what there is.
         advice: what would have fitted and what stands in the way; never cut for the sake of the detail.
+        obstacle: the second half of it.
     """
 
     reason = "UnexpectedAdmissionError"
@@ -44,6 +45,7 @@ class AdmissionError(NriPinError):
         super().__init__(detail)
         self.detail = detail
         self.advice = ""
+        self.obstacle = ""
 
     @property
     def steps(self) -> tuple[str, ...]:

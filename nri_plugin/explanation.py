@@ -88,6 +88,7 @@ class Explanation:
         shared_pool: the shared pool afterwards.
         pool_containers: how many other containers live on it.
         fits: what would have fitted; empty where it was admitted.
+        obstacle: who or what stands in the way, as the sentence has it.
         steps: the codes of the decision.
     """
 
@@ -106,6 +107,7 @@ class Explanation:
     shared_pool: str
     pool_containers: int
     fits: tuple[Fit, ...]
+    obstacle: str
     steps: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -149,6 +151,7 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
         shared_pool=str(decision.state.shared_pool(node)),
         pool_containers=_on_pool(decision.state, request.key),
         fits=would_fit(node, before, pod, request) if error else (),
+        obstacle=error.obstacle if error else "",
         steps=decision.steps,
     )
 

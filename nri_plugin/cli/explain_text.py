@@ -77,11 +77,10 @@ def _sections(told: Explanation) -> Iterator[tuple[str, str]]:
     yield from ((label, one) for one in _taking(told.taking))
     yield from (("pool", one) for one in _pool(told))
     if told.sentence:
-        yield (
-            "refused" if told.outcome is Outcome.REFUSED else "unplaced",
-            told.sentence.partition("; would fit:")[0],
-        )
+        yield "refused" if told.outcome is Outcome.REFUSED else "unplaced", _reason(told)
         yield from (("would fit", one) for one in _fits(told.fits))
+        if told.obstacle:
+            yield "in the way", told.obstacle.removeprefix("in the way: ")
 
 
 def _pool(told: Explanation) -> Iterator[str]:
@@ -99,9 +98,7 @@ def _reason(told: Explanation) -> str:
     text = told.sentence
     for one in told.hints:
         text = text.replace(f"; {one.numbers}", "") if one.numbers else text
-    for advice in ("; would fit:", "; in the way:"):
-        text = text.partition(advice)[0]
-    return text
+    return text.partition("; would fit:")[0].removesuffix(f"; {told.obstacle}")
 
 
 def _headline(told: Explanation) -> str:

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 from nri_plugin.cpuset import CPUSet
@@ -54,7 +55,7 @@ _FLAGS = {
 }
 """By name in the configuration: switches."""
 
-_WORDS: Mapping[str, tuple[str, type]] = {
+_WORDS: Mapping[str, tuple[str, type[StrEnum]]] = {
     "cpuManagerPolicy": ("cpu_manager_policy", CPUManagerPolicy),
     "topologyManagerPolicy": ("topology_manager_policy", TopologyManagerPolicy),
     "topologyManagerScope": ("topology_manager_scope", TopologyManagerScope),
@@ -142,7 +143,7 @@ def _option(name: str, value: str) -> dict[str, Any]:
     try:
         return {attribute: words(value)}
     except ValueError:
-        expected = ", ".join(str(word) for word in words)  # type: ignore[var-annotated]
+        expected = ", ".join(str(word) for word in words)
         raise ConfigError("--option", f"{name}: expected {expected}; found {value}") from None
 
 
