@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from tests.bench import against_go, decisions, extender, packing, scale, search, simulating, wire
+from tests.bench import against_go, decisions, extender, packing, scale, search, simulating, starting, wire
 from tests.bench.figures import Figure, as_json, machine, table
 
-PARTS = {"decisions": decisions.figures, "wire": wire.figures, "simulate": simulating.figures}
+PARTS = {
+    "decisions": decisions.figures,
+    "wire": wire.figures,
+    "simulate": simulating.figures,
+    "start": starting.figures,
+}
 USUAL = ("decisions", "wire")
 STUDIES = ("packing", "search", "extender")
 
@@ -42,7 +47,7 @@ def _arguments() -> argparse.Namespace:
         nargs="*",
         choices=[*PARTS, *STUDIES, []],
         help="what to measure (default: decisions and wire); packing is a study of churn, first fit against "
-        "best fit; search is the merge on up to 64 NUMA nodes; simulate is that command as a user waits for it; extender is the scheduler's questions about "
+        "best fit; search is the merge on up to 64 NUMA nodes; simulate is that command as a user waits for it; start is that of commands against the bare interpreter; extender is the scheduler's questions about "
         "5,000 nodes while 100 change a second",
     )
     parser.add_argument(

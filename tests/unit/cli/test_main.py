@@ -143,3 +143,23 @@ def test_every_help_has_an_example_and_says_what_a_value_is(words: list[str], ca
     assert "Examples:" in text
     assert " ".join(["nri-pin", *words]) in text.partition("Examples:")[2]
     assert " TEXT" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "spared"),
+    [
+        (["--help"], {"yaml", "msgspec", "nri_plugin.host", "nri_plugin.app"}),
+        (
+            ["state", "show", "--state-dir", "/nonexistent"],
+            {"yaml", "nri_plugin.app", "nri_plugin.simulator"},
+        ),
+    ],
+    ids=["help", "state show"],
+)
+def test_what_is_asked_often_starts_without_what_it_does_not_need(words: list[str], spared: set[str]) -> None:
+    code = f"import sys; from nri_plugin.__main__ import main\nmain({words!r})\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert (
+        spared | {"rich", "google.protobuf", "asyncio", "grpc", "prometheus_client", "cgroupspy"}
+    ) & loaded == set()
