@@ -9,7 +9,7 @@ from nri_plugin.nri.messages import Container, ContainerState, Pod, Resources
 from nri_plugin.simulator.runtime import Truth
 from nri_plugin.simulator.runtime_profile import CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4
 from tests.bench.agent import Running, make_cgroups, running, running_at, site, stamps, written_since
-from tests.bench.figures import Figure, milliseconds
+from tests.bench.figures import Figure, at, milliseconds
 
 NOTHING = Truth((), ())
 ENVIRONMENT = tuple(f"VARIABLE_NUMBER_{number}=some value of a usual length {number}" for number in range(60))
@@ -26,6 +26,7 @@ def figures(rounds: int) -> Iterator[Figure]:
         yield Figure("resident memory, idle", "MiB", agent.rss_mib())
         yield milliseconds("CreateContainer, back to back", _creations(agent, rounds, 0))
         yield milliseconds("CreateContainer, every 20 ms", _creations(agent, rounds // 4, 0.02))
+    yield from _history(rounds // 2)
     for pods, each in ((100, 3), (600, 5)):
         for profile in (CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4):
             with running(profile, crowd(pods, each)) as agent:
@@ -41,6 +42,24 @@ def figures(rounds: int) -> Iterator[Figure]:
     patient = replace(CONTAINERD_2_1, request_timeout=30.0)  # so many take longer than the default of 2 s
     with running(patient, crowd(2000, 5)) as agent:
         yield Figure("resident memory, 10,000 containers", "MiB", agent.rss_mib())
+
+
+def _history(rounds: int) -> Iterator[Figure]:
+    """What keeping the history costs: two agents side by side, asked in turn, so that noise meets both."""
+    with site() as kept, site() as none:
+        with open(none / "config.yaml", "a", encoding="utf-8") as config:
+            config.write("historyBytes: 0\n")
+        with (
+            running_at(kept, CONTAINERD_2_1, NOTHING) as one,
+            running_at(none, CONTAINERD_2_1, NOTHING) as other,
+        ):
+            with_history, without = [], []
+            for number in range(rounds):
+                with_history += _creations(one, 1, 0, number)
+                without += _creations(other, 1, 0, number)
+    yield milliseconds("CreateContainer with history, in turn with", with_history)
+    yield milliseconds("CreateContainer without history", without)
+    yield Figure("the former in percent of the latter", "%", 100 * at(with_history, 0.5) / at(without, 0.5))
 
 
 def _restart() -> Iterator[Figure]:
@@ -61,10 +80,10 @@ def _restart() -> Iterator[Figure]:
             yield milliseconds("restart with 200 running containers: start to ready", [ready_s])
 
 
-def _creations(agent: Running, rounds: int, pause_s: float) -> list[float]:
+def _creations(agent: Running, rounds: int, pause_s: float, first: int = 0) -> list[float]:
     """Every second one exclusive; each pod ends before the next begins."""
     took = []
-    for number in range(rounds):
+    for number in range(first, first + rounds):
         of = _pod(f"bench-{number}", guaranteed=True)
         container = _container(of, "app", 4 if number % 2 else 0.5)
         agent.link.ask(nri.RunPodSandbox(of))
