@@ -59,7 +59,7 @@ def advised(
     fits = [*_smaller(node, state, pod, request), *_under_laxer_policy(node, state, pod, request, refusal)]
     in_the_way = holders_in_short(state, pod)
     if not in_the_way:
-        obstacle = "nobody else holds anything, this machine is too small for it"
+        obstacle = "nobody else holds anything: configured so, this machine never takes it"
     elif ends := [*_after_ends(node, state, pod, request)]:
         obstacle = f"in the way: {in_the_way}"
         fits += ends

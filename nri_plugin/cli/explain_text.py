@@ -289,7 +289,7 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
     return textwrap.wrap(
         text,
         max(width, LABEL + 30),
-        initial_indent=f"{label:<{LABEL}}",
+        initial_indent=f"{label:<{LABEL - 1}} ",
         subsequent_indent=" " * LABEL,
         break_on_hyphens=False,
     )
