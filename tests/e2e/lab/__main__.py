@@ -13,6 +13,7 @@ from pathlib import Path
 from .accelerator import accelerator
 from .cells import Cell
 from .lab_files import (
+    RECORDED,
     REPORTS,
     machine_names,
     machine_text,
@@ -23,8 +24,9 @@ from .lab_files import (
 from .qemu_machine import guest_machine
 from .report import write_report
 from .results import keep, kept
+from .rules import MACHINE, perform_rules
 from .runs import Lab
-from .session import COLUMNS, booted, column_named, perform, perform_embedded, session
+from .session import COLUMNS, booted, column_named, perform, perform_embedded, record, session
 from .setting_up import CANNOT_RUN, check_machine, default_work, prepare, take_lock
 from .shell import CannotRun, LabError
 from .terminal import attach
@@ -71,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser("all", help="every scenario on its machine under every runtime, and the report")
     )
     _add_report(commands.add_parser("report", help="write the report anew from the results that were kept"))
+    _add_record(
+        commands.add_parser("record", help="record what a real kernel shows of machines, as test data")
+    )
     listing = commands.add_parser("list", help="name the lab's machines, scenarios and runtimes")
     listing.set_defaults(do=_list)
     return parser
@@ -94,6 +99,15 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     _common(parser)
     parser.set_defaults(do=_run)
+
+
+def _add_record(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("machines", nargs="+", metavar="machine", help="as for run")
+    parser.add_argument(
+        "--to", type=Path, default=RECORDED, metavar="DIR", help="where lab-NAME.json.gz goes"
+    )
+    _common(parser)
+    parser.set_defaults(do=_record)
 
 
 def _add_all(parser: argparse.ArgumentParser) -> None:
@@ -134,7 +148,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _all(arguments: argparse.Namespace) -> int:
     """One boot for every machine and runtime; each result is kept at once, so that an interrupted run is not lost."""
-    wanted = scenarios_by_machine()
+    wanted = scenarios_by_machine() | {MACHINE: []}
     for name in arguments.machine or []:
         if name not in wanted:
             raise LabError(f"no scenario plays on {name}; they do on {', '.join(wanted)}")
@@ -144,7 +158,7 @@ def _all(arguments: argparse.Namespace) -> int:
             asked = session(machine, column, wanted[machine])
             place = arguments.work / "runs" / f"lab-{machine}-{column.name}"
             with _ready(arguments.work, [column.root]) as lab:  # others may have their turn in between
-                found = perform(asked, lab, place)
+                found = perform(asked, lab, place) if wanted[machine] else perform_rules(column, lab, place)
                 keep(lab, machine, column.name, found, accelerator(lab, column.root))
             cells += found
     _report(arguments)
@@ -157,6 +171,18 @@ def _report(arguments: argparse.Namespace) -> int:
         raise LabError("no results are kept; hack/lab all makes them")
     for path in write_report(results, arguments.report):
         print(path)  # noqa: T201
+    return 0
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    for word in arguments.machines:
+        text, name = machine_text(word)
+        target = arguments.to / f"lab-{name}.json.gz"
+        with _ready(arguments.work, [COLUMNS[0].root]) as lab:
+            place = arguments.work / "runs" / f"record-{name}"
+            with booted(guest_machine(text, name), COLUMNS[0], lab, place) as running:
+                record(running, target)
+        print(f"{target}: {target.stat().st_size} bytes")  # noqa: T201
     return 0
 
 

@@ -12,6 +12,7 @@ from .shell import LabError
 _HERE = Path(__file__).resolve().parents[1]
 MACHINES, SCENARIOS = _HERE / "machines", _HERE / "scenarios"
 REPORTS = _HERE
+RECORDED = _HERE.parent / "machines"
 
 
 def machine_text(word: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from .cells import Cell
 from .lab_files import machine_text, scenario_named
 from .results import Result
 from .session import COLUMNS, EMBEDDED
+from .shell import LabError
 
 _RUNTIMES = (EMBEDDED, *(column.name for column in COLUMNS))
 _STYLE = """
@@ -170,7 +171,10 @@ def _title(machine: str) -> str:
 
 
 def _name(scenario: str) -> str:
-    return scenario_named(scenario)[1].name
+    try:
+        return scenario_named(scenario)[1].name
+    except LabError:
+        return scenario.replace("-", " ")
 
 
 def _listed(about: Sequence[dict[str, Any]], key: str) -> str:

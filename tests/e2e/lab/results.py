@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .cells import Cell
-from .runs import Lab
-from .setting_up import CHECKOUT
+from .runs import CHECKOUT, Lab
 
 
 @dataclass(frozen=True, slots=True)

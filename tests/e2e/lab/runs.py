@@ -57,6 +57,7 @@ RUNS = (
         with_systemd=True,
     ),
 )
+CHECKOUT = Path(__file__).resolve().parents[3]
 KERNEL_FROM = "trixie"  # every guest runs the kernel that this root holds
 
 

@@ -1,5 +1,6 @@
 """Both runners over the same scenarios: the embedded runtime first, then one boot of a guest, which is compared."""
 
+import base64
 import json
 import shutil
 import time
@@ -22,7 +23,7 @@ from .plan import plan
 from .prepare import inside
 from .progress import say, step
 from .qemu_machine import GuestMachine, guest_machine
-from .runs import Lab
+from .runs import CHECKOUT, Lab
 from .shell import LabError
 
 EMBEDDED = "embedded"
@@ -181,3 +182,17 @@ def _switch_off(cpus: str) -> str:
         first, _, last = part.partition("-")
         numbers += range(int(first), int(last or first) + 1)
     return "; ".join(f"echo 0 >/sys/devices/system/cpu/cpu{cpu}/online" for cpu in numbers)
+
+
+def record(running: Guest, target: Path) -> None:
+    """Record the guest's machine with hack/record-machine, as anybody would record theirs.
+
+    Raises:
+        LabError: it could not be recorded.
+    """
+    running.put(CHECKOUT / "hack/record-machine", "/run/record-machine")
+    said: list[str] = []
+    command = "python3 /run/record-machine /run/machine.json.gz && base64 -w 60000 /run/machine.json.gz"
+    if running.run(command, said.append):
+        raise LabError(f"the machine could not be recorded: {' '.join(said)[:500]}")
+    target.write_bytes(base64.b64decode("".join(said[1:])))

@@ -11,11 +11,10 @@ from pathlib import Path
 from .apt import Mirror, install_on_this_machine, mirror_of_this_machine, upstream_version
 from .prepare import prepare_guest, prepare_root
 from .progress import say, step
-from .runs import KERNEL_FROM, Lab
+from .runs import CHECKOUT, KERNEL_FROM, Lab
 from .shell import CannotRun
 
 CANNOT_RUN = 77
-CHECKOUT = Path(__file__).resolve().parents[3]
 _NEEDED = {"zstd": "zstd", "xz": "xz-utils", "mke2fs": "e2fsprogs", "dpkg-deb": "dpkg", "tar": "tar"}
 _OLDEST_QEMU = 8
 _LOCK = Path("/run/nri-pin-e2e.lock")

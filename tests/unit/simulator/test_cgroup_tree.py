@@ -1,72 +1,32 @@
 import errno
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.simulator.cgroup_rules import RULES
 from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError, Resource
 from nri_plugin.topology import Topology
-
-CASES = Path(__file__).parents[2] / "vectors" / "kernel" / "cpuset_rules.yaml"
+from tests.cpuset_table import cases, contradiction, tree_for
 
 
 def rules() -> list[Any]:
-    cases = yaml.safe_load(CASES.read_text())
     return [
         pytest.param(version, case, id=f"v{version}: {case['sentence']}")
-        for case in cases
+        for case in cases()
         for version in case["versions"]
     ]
-
-
-def tree_for(case: dict[str, Any], version: int) -> CgroupTree:
-    machine = case.get("machine", {"online": "0-1", "nodes": "0"})
-    possible = machine.get("possible")
-    return CgroupTree(
-        online=CPUSet.parse(machine["online"]),
-        possible=CPUSet.parse(possible) if possible else None,
-        memory_nodes=NodeMask.parse(machine["nodes"]),
-        version=version,
-    )
-
-
-def play(tree: CgroupTree, line: str) -> None:
-    action, _, error = line.partition(" -> ")
-    words = [word if word != "-" else "" for word in action.split()]
-    if not error:
-        do(tree, *words)
-        return
-    with pytest.raises((OSError, CgroupWriteError)) as caught:
-        do(tree, *words)
-    assert errno.errorcode[caught.value.errno] == error, line
-
-
-def do(tree: CgroupTree, verb: str, path: str, *rest: str) -> None:
-    if verb == "write":
-        tree.write(path, Resource(rest[0]), rest[1])
-    elif verb == "see":
-        name, _, effective = rest[0].partition(".")
-        assert tree.text(path, Resource(name), effective=bool(effective)) == rest[1]
-    elif verb == "online":
-        tree.set_online(CPUSet.parse(path))
-    else:
-        actions = {"make": tree.add, "attach": tree.attach, "detach": tree.detach, "remove": tree.remove}
-        actions[verb](path)
 
 
 @pytest.mark.parametrize(("version", "case"), rules())
 def test_kernel_rule(version: int, case: dict[str, Any]) -> None:
     tree = tree_for(case, version)
-    for line in case["play"]:
-        play(tree, line)
+    assert [said for line in case["play"] if (said := contradiction(tree, line))] == []
 
 
 def test_every_rejection_rule_has_a_case() -> None:
-    played = " ".join(line for case in yaml.safe_load(CASES.read_text()) for line in case["play"])
+    played = " ".join(line for case in cases() for line in case["play"])
     assert {errno.errorcode[rule.error] for rule in RULES} <= set(played.split())
 
 
