@@ -26,7 +26,7 @@ def more_that_fit(node: PlayedNode, pod: PodSpec) -> tuple[int, Refusal | None]:
     """
     trial = node.fork()
     for count in range(MOST_TRIED):
-        one = replace(pod, name=f"~{count}", namespace=pod.namespace or "default")
+        one = replace(pod, name=f"another-{count}", namespace=pod.namespace or "default")
         before, given = trial.state.allocations, trial.devices.given_count
         tried = trial.run(one)
         failed = next((each for each in tried if each.error is not None or _overruled(each)), None)
@@ -53,7 +53,7 @@ def _divided(trial: PlayedNode, pod: PodSpec, count: int) -> tuple[int, Refusal 
     for name, amount in requests.items():
         room.used[name] = room.used.get(name, 0) + more * amount
     try:
-        room.check(replace(pod, name="~more"))
+        room.check(replace(pod, name="another"))
     except NotAdmittedError as error:
         text = str(error)
         return count + 1 + more, Refusal(Stage.NODE, text.partition(":")[0], text)

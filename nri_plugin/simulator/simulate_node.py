@@ -190,8 +190,8 @@ class PlayedNode:
         return made
 
     def forget_containers(self) -> None:
-        """Keep what is promised and forget to whom: for trials, where nobody is started, stopped or asked again."""
-        self.state = State(allocations=self.state.allocations)
+        """Keep what is promised and to which pods: for trials, where nobody is started, stopped or asked again."""
+        self.state = State(pods=self.state.pods, allocations=self.state.allocations)
         self._pods, self.live = {}, {}
 
     def is_running(self, key: str) -> bool:
