@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nri_plugin.cli.state_rows import Row, Wanted, ids, shared_pool, waiting
-from nri_plugin.cli.state_source import Seen
+from nri_plugin.cli.state_source import Seen, is_observed
 from nri_plugin.host.checkpoint_format import Checkpoint
 from nri_plugin.host.checkpoint_rows import NodeFacts
 from nri_plugin.nodemask import NodeMask
@@ -21,6 +21,7 @@ def show_json(source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[R
         "file": source,
         "generation": checkpoint.generation,
         "writer": checkpoint.writer,
+        "observed": is_observed(source),
         "machine": found.machine,
         "node": None if facts is None else node_facts(facts),
         "exclusive": str(state.exclusive),

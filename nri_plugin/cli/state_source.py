@@ -9,7 +9,7 @@ import click
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import CheckpointError, ConfigError, HostError
-from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME, read_checkpoint
+from nri_plugin.host.checkpoint import DEFAULT_DIR, OBSERVED_FILE_NAME, latest_path, read_checkpoint
 from nri_plugin.host.checkpoint_format import Checkpoint, OtherVersionError
 from nri_plugin.host.checkpoint_rows import NodeFacts
 from nri_plugin.options import Node, Options
@@ -94,7 +94,12 @@ def load_checkpoint(path: str) -> Checkpoint:
 
 def path_of(state_dir: str, path: str | None) -> str:
     """The checkpoint that the options name."""
-    return path or os.path.join(state_dir, FILE_NAME)
+    return path or latest_path(state_dir)
+
+
+def is_observed(source: str) -> bool:
+    """Whether it holds what would have been promised by an agent that only observed."""
+    return os.path.basename(source) == OBSERVED_FILE_NAME
 
 
 def what_to_do(error: CheckpointError) -> str:

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from nri_plugin.cli.cell_table import folded, folded_rows, table
 from nri_plugin.cli.state_rows import Row, Wanted, ids, shared_pool, waiting
-from nri_plugin.cli.state_source import Seen
+from nri_plugin.cli.state_source import Seen, is_observed
 from nri_plugin.host.checkpoint_format import Checkpoint
 from nri_plugin.pod_facts import Kind
 from nri_plugin.policy.alignment import Alignment
@@ -35,6 +35,8 @@ UNKNOWN = "?"
 NOTHING = "-"
 LONGEST_POOL = 14
 """A shared pool that is longer is spelled once, below the table."""
+OBSERVED = "observed     nothing of this is carried out: the agent runs with --observe"
+
 LEGEND = "N memory and CPUs on one NUMA node, S one socket, U one uncore cache, C whole cores"
 
 
@@ -97,6 +99,7 @@ def facts(source: str, checkpoint: Checkpoint, found: Seen) -> list[str]:
         f"reserved     {UNKNOWN if known is None else str(known.reserved) or NOTHING}",
         *([f"aligned      {LEGEND}"] if found.has_parts else []),
         f"machine      {found.machine}",
+        *([OBSERVED] if is_observed(source) else []),
         f"checkpoint   {source}, generation {checkpoint.generation}, written by nri-pin {checkpoint.writer}",
     ]
 

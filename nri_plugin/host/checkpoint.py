@@ -60,6 +60,19 @@ class LoadResult:
     reason: str = ""
 
 
+def latest_path(state_dir: str) -> str:
+    """The checkpoint of the agent that worked there last: of one that only observed it is another file."""
+    usual, observed = (os.path.join(state_dir, name) for name in (FILE_NAME, OBSERVED_FILE_NAME))
+    return observed if _written_at(observed) > _written_at(usual) else usual
+
+
+def _written_at(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
 def read_checkpoint(path: str) -> Checkpoint | None:
     """What the checkpoint at `path` says; None when there is none.
 

@@ -1,16 +1,19 @@
 """An agent that observes: on the wire a plugin that does nothing, in the cgroups nobody at all."""
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from nri_plugin.app.agent import SUBSCRIPTION
 from nri_plugin.app.handler import DEFAULT_SAVE_S, Handler
 from nri_plugin.app.observing import NoEffects, ObservingHandler
 from nri_plugin.app.status_client import read_status
+from nri_plugin.cli.state import command as state
 from nri_plugin.engine import decide
 from nri_plugin.host.recording import read
 from nri_plugin.nri import events as nri
@@ -235,3 +238,19 @@ def test_the_configuration_can_say_it_and_the_status_tells_it(site: Site) -> Non
     process.wait_for_line("configuration reloaded")
     assert peer.ask(nri.CreateContainer(POD, OWN)).response == nri.CreateContainerResponse()
     assert not (site.folder / "state" / "state.json").exists()
+
+
+def test_the_state_command_shows_it_and_says_so(site: Site) -> None:
+    process, peer = started(site, "--observe")
+    peer.ask(nri.RunPodSandbox(POD))
+    peer.ask(nri.CreateContainer(POD, OWN))
+    process.signal(signal.SIGTERM)
+    process.wait()
+    words = ["show", "--state-dir", str(site.folder / "state"), "--root", str(site.folder / "host")]
+    text = CliRunner().invoke(state, words).output
+    assert "observed     nothing of this is carried out: the agent runs with --observe" in text
+    assert "observed.json" in text
+    assert json.loads(CliRunner().invoke(state, [*words, "-o", "json"]).output)["observed"] is True
+    process, peer = started(site)
+    peer.ask(nri.RunPodSandbox(POD))
+    assert "observed" not in CliRunner().invoke(state, words).output
