@@ -42,6 +42,8 @@ WORDS = {
     Verdict.NOT_VISIBLE: "not visible",
 }
 INDENT = " " * 9
+WHOLE_NODE = "kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nri-pin doctor --root /host"
+"""A pod that has the whole node below /host, for as long as the question takes."""
 
 
 @click.command(name="doctor", epilog=EXAMPLES)
@@ -121,6 +123,12 @@ def as_text(groups: Groups, width: int | None, *, colour: bool) -> Iterator[str]
             yield from _lines(finding, width, colour=colour)
         yield ""
     yield summary(groups)
+    mounts = sorted({finding.mount for found in groups.values() for finding in found if finding.mount})
+    if mounts:
+        yield from _wrapped(
+            f"To see the rest, mount {', '.join(mounts)} of the node, or, in a cluster:", width
+        )
+        yield f"  {WHOLE_NODE}"
 
 
 def summary(groups: Groups) -> str:
@@ -172,6 +180,8 @@ def as_json(groups: Groups, *, strict: bool) -> str:
             "says": finding.says,
             "do": finding.do,
             "command": finding.command,
+            "mount": finding.mount,
+            "mount_at": finding.mount_at,
         }
         for group, found in groups.items()
         for finding in found

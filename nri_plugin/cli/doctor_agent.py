@@ -33,6 +33,7 @@ class AgentEvidence:
         in_memory: whether the state directory is gone after a reboot; None when it is not there.
         free_bytes: left where it is.
         exporter: whether somebody listens on its socket: empty when so; None when no exporter was set up.
+        fights: who is put back again and again by somebody else, as the agent says.
         rivals: other programs that give CPUs to containers; hidden where processes are.
     """
 
@@ -48,6 +49,7 @@ class AgentEvidence:
     in_memory: bool | None = None
     free_bytes: int | None = None
     exporter: str | Hidden | None = None
+    fights: Sequence[str] = ()
     rivals: Sequence[str] | Hidden = ()
 
 
@@ -59,6 +61,13 @@ def judge(seen: AgentEvidence) -> Iterator[Finding]:
     yield _checkpoint(seen)
     yield from _exporter(seen)
     yield _rivals(seen.rivals)
+    if seen.fights:
+        yield to_do(
+            "fights",
+            f"somebody puts back the CPUs of {', '.join(seen.fights[:MOST_NAMED])} whenever the agent has put them right",
+            "find who writes there (systemctl set-property, another agent); the agent's log says what is found",
+            "journalctl -u nri-pin -g drift -n 20",
+        )
 
 
 def _configuration(seen: AgentEvidence) -> Finding:

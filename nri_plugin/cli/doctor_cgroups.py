@@ -10,6 +10,7 @@ from nri_plugin.host.node_evidence import Hidden
 from nri_plugin.host.node_evidence_cgroups import TREE, Group, Tree
 
 FREE_PARTITIONS = ("", "member")
+QOS_ENDINGS = ("burstable", "besteffort", "burstable.slice", "besteffort.slice")
 MOST_NAMED = 3
 
 
@@ -23,6 +24,7 @@ class CgroupEvidence:
         kubelet_driver: `systemd` or `cgroupfs` as the kubelet is told; empty where nothing is written or seen.
         runtime_systemd: whether the runtime uses systemd; None where nothing is written or seen.
         allowed: CPUs that groups may be narrower by, because containers of ours have them to themselves.
+        is_ours: whether an agent of ours looks after the cpusets, or has left a checkpoint.
     """
 
     tree: Tree | Hidden | str
@@ -30,6 +32,7 @@ class CgroupEvidence:
     kubelet_driver: str = ""
     runtime_systemd: bool | None = None
     allowed: CPUSet = NO_CPUS
+    is_ours: bool = False
 
 
 def judge(seen: CgroupEvidence) -> Iterator[Finding]:
@@ -51,6 +54,7 @@ def judge(seen: CgroupEvidence) -> Iterator[Finding]:
     yield _delegation(tree)
     yield _width(seen, tree)
     yield _partitions(tree)
+    yield from _pinned(seen, tree)
 
 
 def _version(tree: Tree) -> Finding:
@@ -82,8 +86,14 @@ def _driver(seen: CgroupEvidence, tree: Tree) -> Finding:
     return fine("cgroup-driver", "no pod has run yet, and nobody has chosen one")
 
 
+def _is_slice(group: Group) -> bool:
+    """Whether it is above pods: the root, the top, a QoS slice."""
+    depth = group.path.count("/")
+    return not depth or (depth == 1 and group.path.endswith(QOS_ENDINGS))
+
+
 def _delegation(tree: Tree) -> Finding:
-    above = [group for group in tree.groups if group.path.count("/") < 2]
+    above = [group for group in tree.groups if _is_slice(group)]
     lacking = [group for group in above if not group.passes_on]
     if not lacking:
         below = f"down to the pods of {tree.top}" if tree.top else "to those below the root"
@@ -110,7 +120,7 @@ def _width(seen: CgroupEvidence, tree: Tree) -> Finding:
         )
     wide = seen.online - seen.allowed
     for group in tree.groups:
-        if group.path.count("/") > 1:
+        if not _is_slice(group):
             continue
         missing = wide - group.effective if group.effective is not None else CPUSet()
         if missing:
@@ -133,6 +143,24 @@ def _narrow(group: Group, missing: CPUSet, tree: Tree, online: CPUSet) -> Findin
         "widen it, and find out who narrowed it (AllowedCPUs= of a unit, the kubelet's cgroupRoot)",
         command,
     )
+
+
+def _pinned(seen: CgroupEvidence, tree: Tree) -> Iterator[Finding]:
+    """Containers that somebody has pinned although no agent of ours was ever here."""
+    if seen.is_ours or seen.online is None:
+        return
+    found = [
+        group
+        for group in tree.groups
+        if group.path.count("/") > 1 and group.cpus and seen.online - group.cpus
+    ]
+    if found:
+        names = ", ".join(f"{group.path.rpartition('/')[2]} on {group.cpus}" for group in found[:MOST_NAMED])
+        yield to_do(
+            "foreign-cpusets",
+            f"{len(found)} pods or containers are pinned, and not by an agent of ours: {names}",
+            "see who does it (the kubelet's CPU manager, another plugin, people), and let only one of them pin",
+        )
 
 
 def _partitions(tree: Tree) -> Finding:

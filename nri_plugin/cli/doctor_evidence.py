@@ -244,6 +244,7 @@ def _cgroups(
         driver.value if driver else "",
         settings.systemd_cgroup if settings else None,
         state.exclusive if state else CPUSet(),
+        is_ours=state is not None,
     )
 
 
@@ -272,6 +273,7 @@ def _agent(
         in_memory=is_in_memory(str(place)) if there else None,
         free_bytes=kernel.free_bytes(str(place)) if there else None,
         exporter=_exporter(view, config, state_dir),
+        fights=sorted({row.name for row in status.drifts if row.is_fight}) if status else (),
         rivals=processes if isinstance(processes, Hidden) else _rivals(processes),
     )
 

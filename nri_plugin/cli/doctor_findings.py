@@ -27,6 +27,8 @@ class Finding:
         says: what was found, one sentence.
         do: what to do about it; empty when there is nothing to do.
         command: a line to paste; empty when the next step is no command.
+        mount: the folder of the node that would show the evidence.
+        mount_at: where.
     """
 
     check: str
@@ -34,6 +36,8 @@ class Finding:
     says: str
     do: str = ""
     command: str = ""
+    mount: str = ""
+    mount_at: str = ""
 
 
 def fine(check: str, says: str) -> Finding:
@@ -61,5 +65,6 @@ def not_visible(check: str, what: Hidden, says: str, do: str = "") -> Finding:
         do: how to see it where no mount helps.
     """
     if what.at:
-        return Finding(check, Verdict.NOT_VISIBLE, says, f"mount {what.path} of the node at {what.at}")
+        step = f"mount {what.path} of the node at {what.at}"
+        return Finding(check, Verdict.NOT_VISIBLE, says, step, mount=what.path, mount_at=what.at)
     return Finding(check, Verdict.NOT_VISIBLE, says, do or f"{what.path}: {what.why}")

@@ -14,8 +14,8 @@ TREE = "/sys/fs/cgroup"
 TOPS = ("kubepods.slice", "kubepods")
 """As the systemd and the cgroupfs driver name it."""
 
-LEVELS = 2
-"""Below the top: the QoS slices, and the pods."""
+LEVELS = 3
+"""Below the top: the QoS slices, the pods, their containers; Guaranteed pods have no slice of their own above them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,14 @@ def test_a_finding_is_a_label_a_sentence_and_the_next_step() -> None:
         "  ?      d: not visible: mount /etc/x of the node at /host/etc/x (x is dark)",
         "",
         "4 checks: 1 OK, 1 to do, 1 with advice, 1 not visible",
+        "To see the rest, mount /etc/x of the node, or, in a cluster:",
+        "  kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nri-pin doctor --root /host",
     ]
 
 
 def test_text_keeps_to_the_width_and_commands_can_be_pasted() -> None:
     lines = list(as_text(GROUPS, 60, colour=False))
-    assert [line for line in lines if len(line) > 60] == [f"            run --this {'and-that ' * 12}"]
+    assert [line.split()[0] for line in lines if len(line) > 60] == ["run", "kubectl"]
 
 
 def test_colour_changes_labels_only() -> None:
@@ -79,7 +81,10 @@ def test_programs_get_every_finding_and_the_counts() -> None:
         "says": LONG,
         "do": "do this",
         "command": GROUPS["first"][1].command,
+        "mount": "",
+        "mount_at": "",
     }
+    assert (told["checks"][3]["mount"], told["checks"][3]["mount_at"]) == ("/etc/x", "/host/etc/x")
     assert summary(GROUPS).startswith("4 checks")
 
 

@@ -57,6 +57,7 @@ def test_an_agent_at_work_has_nothing_to_do() -> None:
         ({"exporter": ""}, "exporter", Verdict.OK, "takes connections"),
         ({"exporter": "nobody listens on it"}, "exporter", Verdict.TO_DO, "the cluster is told nothing"),
         ({"exporter": OUT_OF_SIGHT}, "exporter", Verdict.NOT_VISIBLE, "cannot be seen"),
+        ({"fights": ("shop/web/app",)}, "fights", Verdict.TO_DO, "puts back the CPUs of shop/web/app"),
         ({"rivals": ("koordlet",)}, "rivals", Verdict.TO_DO, "koordlet gives CPUs"),
         ({"rivals": OUT_OF_SIGHT}, "rivals", Verdict.NOT_VISIBLE, "cannot be seen"),
     ],

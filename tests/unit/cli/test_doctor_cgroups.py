@@ -101,3 +101,17 @@ def test_a_node_without_pods_has_no_slices_to_judge() -> None:
     answers = found(Tree(2, "/sys/fs/cgroup", "", (group(""),)))
     assert answers["cpuset-width"].verdict is Verdict.OK
     assert answers["cgroup-driver"].verdict is Verdict.OK
+
+
+def test_containers_that_somebody_else_has_pinned_are_named() -> None:
+    pinned = Group("kubepods.slice/pod/c1", CPUSet.parse("2-3"), CPUSet.parse("2-3"), passes_on=False)
+    free = Group("kubepods.slice/pod/c2", CPUSet(), ALL, passes_on=False)
+    wide = Group("kubepods.slice/pod/c3", ALL, ALL, passes_on=False)
+    answer = found(tree(pinned, free, wide))["foreign-cpusets"]
+    assert (answer.verdict, "c1 on 2-3" in answer.says, "1 pods" in answer.says) == (
+        Verdict.TO_DO,
+        True,
+        True,
+    )
+    assert "foreign-cpusets" not in found(tree(pinned), is_ours=True)
+    assert "foreign-cpusets" not in found(tree(free, wide))
