@@ -134,7 +134,7 @@ def _amounts(resources: Object, part: str, path: Path) -> dict[str, Fraction]:
 
 def _amount(name: str, value: object, path: Path) -> Fraction:
     if is_native(name) and name not in STANDARD and not name.startswith(HUGEPAGES) and "/" not in name:
-        close = difflib.get_close_matches(name, STANDARD, n=1)
+        close = difflib.get_close_matches(name, STANDARD, n=1, cutoff=0.75)
         hint = f"did you mean {close[0]}?" if close else "devices are named as in vendor.example/device"
         raise ManifestError(path, f"is no resource of containers; {hint}")
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
