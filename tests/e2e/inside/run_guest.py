@@ -1,4 +1,7 @@
-"""Run (c): a guest with four NUMA nodes of four CPUs each, cgroup v2 and a kernel of its own."""
+"""Run (c): a guest with four NUMA nodes of four CPUs each, cgroup v2 and a kernel of its own.
+
+What scenario files say as well is not told here: run (c) plays those of the lab in the same boot.
+"""
 
 import sys
 
@@ -8,7 +11,6 @@ from .kubepods import make_kubepods
 from .laws import check_exclusive, check_laws, check_memory_follows_cpus
 from .node import Node
 from .pods import best_effort, burstable, guaranteed
-from .promises import promises
 from .report import play, tell
 from .scenarios_drift import (
     a_foreign_write_is_put_right,
@@ -32,9 +34,7 @@ from .scenarios_manifest import the_daemonset_s_pod_serves_the_node
 from .scenarios_memory import a_new_policy_moves_nobody
 from .scenarios_pool import (
     a_container_is_pinned_from_its_first_instruction,
-    a_pod_that_ends_gives_its_cpus_back,
     a_shares_only_update_after_a_shrink_leaves_no_overlap,
-    created_before_the_pool_shrank_and_started_after,
 )
 from .scenarios_prelaunched import the_runtime_starts_the_plugin_itself
 from .scenarios_resize import an_exclusive_container_grows_and_shrinks_in_place
@@ -66,28 +66,17 @@ def exclusive_containers_on_four_numa_nodes(node: Node) -> None:
     check_memory_follows_cpus(node, [f"{name}/main" for name in sizes])
 
 
-def a_pod_that_no_numa_node_can_hold_is_refused(node: Node) -> None:
-    """The CRI error carries the kubelet's reason; nothing changes for the others."""
-    before = promises(node.agent.state())
-    said = node.refusal_of(guaranteed("too-wide", _NODE_CPUS + 1))
-    node.expect("the reason is the kubelet's", "TopologyAffinityError" in said, said)
-    node.equal("the checkpoint is what it was", promises(node.agent.state()), before)
-
-
 _STORY = (
     the_runtime_has_its_default_limit,
     exclusive_containers_on_four_numa_nodes,
     the_agent_needs_no_capability,
-    a_pod_that_no_numa_node_can_hold_is_refused,
     restarting_the_agent_changes_nothing,
     killing_the_agent_changes_nothing,
     a_container_born_while_the_agent_is_away_is_put_right,
     restarting_the_runtime_changes_nothing,
 )
 _SIZED = (
-    a_pod_that_ends_gives_its_cpus_back,
     a_container_is_pinned_from_its_first_instruction,
-    created_before_the_pool_shrank_and_started_after,
     a_shares_only_update_after_a_shrink_leaves_no_overlap,
     an_exclusive_container_grows_and_shrinks_in_place,
     the_runtime_starts_the_plugin_itself,

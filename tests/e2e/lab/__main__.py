@@ -22,10 +22,10 @@ from .lab_files import (
     scenarios_by_machine,
 )
 from .qemu_machine import guest_machine
+from .ready import Lab
 from .report import write_report
 from .results import keep, kept
 from .rules import MACHINE, perform_rules
-from .runs import Lab
 from .session import COLUMNS, booted, column_named, perform, perform_embedded, record, session
 from .setting_up import CANNOT_RUN, check_machine, default_work, prepare, take_lock
 from .shell import CannotRun, LabError

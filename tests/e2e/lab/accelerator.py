@@ -9,7 +9,7 @@ from pathlib import Path
 from .guest import EMULATION, Guest, GuestRecipe
 from .progress import say
 from .qemu_machine import guest_machine
-from .runs import Lab
+from .ready import Lab
 from .shell import LabError
 
 _HARDWARE = "kvm"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .cells import Cell
-from .runs import CHECKOUT, Lab
+from .ready import CHECKOUT, Lab
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from tests.cpuset_table import Case, cases, contradiction, tree_for
 from .cells import Cell, Listener
 from .lab_files import machine_named
 from .prepare import inside
-from .runs import Lab
+from .ready import Lab
 from .session import EMBEDDED, Column, booted
 
 MACHINE = SCENARIO = "cpuset-rules"

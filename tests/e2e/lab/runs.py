@@ -3,18 +3,19 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from .direct import run_in_root
-from .guest import GuestRecipe, boot
-from .guest_units import INIT
+from .guest import Guest
 from .lab_files import machine_named
 from .outcome import Outcome
-from .prepare import Prepared, inside
+from .prepare import inside
 from .progress import say, step
+from .ready import Lab
+from .session import booted, column_named, perform_embedded, play_plans, session
 from .shell import LabError
 
 
@@ -29,6 +30,7 @@ class Run:
     arguments: tuple[str, ...] = ()
     in_guest: bool = False
     with_systemd: bool = False
+    column: str = ""
 
 
 # shipped descriptions, by what is odd about them
@@ -42,12 +44,23 @@ _MACHINES = (
     "i7-12850hx-1p-hybrid",  # cores with one thread beside cores with two
 )
 
+_MACHINE = "four-nodes"
+_SCENARIOS = ("pool-squeezed-and-regrown", "refusals-in-the-cri-error", "created-before-started-after")
+"""Of the lab's, played in the guests of run c in the same boot; `hack/lab all` plays them all."""
+
 RUNS = (
     Run("a", "a: this machine, containerd 1.7", "trixie", "run_machine"),
     Run("a", "a: this machine, containerd 2", "sid", "run_machine"),
     Run("b", "b: described machines, containerd 1.7", "trixie", "run_described", _MACHINES),
     Run("b", "b: described machines, containerd 2", "sid", "run_described", _MACHINES),
-    Run("c", "c: guest, containerd 2, cgroupfs driver", "sid", "run_guest", in_guest=True),
+    Run(
+        "c",
+        "c: guest, containerd 2, cgroupfs driver",
+        "sid",
+        "run_guest",
+        in_guest=True,
+        column="containerd-2",
+    ),
     Run(
         "c",
         "c: guest, containerd 1.7, systemd driver",
@@ -55,19 +68,9 @@ RUNS = (
         "run_guest",
         in_guest=True,
         with_systemd=True,
+        column="containerd-1.7-systemd",
     ),
 )
-CHECKOUT = Path(__file__).resolve().parents[3]
-KERNEL_FROM = "trixie"  # every guest runs the kernel that this root holds
-
-
-@dataclass(frozen=True, slots=True)
-class Lab:
-    """Everything that was prepared; `disks` are (image, kernel) by root name."""
-
-    work: Path
-    roots: Mapping[str, Prepared]
-    disks: Mapping[str, tuple[Path, Path]]
 
 
 def perform_all(runs: Sequence[Run], lab: Lab) -> list[Outcome]:
@@ -86,7 +89,7 @@ def perform(run: Run, lab: Lab) -> Outcome:
     began = time.monotonic()
     try:
         with step(run.title):
-            status = (_in_guest if run.in_guest else _directly)(run, lab, place, outcome.hear)
+            status = (_in_guest if run.in_guest else _directly)(run, lab, place, outcome)
         if status:
             outcome.broken = f"ended with status {status}: {_tail(outcome.log)}"
     except (LabError, OSError) as error:
@@ -97,25 +100,25 @@ def perform(run: Run, lab: Lab) -> Outcome:
     return outcome
 
 
-def _directly(run: Run, lab: Lab, place: Path, hear: Callable[[str], None]) -> int:
+def _directly(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
     prepared = lab.roots[run.root]
-    return run_in_root(
-        prepared.root, prepared.payload, place / "out", inside(run.module, *run.arguments), hear
-    )
+    command = inside(run.module, *run.arguments)
+    return run_in_root(prepared.root, prepared.payload, place / "out", command, outcome.hear)
 
 
-def _in_guest(run: Run, lab: Lab, place: Path, hear: Callable[[str], None]) -> int:
-    recipe = GuestRecipe(*lab.disks[run.root], machine_named("four-nodes"))
-    if run.with_systemd:
-        recipe = replace(recipe, init=INIT)
-    with boot(recipe, place / "console.log") as guest:
-        say(f"  {run.title}: booted in {guest.seconds_to_boot} s")
-        guest.put(lab.roots[run.root].payload, "/run/payload.tar.gz")
-        guest.run("mkdir -p /out && tar -C / -xzf /run/payload.tar.gz")
-        try:
-            return guest.run(" ".join(inside(run.module, *(["--systemd"] if run.with_systemd else []))), hear)
-        finally:
-            guest.get_directory("/out", place / "out")
+def _in_guest(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
+    words = ["--systemd"] if run.with_systemd else []
+    with booted(machine_named(_MACHINE), column_named(run.column), lab, place) as guest:
+        status = guest.run(" ".join(inside(run.module, *words)), outcome.hear)
+        return status or _scenarios(run, guest, place, outcome)
+
+
+def _scenarios(run: Run, guest: Guest, place: Path, outcome: Outcome) -> int:
+    """The lab's scenario files, each on the embedded runtime first."""
+    asked = session(_MACHINE, column_named(run.column), _SCENARIOS)
+    cells, _, plans = perform_embedded(asked)
+    outcome.failures += [f"{cell.scenario}, embedded: {text}" for cell in cells for text in cell.failures]
+    return play_plans(guest, plans, asked.column, place, outcome.hear)
 
 
 def _tail(log: Path) -> str:

@@ -4,7 +4,7 @@ import base64
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from .plan import plan
 from .prepare import inside
 from .progress import say, step
 from .qemu_machine import GuestMachine, guest_machine
-from .runs import CHECKOUT, Lab
+from .ready import CHECKOUT, Lab
 from .shell import LabError
 
 EMBEDDED = "embedded"
@@ -135,10 +135,7 @@ def _real(
     try:
         with step(f"{name}, {asked.column.name}"), booted(guest, asked.column, lab, place) as running:
             booted_s = running.seconds_to_boot
-            (place / "plans.json").write_text(json.dumps(plans))
-            running.put(place / "plans.json", "/run/plans.json")
-            words = ["--systemd"] if asked.column.systemd else []
-            status = running.run(" ".join(inside("play", "/run/plans.json", *words)), listener.hear)
+            status = play_plans(running, plans, asked.column, place, listener.hear)
         broken = f"the player ended with status {status}; see {listener.log}" if status else ""
     except (LabError, OSError) as error:
         booted_s, broken = 0.0, str(error)
@@ -148,6 +145,20 @@ def _real(
         cell.figures |= {"boot seconds": booted_s, "whole boot seconds": round(time.monotonic() - began, 1)}
         cell.figures |= listener.versions
     return list(cells.values())
+
+
+def play_plans(
+    running: Guest,
+    plans: list[dict[str, object]],
+    column: Column,
+    place: Path,
+    hear: Callable[[str], None],
+) -> int:
+    """Have a guest play plans; return the player's status."""
+    (place / "plans.json").write_text(json.dumps(plans))
+    running.put(place / "plans.json", "/run/plans.json")
+    words = ["--systemd"] if column.systemd else []
+    return running.run(" ".join(inside("play", "/run/plans.json", *words)), hear)
 
 
 def _limitation(scenario: Scenario, column: Column) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from .apt import Mirror, install_on_this_machine, mirror_of_this_machine, upstream_version
 from .prepare import prepare_guest, prepare_root
 from .progress import say, step
-from .runs import CHECKOUT, KERNEL_FROM, Lab
+from .ready import CHECKOUT, KERNEL_FROM, Lab
 from .shell import CannotRun
 
 CANNOT_RUN = 77

@@ -1,0 +1,20 @@
+"""What is there once everything was prepared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .prepare import Prepared
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+KERNEL_FROM = "trixie"
+"""Every guest runs the kernel that this root holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """Everything that was prepared; `disks` are (image, kernel) by root name."""
+
+    work: Path
+    roots: Mapping[str, Prepared]
+    disks: Mapping[str, tuple[Path, Path]]
