@@ -79,6 +79,10 @@ def read_topology_element(data: bytes) -> Element:
         parser.Parse(data, True)
     except expat.ExpatError as err:
         raise NotTopologyError(f"line {err.lineno}: {expat.ErrorString(err.code)}") from err
+    except NotTopologyError:
+        raise
+    except (LookupError, ValueError) as err:
+        raise NotTopologyError(f"its first line names an encoding that cannot be read: {err}") from err
     root = builder.top.children[0]
     if root.tag != "topology":
         raise NotTopologyError(f"its outermost element is <{root.tag[:40]}>, not <topology>")

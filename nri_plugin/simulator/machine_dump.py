@@ -63,10 +63,10 @@ def _nodes(dump: Dump) -> Iterator[tuple[str, str | None]]:
         yield "proc/meminfo", None if memory is None else f"MemTotal: {int(memory)} kB"
         yield from _pools("sys/kernel/mm/hugepages", dump["hugepages_total"])
         return
-    yield f"{NODE_DIR}/online", _text(dump["nodes_online"])
+    yield f"{NODE_DIR}/online", text_of(dump["nodes_online"])
     for number, node in dump["nodes"].items():
         where = f"{NODE_DIR}/node{int(number)}"
-        yield f"{where}/cpulist", _text(node["cpus_raw"])
+        yield f"{where}/cpulist", text_of(node["cpus_raw"])
         if node["distance"] is not None:
             yield f"{where}/distance", " ".join(str(int(value)) for value in node["distance"])
         if node["mem_total_kb"] is not None:
@@ -80,14 +80,19 @@ def _pools(where: str, pools: Mapping[str, int]) -> Iterator[tuple[str, str | No
 
 
 def _cpus(group: object) -> Iterator[int]:
-    return bits.iterate(bits.parse_list(_text(group)))
+    return bits.iterate(bits.parse_list(text_of(group)))
 
 
 def _optional(value: object) -> str | None:
-    return None if value is None else _text(value)
+    return None if value is None else text_of(value)
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """The value, which must be a text.
+
+    Raises:
+        TypeError: it is not.
+    """
     if not isinstance(value, str):
         raise TypeError(f"expected a list such as '0-3', found {value!r}")
     return value

@@ -13,10 +13,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from nri_plugin import bits
 from nri_plugin.errors import ConfigError, HostError
 from nri_plugin.host.sysfs import read_topology
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.simulator.machine import Description, build_topology, parse, shipped_text
+from nri_plugin.simulator.machine_text import MAX_CPUS
 from nri_plugin.simulator.recorded_files import Entries, RecordedFiles
 from nri_plugin.topology import Topology
 
@@ -27,6 +29,7 @@ KINDS = (
     "a description (see nri-pin topology --help), a machine recorded by hack/record-machine, "
     "what 'nri-pin topology -o json' printed, or XML of 'lstopo --of xml'"
 )
+ONLINE = "sys/devices/system/cpu/online"
 _GZIP = b"\x1f\x8b"
 _MARKS = (b"\xef\xbb\xbf",)
 
@@ -183,6 +186,7 @@ def _entries(found: Mapping[str, Any], where: str) -> Entries:
 def _from_files(entries: Entries, where: str, name: str, kind: Kind) -> SourcedMachine:
     files = RecordedFiles(entries, where)
     try:
+        _refuse_too_many(files.id_list(ONLINE) or 0, where)
         return SourcedMachine(name, kind, read_topology(files), files=files)
     except HostError as err:
         raise ConfigError(
@@ -191,15 +195,23 @@ def _from_files(entries: Entries, where: str, name: str, kind: Kind) -> SourcedM
 
 
 def _from_dump(found: Mapping[str, Any], where: str, name: str) -> SourcedMachine:
-    from nri_plugin.simulator.machine_dump import dumped_files
+    from nri_plugin.simulator.machine_dump import MARK, dumped_files, text_of
 
     try:
+        _refuse_too_many(bits.parse_list(text_of(found[MARK])), where)
         files = RecordedFiles(dumped_files(found), where)
         return SourcedMachine(name, Kind.DUMP, read_topology(files), dump=found)
     except (ValueError, TypeError, KeyError, AttributeError, HostError) as err:
         what = f"{err} is missing" if isinstance(err, KeyError) else str(err)
         detail = f"is no whole dump of a machine: {what}; print it again with 'nri-pin topology -o json'"
         raise ConfigError(where, detail) from err
+
+
+def _refuse_too_many(cpus: int, where: str) -> None:
+    if cpus.bit_count() > MAX_CPUS:
+        raise ConfigError(
+            where, f"has {cpus.bit_count()} cpus online, more than the {MAX_CPUS} the kernel can have"
+        )
 
 
 def _described_files(description: Description | None) -> RecordedFiles:

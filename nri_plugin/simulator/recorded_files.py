@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from nri_plugin import bits
 from nri_plugin.errors import HostError
 from nri_plugin.host.sysfs_files import KernelFiles
 
@@ -37,6 +38,10 @@ class RecordedFiles(KernelFiles):
     def names(self, name: str) -> list[str] | None:
         """Entries of a directory; None when there is no such directory."""
         return self.names_by_folder.get(self.resolved(name))
+
+    def numbered(self, name: str, prefix: str) -> list[int]:
+        """As on a kernel, which numbers nothing as high as a file can be made to say."""
+        return [number for number in super().numbered(name, prefix) if number <= bits.MAX_ID]
 
     def end_of_link(self, name: str) -> str | None:
         """The last name of what a link leads to; None when there is no such link."""

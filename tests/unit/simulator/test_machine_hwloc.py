@@ -157,6 +157,8 @@ def test_other_bitmaps_are_refused(text: str) -> None:
     [
         (b"<svg/>", "its outermost element is <svg>"),
         (b"<topology", "line 1: "),
+        (b'<?xml version="1.0" encoding="TF-8"?><topology/>', "names an encoding that cannot be read"),
+        (b'<?xml version="1.0" encoding="gb2312"?><topology/>', "names an encoding that cannot be read"),
         (b"<a></b>", "line 1: mismatched tag"),
         (b'<topology version="2.0"/>', "it holds no object"),
         (document("", version=' version="3.0"'), "XML version 3.0 of lstopo is not yet supported"),
