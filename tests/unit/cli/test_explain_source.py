@@ -1,0 +1,90 @@
+"""Where an explanation comes from: a machine, an agent, a configuration, a checkpoint."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nri_plugin.app.status_socket import StatusFeed, StatusSocket
+from nri_plugin.cli.explain_source import SOCKET, checkpoint_path, created_by_today, ground, known_containers
+from nri_plugin.engine import decide, wanted
+from nri_plugin.errors import CheckpointError, ConfigError
+from nri_plugin.options import MemoryManagerPolicy, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.simulator.machine import build_sysfs, load
+from nri_plugin.state import State
+from tests.builders import GIB, node
+from tests.explained import after, creation
+from tests.unit.cli.explain_cases import lived
+
+ON = node(
+    topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE,
+    memory_manager_policy=MemoryManagerPolicy.STATIC,
+)
+
+
+def test_a_machine_alone_has_nothing_promised_and_default_options(tmp_path: Path) -> None:
+    found = ground(str(tmp_path), None, "kep693-8-gpus", None)
+    assert found.state == State()
+    assert found.description
+    assert found.notes == ("on the machine kep693-8-gpus, with default options, nothing promised",)
+
+
+def test_a_machine_may_have_the_promises_of_a_checkpoint(tmp_path: Path) -> None:
+    state = lived(tmp_path, ON, [creation("a", cpu=4)])
+    found = ground("/nowhere", None, "kep3545-4-numa", checkpoint_path(str(tmp_path)))
+    assert found.state == state
+
+
+def test_a_checkpoint_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        ground("/nowhere", None, "kep3545-4-numa", str(tmp_path / "none"))
+
+
+def test_the_agent_itself_is_asked_first(tmp_path: Path) -> None:
+    state = after(ON, creation("a", cpu=4))
+    agent = StatusSocket(tmp_path / SOCKET, lambda: (ON, state), StatusFeed())
+    try:
+        found = ground(str(tmp_path), None, None, None)
+    finally:
+        agent.close()
+    assert found.state == state
+    assert (found.node.options, found.node.reserved, found.notes) == (ON.options, ON.reserved, ())
+
+
+def test_a_dead_agents_socket_is_no_agent(tmp_path: Path) -> None:
+    (tmp_path / SOCKET).touch()
+    with pytest.raises(ConfigError, match=r"no agent answers in .*; name the agent's --state-dir"):
+        ground(str(tmp_path), None, None, None)
+
+
+def test_a_configuration_stands_for_an_agent_that_is_away(tmp_path: Path) -> None:
+    build_sysfs(load("demo"), str(tmp_path / "machine"))
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"reservedSystemCPUs": "0,32"}))
+    found = ground(str(tmp_path), str(config), None, None, str(tmp_path / "machine"))
+    assert str(found.node.reserved) == "0,32"
+    assert found.notes == (f"by {config} and nothing promised",)
+
+
+def test_every_container_of_history_and_checkpoint_is_known_once(tmp_path: Path) -> None:
+    state = lived(tmp_path, ON, [creation("a", cpu=4), creation("a", cpu=4), creation("big", cpu=99)])
+    found = {one.path: one for one in known_containers(str(tmp_path), state)}
+    assert sorted(found) == ["default/a/c", "default/big/c"]
+    assert found["default/a/c"].record
+    assert found["default/big/c"].record is None
+
+
+def test_a_promise_asks_for_itself_again() -> None:
+    on = node(
+        topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE,
+        topology_manager_scope=TopologyManagerScope.POD,
+        memory_manager_policy=MemoryManagerPolicy.STATIC,
+    )
+    state = after(on, creation("b", cpu=2), creation("a", cpu=4, memory=GIB, total=4))
+    record = next(one for one in state.containers.values() if one.pod_uid == "a")
+    before, event = created_by_today(state, record)
+    assert record.key not in before.allocations
+    assert before.pods["a"].affinity is None
+    _, pod, request = wanted(before, event)
+    assert (request.cpu_milli, request.memory_bytes, pod.cpu_milli) == (4000, GIB, 4000)
+    assert decide(on, before, event).state.allocations[record.key] == state.allocations[record.key]
