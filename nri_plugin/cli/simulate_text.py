@@ -22,7 +22,6 @@ LETTERS = ("A", "B")
 OF_OPTION = "(--shape)"
 NAMED = 3
 """So many pods of a row are named; the others are counted."""
-WHO = {Stage.NODE: "the node is full", Stage.PLACEMENT: "nri-pin"}
 
 
 def simulation_text(one: Simulation, width: int) -> str:
@@ -147,13 +146,20 @@ def _aligned(levels: Alignment, *, is_known: bool) -> str:
 def _refusals(rows: Sequence[RefusedRow], shapes: dict[str, str], width: int) -> list[str]:
     lines = ["Refused"] if rows else []
     for row in rows:
-        named = ", ".join(row.containers[:NAMED])
-        more = f" and {len(row.containers) - NAMED} more" if row.containers[NAMED:] else ""
-        lines += folded(f"  {len(row.containers)} x {row.reason}: {named}{more}", width, 6)
+        who = _who(row)
+        more = f" and {len(who) - NAMED} more" if who[NAMED:] else ""
+        lines += folded(f"  {len(who)} x {row.reason}: {', '.join(who[:NAMED])}{more}", width, 6)
         if row.shape in shapes:
             lines += folded(f"      asks for  {shapes[row.shape]}", width, 16)
         lines += folded(f"      because   {row.text.removeprefix(row.reason + ': ')}", width, 16)
     return lines
+
+
+def _who(row: RefusedRow) -> list[str]:
+    """Containers; a node that is full refuses whole pods."""
+    if row.stage is not Stage.NODE:
+        return list(row.containers)
+    return list(dict.fromkeys(key.rpartition("/")[0] for key in row.containers))
 
 
 def _problems(one: Simulation, width: int) -> list[str]:
@@ -192,7 +198,8 @@ def _count(room: Room, count: int) -> str:
 
 def _machine(one: Simulation, width: int) -> list[str]:
     """How much is left where, and how broken up it is."""
-    heads = ["NUMA", "CPUS", "AVAILABLE", "BROKEN UP", "CACHES: WHOLE", "IN PART", "TAKEN", "MEMORY LEFT"]
+    groups = "CACHES: WHOLE" if one.machine.caches_known else "SOCKETS: WHOLE"
+    heads = ["NUMA", "CPUS", "AVAILABLE", "BROKEN UP", groups, "IN PART", "TAKEN", "MEMORY LEFT"]
     caches = {group.id: CPUSet.from_ids(group.cpus) for group in one.machine.caches}
     numa = {row.id: CPUSet.from_ids(row.cpus) for row in one.machine.numa_nodes}
     left = {row.numa_node: row for row in one.memory if row.resource == "memory"}
