@@ -1,0 +1,160 @@
+"""The machine lab without a guest: what QEMU is told, what a guest is sent, what the report says."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.simulator.scenario import parse
+from tests.e2e.lab.cells import Cell, Listener
+from tests.e2e.lab.embedded import play_embedded
+from tests.e2e.lab.lab_files import (
+    machine_named,
+    machine_names,
+    machine_text,
+    scenario_named,
+    scenarios_by_machine,
+)
+from tests.e2e.lab.plan import plan
+from tests.e2e.lab.qemu_machine import guest_machine
+from tests.e2e.lab.report import as_html, as_markdown, gather
+from tests.e2e.lab.results import Result
+from tests.e2e.lab.shell import LabError
+
+ABOUT = {
+    "date": "2026-01-01 00:00 UTC",
+    "checkout": "abc",
+    "host": "2 CPUs",
+    "load": "1.0",
+    "qemu": "QEMU 10",
+    "accelerator": "tcg",
+}
+PLAYED = [(machine, name) for machine, names in scenarios_by_machine().items() for name in names]
+
+
+def smp(text: str) -> str:
+    arguments = guest_machine(text, "m").arguments
+    return arguments[arguments.index("-smp") + 1]
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(LabError) as caught:
+        guest_machine(text, "m")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("2 sockets, 4 cores each, SMT 2", "16,sockets=2,dies=1,modules=1,cores=4,threads=2", id="plain"),
+        pytest.param(
+            "2 sockets, 2 NUMA nodes each, 1 L3 each, 4 cores each",
+            "16,sockets=2,dies=2,modules=1,cores=4,threads=1",
+            id="a die for every node",
+        ),
+        pytest.param(
+            "1 socket, 4 L3 each, 4 cores each", "16,sockets=1,dies=1,modules=4,cores=4,threads=1", id="split L3"
+        ),
+        pytest.param(
+            "2 sockets, 2 NUMA nodes each, 2 L3 each, 2 cores each",
+            "16,sockets=2,dies=2,modules=2,cores=2,threads=1",
+            id="split L3 in every node",
+        ),
+        pytest.param(
+            "2 sockets, 1 L3 each, 2 NUMA nodes each, 4 cores each",
+            "16,sockets=2,dies=1,modules=1,cores=8,threads=1",
+            id="an L3 over two nodes",
+        ),
+        pytest.param(
+            "1 NUMA node, 2 sockets each, 4 cores each",
+            "8,sockets=2,dies=1,modules=1,cores=4,threads=1",
+            id="a node over two sockets",
+        ),
+    ],
+)  # fmt: skip
+def test_a_shape_becomes_sockets_dies_modules_and_cores(text: str, expected: str) -> None:
+    assert smp(text) == expected
+
+
+def test_modules_share_their_l3_and_dies_need_not_say_so() -> None:
+    assert guest_machine("1 socket, 4 L3 each, 4 cores each", "m").machine.endswith(
+        "smp-cache.0.topology=module"
+    )
+    assert guest_machine("2 sockets, 4 cores each", "m").machine == "q35"
+
+
+def test_siblings_are_numbered_as_qemu_does_and_large_memory_is_cut() -> None:
+    machine = guest_machine("2 sockets, 4 cores each, SMT 2\nmemory 64Gi each", "m")
+    assert machine.text.endswith("siblings adjacent\nmemory 1024Mi 1024Mi\n")
+    assert len(machine.notes) == 2
+
+
+def test_what_qemu_cannot_be_told_is_refused_with_the_reason() -> None:
+    assert "at most 64" in refusal("2 sockets, 64 cores each")
+    assert "same number of threads" in refusal("1 socket, 2 cores SMT 2 + 2 cores")
+    assert "QEMU takes one" in refusal("2 sockets, 2 cores each\nmemory 1Gi\ndevices a.b/c 1 on 0-1")
+
+
+def test_devices_are_behind_a_bridge_of_their_node() -> None:
+    words = " ".join(machine_named("hugepages-and-nics").arguments)
+    assert words.count("pxb-pcie") == words.count("pcie-root-port") == words.count("virtio-net-pci") == 2
+    assert "bus_nr=96,numa_node=1,bus=pcie.0" in words
+
+
+def test_huge_pages_and_isolated_cpus_are_told_to_the_kernel() -> None:
+    text = "2 sockets, 2 cores each\nmemory 1Gi\nhugepages 4 x 2Mi on 1\nisolated 3"
+    assert guest_machine(text, "m").kernel == ("hugepagesz=2M hugepages=1:4", "isolcpus=3")
+
+
+def test_every_machine_of_the_lab_can_be_booted() -> None:
+    assert all(machine_named(name).arguments for name in machine_names())
+
+
+@pytest.mark.parametrize(("machine", "name"), PLAYED)
+def test_the_embedded_runtime_meets_every_expectation(machine: str, name: str) -> None:
+    text, described = machine_text(machine)
+    _, scenario = scenario_named(name)
+    assert play_embedded(scenario, guest_machine(text, described).text).problems == ()
+
+
+@pytest.mark.parametrize(("machine", "name"), PLAYED)
+def test_a_plan_is_made_of_plain_values(machine: str, name: str) -> None:
+    _, scenario = scenario_named(name)
+    made = plan(name, scenario, [None] * len(scenario.steps), [])
+    assert json.loads(json.dumps(made)) == made
+
+
+def test_a_step_of_a_plan_says_what_a_kubelet_would_send() -> None:
+    text = 'machine: x\nconfig: {reservedSystemCPUs: "0"}\nsteps:\n  - run: a/b\n    containers: {c: {cpu: 2, memory: 1Mi}}\n'
+    scenario = parse(text + "  - update: a/b/c\n    cpu: 3\n", "x.yaml")
+    run, update = plan("x", scenario, [None, None], [])["steps"]
+    assert run["pod"]["qos"] == "guaranteed"
+    assert run["pod"]["containers"][0]["limit_milli"] == 2000
+    assert update["resources"] == {"cpu_shares": 3072, "cpu_quota": 300_000, "cpu_period": 100_000}
+
+
+def test_facts_of_a_guest_fill_the_cell_of_their_scenario(tmp_path: Path) -> None:
+    cell = Cell("m", "s", "containerd-2")
+    listener = Listener({"s": cell}, tmp_path / "log")
+    for message in (
+        {"kind": "fact", "scenario": "s", "fact": "it holds", "holds": True, "detail": ""},
+        {"kind": "fact", "scenario": "s", "fact": "it does not", "holds": False, "detail": "seen 1"},
+        {"kind": "end", "scenario": "s", "seconds": 2.5},
+    ):
+        listener.hear("@@" + json.dumps(message))
+    listener.hear("something for people")
+    assert (cell.passed, cell.failures, cell.seconds) == (1, ["it does not: seen 1"], 2.5)
+    assert listener.ended == {"s"}
+
+
+def test_the_report_shows_what_passed_failed_and_is_limited() -> None:
+    cells = (
+        Cell("one-node", "two-agents", "embedded", 4, seconds=1.0),
+        Cell("one-node", "two-agents", "containerd-2", 3, ["a < b: seen 1"], 2.0, "no <systemd>"),
+    )
+    page = gather([Result(cells, ABOUT)])
+    text, web = as_markdown(page), as_html(page)
+    assert "| two agents by mistake | ok 4 / 1 s | not played | not played | FAILED 1 | not played |" in text
+    assert "* FAILED one-node, two-agents, containerd-2: a < b: seen 1" in text
+    assert "two-agents: no &lt;systemd&gt; (containerd-2)" in web
+    assert "2, of which 1 passed" in text
