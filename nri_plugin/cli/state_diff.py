@@ -10,7 +10,7 @@ import click
 
 from nri_plugin.cli.cell_table import folded
 from nri_plugin.cli.output import columns, format_option
-from nri_plugin.cli.state_changes import Change, changes, live_changes, machine_changes
+from nri_plugin.cli.state_changes import Change, FieldChange, changes, live_changes, machine_changes
 from nri_plugin.cli.state_findings import judging_node
 from nri_plugin.cli.state_live import cgroup_root_here, look, need_visible
 from nri_plugin.cli.state_source import Seen, WrongUsageError, load_checkpoint, path_of, state_dir_option
@@ -146,8 +146,17 @@ def _text(before: str, after: str, found: Sequence[Change]) -> str:
 def change_line(change: Change) -> str:
     """One change in one line."""
     parts = [_cpus_words(change)] if change.before != change.after or change.what == "gone" else []
-    parts += [f"{other.name} {other.before} -> {other.after}" for other in change.others]
+    parts += [_field_words(change.what, other) for other in change.others]
     return f"{change.what:<7}  {change.name}" + (f": {'; '.join(filter(None, parts))}" if any(parts) else "")
+
+
+def _field_words(what: str, field: FieldChange) -> str:
+    """A container that came with its CPUs goes without saying."""
+    if field.name != "container":
+        return f"{field.name} {field.before} -> {field.after}"
+    if field.after == "none":
+        return "its container is gone"
+    return "" if what == "gained" else "its container is there"
 
 
 def _cpus_words(change: Change) -> str:

@@ -51,8 +51,9 @@ CASES: dict[str, tuple[State, State, str]] = {
     "a pod that came": (
         State(),
         STATE,
-        "gained   shop/db-0/db: CPUs 2-3; mems - -> 0; container none -> there",
+        "gained   shop/db-0/db: CPUs 2-3; mems - -> 0",
     ),
+    "a pod that ended": (STATE, State(), "lost     shop/db-0/db: CPUs 2-3; its container is gone"),
     "a container in the shared pool that ended": (
         STATE.without_allocation("u1/db"),
         State({"u1": POD}),

@@ -1,0 +1,224 @@
+"""The picture of `nri-pin top`: lines of text, none wider than the terminal."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nri_plugin.cli.cell_table import table
+from nri_plugin.cli.state_text import cells_of, marked_name
+from nri_plugin.cli.top_model import Happening, Line, Model, drifted, refused
+from nri_plugin.options import Node
+from nri_plugin.state import State
+from nri_plugin.topology import NUMANode
+
+HEAD = ("  CONTAINER", "CPUS", "NUMA", "CACHE", "MEMS", "ALIGNED", "USE", "AGE")
+BAR = 12
+WIDEST_LIST = 18
+LEAST_NAME = 16
+LOG_LINES = 5
+KEYS = "q quit  s sort: {sort}  n filter: {filter}  p {pause}  up/down scroll"
+FRESH = "* "
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A line and how it stands out: `head`, `fresh`, `dim` or nothing."""
+
+    text: str
+    style: str = ""
+
+
+def frame(
+    model: Model, lines: Sequence[Line], width: int, height: int | None, at: float, prompt: str | None = None
+) -> list[Text]:
+    """The picture.
+
+    Args:
+        model: what is known.
+        lines: the containers, in order.
+        width: of the terminal.
+        height: of the terminal; None for as many lines as it takes, and no keys.
+        at: seconds since the epoch.
+        prompt: what is being typed as filter; None when nothing is.
+    """
+    top = header(model, width, at, most=len(lines) + 99 if height is None else max(1, height // 4))
+    if height is None:
+        body, _ = containers(model, lines, width, None)
+        return [*top, Text(""), *body, *log(model.log, width, len(model.log))]
+    log_lines = log(model.log, width, min(LOG_LINES, max(0, height // 5)))
+    room = max(2, height - len(top) - len(log_lines) - 3)
+    body, more = containers(model, lines, width, room)
+    body += [Text("")] * (room - len(body))
+    shown = [*top, Text(""), *body, Text(more, "dim"), *log_lines]
+    return [*shown[: height - 1], keys(model, width, prompt)]
+
+
+def header(model: Model, width: int, at: float, most: int) -> list[Text]:
+    """Who tells, totals, and a bar for each NUMA node."""
+    sample = model.sample
+    clock = time.strftime("%H:%M:%S", time.localtime(at))
+    paused = "  PAUSED" if model.is_paused else ""
+    away = "" if sample.is_connected else "  AGENT AWAY, as its checkpoint says"
+    lines = [
+        Text(cut(f"nri-pin top  {clock}{paused}{away}", width), "head"),
+        Text(cut(f"from {sample.source}", width), "" if sample.is_connected else "fresh"),
+    ]
+    node, state = sample.seen.node, sample.seen.state
+    lines += [Text(text) for text in _wrapped(totals(model, node, state), width)]
+    return lines + [Text(text) for text in ([] if node is None else bars(node, state, width, most))]
+
+
+def totals(model: Model, node: Node | None, state: State) -> list[str]:
+    """Numbers of everything, a word each."""
+    sample = model.sample
+    told = sample.is_connected
+    numbers = [
+        f"containers {len(state.containers)}",
+        f"unplaced {sum(1 for record in state.containers.values() if record.unplaced)}",
+        f"exclusive {len(state.exclusive)}",
+    ]
+    if node is not None:
+        numbers += [
+            f"shared pool {len(state.shared_pool(node))}",
+            f"reserved {len(node.reserved)}",
+            f"available {len(state.available(node))} of {len(node.topology.online)} CPUs",
+        ]
+    return [
+        *numbers,
+        f"refused {refused(sample) if told else '?'}",
+        f"drifts {drifted(sample) if told else '?'}",
+    ]
+
+
+def bars(node: Node, state: State, width: int, most: int) -> list[str]:
+    """What is exclusive (#), reserved (r) and available (.) of each NUMA node with CPUs, several in a line."""
+    nodes = [numa for numa in node.topology.nodes if numa.cpus]
+    free = state.available(node)
+    by_length = []
+    for length in (BAR, 6, 0):
+        cells = [_bar(node, state, numa, len(numa.cpus & free), length) for numa in nodes]
+        wide = max(map(len, cells), default=0) + 2
+        count = max(1, width // wide)
+        rows = [
+            "".join(cell.ljust(wide) for cell in cells[i : i + count]).rstrip()
+            for i in range(0, len(cells), count)
+        ]
+        by_length.append(rows)
+        if len(rows) <= most:
+            return [cut(row, width) for row in rows]
+    rows = by_length[-1]
+    return [
+        cut(row, width) for row in [*rows[: most - 1], f"and {len(rows) - most + 1} more lines of NUMA nodes"]
+    ]
+
+
+def _bar(node: Node, state: State, numa: NUMANode, free: int, length: int) -> str:
+    number, cpus = numa.id, numa.cpus
+    told = f"{free:>3}/{len(cpus)} free"
+    if not length:
+        return f"NUMA {number:<2}{told}"
+    taken = _share(len(cpus & state.exclusive), len(cpus), length)
+    kept = _share(len((cpus & node.reserved) - state.exclusive), len(cpus), length)
+    kept = min(kept, length - taken)
+    return f"NUMA {number:<2} [{'#' * taken}{'r' * kept}{'.' * (length - taken - kept)}]{told}"
+
+
+def _share(part: int, whole: int, length: int) -> int:
+    """Whatever there is is seen, and whatever is left too."""
+    if not part or not whole:
+        return 0
+    return min(max(1, round(length * part / whole)), length - (part < whole))
+
+
+def containers(model: Model, lines: Sequence[Line], width: int, room: int | None) -> tuple[list[Text], str]:
+    """The table as far as there is room, and what is not seen of it."""
+    first = 0 if room is None else max(0, min(model.scroll, len(lines) - (room - 1)))
+    model.scroll = first
+    shown = lines[first:] if room is None else lines[first : first + room - 1]
+    cells = [HEAD, *map(_cells, shown)]
+    cells = _narrowed(cells, width)
+    texts = table(cells, None)
+    styles = ["head", *("fresh" if line.is_fresh else "" for line in shown)]
+    hidden = len(lines) - len(shown)
+    more = f"{first} above, {hidden - first} below" if hidden else ""
+    if not lines:
+        more = "no container" + (f" has {model.pattern!r} in its name" if model.pattern else "")
+    return [Text(cut(text, width), style) for text, style in zip(texts, styles, strict=True)], more
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    cpus, _, numa, caches, mems, aligned = cells_of(line.row, spell_pool=False)
+    name = f"{line.row.namespace}/{line.row.pod_name}/{marked_name(line.row)}"
+    return (
+        (FRESH if line.is_fresh else "  ")
+        + name
+        + (" !" if line.row.record.unplaced or line.row.lost else ""),
+        cut(cpus, WIDEST_LIST),
+        cut(numa, WIDEST_LIST),
+        cut(caches, WIDEST_LIST),
+        cut(mems, WIDEST_LIST),
+        aligned,
+        "-" if line.used is None else f"{line.used:.2f}",
+        age_words(line.age_s),
+    )
+
+
+def _narrowed(cells: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
+    """With names cut at their beginning, which says least, so that the row fits."""
+    others = sum(max(len(row[column]) for row in cells) + 2 for column in range(1, len(HEAD)))
+    room = max(LEAST_NAME, width - others)
+    return [(_cut_left(row[0], room) if number else row[0], *row[1:]) for number, row in enumerate(cells)]
+
+
+def _cut_left(text: str, room: int) -> str:
+    mark, name = text[:2], text[2:]
+    return text if len(text) <= room else f"{mark}~{name[len(name) - room + 3 :]}"
+
+
+def log(happened: Sequence[Happening], width: int, count: int) -> list[Text]:
+    """The last changes, the newest last."""
+    if not count or not happened:
+        return []
+    lines = [
+        Text(cut(f"{time.strftime('%H:%M:%S', time.localtime(one.at))} {one.text}", width))
+        for one in list(happened)[-count:]
+    ]
+    return [Text("CHANGES", "head"), *lines]
+
+
+def keys(model: Model, width: int, prompt: str | None) -> Text:
+    """The last line."""
+    if prompt is not None:
+        return Text(cut(f"show names with (Enter to take, Esc to leave): {prompt}", width), "head")
+    text = KEYS.format(
+        sort=model.sort, filter=model.pattern or "none", pause="go on" if model.is_paused else "pause"
+    )
+    return Text(cut(text, width), "dim")
+
+
+def age_words(seconds: float | None) -> str:
+    """An age in the two largest units, as kubectl writes it."""
+    if seconds is None:
+        return "-"
+    whole = int(seconds)
+    units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+    parts: list[str] = []
+    for name, size in units:
+        count, whole = divmod(whole, size)
+        if count or parts or name == "s":
+            parts.append(f"{count}{name}")
+    return "".join(part for part in parts[:2] if not part.startswith("0")) or "0s"
+
+
+def cut(text: str, width: int) -> str:
+    """The text, its end given up where it is too long, and that marked."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "~"
+
+
+def _wrapped(words: Sequence[str], width: int) -> list[str]:
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + 2 + len(word) > width:
+            lines.append("")
+        lines[-1] += f"  {word}" if lines[-1] else word
+    return lines
