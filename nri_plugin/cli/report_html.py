@@ -106,7 +106,7 @@ def _summary(simulations: Sequence[Row]) -> Markup:
         for simulation, title in zip(simulations, titles, strict=True)
     ]
     facts = [
-        ("Machine", joined([first["name"], *[": " + first["title"]] * bool(first["title"])])),
+        ("Machine", _machine_words(first)),
         ("It has", first["summary"]),
     ]
     facts += [
@@ -123,6 +123,12 @@ def _summary(simulations: Sequence[Row]) -> Markup:
         element("div", told, tables.figures(simulations), class_="summary"),
         id="summary",
     )
+
+
+def _machine_words(machine: Row) -> str:
+    """Its name and its title, as far as it has them."""
+    words = [machine["name"]] * (machine["name"] not in UNNAMED) + [machine["title"]] * bool(machine["title"])
+    return ": ".join(words) or "described in the scenario"
 
 
 def _told(simulation: Row) -> str:
