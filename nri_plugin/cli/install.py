@@ -7,6 +7,7 @@ were not written here are never replaced or removed.
 Source: NRI, pkg/adaptation (plugin folder, `NN-name.conf` drop-ins); facts checked on containerd 1.7 and 2.1.
 """
 
+import json
 import os
 import re
 import shlex
@@ -14,12 +15,14 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
 import nri_plugin
 from nri_plugin.app import config
+from nri_plugin.cli.output import format_option
 from nri_plugin.errors import HostError
 
 NAME = "nri-pin"
@@ -37,6 +40,23 @@ Examples:
 The runtime looks into its plugin folder when it starts:
   systemctl restart containerd
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What was done.
+
+    Attributes:
+        wrote: files.
+        removed: files.
+        warnings: what should be otherwise.
+        next: what makes it take effect.
+    """
+
+    wrote: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    next: str = ""
 
 
 def launcher(interpreter: str) -> str:
@@ -170,7 +190,7 @@ def drop_in(path: Path, chosen: Path | None) -> str | None:
     return text if MARK in text else f"{MARK}\n{text}"
 
 
-def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None) -> None:
+def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None) -> Changes:
     """Write the drop-in, then the executable: a runtime that starts in between finds no plugin, not half of one.
 
     Raises:
@@ -183,15 +203,15 @@ def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None)
     text = drop_in(settings, chosen)
     if text is not None:
         write(settings, text, 0o644)
-        click.echo(f"wrote {settings}")
     write(executable, launcher(os.path.abspath(sys.executable)), 0o755)
-    click.echo(f"wrote {executable}")
-    for warning in who_else_may_change(Path(sys.executable), Path(nri_plugin.__file__).parent):
-        click.echo(f"warning: {warning}", err=True)
-    click.echo("the runtime starts it at its own next start, for example: systemctl restart containerd")
+    return Changes(
+        wrote=(*([] if text is None else [str(settings)]), str(executable)),
+        warnings=tuple(who_else_may_change(Path(sys.executable), Path(nri_plugin.__file__).parent)),
+        next="the runtime starts it at its own next start, for example: systemctl restart containerd",
+    )
 
 
-def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> None:
+def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> Changes:
     """Remove what `install` wrote, the executable first.
 
     Raises:
@@ -202,9 +222,10 @@ def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> None:
     removed = [path for path in (executable, config_dir / f"{index}-{NAME}.conf") if remove(path)]
     if not removed:
         raise HostError(str(executable), "is not there; nothing to uninstall")
-    for path in removed:
-        click.echo(f"removed {path}")
-    click.echo("a running plugin ends with its runtime, for example: systemctl restart containerd")
+    return Changes(
+        removed=tuple(map(str, removed)),
+        next="a running plugin ends with its runtime, for example: systemctl restart containerd",
+    )
 
 
 @click.command(epilog=EXAMPLES)
@@ -235,11 +256,28 @@ def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> None:
     help="Copy this configuration; without it the drop-in must be there already.",
 )
 @click.option("--uninstall", "away", is_flag=True, help="Remove what install wrote.")
-def command(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None, *, away: bool) -> None:
+@format_option()
+def command(
+    plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None, *, away: bool, output_format: str
+) -> None:
     """Let the container runtime start the plugin itself."""
     if not re.fullmatch(r"[0-9]{2}", index):
         raise click.BadParameter(f"expected two digits such as 90, found {index}", param_hint="--index")
     if away:
-        uninstall(plugin_dir, config_dir, index)
+        changes = uninstall(plugin_dir, config_dir, index)
     else:
-        install(plugin_dir, config_dir, index, chosen)
+        changes = install(plugin_dir, config_dir, index, chosen)
+    if output_format == "json":
+        click.echo(json.dumps(asdict(changes), indent=2))
+    else:
+        _say(changes)
+
+
+def _say(changes: Changes) -> None:
+    for path in changes.wrote:
+        click.echo(f"wrote {path}")
+    for path in changes.removed:
+        click.echo(f"removed {path}")
+    for warning in changes.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(changes.next)

@@ -7,6 +7,7 @@ import click
 
 from nri_plugin.app.startup import lock_state_dir
 from nri_plugin.cli.output import format_option
+from nri_plugin.cli.progress import waiting
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import CheckpointError, NriPinError
 from nri_plugin.host.cgroup import Cgroups
@@ -65,7 +66,8 @@ def command(
         state = _state(os.path.join(state_dir, FILE_NAME))
         lock = None if force else _locked(state_dir)
         online = discover(root).online
-        found = release(Cgroups.open(cgroup_root), state, online)
+        with waiting("giving CPUs back"):
+            found = release(Cgroups.open(cgroup_root), state, online)
         if lock is not None:
             os.close(lock)
     except NriPinError as error:

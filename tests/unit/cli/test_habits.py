@@ -21,7 +21,6 @@ PATIENCE_S = 30.0
 
 NO_JSON = {
     "run": "its log is JSON with --log-format json",
-    "install": "writes two files",
     "completion": "prints a script",
     "extender": "serves",
     "state convert": "writes files",

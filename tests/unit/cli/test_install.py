@@ -1,3 +1,4 @@
+import json
 import os
 import stat
 import subprocess
@@ -212,3 +213,13 @@ def test_a_user_without_rights_is_told_to_be_root(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert why(PermissionError(13, "Permission denied")) == "permission denied; run as root"
     assert why(OSError(28, "No space left on device")) == "no space left on device"
+
+
+def test_programs_are_told_which_files_there_are_now(call, good: Path, tmp_path: Path) -> None:
+    code, printed = call("--config", good, "-o", "json")
+    told = json.loads(printed)
+    assert code == 0
+    assert [Path(path).name for path in told["wrote"]] == ["90-nri-pin.conf", "90-nri-pin"]
+    assert "systemctl restart" in told["next"]
+    told = json.loads(call("--uninstall", "-o", "json")[1])
+    assert [Path(path).name for path in told["removed"]] == ["90-nri-pin", "90-nri-pin.conf"]
