@@ -245,7 +245,7 @@ def _node_titles(part: NodePart) -> Sequence[str]:
     named = f"{name}: {bits.format_list(part.cpus)}"
     if node.memory_bytes is None or not part.is_first:
         return (named, name)
-    size = f", {memory_text(node.memory_bytes)}"
+    size = f", {memory_text(node.memory_bytes)}" if node.memory_bytes else ", no memory"
     return (f"{named}{size} in all", named, name) if part.is_part else (named + size, name + size, name)
 
 
@@ -254,6 +254,7 @@ def _other_lines(topology: Topology, owners: Sequence[Owner] | None, width: int)
     ids_by_size: dict[str, int] = {}
     for node in nodes_without_cpus(topology):
         size = "size unknown" if node.memory_bytes is None else f"{memory_text(node.memory_bytes)} each"
+        size = size if node.has_memory else "no memory"
         ids_by_size[size] = ids_by_size.get(size, 0) | 1 << node.id
     texts = [f"NUMA {bits.format_list(ids)}: no cpus, {size}" for size, ids in ids_by_size.items()]
     for _, cpus in topology.caches if topology.caches_known else ():

@@ -45,31 +45,23 @@ def least_width(box: Box) -> int:
     return FRAME + max(content, len(box.titles[-1]))
 
 
-def natural_width(box: Box) -> int:
-    """How wide the box is when nothing in it has to go on another line, frame included."""
-    if box.boxes:
-        content = sum(map(natural_width, box.boxes)) + len(box.boxes) - 1
-    elif box.brackets:
-        content = sum(length(_joined(group)) + 3 for group in box.groups) - 1
-    else:
-        content = max((length(_joined(group)) for group in box.groups), default=0)
-    return FRAME + max(content, len(box.titles[0]) + 1)
-
-
 def stack(boxes: Sequence[Box], width: int) -> list[Line]:
     """The boxes in as many columns as fit, no line longer than `width`, which is at least 24."""
     if not boxes:
         return []
     columns = column_count(len(boxes), max(map(least_width, boxes)), width)
-    each = min((width - columns + 1) // columns, max(map(natural_width, boxes)))
+    room = (width - columns + 1) // columns - FRAME
+    contents = [_content(box, room) for box in boxes]
+    titles = [_title(box, room) for box in boxes]
+    inner = max(
+        min(room, max(len(title) + 1, *map(length, content)))
+        for title, content in zip(titles, contents, strict=True)
+    )
     lines: list[Line] = []
     for start in range(0, len(boxes), columns):
-        row = boxes[start : start + columns]
-        contents = [_content(box, each - FRAME) for box in row]
-        height = max(map(len, contents))
-        framed = [
-            _frame(box, content, each - FRAME, height) for box, content in zip(row, contents, strict=True)
-        ]
+        row = range(start, min(start + columns, len(boxes)))
+        height = max(len(contents[at]) for at in row)
+        framed = [_frame(titles[at], boxes[at].ansi, contents[at], inner, height) for at in row]
         lines += [_joined(parts) for parts in zip(*framed, strict=True)]
     return lines
 
@@ -166,13 +158,16 @@ def _folded(cell: Line, width: int) -> list[Line]:
     return lines
 
 
-def _frame(box: Box, content: Sequence[Line], inner: int, height: int) -> list[Line]:
-    title = next((title for title in box.titles if len(title) <= inner), cut(box.titles[-1], inner))
+def _title(box: Box, room: int) -> str:
+    return next((title for title in box.titles if len(title) <= room), cut(box.titles[-1], room))
+
+
+def _frame(title: str, ansi: str, content: Sequence[Line], inner: int, height: int) -> list[Line]:
     top = f"┌ {title} {'─' * (inner - len(title))}┐"
-    side = ("│", box.ansi)
+    side = ("│", ansi)
     filled = [*content, *[()] * (height - len(content))]
     body = [(side, BLANK, *line, (" " * (inner - length(line) + 1), ""), side) for line in filled]
-    return [((top, box.ansi),), *body, (("└" + "─" * (inner + 2) + "┘", box.ansi),)]
+    return [((top, ansi),), *body, (("└" + "─" * (inner + 2) + "┘", ansi),)]
 
 
 def _joined(parts: Iterable[Line]) -> Line:

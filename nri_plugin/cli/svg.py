@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from nri_plugin import bits
+from nri_plugin.cli.machine_devices_view import pci_by_node, resources_by_node
 from nri_plugin.cli.machine_summary import summary
 from nri_plugin.cli.machine_view import View
 from nri_plugin.cli.palette import Paint
@@ -60,7 +61,7 @@ class Artist:
         paints: what each owner is drawn with, in the same order.
         owner_by_cpu: the place in `owners` of who is drawn.
         cell_width: of every CPU.
-        devices: ids by resource, of each NUMA node that has any.
+        devices: lines about what hangs on a NUMA node.
     """
 
     topology: Topology
@@ -68,7 +69,7 @@ class Artist:
     paints: Sequence[Paint]
     owner_by_cpu: Mapping[int, int]
     cell_width: float
-    devices: Mapping[int, Mapping[str, Sequence[str]]]
+    devices: Mapping[int, Sequence[str]]
 
 
 def draw_svg(view: View) -> str:
@@ -101,11 +102,10 @@ def _artist(view: View) -> Artist:
     return Artist(topology, owners, owner_paints(owners), owner_by_cpu, cell_width, _devices(view))
 
 
-def _devices(view: View) -> dict[int, dict[str, list[str]]]:
-    found: dict[int, dict[str, list[str]]] = {}
-    for device in view.machine.description.devices if view.machine.description else ():
-        for node in device.nodes:
-            found.setdefault(node, {}).setdefault(device.resource, []).append(device.id)
+def _devices(view: View) -> dict[int, list[str]]:
+    found = resources_by_node(view.machine.description)
+    for node, line in pci_by_node(view.machine).items():
+        found.setdefault(node, []).append(line)
     return found
 
 
@@ -168,10 +168,9 @@ def _bare_node(artist: Artist, node: int) -> Item:
     return frame(title, describe_node(artist.topology, place), "node", empty)
 
 
-def _device_rows(devices: Mapping[str, Sequence[str]], width: float) -> Iterable[Item]:
-    """What pods can ask for on the node, a line for each resource."""
-    for resource, ids in devices.items():
-        for row in _folded(f"{resource} {' '.join(ids)}", width, NUMBER):
+def _device_rows(lines: Sequence[str], width: float) -> Iterable[Item]:
+    for line in lines:
+        for row in _folded(line, width, NUMBER):
             yield _row(row, "muted", NUMBER)
 
 

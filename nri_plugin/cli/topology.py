@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nri_plugin.cli.machine_devices_view import pci_lines, resource_lines
 from nri_plugin.cli.machine_summary import summary
 from nri_plugin.cli.machine_view import KEY, Placements, View, read_placements
 from nri_plugin.cli.output import format_option, wants_colour
@@ -16,17 +17,16 @@ from nri_plugin.cli.picture_distances import heat_map
 
 if TYPE_CHECKING:
     from nri_plugin.simulator.machine_source import SourcedMachine
-    from nri_plugin.simulator.machine_text import Description
 
 EPILOG = """\b
 Examples:
-  nri-pin topology                                this node and its containers
-  nri-pin topology -o svg > node.svg              the same as a picture
-  nri-pin topology -o json > node.json            take it along ...
-  nri-pin topology node.json                      ... and look at it elsewhere
-  nri-pin topology gb200-34-numa                  a machine that comes with nri-pin
-  nri-pin topology --list                         which ones there are
-  lstopo --of xml | nri-pin topology -            what hwloc sees
+  nri-pin topology                          this node and its containers
+  nri-pin topology -o svg > node.svg        the same as a picture
+  nri-pin topology -o json > node.json      take it along ...
+  nri-pin topology node.json                ... and look at it elsewhere
+  nri-pin topology gb200-34-numa            a machine that comes with nri-pin
+  nri-pin topology --list                   which ones there are
+  lstopo --of xml | nri-pin topology -      what hwloc sees
   nri-pin topology --state ./state.json --machine node.json
   nri-pin topology --root /host
 
@@ -95,9 +95,11 @@ def as_text(view: View, width: int, *, colour: bool = False) -> str:
         "\n".join(fold(summary(view.topology), width)),
         draw(view.topology, view.owners, width=width, colour=colour, style=None),
         heat_map(view.topology, max(width, 40), colour=colour),
-        *_devices(view.machine.description, width),
-        "\n".join(fold(_remark(view), width, indent="  ")),
+        *resource_lines(view.machine.description),
+        *pci_lines(view.machine),
+        _remark(view),
     ]
+    parts[3:] = ["\n".join(fold(line, width, indent="  ")) for line in parts[3:]]
     return "\n".join(part for part in parts if part)
 
 
@@ -122,26 +124,19 @@ def _view(name: str | None, root: str | None, state: str | None) -> View:
 
         path = f"{DEFAULT_DIR}/{FILE_NAME}"
         return View(machine, *read_placements(path, machine.topology, is_asked_for=False))
-    return View(machine, _dumped_placements(machine, name or ""))
+    return View(machine, _dumped_placements(machine, name or ""), _doubt(machine))
+
+
+def _doubt(machine: "SourcedMachine") -> str:
+    """What lstopo's XML leaves open."""
+    if machine.kind != "lstopo" or not machine.topology.offline:
+        return ""
+    return f"CPUs {machine.topology.offline} are offline, or lstopo was kept from them: 'lstopo --disallowed' shows those"
 
 
 def _dumped_placements(machine: "SourcedMachine", where: str) -> Placements | None:
     found = (machine.dump or {}).get(KEY)
     return None if found is None else Placements.from_dict(found, where)
-
-
-def _devices(description: "Description | None", width: int) -> list[str]:
-    """What pods can ask for on a described machine: a line for each resource."""
-    counts: dict[str, dict[str, int]] = {}
-    for device in description.devices if description else ():
-        where = f"on NUMA {device.nodes}" if device.nodes else "on no NUMA node"
-        by_place = counts.setdefault(device.resource, {})
-        by_place[where] = by_place.get(where, 0) + 1
-    lines = (
-        f"{name}: " + ", ".join(f"{count} {where}" for where, count in by_place.items())
-        for name, by_place in counts.items()
-    )
-    return ["\n".join(fold(line, width, indent="  ")) for line in lines]
 
 
 def _list(output_format: str, width: int) -> str:

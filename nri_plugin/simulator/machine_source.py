@@ -241,7 +241,8 @@ def _read(word: str) -> bytes:
         detail = "is neither a file nor the name of a shipped machine; nri-pin topology --list names them"
         raise ConfigError(word, detail) from err
     except OSError as err:
-        raise ConfigError(word, f"cannot be read: {(err.strerror or 'unknown error').lower()}") from err
+        why = (err.strerror or "unknown error").lower()
+        raise ConfigError(word, f"cannot be read: {why}; name a file that can, or -") from err
     if len(data) > LARGEST:
         raise ConfigError(word, f"is larger than {LARGEST >> 20} MiB, which no machine is")
     return data

@@ -159,7 +159,7 @@ def test_what_has_no_place_in_a_box_is_said_below() -> None:
     text = "4 cores, offline 3, isolated 1, cpu-less nodes 2-3 memory 8Gi, cpu-less node 9 memory 0"
     assert draw(build_topology(parse(text))).splitlines()[-4:] == [
         "NUMA 2-3: no cpus, 8Gi each",
-        "NUMA 9: no cpus, 0 each",
+        "NUMA 9: no cpus, no memory",
         "offline 3",
         "isolated 1",
     ]

@@ -15,6 +15,7 @@ from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import Node, Options
 from nri_plugin.simulator.machine import build_sysfs, build_topology, load, parse
 from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from tests.conftest import HERE
 
 
 def run(*args: str) -> Result:
@@ -194,3 +195,16 @@ def test_a_live_node_with_a_checkpoint_shows_its_containers(
 
 def test_a_list_is_no_picture() -> None:
     assert "--list prints names" in run("--list", "-o", "json", "--state", "x").output
+
+
+def test_cpus_that_lstopo_did_not_see_are_said_to_be_doubtful() -> None:
+    said = " ".join(run(str(HERE / "machines" / "lstopo" / "wide-l3.xml.gz")).output.split())
+    assert said.endswith(
+        "CPUs 3,12 are offline, or lstopo was kept from them: 'lstopo --disallowed' shows those"
+    )
+
+
+def test_the_picture_is_a_format(placed: list[str]) -> None:
+    picture = run(*placed, "-o", "svg").output
+    assert picture.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+    assert "shop/db/pg" in picture
