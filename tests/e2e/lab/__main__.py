@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .accelerator import accelerator
 from .cells import Cell
+from .figures import ROOTS, measure, measured
 from .lab_files import (
     RECORDED,
     REPORTS,
@@ -76,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_record(
         commands.add_parser("record", help="record what a real kernel shows of machines, as test data")
     )
+    figures = commands.add_parser("measure", help="what the plugin costs a creation, on this machine itself")
+    figures.set_defaults(do=_measure)
+    _common(figures)
     listing = commands.add_parser("list", help="name the lab's machines, scenarios and runtimes")
     listing.set_defaults(do=_list)
     return parser
@@ -169,7 +173,7 @@ def _report(arguments: argparse.Namespace) -> int:
     results = kept(arguments.work)
     if not results:
         raise LabError("no results are kept; hack/lab all makes them")
-    for path in write_report(results, arguments.report):
+    for path in write_report(results, arguments.report, measured(arguments.work)):
         print(path)  # noqa: T201
     return 0
 
@@ -183,6 +187,13 @@ def _record(arguments: argparse.Namespace) -> int:
             with booted(guest_machine(text, name), COLUMNS[0], lab, place) as running:
                 record(running, target)
         print(f"{target}: {target.stat().st_size} bytes")  # noqa: T201
+    return 0
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    with _ready(arguments.work, list(ROOTS), guests=False) as lab:
+        for root in ROOTS:
+            measure(lab, root)
     return 0
 
 
@@ -206,12 +217,12 @@ def _list(_arguments: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _ready(work: Path, roots: list[str]) -> Iterator[Lab]:
+def _ready(work: Path, roots: list[str], *, guests: bool = True) -> Iterator[Lab]:
     """The lab, built where it is not, and this machine's lock."""
     mirror = check_machine()
     work.mkdir(parents=True, exist_ok=True)
     with take_lock():
-        yield prepare([], sorted(set(roots)), mirror, work)
+        yield prepare(roots, sorted(set(roots)) if guests else [], mirror, work)
 
 
 def _conclude(cells: list[Cell], file: Path | None) -> int:

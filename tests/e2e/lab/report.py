@@ -1,7 +1,7 @@
 """The lab's report: machine x scenario x runtime, as Markdown and as a page, from the results that were kept."""
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,24 +32,28 @@ class Page:
         tables: (machine, its description, rows of scenario, its name and one cell for each runtime).
         remarks: failures and limitations, a sentence each.
         figures: rows of (what, least, most) in seconds or counts.
+        measured: rows of (what, value) of each real runtime outside guests.
     """
 
     facts: tuple[tuple[str, str], ...]
     tables: tuple[tuple[str, str, tuple[tuple[str, str, tuple[Cell | None, ...]], ...]], ...]
     remarks: tuple[str, ...]
     figures: tuple[tuple[str, str, str], ...]
+    measured: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
 
 
-def write_report(results: Sequence[Result], folder: Path, more: str = "") -> tuple[Path, Path]:
-    """Write `report.md` and `report.html`; `more` is Markdown that is added at the end of the former."""
-    page = gather(results)
+def write_report(
+    results: Sequence[Result], folder: Path, measured: Mapping[str, Mapping[str, Any]]
+) -> tuple[Path, Path]:
+    """Write `report.md` and `report.html`; `measured` are figures of runtimes on this machine itself."""
+    page = gather(results, measured)
     markdown, web = folder / "report.md", folder / "report.html"
-    markdown.write_text(as_markdown(page) + more)
+    markdown.write_text(as_markdown(page))
     web.write_text(as_html(page))
     return markdown, web
 
 
-def gather(results: Sequence[Result]) -> Page:
+def gather(results: Sequence[Result], measured: Mapping[str, Mapping[str, Any]]) -> Page:
     """Bring all cells into one order."""
     cells: dict[tuple[str, str], dict[str, Cell]] = {}
     for result in results:
@@ -71,7 +75,16 @@ def gather(results: Sequence[Result]) -> Page:
         for machine in machines
     )
     every = [cell for row in cells.values() for cell in row.values()]
-    return Page(_facts(results, every), tables, tuple(_remarks(every)), tuple(_figures(every)))
+    return Page(
+        _facts(results, every),
+        tables,
+        tuple(_remarks(every)),
+        tuple(_figures(every)),
+        tuple(
+            (runtime, tuple((what, str(value)) for what, value in found.items()))
+            for runtime, found in measured.items()
+        ),
+    )
 
 
 def as_markdown(page: Page) -> str:
@@ -91,6 +104,15 @@ def as_markdown(page: Page) -> str:
     lines += [f"* {remark}" for remark in page.remarks] or ["None."]
     lines += ["", "## Figures", "", "| what | least | most |", "|---|---|---|"]
     lines += [f"| {what} | {least} | {most} |" for what, least, most in page.figures]
+    for runtime, rows in page.measured:
+        lines += [
+            "",
+            f"## {runtime} outside guests, on this machine's CPUs",
+            "",
+            "| what | value |",
+            "|---|---|",
+        ]
+        lines += [f"| {what} | {value} |" for what, value in rows]
     return "\n".join([*lines, ""])
 
 
@@ -111,7 +133,12 @@ def as_html(page: Page) -> str:
     parts += [f"<li>{_esc(remark)}" for remark in page.remarks] or ["<li>None."]
     parts.append("</ul><h2>Figures</h2><table><tr><th>what<th>least<th>most")
     parts += [f"<tr><td>{_esc(what)}<td>{_esc(least)}<td>{_esc(most)}" for what, least, most in page.figures]
-    return "\n".join([*parts, "</table></html>", ""])
+    parts.append("</table>")
+    for runtime, found in page.measured:
+        parts.append(f"<h2>{_esc(runtime)} outside guests, on this machine's CPUs</h2><table>")
+        parts += [f"<tr><td>{_esc(what)}<td>{_esc(value)}" for what, value in found]
+        parts.append("</table>")
+    return "\n".join([*parts, "</html>", ""])
 
 
 def _facts(results: Sequence[Result], cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:

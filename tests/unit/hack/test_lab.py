@@ -152,9 +152,10 @@ def test_the_report_shows_what_passed_failed_and_is_limited() -> None:
         Cell("one-node", "two-agents", "embedded", 4, seconds=1.0),
         Cell("one-node", "two-agents", "containerd-2", 3, ["a < b: seen 1"], 2.0, "no <systemd>"),
     )
-    page = gather([Result(cells, ABOUT)])
+    page = gather([Result(cells, ABOUT)], {"containerd 2.1.9": {"p50 ms": 2.5}})
     text, web = as_markdown(page), as_html(page)
     assert "| two agents by mistake | ok 4 / 1 s | not played | not played | FAILED 1 | not played |" in text
     assert "* FAILED one-node, two-agents, containerd-2: a < b: seen 1" in text
     assert "two-agents: no &lt;systemd&gt; (containerd-2)" in web
     assert "2, of which 1 passed" in text
+    assert "| p50 ms | 2.5 |" in text

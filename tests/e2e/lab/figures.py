@@ -1,0 +1,57 @@
+"""Figures of the real container runtimes, measured on this machine itself and kept for the report."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from .direct import run_in_root
+from .prepare import inside
+from .progress import say
+from .ready import Lab
+from .shell import LabError
+
+_MARK = "@@"
+ROOTS = {"trixie": "containerd 1.7", "sid": "containerd 2"}
+
+
+def measure(lab: Lab, root: str) -> None:
+    """Measure one runtime and keep what came out.
+
+    Raises:
+        LabError: it broke off.
+    """
+    found: dict[str, Any] = {}
+    said: list[str] = []
+
+    def hear(line: str) -> None:
+        said.append(line)
+        if line.startswith(_MARK) and (message := json.loads(line.removeprefix(_MARK)))["kind"] == "figure":
+            found[message["what"]] = message["value"]
+            say(f"  {ROOTS[root]}: {message['what']}: {message['value']}")
+        elif line.startswith(_MARK) and "version" in line:
+            found["version"] = json.loads(line.removeprefix(_MARK))["version"]
+
+    load = f"{os.getloadavg()[0]:.1f}"
+    prepared = lab.roots[root]
+    place = lab.work / "runs" / f"measure-{root}"
+    if run_in_root(prepared.root, prepared.payload, place / "out", inside("measure"), hear):
+        raise LabError(f"measuring {ROOTS[root]} broke off: {said[-5:]}")
+    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    found |= {
+        "load when it began": load,
+        "measured": f"{date}, {os.cpu_count()} CPUs, cgroups of this machine",
+    }
+    folder = lab.work / "figures"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{root}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def measured(work: Path) -> dict[str, dict[str, Any]]:
+    """What was kept, by runtime."""
+    found = {}
+    for path in sorted((work / "figures").glob("*.json")):
+        read = json.loads(path.read_text())
+        found[f"containerd {read.pop('version', '?')}"] = read
+    return found
