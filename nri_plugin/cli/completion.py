@@ -147,8 +147,11 @@ def _shipped(folder: str, suffix: str) -> list[str]:
 
 
 @click.command(name="completion", epilog=EXAMPLES)
-@click.argument("shell", type=click.Choice(list(SHELLS)))
+@click.argument("shell", metavar="SHELL", type=click.Choice(list(SHELLS)))
 def command(shell: str) -> None:
-    """Print what makes a shell complete commands, options, machines, scenarios and containers."""
+    """Print what makes a shell complete commands, options, machines, scenarios and containers.
+
+    SHELL is bash, zsh or fish.
+    """
     completer = SHELLS[shell](click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
     click.echo(ShellComplete.source(completer))

@@ -99,7 +99,12 @@ def examine(root: str | None, config: str, runtime_config: str, state_dir: str) 
     from nri_plugin.host.node_evidence import NodeView, is_in_pod
 
     place = root or next(present(HOST_MOUNT, "/sys/devices/system/cpu"), "/")
-    seen = collect(NodeView(place, in_pod=is_in_pod()), Asked(config, runtime_config, state_dir))
+    view = NodeView(place, in_pod=is_in_pod())
+    if runtime_config and view.text(runtime_config) is None:
+        raise click.UsageError(
+            f"--runtime-config {runtime_config}: the node has no such file; leave it out to look for it"
+        )
+    seen = collect(view, Asked(config, runtime_config, state_dir))
     return {
         "container runtime": tuple(doctor_runtime.judge(seen.runtime)),
         "kubelet": tuple(doctor_kubelet.judge(seen.kubelet)),

@@ -89,7 +89,7 @@ def _did_you_mean(found: re.Match[str]) -> str:
 
 def one_line(error: click.ClickException) -> str:
     """The error in the house's form: one lower-case sentence that ends in what to do next."""
-    text = " ".join(error.format_message().split()).rstrip(".")
+    text = " ".join(error.format_message().split()).rstrip(".").replace(". Choose from: ", ", choose from ")
     text = DID_YOU_MEAN.sub(_did_you_mean, text[:1].lower() + text[1:])
     if isinstance(error, click.UsageError) and error.ctx is not None:
         text += f"; see {error.ctx.command_path} --help"

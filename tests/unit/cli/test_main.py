@@ -78,6 +78,17 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys) -> None:
             "nri-pin: no such option '--lst', did you mean '--list' or '--state'; see nri-pin topology --help\n",
         ),
         (
+            ["completion"],
+            "nri-pin: missing argument 'SHELL', choose from bash, zsh, fish; see nri-pin completion --help\n",
+        ),
+        (
+            ["doctor", "--runtime-config", "/nonexistent.toml"],
+            (
+                "nri-pin: --runtime-config /nonexistent.toml: the node has no such file; leave it out to look for it; "
+                "see nri-pin doctor --help\n"
+            ),
+        ),
+        (
             ["demo", "--runtme"],
             "nri-pin: no such option '--runtme', did you mean '--runtime'; see nri-pin demo --help\n",
         ),
