@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nri_plugin.cli.output import columns, format_option
-from nri_plugin.cli.progress import waiting
+from nri_plugin.cli.progress import told, waiting
 
 if TYPE_CHECKING:
     from nri_plugin.simulator.machine_source import SourcedMachine
@@ -31,6 +32,7 @@ Examples:
   nri-pin simulate node7.xml pods.yaml --config a.yaml --compare b.yaml
   kubectl get pods -A -o json | nri-pin simulate node7.json - --node node7
   nri-pin simulate telco --compare topologyManagerPolicy=restricted --html report.html
+  nri-pin simulate hpc --order large-first --repeat 20
   nri-pin simulate --list
 
 \b
@@ -66,6 +68,17 @@ that is not so; 2 for a wrong question.
     multiple=True,
     help="Also tell how many more pods of this shape fit: cpu=4,memory=8Gi,nvidia.com/gpu=1.",
 )
+@click.option(
+    "--order",
+    type=click.Choice(("file", "large-first", "small-first", "shuffle")),
+    default="file",
+    show_default=True,
+    help="In which order pods come.",
+)
+@click.option("--seed", type=int, metavar="N", default=0, show_default=True, help="Of shuffles: the first.")
+@click.option(
+    "--repeat", type=click.IntRange(1, 1000), metavar="N", help="Also tell what so many shuffles come to."
+)
 @click.option("--node", metavar="NAME", default="", help="Of manifests, only the pods of this node.")
 @click.option("--html", metavar="FILE", help="Also write a report to open in a browser.")
 @click.option("--list", "wants_list", is_flag=True, help="List the scenarios that come with nri-pin.")
@@ -78,6 +91,9 @@ def command(
     scope: str | None,
     sets: tuple[str, ...],
     shapes: tuple[str, ...],
+    order: str,
+    seed: int,
+    repeat: int | None,
     node: str,
     html: str | None,
     wants_list: bool,
@@ -91,9 +107,15 @@ def command(
         click.echo(_list(output_format))
         return 0
     machine, plan = _read(words, node)
+    plan = _ordered(plan, order, seed)
     given = _sets(policy, scope, sets)
     choices = _choices(machine, plan, config, given, compare)
     simulations = _simulated(machine, plan, choices, shapes)
+    if repeat is not None:
+        is_shuffled = order == "shuffle"
+        seeds = range(seed + is_shuffled, seed + is_shuffled + repeat)
+        own = seed if is_shuffled else None
+        simulations = _with_orders(simulations, machine, plan, choices, seeds, own)
     comparison = _compared(simulations)
     if html is not None:
         _write_report(html, simulations, comparison)
@@ -159,7 +181,7 @@ def _choices(
     if compare is None:
         return chosen
     if "=" in compare and not os.path.exists(compare):
-        more = dict(parse_set(word, "--compare") for word in compare.split(","))
+        more = dict(parse_set(word, "--compare") for word in re.split(r",(?=\s*\w+=)", compare))
         return [*chosen, choose(machine.topology, config, plan.config, {**sets, **more}, plan.file)]
     return [*chosen, choose(machine.topology, compare)]
 
@@ -173,6 +195,34 @@ def _simulated(
     more = [read_shape(text) for text in shapes]
     with waiting(f"simulating {plan.name or 'the scenario'}"):
         return [simulate(machine, plan, chosen, more) for chosen in choices]
+
+
+def _ordered(plan: "Plan", order: str, seed: int) -> "Plan":
+    if order == "file":
+        return plan
+    from nri_plugin.simulator.simulate_orders import Order, ordered
+
+    return ordered(plan, Order(order), seed)
+
+
+def _with_orders(
+    simulations: "Sequence[Simulation]",
+    machine: "SourcedMachine",
+    plan: "Plan",
+    choices: "Sequence[Chosen]",
+    seeds: Sequence[int],
+    own: int | None,
+) -> "list[Simulation]":
+    """The simulations with a row for each other order."""
+    from dataclasses import replace
+
+    from nri_plugin.simulator.simulate_orders import other_orders
+
+    found = []
+    for one, chosen in zip(simulations, choices, strict=True):
+        rows = told(other_orders(machine, plan, chosen, seeds, seed=own), "tried {} orders")
+        found.append(replace(one, orders=tuple(rows)))
+    return found
 
 
 def _compared(simulations: "Sequence[Simulation]") -> "Comparison | None":

@@ -7,6 +7,7 @@ from nri_plugin.cli.cell_table import folded, folded_rows, table
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.quantity import round_down
 from nri_plugin.simulator.simulate_comparison import Comparison, Sum
+from nri_plugin.simulator.simulate_orders import spread
 from nri_plugin.simulator.simulation import (
     Alignment,
     Broken,
@@ -34,6 +35,7 @@ def simulation_text(one: Simulation, width: int) -> str:
         _machine(one, width),
         _problems(one, width),
         sums(one, width),
+        _orders(one, width),
         notes(one, width),
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
@@ -196,6 +198,15 @@ def _count(room: Room, count: int) -> str:
     return f"{count} or more" if count else "any"
 
 
+def _orders(one: Simulation, width: int, which: str = "") -> list[str]:
+    """What other orders of the pods come to."""
+    if not one.orders[1:]:
+        return []
+    head = (f"{len(one.orders) - 1} SHUFFLES{which}", "THIS ORDER", "LEAST", "MIDDLE", "MOST")
+    rows = [(name, *(f"{value:.0f}" for value in figures)) for name, *figures in spread(one.orders)]
+    return table([head, *rows], width, {0})
+
+
 def _machine(one: Simulation, width: int) -> list[str]:
     """How much is left where, and how broken up it is."""
     groups = "CACHES: WHOLE" if one.machine.caches_known else "SOCKETS: WHOLE"
@@ -261,6 +272,7 @@ def comparison_text(both: Sequence[Simulation], comparison: Comparison, width: i
         _heads(first, second, width),
         _differences(comparison, width),
         _sum_table(comparison, width),
+        *(_orders(one, width, f" with {letter}") for one, letter in zip(both, LETTERS, strict=True)),
         *(_refusals_of(one, letter, width) for one, letter in zip(both, LETTERS, strict=True)),
         list(dict.fromkeys([*_problems(first, width), *_problems(second, width)])),
         list(dict.fromkeys([*notes(first, width), *notes(second, width)])),

@@ -61,9 +61,7 @@ def simulate(
     for pod in more_shapes:
         played.shapes.key(pod)
     rows = Rows(played.node)
-    containers = tuple(
-        rows.now(row) for key, row in played.steps.latest.items() if played.node.is_running(key)
-    )
+    containers = running(played)
     steps = tuple(played.steps.rows)
     return Simulation(
         scenario=plan.name,
@@ -93,6 +91,12 @@ def play(machine: SourcedMachine, plan: Plan, chosen: Chosen) -> Played:
     for step in plan.steps:
         player.play(step)
     return Played(plan, node, player, shapes)
+
+
+def running(played: Played) -> tuple[ContainerRow, ...]:
+    """The containers that run now, with what they have now."""
+    rows = Rows(played.node)
+    return tuple(rows.now(row) for key, row in played.steps.latest.items() if played.node.is_running(key))
 
 
 def empty_node(machine: SourcedMachine, plan: Plan, chosen: Chosen, *, counts: bool = False) -> PlayedNode:
