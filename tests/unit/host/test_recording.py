@@ -10,16 +10,26 @@ import pytest
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision
+from nri_plugin.drift import CpusetsObserved, MachineChanged, Observed, Target
 from nri_plugin.engine import decide
 from nri_plugin.errors import HostError
 from nri_plugin.host.recording import read
 from nri_plugin.host.recording_lines import CURRENT, PREVIOUS, head_lines, line_of, node_line, outcome_of
 from nri_plugin.host.recording_node import NodeRow, NUMANodeRow, TopologyRow, node_from, node_row
+from nri_plugin.host.recording_rows import Event
 from nri_plugin.ids import NUMANodeID
-from nri_plugin.nri.events import CreateContainer, RemovePodSandbox, RunPodSandbox, StartContainer
-from nri_plugin.nri.messages import Container, Device, Pod
+from nri_plugin.nri.events import (
+    CreateContainer,
+    RemovePodSandbox,
+    RunPodSandbox,
+    StartContainer,
+    Synchronize,
+    UpdateContainer,
+    UpdatePodSandbox,
+)
+from nri_plugin.nri.messages import Container, ContainerState, Device, Pod, Resources
 from nri_plugin.options import Node, Options, ReservedMemory, TopologyTieBreak
-from nri_plugin.state import State
+from nri_plugin.state import CgroupRef, State
 from nri_plugin.topology import NUMANode, Topology
 from tests.builders import container, machine, node, pod
 
@@ -206,3 +216,49 @@ def test_every_fact_of_a_machine_and_every_option_is_kept() -> None:
     known = Node(topology, options, CPUSet.of(0))
     again = node_from(node_row(known))
     assert (again.topology, again.options, again.reserved) == (topology, options, CPUSet.of(0))
+
+
+FULL = Resources(
+    cpu_shares=3,
+    cpu_quota_us=4,
+    cpu_period_us=5,
+    cpus="6",
+    mems="7",
+    memory_limit_bytes=8,
+    hugepage_limits=(("2MB", 9),),
+)
+A_POD = Pod(
+    "s",
+    "n",
+    "u",
+    "ns",
+    annotations={"nri-pin/numa-node": "1"},
+    cgroup_parent="/kubepods/podu",
+    resources=FULL,
+    pid=5,
+)
+A_CONTAINER = Container(
+    "c", "s", "n", ContainerState.STOPPED, resources=FULL, cgroups_path="/kubepods/podu/c"
+)
+OBSERVED = Observed(Target(CgroupRef("p", "q"), "c"), CPUSet.of(1), None)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Synchronize((A_POD,), (A_CONTAINER,)),
+        UpdateContainer(A_POD, A_CONTAINER, FULL),
+        UpdatePodSandbox(A_POD, resources=FULL),
+        StartContainer(A_POD, A_CONTAINER),
+        RemovePodSandbox(A_POD),
+        CpusetsObserved((OBSERVED, replace(OBSERVED, cpus=None, effective=CPUSet()))),
+        MachineChanged(),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_an_event_is_read_as_it_was_written(tmp_path: Path, event: Event) -> None:
+    line = line_of(event, NOW, "", outcome_of(Decision(State())))
+    (entry,) = [
+        one for one in read(written(tmp_path, head_lines(NODE, State(), NOW) + line)).entries() if one.event
+    ]
+    assert entry.event == event
