@@ -1,0 +1,152 @@
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.app.status_socket import StatusFeed, StatusSocket
+from nri_plugin.cli.doctor_evidence import Asked, collect, read_topology
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.host.checkpoint import CheckpointFile
+from nri_plugin.host.mounts import Mount
+from nri_plugin.host.node_evidence import Hidden, NodeView
+from nri_plugin.host.node_evidence_kubelet import STATE_FILES
+from nri_plugin.nri.events import Configure
+from nri_plugin.options import Node, Options
+from nri_plugin.simulator.machine import build_sysfs
+from nri_plugin.simulator.machine_text import parse
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.topology import Topology
+from nri_plugin.workload import QOSClass
+from tests.builders import machine
+
+STATE = State(
+    {"u1": PodRecord("u1", "s1", "web", "shop", QOSClass.GUARANTEED, "/kubepods/podu1")},
+    {
+        "c1": ContainerRecord(
+            "c1", "u1", "app", Phase.RUNNING, CgroupRef("/kubepods/podu1", "/kubepods/podu1/c1")
+        )
+    },
+    {"u1/app": Allocation(CPUSet.parse("2-3"))},
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node's files, and a path that is short enough for sockets."""
+    monkeypatch.chdir(tmp_path)
+    build_sysfs(parse("1 socket, 2 NUMA nodes, 4 cores each", "test"), tmp_path)
+    return tmp_path
+
+
+def write(root: Path, path: str, text: str) -> None:
+    place = root / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+
+
+def process(root: Path, pid: int, name: str, *words: str) -> None:
+    write(root, f"proc/{pid}/comm", name + "\n")
+    write(root, f"proc/{pid}/cmdline", "".join(f"{word}\0" for word in words))
+
+
+def test_an_empty_tree_has_neither_runtime_nor_kubelet_nor_agent(root: Path) -> None:
+    seen = collect(NodeView(str(root), []), Asked())
+    assert isinstance(seen.runtime.name, Hidden)  # a copy has no processes, so that nobody knows
+    assert seen.kubelet.settings is None
+    assert seen.agent.trouble == "/run/nri-pin/agent.sock: there is no such socket"
+    assert (seen.agent.checkpoint, seen.agent.in_memory, seen.agent.exporter) == (None, None, None)
+    assert isinstance(seen.kernel.topology, Topology)
+    assert isinstance(seen.agent.rivals, Hidden)
+
+
+def test_an_agent_that_runs_tells_of_itself_and_of_its_runtime(root: Path) -> None:
+    (root / "state").mkdir()
+    node = Node(machine(nodes=2, cores=4), Options(), CPUSet.parse("0"))
+    socket = StatusSocket(
+        Path("state/agent.sock"),
+        lambda: (node, STATE),
+        StatusFeed(),
+        lambda: Configure("", "containerd", "v2.1.9", 5000, 2000),
+    )
+    try:
+        seen = collect(NodeView(str(root), []), Asked(state_dir="/state"))
+    finally:
+        socket.close()
+    assert (seen.agent.trouble, seen.agent.runtime) == ("", "containerd v2.1.9")
+    assert seen.agent.version == seen.agent.own_version
+    assert seen.runtime.told is not None
+    assert seen.kubelet.reserved == CPUSet.parse("0")
+    assert (seen.cgroups.allowed, seen.cgroups.is_ours) == (CPUSet.parse("2-3"), True)
+
+
+def test_a_checkpoint_is_judged_by_what_it_was_written_for(root: Path) -> None:
+    node = Node(machine(nodes=2, cores=4), Options(), CPUSet.parse("0"))
+    (root / "run/nri-pin").mkdir(parents=True)
+    file = CheckpointFile(str(root / "run/nri-pin"), node, durable=False)
+    file.save(STATE)
+    seen = collect(NodeView(str(root), []), Asked())
+    assert (list(seen.agent.checkpoint or ()), seen.agent.containers) == ([], 1)
+    assert seen.agent.in_memory is not None
+    Path(file.path).write_text("damaged")
+    (words,) = collect(NodeView(str(root), []), Asked()).agent.checkpoint or ()
+    assert "cannot be used" in words
+
+
+def test_the_configuration_is_that_of_the_agent_that_runs(root: Path) -> None:
+    write(root, "etc/other.yaml", 'reservedSystemCPUs: "1"\n')
+    process(root, 1, "init", "/sbin/init")
+    process(
+        root,
+        9,
+        "python3",
+        "/opt/nri-pin/bin/python",
+        "/opt/nri-pin/bin/nri-pin",
+        "run",
+        "--config",
+        "/etc/other.yaml",
+    )
+    seen = collect(NodeView(str(root), []), Asked())
+    assert (seen.agent.path, seen.agent.config_error) == ("/etc/other.yaml", "")
+    assert seen.kubelet.reserved == CPUSet.parse("1")
+
+
+def test_in_a_pod_the_agents_own_root_has_its_configuration(root: Path) -> None:
+    (root / "usr").mkdir()
+    (root / "etc").mkdir()
+    process(root, 1, "init", "/sbin/init")
+    process(root, 9, "nri-pin", "/usr/bin/nri-pin", "run")
+    write(root, "proc/9/root/etc/nri-pin/config.yaml", 'reservedSystemCPUs: "2"\n')
+    view = NodeView(str(root), [Mount(str(root), "ext4", ())], in_pod=True)
+    assert collect(view, Asked()).kubelet.reserved == CPUSet.parse("2")
+
+
+def test_programs_that_pin_are_named(root: Path) -> None:
+    process(root, 1, "init", "/sbin/init")
+    process(root, 5, "koordlet", "koordlet")
+    process(root, 6, "irqbalance", "irqbalance")
+    seen = collect(NodeView(str(root), []), Asked())
+    assert (tuple(seen.agent.rivals), seen.kernel.irqbalance) == (("koordlet",), True)  # type: ignore[arg-type]
+
+
+def test_the_runtimes_process_says_where_to_look(root: Path) -> None:
+    process(root, 1, "init", "/sbin/init")
+    process(root, 7, "containerd", "containerd", "--config", "/run/c.toml")
+    write(
+        root, "run/c.toml", 'version = 3\n[plugins."io.containerd.nri.v1.nri"]\nsocket_path = "/run/n.sock"\n'
+    )
+    write(root, "var/lib/kubelet/cpu_manager_state", '{"policyName":"static"}')
+    seen = collect(NodeView(str(root), []), Asked())
+    assert (seen.runtime.name, seen.runtime.socket) == ("containerd", "there is no such socket")
+    assert seen.kubelet.states[STATE_FILES[0]] == "static"
+
+
+def test_a_machine_out_of_sight_is_not_guessed(tmp_path: Path) -> None:
+    nothing = NodeView(str(tmp_path), [Mount(f"{tmp_path}/run/nri-pin", "tmpfs", ())])
+    assert isinstance(read_topology(nothing), Hidden)
+    seen = collect(nothing, Asked())
+    assert isinstance(seen.runtime.name, Hidden)
+    assert isinstance(seen.kubelet.settings, Hidden)
+
+
+def test_files_of_a_machine_that_make_no_sense_are_told(root: Path) -> None:
+    write(root, "sys/devices/system/cpu/online", "many")
+    assert "many" in str(read_topology(NodeView(str(root), [])))
