@@ -169,11 +169,11 @@ def likely_ends(node: Node, state: State, pod: PodRecord, request: ContainerRequ
         uid = key.partition("/")[0]
         if uid != pod.uid:
             held[uid] = held.get(uid, 0) | allocation.cpus.mask
-    enough = [uid for uid, cpus in held.items() if _may_hold(node, request, available | cpus)]
+    enough = [uid for uid, cpus in held.items() if may_hold(node, request, available | cpus)]
     return sorted(enough, key=lambda uid: held[uid].bit_count())
 
 
-def _may_hold(node: Node, request: ContainerRequest, available: int) -> bool:
+def may_hold(node: Node, request: ContainerRequest, available: int) -> bool:
     """Whether the CPUs in the mask are enough, on one NUMA node where policy wants that; spares hopeless trials."""
     tables, count = tables_of(node), request.exclusive_cpus
     if node.options.topology_manager_policy is not TopologyManagerPolicy.SINGLE_NUMA_NODE:
@@ -184,7 +184,7 @@ def _may_hold(node: Node, request: ContainerRequest, available: int) -> bool:
 def _fits_alone(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> bool:
     without_others = alone(state, pod)
     room = node.allocatable.mask  # what its own pod holds it may take over
-    return _may_hold(node, request, room) and tried(node, without_others, pod, request) is not None
+    return may_hold(node, request, room) and tried(node, without_others, pod, request) is not None
 
 
 def likely_counts(node: Node, state: State, count: int) -> list[int]:

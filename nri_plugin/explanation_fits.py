@@ -8,7 +8,9 @@ from nri_plugin.advice import (
     LAXER,
     alone,
     likely_counts,
+    likely_ends,
     likely_sizes,
+    may_hold,
     pod_name,
     releasable,
     tried,
@@ -30,7 +32,8 @@ FEW_TRIALS = 24
 
 MANY_TRIALS = 512
 
-MI = 1 << 20
+NAMED = 4
+"""Pods that have to end together; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,31 +155,44 @@ def _variants(case: _Case) -> Iterator[tuple[str, str, Options]]:
 
 def _after_ends(case: _Case) -> Iterator[Fit]:
     """After the end of one other pod, whichever they are; else of the fewest of one NUMA node; else of all."""
-    uids = releasable(case.state, case.pod)[: case.trials]
-    enough = [uid for uid in uids if replace_case(case, state=case.state.released(uid)).tried()]
+    if not releasable(case.state, case.pod):
+        return
+    if not replace_case(case, state=alone(case.state, case.pod)).tried():
+        return
+    likely = likely_ends(case.node, case.state, case.pod, case.request)[: case.trials]
+    enough = [uid for uid in likely if replace_case(case, state=case.state.released(uid)).tried()]
     for uid in enough:
         name = pod_name(case.state, uid)
         yield Fit("end", name, f"once {name} has ended")
-    if enough or not uids:
+    if enough:
         return
-    together = min(_sets_of_ends(case, uids), key=len, default=None)
+    together = min(_sets_of_ends(case), key=len, default=None)
     if together:
-        names = " and ".join(pod_name(case.state, uid) for uid in together)
-        yield Fit("end", names.replace(" and ", ","), f"once {names} have ended")
-        return
-    if replace_case(case, state=alone(case.state, case.pod)).tried():
+        names = [pod_name(case.state, uid) for uid in together]
+        yield Fit("end", ",".join(names), f"once {_some(names)} have ended")
+    else:
         yield Fit("empty", "", "on this machine without any other pod")
 
 
-def _sets_of_ends(case: _Case, uids: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def _some(names: Sequence[str]) -> str:
+    if len(names) <= NAMED:
+        return " and ".join([", ".join(names[:-1]), names[-1]])
+    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+
+
+def _sets_of_ends(case: _Case) -> Iterator[tuple[str, ...]]:
     """For each NUMA node the pods that hold most of it, as many as it takes."""
+    uids, left = releasable(case.state, case.pod), case.trials
     for place in case.node.topology.nodes:
-        here = [uid for uid in uids if _cpus_there(case.state, uid, place.cpus.mask)]
-        here.sort(key=lambda uid: -_cpus_there(case.state, uid, place.cpus.mask))
-        for number in range(2, min(len(here), FEW_TRIALS) + 1):
-            if replace_case(case, state=_without(case.state, here[:number])).tried():
-                yield tuple(here[:number])
-                break
+        held = {uid: _cpus_there(case.state, uid, place.cpus.mask) for uid in uids}
+        here = sorted((uid for uid in uids if held[uid]), key=lambda uid: -held[uid])
+        for number in range(2, len(here) + 1):
+            state = _without(case.state, here[:number])
+            if left and may_hold(case.node, case.request, state.available(case.node).mask):
+                left -= 1
+                if replace_case(case, state=state).tried():
+                    yield tuple(here[:number])
+                    break
 
 
 def _cpus_there(state: State, uid: str, cpus: int) -> int:

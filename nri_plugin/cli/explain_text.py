@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 
 from nri_plugin.cli.explain_what_if import UID as WHAT_IF_UID
 from nri_plugin.cli.output import wants_colour
@@ -17,7 +16,10 @@ from nri_plugin.quantity import format_bytes, round_down
 
 LABEL = 11
 MOST_SETS = 6
-MOST_NODES = 8
+SCREEN = 40
+LEAST_LINES = 8
+"""So many go to NUMA nodes however long the rest is."""
+
 MOST_HOLDERS = 2
 MOST_ENDS = 4
 
@@ -63,7 +65,7 @@ def explanation_text(told: Explanation, width: int, notes: Iterable[str] = ()) -
     for label, text in sections:
         lines += _labelled(label if label != before else "", text, width)
         before = label
-    return "\n".join([*lines, *_table(told, width)])
+    return "\n".join([*lines, *_table(told, width, SCREEN - len(lines))])
 
 
 def _sections(told: Explanation) -> Iterator[tuple[str, str]]:
@@ -252,18 +254,23 @@ def _fits(fits: tuple[Fit, ...]) -> Iterator[str]:
         yield "nothing that was tried: not less of it, not another policy, not after the end of other pods"
 
 
-def _table(told: Explanation, width: int) -> list[str]:
-    """NUMA node by NUMA node who holds what; nodes with nothing to give are left out."""
-    rows = [one for one in told.numa_nodes if one.cpus or any(total for _, _, total in one.memory)]
-    shown = sorted(rows, key=lambda one: (not one.holders, one.id))[:MOST_NODES]
-    shown.sort(key=lambda one: one.id)
-    lines = ["", "NUMA nodes when it was decided"]
-    for use, alike in groupby(shown, key=_use):
-        ids = CPUSet.from_ids(one.id for one in alike)
-        lines += _labelled(f"  {ids}", f"{'each ' if len(ids) > 1 else ''}{use}", width)
-    if len(rows) > len(shown):
-        lines.append(f"  and {len(rows) - len(shown)} more, which nobody holds anything of")
-    return lines
+def _table(told: Explanation, width: int, room: int) -> list[str]:
+    """Who holds what, NUMA nodes with the same to say in one line; those with nothing to give are left out."""
+    alike: dict[str, list[int]] = {}
+    for one in told.numa_nodes:
+        if one.cpus or any(total for _, _, total in one.memory):
+            alike.setdefault(_use(one), []).append(one.id)
+    lines, left = ["", "NUMA nodes when it was decided"], CPUSet()
+    for use, numbers in alike.items():
+        ids = CPUSet.from_ids(numbers)
+        more = _labelled(f"  {ids}", f"{'each ' if len(ids) > 1 else ''}{use}", width)
+        if len(lines) + len(more) < max(room, LEAST_LINES):
+            lines += more
+        else:
+            left |= ids
+    return lines + (
+        _labelled(f"  {left}", "not shown for want of room; -o json has all", width) if left else []
+    )
 
 
 def _use(one: NUMANodeUse) -> str:

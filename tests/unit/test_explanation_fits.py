@@ -57,12 +57,12 @@ def test_less_memory_is_offered() -> None:
     assert fits(on, creation(cpu=2, memory=12 * GIB), state, "memory") == ["6Gi of memory"]
 
 
-def test_each_pod_whose_end_is_enough_is_named() -> None:
+def test_each_pod_whose_end_is_enough_is_named_the_smallest_first() -> None:
     on = node(topology_manager_policy=SINGLE)
     state = after(on, creation("a", cpu=6), creation("b", cpu=4), creation("d", cpu=2))
     assert fits(on, creation(cpu=6), state, "end") == [
-        "once default/a has ended",
         "once default/b has ended",
+        "once default/a has ended",
     ]
 
 
@@ -70,6 +70,13 @@ def test_where_one_is_not_enough_the_fewest_are_named() -> None:
     on = node(topology_manager_policy=SINGLE)
     state = after(on, creation("a", cpu=6), creation("b", cpu=4), creation("d", cpu=4))
     assert fits(on, creation(cpu=8), state, "end") == ["once default/b and default/d have ended"]
+
+
+def test_many_that_must_end_are_counted() -> None:
+    on = node(topology_manager_policy=SINGLE)
+    state = after(on, creation("big", cpu=6), *(creation(f"p{number}", cpu=1) for number in range(8)))
+    (text,) = fits(on, creation(cpu=8), state, "end")
+    assert text == "once default/p0, default/p1, default/p2, default/p3 and 4 more have ended"
 
 
 def test_an_admitted_container_is_told_of_nothing_else() -> None:
