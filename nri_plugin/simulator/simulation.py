@@ -13,6 +13,12 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+# Whoever reads a simulation needs its parts.
+from nri_plugin.simulator.simulation_machine import DeviceRow as DeviceRow  # noqa: PLC0414
+from nri_plugin.simulator.simulation_machine import Group as Group  # noqa: PLC0414
+from nri_plugin.simulator.simulation_machine import Machine as Machine  # noqa: PLC0414
+from nri_plugin.simulator.simulation_machine import NUMANodeRow as NUMANodeRow  # noqa: PLC0414
+
 FORMAT = 1
 """Raised when a reader of an older one would misunderstand; a new key does not raise it."""
 
@@ -36,76 +42,6 @@ class Stage(StrEnum):
     """The node as a whole has too little left: scheduler and kubelet, before any runtime is asked."""
     PLACEMENT = "placement"
     """nri-pin."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """CPUs that belong together: a socket, an uncore cache, a core.
-
-    Attributes:
-        id: the kernel's.
-        cpus: online ones, ascending.
-    """
-
-    id: int
-    cpus: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NUMANodeRow:
-    """A NUMA node.
-
-    Attributes:
-        memory_bytes: None where it is not known.
-        hugepages: (page size in kB, number of pages).
-        distances: to all NUMA nodes in their order; None where they are not known.
-    """
-
-    id: int
-    cpus: tuple[int, ...]
-    memory_bytes: int | None
-    hugepages: tuple[tuple[int, int], ...]
-    distances: tuple[int, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRow:
-    """A device of the machine.
-
-    Attributes:
-        numa_nodes: those it is attached to; none for anywhere.
-        container: key of who has it at the end; empty for nobody.
-    """
-
-    resource: str
-    id: str
-    numa_nodes: tuple[int, ...]
-    container: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The machine, enough to draw it.
-
-    Attributes:
-        name: as it was asked for.
-        title: in words, empty where nobody wrote some.
-        summary: one line: how many sockets, NUMA nodes, caches, cores, CPUs.
-        caches_known: False where no CPU has an L3, so that `caches` are the sockets.
-        isolated, offline: CPUs.
-    """
-
-    name: str
-    title: str
-    summary: str
-    sockets: tuple[Group, ...]
-    numa_nodes: tuple[NUMANodeRow, ...]
-    caches: tuple[Group, ...]
-    cores: tuple[Group, ...]
-    caches_known: bool
-    online: tuple[int, ...]
-    offline: tuple[int, ...]
-    isolated: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
