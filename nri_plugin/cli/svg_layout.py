@@ -111,11 +111,6 @@ def frame(title: str, hover: str, kind: str, content: Item, aside: Item | None =
     return Item(width, height, draw)
 
 
-def as_wide(item: Item, width: float) -> Item:
-    """The item, taking more room at its right."""
-    return Item(max(item.width, width), item.height, item.draw)
-
-
 def describe_node(topology: Topology, place: int) -> str:
     """What is said of the NUMA node at a place of the machine's list."""
     from nri_plugin.cli.picture import memory_text

@@ -4,6 +4,7 @@ import pytest
 
 from nri_plugin.cli.palette import BEYOND, LETTERS
 from nri_plugin.cli.picture import TIMES, Owner, Style, draw, in_encoding, memory_text
+from nri_plugin.cli.picture_boxes import fold
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.simulator.machine import build_topology, parse, shipped
 from nri_plugin.topology import Topology
@@ -163,6 +164,11 @@ def test_what_has_no_place_in_a_box_is_said_below() -> None:
         "offline 3",
         "isolated 1",
     ]
+
+
+def test_a_word_that_is_wider_than_the_line_is_broken() -> None:
+    assert fold("abcdefgh ij", 4) == ["abcd", "efgh", "ij"]
+    assert fold("1-2,3-4,5-6", 8, indent=" ") == ["1-2,3-4,", " 5-6"]
 
 
 def test_unknown_memory_is_not_written_in_a_title() -> None:

@@ -55,6 +55,27 @@ def test_a_node_that_does_not_tell_is_unknown() -> None:
     assert heat_map(topology, 80).splitlines()[2] == "NUMA 1     ?   ?"
 
 
+def test_unknown_rows_of_a_map_of_cells_are_unknown_too() -> None:
+    ids = range(20)
+    rows = [(cpu, cpu, cpu, cpu, cpu) for cpu in ids]
+    topology = Topology.from_rows(rows, distances={a: [10 + abs(a - b) for b in ids] for a in ids if a})
+    lines = heat_map(topology, 40).splitlines()
+    assert lines[2] == "NUMA 0   " + "?" * 20
+    assert lines[-2].startswith("·· 10   ")
+
+
+def test_a_key_that_is_too_wide_goes_on_below() -> None:
+    ids = range(30)
+    rows = [(cpu, cpu, cpu, cpu, cpu) for cpu in ids]
+    topology = Topology.from_rows(
+        rows, distances={a: [10 if a == b else 99 + a + b for b in ids] for a in ids}
+    )
+    assert heat_map(topology, 40).splitlines()[-2:] == [
+        "·· 10   ░░ 100-118   ▒▒ 119-137",
+        "▓▓ 138-155   ██ 156",
+    ]
+
+
 def test_colour_adds_codes_and_changes_no_character() -> None:
     for width in (40, 80):
         topology = build_topology(load("gb200-34-numa" if width == 80 else "kep3545-4-numa"))

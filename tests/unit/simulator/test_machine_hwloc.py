@@ -90,6 +90,12 @@ def test_cpus_of_the_complete_cpuset_alone_are_offline() -> None:
     assert (str(topology.online), str(topology.offline)) == ("0,2", "1,3-4")
 
 
+def test_without_numa_nodes_the_memory_is_the_machine_s() -> None:
+    machine = '<object type="Machine" cpuset="0x3" local_memory="8192">' + pu(0, 1) + "</object>"
+    nodes = topology_of(f"{DOCTYPE}<topology>{machine}</topology>".encode()).nodes
+    assert [(node.id, str(node.cpus), node.memory_bytes) for node in nodes] == [(0, "0-1", 8192)]
+
+
 def test_packages_without_a_number_are_still_sockets() -> None:
     halves = "".join(f'<object type="Package" cpuset="{mask}"/>' for mask in ("0x3", "0xc"))
     topology = topology_of(document(halves + pu(0, 1, 2, 3)))

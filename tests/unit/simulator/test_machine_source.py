@@ -67,6 +67,11 @@ def test_what_a_node_prints_is_read_back_as_the_node(text: str, tmp_path: Path) 
     assert machine.facts() == json.loads(data)
 
 
+def test_a_dump_of_a_kernel_that_lists_no_present_cpus_keeps_the_offline_ones(tmp_path: Path) -> None:
+    facts = json.loads(dump_of(SMALL, tmp_path)) | {"cpus_present": None}
+    assert str(machine_from(json.dumps(facts).encode(), "d", "d").topology.offline) == "7"
+
+
 def test_a_described_machine_has_the_facts_of_its_tree(tmp_path: Path) -> None:
     build_sysfs(load("laptop"), str(tmp_path))
     assert read_machine("laptop").facts() == live_machine(str(tmp_path)).facts()
