@@ -189,12 +189,13 @@ def _choices(
 def _simulated(
     machine: "SourcedMachine", plan: "Plan", choices: "Sequence[Chosen]", shapes: Sequence[str]
 ) -> "list[Simulation]":
+    from nri_plugin.cli.machine_summary import summary
     from nri_plugin.simulator.simulate import simulate
     from nri_plugin.simulator.simulate_shapes import read_shape
 
     more = [read_shape(text) for text in shapes]
     with waiting(f"simulating {plan.name or 'the scenario'}"):
-        return [simulate(machine, plan, chosen, more) for chosen in choices]
+        return [simulate(machine, plan, one, more, summary=summary(machine.topology)) for one in choices]
 
 
 def _ordered(plan: "Plan", order: str, seed: int) -> "Plan":

@@ -47,7 +47,12 @@ class Played:
 
 
 def simulate(
-    machine: SourcedMachine, plan: Plan, chosen: Chosen, more_shapes: Sequence[PodSpec] = ()
+    machine: SourcedMachine,
+    plan: Plan,
+    chosen: Chosen,
+    more_shapes: Sequence[PodSpec] = (),
+    *,
+    summary: str = "",
 ) -> Simulation:
     """Play a plan and tell everything about it.
 
@@ -56,6 +61,7 @@ def simulate(
         plan: what.
         chosen: with which configuration.
         more_shapes: shapes beside those of the plan, of which is asked how many fit.
+        summary: the machine in one line, for readers.
     """
     played = play(machine, plan, chosen)
     for pod in more_shapes:
@@ -66,7 +72,7 @@ def simulate(
     return Simulation(
         scenario=plan.name,
         file=plan.file,
-        machine=machine_row(machine),
+        machine=machine_row(machine, summary),
         configuration=chosen.shown,
         shapes=played.shapes.texts(),
         steps=steps,

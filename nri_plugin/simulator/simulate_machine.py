@@ -1,12 +1,10 @@
-"""The machine of a simulation, as lists that can be drawn; and in one line."""
+"""The machine of a simulation, as lists that can be drawn."""
 
 from collections.abc import Iterable
 
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.quantity import round_down
 from nri_plugin.simulator.machine_source import SourcedMachine, machine_from, read_machine
 from nri_plugin.simulator.simulation import Group, Machine, NUMANodeRow
-from nri_plugin.topology import Topology
 
 OWN = "its own machine"
 """What a machine is called that a scenario describes."""
@@ -24,13 +22,13 @@ def described_machine(text: str, file: str) -> SourcedMachine:
     )
 
 
-def machine_row(machine: SourcedMachine) -> Machine:
-    """Everything a picture needs."""
+def machine_row(machine: SourcedMachine, summary: str) -> Machine:
+    """Everything a picture needs; `summary` is the machine in one line."""
     topology = machine.topology
     return Machine(
         name=machine.name,
         title=machine.description.title if machine.description else "",
-        summary=summary(topology),
+        summary=summary,
         sockets=_groups(topology.sockets),
         numa_nodes=tuple(
             NUMANodeRow(int(one.id), _ids(one.cpus), one.memory_bytes, one.hugepages, one.distances)
@@ -45,29 +43,9 @@ def machine_row(machine: SourcedMachine) -> Machine:
     )
 
 
-def summary(topology: Topology) -> str:
-    """How much there is of everything."""
-    widths = sorted({len(cpus) for _, cpus in topology.cores})
-    sizes = [one.memory_bytes for one in topology.nodes]
-    memory = "memory unknown" if None in sizes else round_down(sum(size or 0 for size in sizes)) + " memory"
-    parts = (
-        _count(len(topology.sockets), "socket"),
-        _count(len(topology.nodes), "NUMA node"),
-        _count(len(topology.caches), "uncore cache") if topology.caches_known else "no L3 cache",
-        _count(len(topology.cores), "core"),
-        f"{_count(len(topology.online), 'CPU')} (SMT {'/'.join(map(str, widths))})",
-        memory,
-    )
-    return ", ".join(parts)
-
-
 def _groups(groups: Iterable[tuple[int, CPUSet]]) -> tuple[Group, ...]:
     return tuple(Group(int(number), _ids(cpus)) for number, cpus in groups)
 
 
 def _ids(cpus: CPUSet) -> tuple[int, ...]:
     return tuple(map(int, cpus))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number != 1)
