@@ -1,7 +1,7 @@
 """Collects what `nri-pin doctor` judges: every look at the node happens here, once."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nri_plugin import __version__
@@ -78,12 +78,13 @@ def collect(view: NodeView, asked: Asked) -> Evidence:
     reserved = _reserved(config, status, topology)
     checkpoint = _checkpoint(view, state_dir)
     told = kubelet.read_kubelet(view, kubelet.find_kubelet(running))
+    states = {name: kubelet.read_state_policy(view, name) for name in kubelet.STATE_FILES}
     seen = _runtime(view, asked, processes, config, status)
     return Evidence(
         seen,
         KubeletEvidence(
-            _if_none_seen(view, told, processes),
-            {name: kubelet.read_state_policy(view, name) for name in kubelet.STATE_FILES},
+            _if_none_seen(view, told, states, processes),
+            states,
             view.connects(kubelet.POD_RESOURCES),
             reserved,
         ),
@@ -108,9 +109,16 @@ def read_topology(view: NodeView) -> Topology | Hidden | str:
 
 
 def _if_none_seen(
-    view: NodeView, told: kubelet.KubeletSettings | Hidden | None, processes: Sequence[Process] | Hidden
+    view: NodeView,
+    told: kubelet.KubeletSettings | Hidden | None,
+    states: Mapping[str, str | Hidden | None],
+    processes: Sequence[Process] | Hidden,
 ) -> kubelet.KubeletSettings | Hidden | None:
-    """No file of the kubelet where it usually is says little as long as its process may be elsewhere."""
+    """No file of the kubelet where it usually is says little: it may be a part of another program, as in k3s."""
+    if told is None and any(isinstance(policy, str) for policy in states.values()):
+        return Hidden(
+            kubelet.CONFIG_FILE, why="not there, and the kubelet has left state files: it is set elsewhere"
+        )
     if told is None and isinstance(processes, Hidden) and not view.is_copy:
         return processes
     return told

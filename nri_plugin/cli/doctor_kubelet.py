@@ -95,6 +95,8 @@ def _by_state(check: str, seen: KubeletEvidence, hidden: Hidden) -> Finding:
         return to_do(
             check, f"{policy}, by {path}: {harm}", f"set {key} to none in the kubelet's configuration"
         )
+    if isinstance(policy, str) and policy:
+        return fine(check, f"{policy}, by {path}: a kubelet does not start on a file of another policy")
     return not_visible(check, hidden, f"the kubelet's {key} cannot be seen")
 
 

@@ -137,6 +137,7 @@ def test_the_runtimes_process_says_where_to_look(root: Path) -> None:
     seen = collect(NodeView(str(root), []), Asked())
     assert (seen.runtime.name, seen.runtime.socket) == ("containerd", "there is no such socket")
     assert seen.kubelet.states[STATE_FILES[0]] == "static"
+    assert isinstance(seen.kubelet.settings, Hidden)  # there is one, and it is set elsewhere
 
 
 def test_a_machine_out_of_sight_is_not_guessed(tmp_path: Path) -> None:

@@ -59,7 +59,11 @@ def test_an_option_on_the_command_line_has_no_line_to_edit() -> None:
 
 def test_a_state_file_tells_where_the_configuration_is_out_of_sight() -> None:
     assert found(OUT_OF_SIGHT)["cpu-manager"].verdict is Verdict.NOT_VISIBLE
-    assert found(OUT_OF_SIGHT, states={STATE_FILES[0]: "none"})["cpu-manager"].verdict is Verdict.NOT_VISIBLE
+    assert found(OUT_OF_SIGHT, states={STATE_FILES[0]: ""})["cpu-manager"].verdict is Verdict.NOT_VISIBLE
+    assert found(OUT_OF_SIGHT, states={STATE_FILES[0]: "none"})["cpu-manager"].verdict is Verdict.OK
+    assert (
+        found(OUT_OF_SIGHT, states={STATE_FILES[0]: "none"})["memory-manager"].verdict is Verdict.NOT_VISIBLE
+    )
     assert found(OUT_OF_SIGHT, states={STATE_FILES[0]: "static"})["cpu-manager"].verdict is Verdict.TO_DO
 
 
