@@ -12,7 +12,7 @@ from pathlib import Path
 from .lab.outcome import Outcome, table
 from .lab.progress import say
 from .lab.runs import RUNS, Run, perform_all
-from .lab.setting_up import CANNOT_RUN, check_machine, default_work, prepare, take_lock
+from .lab.setting_up import CANNOT_RUN, MACHINE_LOCK, check_machine, default_work, prepare, take_lock
 from .lab.shell import CannotRun, LabError
 
 
@@ -23,7 +23,7 @@ def main() -> int:
         runs = _possible([run for run in RUNS if arguments.runs in (run.letter, "all")])
         mirror = check_machine()
         arguments.work.mkdir(parents=True, exist_ok=True)
-        lock = take_lock()
+        lock, folder = take_lock(MACHINE_LOCK), take_lock(arguments.work / "lock")
         shutil.rmtree(arguments.work / "runs", ignore_errors=True)
         guests = sorted({run.root for run in runs if run.in_guest})
         lab = prepare(sorted({run.root for run in runs}), guests, mirror, arguments.work)
@@ -33,7 +33,7 @@ def main() -> int:
     except LabError as error:
         print(f"hack/e2e: the lab could not be built: {error}", flush=True)  # noqa: T201
         return 1
-    with lock:
+    with lock, folder:
         outcomes = perform_all(runs, lab)
     return _conclude(outcomes, arguments.work, keep=arguments.keep)
 

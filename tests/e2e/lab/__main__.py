@@ -27,11 +27,12 @@ from .ready import Lab
 from .report import write_report
 from .results import keep, kept
 from .rules import MACHINE, perform_rules
-from .session import COLUMNS, booted, column_named, perform, perform_embedded, record, session
-from .setting_up import CANNOT_RUN, check_machine, default_work, prepare, take_lock
+from .session import COLUMNS, Column, booted, column_named, perform, perform_embedded, record, session
+from .setting_up import CANNOT_RUN, MACHINE_LOCK, check_machine, default_work, prepare, take_lock
 from .shell import CannotRun, LabError
 from .terminal import attach
 
+_IN_A_BOOT = 8
 _NAMES = [column.name for column in COLUMNS]
 _EPILOG = """examples:
   hack/lab list
@@ -117,6 +118,7 @@ def _add_record(parser: argparse.ArgumentParser) -> None:
 def _add_all(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", action="append", metavar="NAME", help="only this one; may be repeated")
     parser.add_argument("--runtime", action="append", choices=_NAMES, help="only this one; may be repeated")
+    parser.add_argument("--scenario", action="append", metavar="NAME", help="only this one; may be repeated")
     _add_report(parser)
     parser.set_defaults(do=_all)
 
@@ -159,14 +161,29 @@ def _all(arguments: argparse.Namespace) -> int:
     cells: list[Cell] = []
     for column in [column_named(name) for name in arguments.runtime or _NAMES]:
         for machine in arguments.machine or wanted:
-            asked = session(machine, column, wanted[machine])
-            place = arguments.work / "runs" / f"lab-{machine}-{column.name}"
-            with _ready(arguments.work, [column.root]) as lab:  # others may have their turn in between
-                found = perform(asked, lab, place) if wanted[machine] else perform_rules(column, lab, place)
-                keep(lab, machine, column.name, found, accelerator(lab, column.root))
-            cells += found
+            for names in _boots(wanted[machine], arguments.scenario):
+                cells += _one_boot(machine, names, column, arguments.work)
     _report(arguments)
     return _conclude(cells, None)
+
+
+def _boots(scenarios: list[str], only: list[str] | None) -> list[list[str]]:
+    """What is played in one boot each: few enough that a guest that hangs costs little."""
+    chosen = [name for name in scenarios if not only or name in only]
+    if not scenarios:
+        return [[]]
+    return [chosen[at : at + _IN_A_BOOT] for at in range(0, len(chosen), _IN_A_BOOT)]
+
+
+def _one_boot(machine: str, names: list[str], column: Column, work: Path) -> list[Cell]:
+    place = work / "runs" / f"lab-{machine}-{column.name}"
+    with _ready(work, [column.root]) as lab:  # others may have their turn in between
+        if names:
+            found = perform(session(machine, column, names), lab, place)
+        else:
+            found = perform_rules(column, lab, place)
+        keep(lab, machine, column.name, found, accelerator(lab, column.root))
+    return found
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -191,7 +208,7 @@ def _record(arguments: argparse.Namespace) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    with _ready(arguments.work, list(ROOTS), guests=False) as lab:
+    with take_lock(MACHINE_LOCK), _ready(arguments.work, list(ROOTS), guests=False) as lab:
         for root in ROOTS:
             measure(lab, root)
     return 0
@@ -221,7 +238,7 @@ def _ready(work: Path, roots: list[str], *, guests: bool = True) -> Iterator[Lab
     """The lab, built where it is not, and this machine's lock."""
     mirror = check_machine()
     work.mkdir(parents=True, exist_ok=True)
-    with take_lock():
+    with take_lock(work / "lock"):
         yield prepare(roots, sorted(set(roots)) if guests else [], mirror, work)
 
 

@@ -1,4 +1,4 @@
-"""What sessions showed, kept beside the disks, one file for every machine and runtime; a later run replaces its own."""
+"""What scenarios showed, kept beside the disks, one file for each under each runtime; a later run replaces its own."""
 
 import json
 import os
@@ -15,14 +15,14 @@ from .ready import CHECKOUT, Lab
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One session: its cells and under which circumstances they came about."""
+    """One scenario under one runtime: its cells and under which circumstances they came about."""
 
     cells: tuple[Cell, ...]
     about: dict[str, Any]
 
 
 def keep(lab: Lab, machine: str, column: str, cells: list[Cell], accelerator: str) -> None:
-    """Write a session's result."""
+    """Write what a boot of a machine under a runtime showed."""
     folder = lab.work / "results"
     folder.mkdir(exist_ok=True)
     about = {
@@ -33,8 +33,10 @@ def keep(lab: Lab, machine: str, column: str, cells: list[Cell], accelerator: st
         "qemu": _first_line("qemu-system-x86_64", "--version"),
         "accelerator": accelerator,
     }
-    text = json.dumps({"about": about, "cells": [cell.as_dict() for cell in cells]}, indent=1)
-    (folder / f"{machine}.{column}.json").write_text(text + "\n")
+    for scenario in {cell.scenario for cell in cells}:
+        shown = [cell.as_dict() for cell in cells if cell.scenario == scenario]
+        text = json.dumps({"about": about, "cells": shown}, indent=1)
+        (folder / f"{machine}.{column}.{scenario}.json").write_text(text + "\n")
 
 
 def kept(work: Path) -> list[Result]:

@@ -17,7 +17,8 @@ from .shell import CannotRun
 CANNOT_RUN = 77
 _NEEDED = {"zstd": "zstd", "xz": "xz-utils", "mke2fs": "e2fsprogs", "dpkg-deb": "dpkg", "tar": "tar"}
 _OLDEST_QEMU = 8
-_LOCK = Path("/run/nri-pin-e2e.lock")
+MACHINE_LOCK = Path("/run/nri-pin-e2e.lock")
+"""Held by whoever runs containers on this machine itself; guests need the lock of their folder only."""
 
 
 def default_work() -> Path:
@@ -45,9 +46,9 @@ def check_machine() -> Mirror:
     return mirror_of_this_machine()
 
 
-def take_lock() -> io.TextIOWrapper:
-    """Keep a second command off this machine's cgroups until this one ends."""
-    file = _LOCK.open("w")
+def take_lock(path: Path) -> io.TextIOWrapper:
+    """Keep a second command off this machine's cgroups, or off a folder's disks, until this one ends."""
+    file = path.open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
