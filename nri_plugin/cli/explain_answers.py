@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nri_plugin.cli.explain_source import (
+    Created,
     Ground,
     Named,
     checkpoint_path,
@@ -168,9 +169,8 @@ def _explained(named: Named, earlier: tuple[str, ...], state: State, asked: Mapp
     created = named.created
     if created is not None:
         when = f"decided {created.when:%Y-%m-%d %H:%M:%S} UTC, explained by the state at that time"
-        observing = ("nri-pin only observed: nothing of it was carried out",) if created.observing else ()
         told = explain(created.node, created.state, created.event)
-        return Told(told, (when, *observing, *earlier))
+        return Told(told, (when, *_since(named, created, told, state), *earlier))
     assert named.record is not None
     found: Ground = ground(asked["state_dir"], asked["config"], None, asked["state_file"], asked["root"])
 
@@ -178,6 +178,21 @@ def _explained(named: Named, earlier: tuple[str, ...], state: State, asked: Mapp
     note = "its creation is no longer in the agent's history: explained by today's state, as if it came now"
     told = explain(found.node, before, event)
     return Told(told, (note, *_doubts(state, named.record, told), *found.notes, *earlier))
+
+
+def _since(named: Named, created: Created, told: Explanation, state: State) -> Iterator[str]:
+    """Where the decision of that time and the story told of it, or what it holds today, are not the same."""
+    if created.observing:
+        yield "nri-pin only observed: nothing of it was carried out"
+    if (created.refusal, created.cpus) != (told.sentence if told.reason and not told.cpus else "", told.cpus):
+        at_the_time = created.refusal or f"CPUs {created.cpus or 'not set'}"
+        yield (
+            "decided again it ends differently, as other hint providers, another version or an error came in between; "
+            f"at the time: {at_the_time}"
+        )
+    held = state.allocation_of(named.record) if named.record else None
+    if held and held.cpus and str(held.cpus) != told.cpus:
+        yield f"resized since: it holds CPUs {held.cpus} today"
 
 
 def _doubts(state: State, record: ContainerRecord, told: Explanation) -> Iterator[str]:

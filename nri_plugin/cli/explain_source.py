@@ -91,6 +91,7 @@ class Created:
     state: State
     event: CreateContainer | InformedCreate
     refusal: str
+    cpus: str = ""
     has_kept: bool = False
     observing: bool = False
 
@@ -188,6 +189,7 @@ def _created(folder: str) -> Iterator[Named]:
             moment.state_before,
             known,
             moment.outcome.refusal,
+            moment.outcome.cpus,
             "kept" in moment.decision.steps,
             moment.observing,
         )

@@ -1,5 +1,6 @@
 """Whom a name means, and by which state it is explained."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ import yaml
 
 from nri_plugin.cli.explain_answers import NotOneError, PodListed, Told, of_container, of_what_if
 from nri_plugin.explanation import Outcome
+from nri_plugin.host.checkpoint import CheckpointFile
+from nri_plugin.host.recording_lines import CURRENT, DIRECTORY
 from nri_plugin.nri import events as nri
 from nri_plugin.options import TopologyManagerPolicy
 from nri_plugin.simulator.machine import build_sysfs, load
-from tests.builders import container, node, pod
+from tests.builders import container, cpus, node, pod
 from tests.explained import creation
 from tests.unit.cli.explain_cases import forget, lived
 
@@ -142,3 +145,19 @@ def test_a_what_if_stands_beside_the_promises_of_the_checkpoint(
     assert answer.explanation.outcome is Outcome.EXCLUSIVE
     holders = [one.container for node in answer.explanation.numa_nodes for one in node.holders]
     assert holders == ["default/a/c"]
+
+
+def test_what_ended_otherwise_at_the_time_is_said_to_have(tmp_path: Path) -> None:
+    lived(tmp_path, ON, [creation("a", cpu=4)])
+    recording = tmp_path / DIRECTORY / CURRENT
+    recording.write_bytes(recording.read_bytes().replace(b'"cpus":"2-5"', b'"cpus":"6-9"'))
+    assert "decided again it ends differently" in told("a/c", tmp_path).notes[1]
+    assert "at the time: CPUs 6-9" in told("a/c", tmp_path).notes[1]
+
+
+def test_a_container_that_was_resized_since_is_said_to_be(tmp_path: Path) -> None:
+    state = lived(tmp_path, ON, [creation("a", cpu=4)])
+    key = next(iter(state.allocations))
+    grown = replace(state.allocations[key], cpus=cpus("2-7"))
+    CheckpointFile(str(tmp_path), ON).save(state.with_allocation(key, grown))
+    assert told("a/c", tmp_path).notes[1:] == ("resized since: it holds CPUs 2-7 today",)
