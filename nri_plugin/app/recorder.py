@@ -17,7 +17,7 @@ from nri_plugin.app.config import Config
 from nri_plugin.app.logs import say, say_trace
 from nri_plugin.app.reminder import Reminder
 from nri_plugin.decision import Decision
-from nri_plugin.errors import HostError
+from nri_plugin.errors import ConfigError, HostError
 from nri_plugin.host.mounts import is_in_memory
 from nri_plugin.host.recording_file import BoundedRecording, RecordingFile, Situation
 from nri_plugin.host.recording_lines import DIRECTORY, line_of, node_line, outcome_of
@@ -223,7 +223,7 @@ def build_recorder(config: Config, record: str, loop: Timers, log: logging.Logge
     """Who keeps what happens: the bounded history, and the file of `--record`; None where neither is wanted.
 
     Raises:
-        HostError: that file cannot be written.
+        ConfigError: that file cannot be written.
     """
     keepers = []
     if config.history_bytes:
@@ -231,6 +231,9 @@ def build_recorder(config: Config, record: str, loop: Timers, log: logging.Logge
         keepers.append(keeper_of(BoundedRecording(directory, config.history_bytes), log, loop.clock))
     if record:
         file = RecordingFile(os.path.abspath(record))
-        file.check()
+        try:
+            file.check()
+        except HostError as error:
+            raise ConfigError("--record", str(error)) from None
         keepers.append(keeper_of(file, log, loop.clock))
     return Recorder(keepers, loop, log, observing=config.observe) if keepers else None

@@ -76,21 +76,21 @@ class RecordingFile:
             self._descriptor = -1
 
     def check(self) -> None:
-        """Find out at the start whether it can be written.
+        """Find out at the start whether it can be written; what holds something else is not touched.
 
         Raises:
             HostError: it cannot, or holds something else.
         """
         try:
+            self._descriptor = os.open(self.path, _OPEN, _MODE)
+            head = os.pread(self._descriptor, 64, 0)
+            if head and not head.startswith(f'{{"format":"{FORMAT}"'.encode()):
+                raise HostError(
+                    self.path, "holds something else than a recording; remove it or give another file"
+                )
             self._open()
         except OSError as error:
             raise HostError(self.path, f"cannot be written: {error.strerror}") from None
-        head = os.pread(self._descriptor, 64, 0)
-        if head and not head.startswith(f'{{"format":"{FORMAT}"'.encode()):
-            self.close()
-            raise HostError(
-                self.path, "holds something else than a recording; remove it or give another file"
-            )
 
     def _is_full(self, more: int) -> bool:  # noqa: ARG002 - never
         return False

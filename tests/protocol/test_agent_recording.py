@@ -103,8 +103,10 @@ def test_a_history_that_cannot_be_kept_is_said_and_hurts_nobody(site: Site) -> N
 
 
 def test_a_file_that_holds_something_else_is_refused_at_the_start(site: Site) -> None:
-    (site.folder / "notes").write_text("to do\n")
+    (site.folder / "notes").write_text("to do")
+    (site.folder / "notes").chmod(0o644)
     process = site.start("--record", str(site.folder / "notes"))
-    assert process.wait() == 1
+    assert process.wait() == 2
     assert "holds something else than a recording" in "".join(process.heard)
-    assert (site.folder / "notes").read_text() == "to do\n"
+    assert (site.folder / "notes").read_text() == "to do"
+    assert (site.folder / "notes").stat().st_mode & 0o777 == 0o644
