@@ -206,6 +206,9 @@ def switch_on(settings: NRISettings) -> str:
     path, _, line = settings.where.rpartition(":")
     if settings.is_on is False and line.isdecimal():
         return f"sed -i '{line}s/true/false/' {shlex.quote(path)} && {restart}"
+    if settings.table:
+        path, _, line = settings.table.rpartition(":")
+        return f"sed -i '{line}a disable = false' {shlex.quote(path)} && {restart}"
     main = shlex.quote(_main(settings))
     head = "" if settings.files else "version = 2"
     return rf"""printf '{head}\n[plugins."{NRI_TABLE}"]\n  disable = false\n' >> {main} && {restart}"""

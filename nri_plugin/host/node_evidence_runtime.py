@@ -43,6 +43,7 @@ class NRISettings:
         files: those that were read, the main one first; where there is none the runtime has its defaults.
         is_on: None where nothing is written, so that the version decides.
         where: the file (and line) that says so.
+        table: the file and line of containerd's NRI table; empty where it has none.
         takes_connections: whether plugins that the runtime did not start may come.
         validator_is_on: None where nothing is written.
         systemd_cgroup: the driver of pods' cgroups; None where nothing is written.
@@ -54,6 +55,7 @@ class NRISettings:
     files: tuple[str, ...] = ()
     is_on: bool | None = None
     where: str = ""
+    table: str = ""
     socket: str = SOCKET
     plugin_dir: str = "/opt/nri/plugins"
     config_dir: str = "/etc/nri/conf.d"
@@ -226,6 +228,7 @@ def _containerd(view: NodeView, merged: _Merged) -> NRISettings:
         files=tuple(merged.files),
         is_on=None if "disable" not in nri else not nri["disable"],
         where=where,
+        table=_header(view, merged.files),
         socket=str(nri.get("socket_path", SOCKET)),
         plugin_dir=str(nri.get("plugin_path", "/opt/nri/plugins")),
         config_dir=str(nri.get("plugin_config_path", "/etc/nri/conf.d")),
@@ -304,6 +307,16 @@ def _line(view: NodeView, files: Sequence[str], key: str) -> str:
             elif inside and line.split("=")[0].strip() == key:
                 found = f"{path}:{number}"
     return found
+
+
+def _header(view: NodeView, files: Sequence[str]) -> str:
+    """`file:line` where the NRI table begins; empty where it is in none of the files."""
+    for path in files:
+        text = view.text(path)
+        for number, line in enumerate(text.splitlines() if isinstance(text, str) else (), 1):
+            if line.lstrip().startswith("[") and NRI_TABLE in line and "validator" not in line:
+                return f"{path}:{number}"
+    return ""
 
 
 def _table(table: Mapping[str, Any], key: str) -> dict[str, Any]:

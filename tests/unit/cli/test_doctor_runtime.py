@@ -1,12 +1,14 @@
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from nri_plugin.app.status_rows import RuntimeRow
 from nri_plugin.cli.doctor_findings import Finding, Verdict
 from nri_plugin.cli.doctor_runtime import TOLERATE, RuntimeEvidence, judge, limits, nri_default, version_of
-from nri_plugin.host.node_evidence import Hidden
-from nri_plugin.host.node_evidence_runtime import Broken, NRISettings
+from nri_plugin.host.node_evidence import Hidden, NodeView
+from nri_plugin.host.node_evidence_runtime import CONTAINERD, Broken, NRISettings, read_settings
 
 MAIN = "/etc/containerd/config.toml"
 OUT_OF_SIGHT = Hidden("/etc/containerd", "/host/etc/containerd")
@@ -204,3 +206,28 @@ def test_versions_are_read_wherever_they_stand() -> None:
     assert version_of("unknown") is None
     assert not nri_default("containerd", (1, 7, 30))
     assert "2.2 can" in limits("containerd", (2, 1, 9))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        None,
+        "version = 2\n",
+        'version = 2\n  [plugins."io.containerd.nri.v1.nri"]\n  plugin_path = "/p"\n[debug]\n',
+        'version = 2\n[plugins."io.containerd.nri.v1.nri"]\n  disable = true\n',
+        "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true # not yet\nplugin_path = '/p'\n",
+    ],
+)
+def test_the_line_that_switches_nri_on_does_so(before: str | None, tmp_path: Path) -> None:
+    main = tmp_path / "etc/containerd/config.toml"
+    main.parent.mkdir(parents=True)
+    if before is not None:
+        main.write_text(before)
+    view = NodeView(str(tmp_path), [])
+    off = read_settings(view, CONTAINERD)
+    command = found(evidence("1.7.24", settings=off))["nri"].command.partition(" && systemctl")[0]
+    subprocess.run(["sh", "-c", command.replace(MAIN, str(main))], check=True)
+    on = read_settings(view, CONTAINERD)
+    assert isinstance(on, NRISettings)
+    assert (on.is_on, on.format_version) == (True, 2 if before is None else off.format_version)  # type: ignore[union-attr]
+    assert found(evidence("1.7.24", settings=on))["nri"].verdict is Verdict.OK

@@ -68,6 +68,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
         files=("/etc/containerd/config.toml",),
         is_on=True,
         where="/etc/containerd/config.toml:4",
+        table="/etc/containerd/config.toml:3",
         socket="/run/x.sock",
         plugin_dir="/p",
         config_dir="/c",
