@@ -189,16 +189,21 @@ def present(mount: str, below: str) -> Iterator[str]:
 
 
 def eviction_bytes(settings: Settings) -> int:
-    """Memory that eviction keeps free; 0 where its list of signals leaves memory out.
-
-    Source: kubelet v1.36 eviction/helpers.go: a percentage is a 32-bit float of the capacity, cut to whole bytes.
-    """
+    """Memory that eviction keeps free; 0 where its list of signals leaves memory out."""
     if settings.eviction_hard is None:
         return DEFAULT_EVICTION_BYTES if settings.merge_default_eviction_settings else 0
     if isinstance(settings.eviction_hard, int):
         return settings.eviction_hard
-    (share,) = unpack("f", pack("f", float(settings.eviction_hard.removesuffix("%")) / 100))
-    return int(memory_capacity(_root(settings)) * share)
+    return share_bytes(settings.eviction_hard, memory_capacity(_root(settings)))
+
+
+def share_bytes(percentage: str, capacity_bytes: int) -> int:
+    """What `5%` is of a node's memory.
+
+    Source: kubelet v1.36 eviction/helpers.go: a percentage is a 32-bit float of the capacity, cut to whole bytes.
+    """
+    (share,) = unpack("f", pack("f", float(percentage.removesuffix("%")) / 100))
+    return int(capacity_bytes * share)
 
 
 def _memory_sums(settings: Settings, evicted_bytes: int, place: Place) -> Iterator[ConfigError]:

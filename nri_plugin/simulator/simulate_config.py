@@ -4,6 +4,7 @@ The agent needs CPUs kept for the system and has no default for them. Where nobo
 kept, and that is said.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from nri_plugin.app import config_yaml as source
 from nri_plugin.app.config import NO_FLAGS, Config, load_text
 from nri_plugin.app.config_flags import SET
+from nri_plugin.app.config_rules import share_bytes
 from nri_plugin.app.outside_providers import load_hint_providers
 from nri_plugin.errors import ConfigError
 from nri_plugin.options import Node
@@ -26,6 +28,7 @@ RESERVED_MEMORY = "[{numaNode: %d, limits: {memory: 100Mi}}]"
 RESERVING = frozenset({"reservedSystemCPUs", "kubeReserved", "systemReserved"})
 HOW = "say others with --set reservedSystemCPUs="
 
+_SHARE = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,6})?%\Z")
 _PLACES = frozenset(
     {"stateDir", "nriSocket", "sysfsRoot", "cgroupRoot", "exporterSocket", "metricsBindAddress"}
 )
@@ -72,6 +75,7 @@ def choose(
     shown_sets, why = dict(sets), f"as {where} says"
     if file is None:
         sets, why = _completed(topology, text, where, sets)
+    sets = {**_eviction(topology, text, where), **sets}
     config = load_text(text, where, {f"{SET}{key}": value for key, value in sets.items()})
     node = config.node(topology)
     node = Node(node.topology, node.options, node.reserved, load_hint_providers())
@@ -135,6 +139,18 @@ def _memory(topology: Topology, keys: Collection[str], sets: Mapping[str, str]) 
         return {}
     node = next((one.id for one in topology.nodes if one.has_memory and one.cpus), topology.nodes[0].id)
     return {"reservedMemory": RESERVED_MEMORY % node}
+
+
+def _eviction(topology: Topology, text: str, where: str) -> dict[str, str]:
+    """A share of memory in bytes: the agent would take it of the machine it runs on, which is another one."""
+    signals = source.parse(text, where).entries.get("evictionHard")
+    share = signals.entries.get("memory.available") if isinstance(signals, source.Section) else None
+    sizes = [one.memory_bytes for one in topology.nodes]
+    if not isinstance(share, source.Scalar) or not _SHARE.match(share.text) or None in sizes:
+        return {}
+    return {
+        "evictionHard": f"{{memory.available: {share_bytes(share.text, sum(size or 0 for size in sizes))}}}"
+    }
 
 
 def _name(where: str, sets: Mapping[str, str]) -> str:

@@ -71,6 +71,13 @@ def test_a_file_is_taken_as_the_agent_takes_it(tmp_path: Path) -> None:
         choose(TWO, str(file))
 
 
+def test_a_share_of_memory_is_one_of_the_simulated_machine() -> None:
+    size = sum(node.memory_bytes or 0 for node in TWO.nodes)
+    found = choose(TWO, said="evictionHard: {memory.available: 5%, nodefs.available: 10%}")
+    assert size == 32 << 30
+    assert found.node.options.kept_memory_bytes == 1717986944  # as the kubelet's 32-bit float has it
+
+
 @pytest.mark.parametrize(
     ("sets", "told"),
     [
