@@ -135,6 +135,7 @@ def _real(
     try:
         with step(f"{name}, {asked.column.name}"), booted(guest, asked.column, lab, place) as running:
             booted_s = running.seconds_to_boot
+            record(running, place / f"lab-{name}.json.gz")
             status = play_plans(running, plans, asked.column, place, listener.hear)
         broken = f"the player ended with status {status}; see {listener.log}" if status else ""
     except (LabError, OSError) as error:
