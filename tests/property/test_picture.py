@@ -81,7 +81,7 @@ def inside(picture: str) -> list[str]:
 
 
 @given(st.data(), topologies(), WIDTHS)
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_no_line_is_wider_than_the_terminal(data: st.DataObject, topology: Topology, width: int) -> None:
     found = data.draw(st.none() | placements(topology))
     assert widest(as_text(view_of(topology, found), width)) <= width
@@ -91,7 +91,7 @@ def test_no_line_is_wider_than_the_terminal(data: st.DataObject, topology: Topol
 
 
 @given(topologies(), WIDTHS, st.sampled_from([Style.BOXES, Style.BRACKETS, Style.CACHES]))
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_every_online_cpu_is_one_number_in_the_boxes(topology: Topology, width: int, style: Style) -> None:
     boxes = inside(draw(topology, width=width, style=style))
     numbers = [
