@@ -22,8 +22,8 @@ from .report import tell
 
 # many emulated CPUs share one real one: idle Go threads would spin on it
 _FEW_THREADS = {"GOMAXPROCS": "2"}
-# an emulated Python may need more than five seconds to register; a request has its usual two
-_EMULATED = {"plugin_registration_timeout": "60s"}
+# emulation on a busy machine is twenty times slower: places are judged here, and times elsewhere
+_EMULATED = {"plugin_registration_timeout": "60s", "plugin_request_timeout": "20s"}
 
 
 def play(node: Node, plan: dict[str, Any], number: int) -> None:
