@@ -157,15 +157,18 @@ def _node(artist: Artist, part: NodePart) -> Item:
     if part.is_first and part.node.id in artist.devices:
         content = stacked([content, *_device_rows(artist.devices[part.node.id], content.width)], 3)
     place = artist.topology.node_ids.index(part.node.id)
-    aside = _memory_of(artist, part, content.width - text_width(title, TITLE)) if part.is_first else None
+    aside = (
+        _memory_of(artist, part.node.id, content.width - text_width(title, TITLE)) if part.is_first else None
+    )
     return frame(title, describe_node(artist.topology, place), "node", content, aside)
 
 
 def _bare_node(artist: Artist, node: int) -> Item:
     place = next(at for at, other in enumerate(artist.topology.nodes) if other.id == node)
     title = f"NUMA {node} · {_size(artist.topology.nodes[place].memory_bytes)}"
+    aside = _memory_of(artist, node, BARE_WIDTH - text_width(title, TITLE))
     empty = Item(BARE_WIDTH, 0, lambda _x, _y: [])
-    return frame(title, describe_node(artist.topology, place), "node", empty)
+    return frame(title, describe_node(artist.topology, place), "node", empty, aside)
 
 
 def _device_rows(lines: Sequence[str], width: float) -> Iterable[Item]:
@@ -184,9 +187,9 @@ def _size(memory_bytes: int | None) -> str:
     )
 
 
-def _memory_of(artist: Artist, part: NodePart, room: float) -> Item | None:
+def _memory_of(artist: Artist, node: int, room: float) -> Item | None:
     """Whose memory is bound to the node, a letter each; as many as there is room for."""
-    bound = [at for at, owner in enumerate(artist.owners) if part.node.id in owner.mems]
+    bound = [at for at, owner in enumerate(artist.owners) if node in owner.mems]
     if not bound:
         return None
     most = max(int((room - 2 * GAP) // (SWATCH + 2)), 1)

@@ -23,7 +23,7 @@ _LIGHT = {
     ".plain": f"fill:{SHARED_FILL}",
     ".offline": "fill:none;stroke:#6e7781;stroke-dasharray:3 2",
     ".hatch": "stroke:#8c959f;stroke-width:1.4",
-    ".dot": "fill:#57606a",
+    ".dot": "fill:#99a2ac",
 }
 _DARK = {
     ".page": "fill:#0d1117",
@@ -36,7 +36,7 @@ _DARK = {
     ".plain": "fill:#3d444d",
     ".offline": "fill:none;stroke:#8b949e;stroke-dasharray:3 2",
     ".hatch": "stroke:#6e7681;stroke-width:1.4",
-    ".dot": "fill:#b1bac4",
+    ".dot": "fill:#6e7681",
 }
 
 PATTERNS = (

@@ -88,6 +88,17 @@ def test_a_node_shows_whose_memory_is_bound_to_it() -> None:
     assert "memory of shop/db/main" in hovers(drawn(PLACED), "o0")
 
 
+def test_a_node_without_cpus_shows_it_too() -> None:
+    far = Placements("x", (seat("db", "0", "4"),), CPUSet.of(1), CPUSet())
+    root = drawn(View(machine("2 cores, cpu-less node 4"), far))
+    boxes = [
+        group
+        for group in root.iter(f"{SVG}g")
+        if (group.findtext(f"{SVG}title") or "").startswith("NUMA node 4")
+    ]
+    assert [hovers(box, "o0") for box in boxes] == [["memory of shop/db/main"]]
+
+
 def test_reserved_isolated_and_offline_cpus_have_looks_of_their_own() -> None:
     picture = draw_svg(PLACED)
     assert picture.count('fill="url(#reserved)"') == 2  # the CPU and the legend
