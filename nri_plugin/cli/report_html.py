@@ -113,6 +113,11 @@ def _summary(simulations: Sequence[Row]) -> Markup:
         (f"Configuration{letter and ' ' + letter}", _configuration(simulation["configuration"]))
         for simulation, letter in zip(simulations, letters(simulations), strict=True)
     ]
+    facts += [
+        (f"Refused{letter and ' ' + letter}", _refused(simulation))
+        for simulation, letter in zip(simulations, letters(simulations), strict=True)
+        if simulation["refused"]
+    ]
     rows = [element("div", element("dt", words), element("dd", value)) for words, value in facts]
     notes = list(dict.fromkeys(note for simulation in simulations for note in simulation["notes"]))
     noted = [element("ul", *(element("li", note) for note in notes), class_="notes")] if notes else []
@@ -141,6 +146,15 @@ def _told(simulation: Row) -> str:
     return (
         f"{words}; {totals['exclusive_cpus']} CPUs exclusive, {totals['available_cpus']} can still become so."
     )
+
+
+def _refused(simulation: Row) -> Markup:
+    """How many of which shape for which reason, the most frequent first."""
+    lines = [
+        f"{len(row['containers'])} x {row['reason']}: {simulation['shapes'].get(row['shape'], row['shape'])}"
+        for row in simulation["refused"]
+    ]
+    return element("ul", *(element("li", line) for line in lines), class_="said")
 
 
 def _configuration(configuration: Row) -> Markup:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from nri_plugin import bits
 from nri_plugin.cli.palette import ISOLATED, OFFLINE, RESERVED, SHARED
 from nri_plugin.cli.picture import memory_text
+from nri_plugin.cli.report_devices import devices_elsewhere, devices_of_node
 from nri_plugin.cli.report_marks import Marks, Row
 from nri_plugin.cli.report_markup import NOTHING, Markup, element, joined
 
@@ -43,6 +44,7 @@ class _Drawing:
 
     def __init__(self, simulation: Row, number: int, marks: Marks) -> None:
         self._machine = simulation["machine"]
+        self._devices = simulation["devices"]
         self._marks = marks
         self._owner_by_cpu = {owner["cpu"]: owner for owner in simulation["owners"]}
         self._available = {row["id"]: row for row in simulation["numa_nodes"]}
@@ -66,13 +68,15 @@ class _Drawing:
         )
 
     def others(self) -> Iterable[Markup]:
-        """NUMA nodes without CPUs, and CPUs that are offline."""
+        """NUMA nodes without CPUs, devices that are at none with some, and CPUs that are offline."""
         ids_by_size: dict[str, int] = {}
         for node in self._machine["numa_nodes"]:
             if not node["cpus"]:
                 ids_by_size[_size(node)] = ids_by_size.get(_size(node), 0) | 1 << node["id"]
         for size, ids in ids_by_size.items():
             yield element("p", f"NUMA {bits.format_list(ids)}: no CPUs, {size}", class_="aside")
+        with_cpus = frozenset(node["id"] for node in self._machine["numa_nodes"] if node["cpus"])
+        yield from devices_elsewhere(self._devices, with_cpus, self._marks)
         if self._machine["offline"]:
             yield element("p", f"Offline: CPU {_kernel_list(self._machine['offline'])}", class_="aside")
 
@@ -84,6 +88,7 @@ class _Drawing:
             "section",
             element("h5", title, " ", element("small", self._facts(node))),
             element("div", *caches, class_="caches"),
+            *devices_of_node(self._devices, node["id"], self._marks),
             class_="node",
         )
 

@@ -240,3 +240,24 @@ def test_everything_is_there_without_scripts(show: Show) -> None:
     assert page.locator(".cpu[data-cpu]").count() == 64
     assert column(page, "placements-0", 2) == ["net/filter/filter", "shop/web/web", "db/main/db"]
     assert page.locator("#plots figure").count() == 4
+
+
+def test_shares_are_sorted_by_what_they_are_and_not_by_their_digits(show: Show) -> None:
+    simulation = samples.sample()
+    counts = dict.fromkeys(
+        (
+            "pods_placed",
+            "containers_exclusive",
+            "exclusive_cpus",
+            "aligned_numa_node",
+            "aligned_uncore_cache",
+        ),
+        1,
+    )
+    ratios = (0.5, 0.125, 1, 0.0625)
+    simulation["orders"] = tuple(
+        {"seed": seed, **counts, "fragmentation_numa": ratio} for seed, ratio in enumerate(ratios)
+    )
+    page = show(render([simulation]))
+    page.locator("#orders th", has_text="Fragmentation").get_by_role("button").click()
+    assert column(page, "orders", 7) == ["6 %", "12 %", "50 %", "100 %"]
