@@ -6,6 +6,7 @@ trusts a namespace wants to know.
 
     nri-pin/smt-odd-counts.container.NAME   kubelet | reject | round-up | allow
     nri-pin/exclusive-cpus.container.NAME   a number of CPUs, for a container of a Burstable pod
+    nri-pin/isolation.container.NAME        none | partition | isolated, over the configuration's
     nri-pin/isolated-cpus.container.NAME    require | avoid | any: CPUs that the kernel isolates
     nri-pin/numa-node                       the NUMA node that whoever scheduled the pod counted on
 
@@ -23,12 +24,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nri_plugin.errors import AnnotationError
-from nri_plugin.options import IsolatedWish, Options, SMTOddCounts
+from nri_plugin.options import IsolatedWish, Isolation, Options, SMTOddCounts
 from nri_plugin.state import PodRecord, QOSClass
 from nri_plugin.workload import ContainerRequest
 
 SMT_ODD_COUNTS = "nri-pin/smt-odd-counts"
 EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
+ISOLATION = "nri-pin/isolation"
 ISOLATED_CPUS = "nri-pin/isolated-cpus"
 NUMA_NODE = "nri-pin/numa-node"
 _COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
@@ -44,12 +46,22 @@ def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> Co
     if not pod.annotations or pod.namespace not in options.annotation_namespaces:
         return request
     given = dict(pod.annotations)
+    _check_isolation(given, request.name)
     return replace(
         request,
         smt_odd_counts=_smt_odd_counts(given, request.name),
         wanted_exclusive=_exclusive_cpus(given, request),
         isolated=_isolated(given, request.name),
     )
+
+
+def isolation(options: Options, pod: PodRecord, name: str) -> Isolation:
+    """How far the exclusive CPUs of that container are set apart; a word that is none counts as not said."""
+    if not pod.annotations or pod.namespace not in options.annotation_namespaces:
+        return options.isolation
+    heard = _heard(dict(pod.annotations), ISOLATION, name)
+    value = heard[1] if heard else ""
+    return Isolation(value) if value in set(Isolation) else options.isolation
 
 
 def wished_node(options: Options, pod: PodRecord) -> int:
@@ -76,6 +88,12 @@ def _smt_odd_counts(given: Mapping[str, str], name: str) -> SMTOddCounts | None:
     if value not in set(SMTOddCounts):
         raise AnnotationError(key, f"expected {', '.join(SMTOddCounts)}, found {value[:40]!r}")
     return SMTOddCounts(value)
+
+
+def _check_isolation(given: Mapping[str, str], name: str) -> None:
+    heard = _heard(given, ISOLATION, name)
+    if heard is not None and heard[1] not in set(Isolation):
+        raise AnnotationError(heard[0], f"expected {', '.join(Isolation)}, found {heard[1][:40]!r}")
 
 
 def _isolated(given: Mapping[str, str], name: str) -> IsolatedWish | None:

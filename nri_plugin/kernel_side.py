@@ -7,11 +7,13 @@ run in the shared pool. The sandbox (pause) of a pod has no cpuset of its own an
 All of this is derived from the state and put right again and again; none of it is worth a refused container.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from nri_plugin.annotations import isolation
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.options import Effect, Node
+from nri_plugin.options import Effect, Isolation, Node
 from nri_plugin.pool import pins
 from nri_plugin.state import CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
 
@@ -86,6 +88,52 @@ def _quotas(state: State, lifts: Callable[[ContainerRecord], bool]) -> Iterator[
         pod = state.pods.get(uid)
         if pod is not None and pod.limit_milli and pod.cgroup_parent:
             yield QuotaWrite(CgroupRef(pod.cgroup_parent), _quota(pod.limit_milli, is_lifted=is_lifted))
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A scheduling domain of a container's own.
+
+    Attributes:
+        target: its cgroup.
+        cpus: what is in it; those of its promise that are online.
+        kind: the word of `cpuset.cpus.partition`, `root` or `isolated`.
+        container_id: whose it is.
+    """
+
+    target: CgroupRef
+    cpus: CPUSet
+    kind: str
+    container_id: str
+
+
+_WORDS = {Isolation.PARTITION: "root", Isolation.ISOLATED: "isolated"}
+
+
+def partitions(node: Node, state: State) -> Iterator[Partition]:
+    """The partition of every running container that should have one.
+
+    Where two instances of one container run, neither has: their cpusets are the same, and a partition shares with
+    nobody.
+    """
+    if node.options.effect is not Effect.CGROUP:
+        return
+    running = Counter(one.key for one in state.containers.values() if one.phase is Phase.RUNNING)
+    for record in state.containers.values():
+        if record.phase is not Phase.RUNNING or not record.cgroup.path:
+            continue
+        held, pod = state.allocations.get(record.key), state.pods.get(record.pod_uid)
+        if held is None or not held.cpus or pod is None or running[record.key] > 1:
+            continue
+        word = _WORDS.get(isolation(node.options, pod, record.name))
+        cpus = held.in_force & node.topology.online
+        if word and cpus:
+            yield Partition(record.cgroup, cpus, word, record.id)
+
+
+def wants_partitions(node: Node) -> bool:
+    """Whether any container may have one: by configuration, or where an annotation can ask for it."""
+    return node.options.isolation is not Isolation.NONE or bool(node.options.annotation_namespaces)
 
 
 def sandboxes(node: Node, state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:

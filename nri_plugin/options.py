@@ -101,6 +101,19 @@ class IsolatedCPUs(StrEnum):
     IGNORE = "ignore"
 
 
+class Isolation(StrEnum):
+    """How far exclusive CPUs are set apart from the rest of the kernel.
+
+    PARTITION makes the container's cgroup the root of a scheduling domain of its own: nothing else is balanced onto
+    its CPUs, and its own threads are balanced among them. ISOLATED also stops that balancing: threads stay where
+    they began, all on one CPU unless the program pins them itself.
+    """
+
+    NONE = "none"
+    PARTITION = "partition"
+    ISOLATED = "isolated"
+
+
 class IsolatedWish(StrEnum):
     """Which exclusive CPUs a container wants, by annotation."""
 
@@ -150,6 +163,7 @@ class Options:
         device_proportional_cpus: CPUs by NUMA node in proportion to the container's devices there.
         prefer_closest_numa_nodes: of equally many NUMA nodes those closest to each other.
         lift_cpu_quota: no CFS quota on containers that have all their CPUs to themselves, nor on their pods.
+        isolation: how far exclusive CPUs are set apart, where no annotation says otherwise.
         isolated_cpus: who runs on CPUs that the kernel isolates.
         max_allowable_numa_nodes: refuse to start on a machine with more; None for no limit.
         reserved_memory: per NUMA node, used by the Static memory policy.
@@ -176,6 +190,7 @@ class Options:
     device_proportional_cpus: bool = False
     prefer_closest_numa_nodes: bool = False
     lift_cpu_quota: bool = True
+    isolation: Isolation = Isolation.NONE
     isolated_cpus: IsolatedCPUs = IsolatedCPUs.EXCLUSIVE
     max_allowable_numa_nodes: int | None = None
     topology_manager_policy: TopologyManagerPolicy = TopologyManagerPolicy.NONE

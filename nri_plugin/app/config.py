@@ -303,6 +303,7 @@ def _options(settings: Settings) -> Options:
         topology_tie_break=settings.topology_tie_break,
         device_proportional_cpus=settings.device_proportional_cpus,
         lift_cpu_quota=settings.feature_gates.get(QUOTA_GATE, True),
+        isolation=settings.isolation,
         isolated_cpus=settings.isolated_cpus,
         prefer_closest_numa_nodes=topology.prefer_closest,
         max_allowable_numa_nodes=topology.node_limit,

@@ -17,6 +17,7 @@ from nri_plugin.options import (
     CPUManagerPolicy,
     FullPCPUsRule,
     IsolatedCPUs,
+    Isolation,
     MemoryManagerPolicy,
     ReservedMemory,
     SMTOddCounts,
@@ -79,6 +80,7 @@ class Settings:
     full_pcpus_rule: FullPCPUsRule = FullPCPUsRule.KUBELET
     annotation_namespaces: frozenset[str] = frozenset()
     topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
+    isolation: Isolation = Isolation.NONE
     isolated_cpus: IsolatedCPUs = IsolatedCPUs.EXCLUSIVE
     device_hints: bool = True
     device_proportional_cpus: bool = False
@@ -129,6 +131,7 @@ KEYS: Mapping[str, Key] = {
     "fullPCPUsRule": Key("full_pcpus_rule", values.choice(FullPCPUsRule)),
     "annotationNamespaces": Key("annotation_namespaces", values.namespaces),
     "topologyTieBreak": Key("topology_tie_break", values.choice(TopologyTieBreak)),
+    "isolation": Key("isolation", values.choice(Isolation)),
     "isolatedCPUs": Key("isolated_cpus", values.choice(IsolatedCPUs)),
     "deviceHints": Key("device_hints", source.flag),
     "deviceProportionalCPUs": Key("device_proportional_cpus", source.flag),

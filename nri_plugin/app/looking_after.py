@@ -19,6 +19,7 @@ from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.cgroup_root import find_cpuset_tree
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.host.cpu_quota import CPUQuotas
+from nri_plugin.host.partitions import Partitions
 from nri_plugin.host.sysfs import discover, outline
 
 
@@ -72,7 +73,8 @@ def keep_kernel_side(
         cgroups = Cgroups.open(config.cgroup_root)
     except HostError:
         return None  # said already
-    keeper = KernelSideKeeper(handler, loop, log, cgroups, CPUQuotas.beside(cgroups.tree))
+    domains = Partitions(cgroups.tree.directory) if cgroups.version != 1 else None
+    keeper = KernelSideKeeper(handler, loop, log, cgroups, CPUQuotas.beside(cgroups.tree), domains)
     keeper.start()
     return keeper
 

@@ -93,6 +93,9 @@ def _text(directory: str, name: str) -> str:
 
 
 def _write(path: str, text: str) -> None:
-    with open(path, "r+", encoding="ascii") as file:
-        file.write(text)
-        file.truncate()
+    """One write; truncating, for on ordinary files that stand in for a tree something would be left of a longer text."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.write(descriptor, text.encode("ascii"))
+    finally:
+        os.close(descriptor)

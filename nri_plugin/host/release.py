@@ -6,19 +6,16 @@ cgroup that was never given a set gets one; what somebody narrowed above is name
 pages along would hold processes up.
 """
 
-import os
 from dataclasses import dataclass, field
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup import Cgroups, WriteOutcome
 from nri_plugin.host.cpu_quota import CPUQuotas
+from nri_plugin.host.partitions import end_all
 from nri_plugin.kernel_side import QuotaWrite, limits
 from nri_plugin.state import CgroupRef, State
 from nri_plugin.workload import qos_slices, slice_pattern
-
-PARTITION, EXCLUSIVE = "cpuset.cpus.partition", "cpuset.cpus.exclusive"
-MEMBER = "member"
 
 
 @dataclass(slots=True)
@@ -51,8 +48,7 @@ def release(cgroups: Cgroups, state: State, online: CPUSet) -> Released:
         CgroupRef(pod.cgroup_parent, pod.sandbox_path) for pod in state.pods.values() if pod.sandbox_path
     ]
     if cgroups.version == 2:
-        for ref in containers:
-            _guarded(found, _end_partition, cgroups, ref)
+        found.failures += map(str, end_all(cgroups.tree.directory, containers))
     for ref in (*slices_of(state), *sandboxes):
         _guarded(found, _widen_if_set, cgroups, ref, online, found)
     for ref in containers:
@@ -97,32 +93,3 @@ def _widen(cgroups: Cgroups, ref: CgroupRef, online: CPUSet, found: Released) ->
     left = cgroups.read_effective(ref)
     if left is not None and left != online:
         found.failures.append(f"{name} runs on {left} still, not on {online}: something above it holds less")
-
-
-def _end_partition(cgroups: Cgroups, ref: CgroupRef) -> None:
-    """Make it a member again, then let go of exclusive CPUs from the leaf up; others' partitions above are left alone."""
-    directory = cgroups.directory(ref)
-    if _read(directory, PARTITION).partition(" ")[0] in ("", MEMBER):
-        return
-    _write(directory, PARTITION, MEMBER)
-    while directory.startswith(f"{cgroups.tree.directory}/"):
-        if _read(directory, EXCLUSIVE):
-            _write(directory, EXCLUSIVE, "\n")
-        directory = os.path.dirname(directory)
-
-
-def _read(directory: str, name: str) -> str:
-    try:
-        with open(os.path.join(directory, name), encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def _write(directory: str, name: str, text: str) -> None:
-    path = os.path.join(directory, name)
-    try:
-        with open(path, "r+", encoding="ascii") as file:
-            file.write(text)
-    except OSError as error:
-        raise HostError(path, f"{text.strip() or 'nothing'} was not taken ({error.strerror})") from None

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.engine import decide
-from nri_plugin.kernel_side import NO_QUOTA, lifts_quota, quotas, replies_quota, sandboxes
+from nri_plugin.kernel_side import NO_QUOTA, lifts_quota, partitions, quotas, replies_quota, sandboxes
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, Pod, Resources
-from nri_plugin.options import Effect, Node
+from nri_plugin.options import Effect, Isolation, Node
 from nri_plugin.state import State
 from tests.builders import container, cpus, machine, node, pod
 
@@ -141,3 +141,48 @@ def test_where_cgroups_are_not_ours_nothing_is_written() -> None:
     elsewhere = node(effect=Effect.UPDATE)
     assert not list(quotas(elsewhere, state))
     assert not list(sandboxes(elsewhere, state))
+
+
+def domains(on: Node, state: State) -> list[tuple[str, str]]:
+    return [(str(one.cpus), one.kind) for one in partitions(on, state)]
+
+
+@pytest.mark.parametrize(
+    ("isolation", "kind"), [(Isolation.PARTITION, "root"), (Isolation.ISOLATED, "isolated")]
+)
+def test_exclusive_cpus_are_a_partition_where_configured(isolation: Isolation, kind: str) -> None:
+    of = whole()
+    state, _ = living(node(), of, limited(of, 2, 2))
+    assert domains(node(isolation=isolation), state) == [("2-3", kind)]
+    assert domains(node(), state) == []
+    assert domains(node(isolation=isolation, effect=Effect.UPDATE), state) == []
+
+
+@pytest.mark.parametrize(("word", "found"), [("isolated", [("2-3", "isolated")]), ("none", [])])
+def test_an_annotation_decides_over_the_configuration(word: str, found: list[tuple[str, str]]) -> None:
+    on = node(isolation=Isolation.PARTITION, annotation_namespaces=frozenset({"trusted"}), pool_floor=False)
+    of = whole(**{"nri-pin/isolation.container.c": word})
+    state, _ = living(on, of, limited(of, 2, 2))
+    assert domains(on, state) == found
+
+
+def test_a_word_that_is_no_isolation_refuses_its_container() -> None:
+    on = node(annotation_namespaces=frozenset({"trusted"}), pool_floor=False)
+    of = whole(**{"nri-pin/isolation.pod": "much"})
+    refusal = decide(on, State(), nri.CreateContainer(of, limited(of, 2, 2))).refusal
+    assert "expected none, partition, isolated, found 'much'" in str(refusal)
+
+
+def test_a_container_of_the_pool_or_one_that_is_not_running_has_no_partition() -> None:
+    on, of = node(isolation=Isolation.PARTITION), whole()
+    state, _ = living(on, of, limited(of, 1.5, 1.5))
+    assert domains(on, state) == []
+    state, _ = living(on, of, limited(of, 2, 2))
+    assert domains(on, decide(on, state, nri.StopContainer(of, limited(of, 2, 2))).state) == []
+
+
+def test_two_instances_that_run_at_once_share_and_have_none() -> None:
+    on, of = node(isolation=Isolation.PARTITION), whole()
+    state, _ = living(on, of, limited(of, 2, 2))
+    twin = replace(state.containers["p-c-0"], id="twin")
+    assert domains(on, state.with_container(twin)) == []

@@ -1,13 +1,16 @@
 """Quotas and sandboxes kept in the loop's thread, on a tree in memory and with time that is told."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
 
 from nri_plugin.app.kernel_side_keeper import SWEEP_PAUSE_S, KernelSideKeeper
 from nri_plugin.errors import HostError
-from nri_plugin.kernel_side import NO_QUOTA
+from nri_plugin.host.partitions import Settled
+from nri_plugin.kernel_side import NO_QUOTA, Partition
 from nri_plugin.nri import events as nri
+from nri_plugin.options import Isolation
 from nri_plugin.state import CgroupRef
 from tests.agent_fakes import Bench
 from tests.builders import container, node, pod
@@ -34,9 +37,38 @@ class FakeQuotas:
         return changed
 
 
+class FakeDomains:
+    """Partitions in memory; `trouble` is what the kernel says to the next ones."""
+
+    def __init__(self, journal: list[str]) -> None:
+        self.made: dict[CgroupRef, Partition] = {}
+        self.adopted: list[str] = []
+        self.trouble = ""
+        self.stubborn = False
+        self._journal = journal
+
+    def adopt(self, targets: Iterable[CgroupRef]) -> None:
+        self.adopted += [one.path for one in targets]
+
+    def end_others(self, wanted: Mapping[CgroupRef, Partition]) -> list[HostError]:
+        for ref in self.made.keys() - wanted.keys():
+            del self.made[ref]
+            self._journal.append(f"end {ref.path}")
+        return [HostError("/x", "was not taken")] if self.stubborn else []
+
+    def make(self, wanted: Mapping[CgroupRef, Partition]) -> Iterator[Settled]:
+        for ref, one in wanted.items():
+            if ref not in self.made:
+                if not self.trouble:
+                    self.made[ref] = one
+                self._journal.append(f"make {ref.path}")
+                yield Settled(one, self.trouble)
+
+
 class Scene:
-    def __init__(self) -> None:
-        self.bench = Bench(node())
+    def __init__(self, isolation: Isolation = Isolation.PARTITION) -> None:
+        self.bench = Bench(node(isolation=isolation))
+        self.domains = FakeDomains(self.bench.journal)
         self.loop = FakeLoop(self.bench.clock)
         self.quotas = FakeQuotas()
         keeper = KernelSideKeeper(
@@ -45,6 +77,7 @@ class Scene:
             self.bench.log,
             self.bench.cgroups,  # type: ignore[arg-type]
             self.quotas,  # type: ignore[arg-type]
+            self.domains,  # type: ignore[arg-type]
         )
         self.bench.handler._observe = keeper
         keeper.start()
@@ -118,3 +151,53 @@ def test_what_is_over_is_forgotten(scene: Scene) -> None:
     scene.quotas.values.clear()
     scene.live()
     assert scene.quotas.values == {OWN: NO_QUOTA, POD: NO_QUOTA}
+
+
+def test_a_partition_is_made_after_the_sandbox_left_and_ends_before_it_returns(scene: Scene) -> None:
+    scene.live()
+    journal = scene.bench.journal
+    assert journal.index(f"write {SANDBOX}=0-1,4-15") < journal.index(f"make {OWN}")
+    assert str(scene.domains.made[CgroupRef(POD, OWN)].cpus) == "2-3"
+    scene.bench.forget()
+    scene.bench.ask(nri.StopPodSandbox(scene.pod))
+    scene.loop.run_due()
+    assert [line for line in journal if line.startswith(("end", f"write {SANDBOX}"))] == [
+        f"end {OWN}",
+        f"write {SANDBOX}=0-15",
+    ]
+
+
+def test_without_isolation_none_is_made() -> None:
+    scene = Scene(Isolation.NONE)
+    scene.live()
+    assert scene.domains.made == {}
+
+
+def test_what_the_kernel_does_not_grant_is_said_once_and_tried_by_the_sweep(scene: Scene) -> None:
+    scene.domains.trouble = "root invalid (Cpu list in cpuset.cpus not exclusive)"
+    scene.live()
+    scene.bench.ask(nri.RunPodSandbox(replace(pod("q"), cgroups_path="/kubepods/podq/sb")))
+    scene.loop.run_due()
+    assert scene.bench.journal.count(f"make {OWN}") == 1
+    scene.loop.advance(SWEEP_PAUSE_S)
+    assert scene.bench.journal.count(f"make {OWN}") == 2
+    told = scene.bench.lines.fields("no partition, it has an ordinary cpuset")
+    assert told["err"] == scene.domains.trouble
+    assert scene.bench.lines.texts("WARNING") == ["no partition, it has an ordinary cpuset"]
+    scene.domains.trouble = ""
+    scene.loop.advance(SWEEP_PAUSE_S)
+    assert scene.domains.made
+    assert "partition made" in scene.bench.lines.texts("INFO")
+
+
+def test_what_an_earlier_agent_made_is_taken_over_once(scene: Scene) -> None:
+    scene.live()
+    assert scene.domains.adopted == [OWN]
+    scene.loop.advance(SWEEP_PAUSE_S)
+    assert scene.domains.adopted == [OWN]
+
+
+def test_one_that_does_not_end_is_said(scene: Scene) -> None:
+    scene.domains.stubborn = True
+    scene.live()
+    assert "not as it should be beside the cpusets" in scene.bench.lines.texts("WARNING")

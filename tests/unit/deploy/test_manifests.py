@@ -60,7 +60,7 @@ def test_the_schema_knows_every_key_of_the_configuration_that_the_chart_does_not
 
 def test_the_schema_takes_the_words_that_the_agent_takes() -> None:
     found = {key: one for key, one in SCHEMA["definitions"]["config"]["properties"].items() if "enum" in one}
-    assert len(found) == 13
+    assert len(found) == 14
     for key, one in found.items():
         with pytest.raises(ConfigError) as refused:
             load_text(f"{key}: nonsense", "values")

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.host import release as module
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.release import release
 from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
@@ -106,26 +105,20 @@ def test_one_that_fails_keeps_no_other_from_being_released(top: Path) -> None:
     assert value(top, SHARED) == "0-7"
 
 
-def test_partitions_end_from_the_leaf_up(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_end_before_anything_is_widened(top: Path) -> None:
     (top / OWN / "cpuset.cpus.partition").write_text("isolated\n")
     for path in ("kubepods", "kubepods/podg", OWN):
         (top / path / "cpuset.cpus.exclusive").write_text("4-5\n")
-    steps: list[tuple[str, str]] = []
-    write = module._write
+    assert release(Cgroups.open(str(top)), STATE, ONLINE).failures == []
+    assert (top / OWN / "cpuset.cpus.partition").read_text() == "member"
+    for path in ("kubepods", "kubepods/podg", OWN):
+        assert not (top / path / "cpuset.cpus.exclusive").read_text().strip()
 
-    def noted(directory: str, name: str, text: str) -> None:
-        steps.append((directory.removeprefix(f"{top}/"), f"{name.rpartition('.')[2]}={text.strip()}"))
-        write(directory, name, text)
 
-    monkeypatch.setattr(module, "_write", noted)
-    release(Cgroups.open(str(top)), STATE, ONLINE)
-    assert steps == [
-        (OWN, "partition=member"),
-        (OWN, "exclusive="),
-        ("kubepods/podg", "exclusive="),
-        ("kubepods", "exclusive="),
-    ]
-    assert (top / OWN / "cpuset.cpus.partition").read_text().startswith("member")
+def test_partition_that_does_not_end_is_told(top: Path) -> None:
+    (top / OWN / "cpuset.cpus.partition").write_text("root\n")
+    (top / OWN / "cpuset.cpus.exclusive").write_text("many\n")
+    assert "holds no CPU list" in release(Cgroups.open(str(top)), STATE, ONLINE).failures[0]
 
 
 def test_members_are_no_partition(top: Path) -> None:
@@ -133,10 +126,3 @@ def test_members_are_no_partition(top: Path) -> None:
     (top / "kubepods/cpuset.cpus.exclusive").write_text("1\n")
     release(Cgroups.open(str(top)), STATE, ONLINE)
     assert (top / "kubepods/cpuset.cpus.exclusive").read_text() == "1\n"
-
-
-def test_partition_that_does_not_end_is_told(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_read", lambda directory, name: "root")
-    found = release(Cgroups.open(str(top)), STATE, ONLINE)
-    assert len(found.failures) == 2
-    assert "member was not taken" in found.failures[0]

@@ -1,0 +1,197 @@
+"""Cpuset partitions of containers: made from the top down, undone from the leaf up, read back, never left invalid.
+
+A nested partition takes its CPUs from `cpuset.cpus.exclusive` of every cgroup above it. Three things would keep CPUs
+out of everybody's reach for good: taking them away above while the leaf still has them, removing a leaf whose
+partition is invalid, and a sibling whose cpuset holds one of them. So: leaves end before those above shrink, an
+invalid one is made a member at once, and CPUs are given to siblings only after it ended.
+
+Source: kernel Documentation/admin-guide/cgroup-v2.rst, cpuset.cpus.partition (6.7 and later); order and leaks were
+    seen on kernel 6.12.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import HostError
+from nri_plugin.host.cgroup_error import GONE
+from nri_plugin.host.cgroup_path import cgroup_path
+from nri_plugin.kernel_side import Partition
+from nri_plugin.state import CgroupRef
+
+PARTITION, EXCLUSIVE = "cpuset.cpus.partition", "cpuset.cpus.exclusive"
+MEMBER = "member"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of one partition: `trouble` says why there is none, in the kernel's words; empty when it is made."""
+
+    partition: Partition
+    trouble: str = ""
+
+
+class Partitions:
+    """The partitions of a cgroup v2 tree that are ours.
+
+    Args:
+        top: the root of the tree.
+    """
+
+    def __init__(self, top: str) -> None:
+        self._top = top
+        self._made: dict[CgroupRef, Partition] = {}
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def adopt(self, targets: Iterable[CgroupRef]) -> None:
+        """Take over what an earlier agent left in these cgroups."""
+        for ref in targets:
+            directory = self._directory(ref)
+            word = _read(directory, PARTITION).partition(" ")[0]
+            if word not in ("", MEMBER):
+                self._made[ref] = Partition(ref, _cpus(directory), word, "")
+
+    def end_others(self, wanted: Mapping[CgroupRef, Partition]) -> list[HostError]:
+        """End those that are not wanted as they are, or that the kernel calls invalid; then shrink what is above them.
+
+        Returns:
+            What the kernel refused; the rest was done, and what was not is tried again the next time.
+        """
+        troubles: list[HostError] = []
+        ended = []
+        for ref, made in list(self._made.items()):
+            if self._is_as_wanted(made, wanted.get(ref)):
+                continue
+            try:
+                end(self._directory(ref))
+            except HostError as error:
+                troubles.append(error)
+            else:
+                ended.append(self._made.pop(ref))
+        for one in ended:
+            troubles += self._shrink_above(one.target, one.cpus)
+        return troubles
+
+    def make(self, wanted: Mapping[CgroupRef, Partition]) -> Iterator[Settled]:
+        """Make those that are not there yet; what the kernel does not grant is left as an ordinary cpuset."""
+        for ref, partition in wanted.items():
+            if ref in self._made:
+                continue
+            trouble = self._make(partition)
+            if trouble is not None:
+                yield Settled(partition, trouble)
+
+    def _is_as_wanted(self, made: Partition, wanted: Partition | None) -> bool:
+        if wanted is None or (made.cpus, made.kind) != (wanted.cpus, wanted.kind):
+            return False
+        return _read(self._directory(made.target), PARTITION) == made.kind
+
+    def _make(self, partition: Partition) -> str | None:
+        """Why there is none; empty when there is, None when its cgroup is gone."""
+        leaf = self._directory(partition.target)
+        if not os.path.isdir(leaf):
+            return None
+        try:
+            for directory in reversed(list(self._above(partition.target))):
+                _set(directory, _cpus(directory) | partition.cpus)
+            _set(leaf, partition.cpus)
+            _write(leaf, PARTITION, partition.kind)
+        except HostError as error:
+            self._give_up(partition)
+            return str(error)
+        found = _read(leaf, PARTITION)
+        if found == partition.kind:
+            self._made[partition.target] = partition
+            return ""
+        self._give_up(partition)
+        return f"{os.path.join(leaf, PARTITION)}: the kernel says {found or 'nothing'}"
+
+    def _give_up(self, partition: Partition) -> None:
+        try:
+            end(self._directory(partition.target))
+        except HostError:
+            return  # what is above has to stay, too
+        self._shrink_above(partition.target, partition.cpus)
+
+    def _shrink_above(self, ref: CgroupRef, cpus: CPUSet) -> list[HostError]:
+        """Take `cpus` from what is above, from below up, as far as no other partition of ours there has them."""
+        troubles = []
+        for directory in self._above(ref):
+            needed = CPUSet()
+            for one in self._made.values():
+                if self._directory(one.target).startswith(f"{directory}/"):
+                    needed |= one.cpus
+            try:
+                _set(directory, _cpus(directory) - (cpus - needed))
+            except HostError as error:
+                troubles.append(error)
+        return troubles
+
+    def _above(self, ref: CgroupRef) -> Iterator[str]:
+        """The cgroups above it, the nearest first, without the root."""
+        directory = os.path.dirname(self._directory(ref))
+        while directory.startswith(f"{self._top}/"):
+            yield directory
+            directory = os.path.dirname(directory)
+
+    def _directory(self, ref: CgroupRef) -> str:
+        return os.path.join(self._top, cgroup_path(ref))
+
+
+def end(leaf: str) -> None:
+    """Make a cgroup an ordinary member that claims no CPUs; one that is gone needs nothing.
+
+    Raises:
+        HostError: the kernel refused.
+    """
+    if _read(leaf, PARTITION).partition(" ")[0] not in ("", MEMBER):
+        _write(leaf, PARTITION, MEMBER)
+    _set(leaf, CPUSet())
+
+
+def end_all(top: str, targets: Iterable[CgroupRef]) -> list[HostError]:
+    """End whatever partitions these cgroups have: all leaves first, then what is above them; returns what failed."""
+    partitions = Partitions(top)
+    try:
+        partitions.adopt(targets)
+    except HostError as error:
+        return [error]
+    return partitions.end_others({})
+
+
+def _set(directory: str, cpus: CPUSet) -> None:
+    """Write `cpuset.cpus.exclusive` where it differs; a cgroup that is gone holds nothing."""
+    if os.path.exists(os.path.join(directory, EXCLUSIVE)) and _cpus(directory) != cpus:
+        _write(directory, EXCLUSIVE, str(cpus) or "\n")
+
+
+def _cpus(directory: str) -> CPUSet:
+    try:
+        return CPUSet.parse(_read(directory, EXCLUSIVE))
+    except ValueError as error:
+        raise HostError(os.path.join(directory, EXCLUSIVE), f"holds no CPU list: {error}") from None
+
+
+def _read(directory: str, name: str) -> str:
+    try:
+        with open(os.path.join(directory, name), encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _write(directory: str, name: str, text: str) -> None:
+    path = os.path.join(directory, name)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.write(descriptor, text.encode("ascii"))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in GONE and name == EXCLUSIVE:
+            return
+        raise HostError(path, f"{text.strip() or 'nothing'} was not taken ({error.strerror})") from None

@@ -1,0 +1,175 @@
+"""Partitions on ordinary files; `Kernel` judges every write as the kernel would and notes the order."""
+
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.host import partitions as module
+from nri_plugin.host.partitions import EXCLUSIVE, PARTITION, Partitions
+from nri_plugin.kernel_side import Partition
+from nri_plugin.state import CgroupRef
+
+A, B = "kubepods/poda/a", "kubepods/podb/b"
+PATHS = ("kubepods", "kubepods/poda", A, "kubepods/podb", B)
+
+
+def ref(path: str) -> CgroupRef:
+    return CgroupRef(f"/{path.rpartition('/')[0]}", f"/{path}")
+
+
+def wanted(path: str, cpus: str, kind: str = "root") -> Partition:
+    return Partition(ref(path), CPUSet.parse(cpus), kind, path[-1])
+
+
+class Kernel:
+    """Takes the writes; a partition without its CPUs in every cgroup above it is invalid."""
+
+    def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.top, self.steps, self.leaks = top, list[str](), list[str]()
+        self.invalid = ""
+        for path in PATHS:
+            (top / path).mkdir(parents=True)
+            (top / path / PARTITION).write_text("member\n")
+            (top / path / EXCLUSIVE).write_text("\n")
+        self._write = module._write
+        monkeypatch.setattr(module, "_write", self.write)
+
+    def write(self, directory: str, name: str, text: str) -> None:
+        path = directory.removeprefix(f"{self.top}/")
+        self.steps.append(f"{path} {name.rpartition('.')[2]}={text.strip()}")
+        if name == EXCLUSIVE:
+            for leaf in (A, B):
+                lost = self.cpus(leaf) - CPUSet.parse(text)
+                if leaf.startswith(f"{path}/") and lost and self.word(leaf) != "member":
+                    self.leaks.append(f"{lost} of {leaf}")
+        if name == PARTITION and text != "member":
+            above = [one for one in PATHS if path.startswith(f"{one}/")]
+            if self.invalid or not all(self.cpus(path) <= self.cpus(one) for one in (path, *above)):
+                text = f"{text} invalid ({self.invalid or 'not in the parent'})"
+        self._write(directory, name, text)
+
+    def word(self, path: str) -> str:
+        file = self.top / path / PARTITION
+        return file.read_text().strip() if file.exists() else "member"
+
+    def cpus(self, path: str) -> CPUSet:
+        file = self.top / path / EXCLUSIVE
+        return CPUSet.parse(file.read_text().strip() if file.exists() else "")
+
+    def exclusive(self) -> dict[str, str]:
+        return {path: str(self.cpus(path)) for path in PATHS if self.cpus(path)}
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    return Kernel(tmp_path, monkeypatch)
+
+
+def settle(ours: Partitions, *some: Partition) -> list[tuple[str, str]]:
+    by_ref = {one.target: one for one in some}
+    assert ours.end_others(by_ref) == []
+    return [(settled.partition.container_id, settled.trouble) for settled in ours.make(by_ref)]
+
+
+def test_it_is_made_from_the_top_down(kernel: Kernel, tmp_path: Path) -> None:
+    assert settle(Partitions(str(tmp_path)), wanted(A, "4-5")) == [("a", "")]
+    assert kernel.steps == [
+        "kubepods exclusive=4-5",
+        "kubepods/poda exclusive=4-5",
+        f"{A} exclusive=4-5",
+        f"{A} partition=root",
+    ]
+    assert kernel.word(A) == "root"
+
+
+def test_a_second_look_writes_nothing(kernel: Kernel, tmp_path: Path) -> None:
+    ours = Partitions(str(tmp_path))
+    settle(ours, wanted(A, "4-5"))
+    kernel.steps.clear()
+    assert settle(ours, wanted(A, "4-5")) == []
+    assert kernel.steps == []
+
+
+def test_it_ends_from_the_leaf_up_and_leaves_others_their_cpus(kernel: Kernel, tmp_path: Path) -> None:
+    ours = Partitions(str(tmp_path))
+    settle(ours, wanted(A, "4-5"), wanted(B, "6-7", "isolated"))
+    assert kernel.exclusive()["kubepods"] == "4-7"
+    kernel.steps.clear()
+    settle(ours, wanted(B, "6-7", "isolated"))
+    assert kernel.steps == [
+        f"{A} partition=member",
+        f"{A} exclusive=",
+        "kubepods/poda exclusive=",
+        "kubepods exclusive=6-7",
+    ]
+    assert (kernel.word(B), kernel.leaks, len(ours)) == ("isolated", [], 1)
+
+
+def test_all_leaves_end_before_anything_above_shrinks(kernel: Kernel, tmp_path: Path) -> None:
+    settle(Partitions(str(tmp_path)), wanted(A, "4-5"), wanted(B, "6-7"))
+    assert module.end_all(str(tmp_path), [ref(A), ref(B)]) == []
+    assert (kernel.exclusive(), kernel.leaks) == ({}, [])
+
+
+def test_other_cpus_or_another_kind_make_it_anew(kernel: Kernel, tmp_path: Path) -> None:
+    ours = Partitions(str(tmp_path))
+    settle(ours, wanted(A, "4-5"))
+    assert settle(ours, wanted(A, "4-7", "isolated")) == [("a", "")]
+    assert (kernel.word(A), kernel.exclusive()["kubepods"], kernel.leaks) == ("isolated", "4-7", [])
+
+
+def test_what_the_kernel_calls_invalid_is_undone_and_said(kernel: Kernel, tmp_path: Path) -> None:
+    kernel.invalid = "Cpu list in cpuset.cpus not exclusive"
+    (told,) = settle(Partitions(str(tmp_path)), wanted(A, "4-5"))
+    assert told[1].endswith("the kernel says root invalid (Cpu list in cpuset.cpus not exclusive)")
+    assert (kernel.word(A), kernel.exclusive()) == ("member", {})
+
+
+def test_one_that_became_invalid_is_ended_before_it_is_made_again(kernel: Kernel, tmp_path: Path) -> None:
+    ours = Partitions(str(tmp_path))
+    settle(ours, wanted(A, "4-5"))
+    (tmp_path / A / PARTITION).write_text("root invalid (Cpu list in cpuset.cpus not exclusive)\n")
+    kernel.steps.clear()
+    assert settle(ours, wanted(A, "4-5")) == [("a", "")]
+    assert kernel.steps[0] == f"{A} partition=member"
+    assert kernel.word(A) == "root"
+
+
+def test_after_a_restart_what_is_there_is_kept(kernel: Kernel, tmp_path: Path) -> None:
+    settle(Partitions(str(tmp_path)), wanted(A, "4-5"))
+    ours = Partitions(str(tmp_path))
+    ours.adopt([ref(A), ref(B)])
+    kernel.steps.clear()
+    assert settle(ours, wanted(A, "4-5")) == []
+    assert kernel.steps == []
+    settle(ours)
+    assert (kernel.word(A), kernel.exclusive()) == ("member", {})
+
+
+def test_a_container_that_is_gone_needs_no_end(kernel: Kernel, tmp_path: Path) -> None:
+    ours = Partitions(str(tmp_path))
+    settle(ours, wanted(A, "4-5"))
+    for file in (tmp_path / A).iterdir():
+        file.unlink()
+    (tmp_path / A).rmdir()
+    settle(ours)
+    assert kernel.steps[-2:] == ["kubepods/poda exclusive=", "kubepods exclusive="]
+    assert list(ours.make({ref(A): wanted(A, "4-5")})) == []
+
+
+def test_exclusive_cpus_of_somebody_else_above_stay(kernel: Kernel, tmp_path: Path) -> None:
+    (tmp_path / "kubepods" / EXCLUSIVE).write_text("9\n")
+    ours = Partitions(str(tmp_path))
+    settle(ours, wanted(A, "4-5"))
+    assert kernel.exclusive()["kubepods"] == "4-5,9"
+    settle(ours)
+    assert kernel.exclusive() == {"kubepods": "9"}
+
+
+def test_a_kernel_without_exclusive_cpus_is_named(kernel: Kernel, tmp_path: Path) -> None:
+    for path in PATHS:
+        (tmp_path / path / EXCLUSIVE).unlink()
+        (tmp_path / path / PARTITION).unlink()
+    ((_, trouble),) = settle(Partitions(str(tmp_path)), wanted(A, "4-5"))
+    assert "was not taken (No such file or directory)" in trouble
