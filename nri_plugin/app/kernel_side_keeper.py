@@ -89,8 +89,8 @@ class KernelSideKeeper:
                 self._adopts = False
         except HostError as error:
             self._say(error)
-        for error in ours.end_others(wanted):
-            self._say(error)
+        for trouble in ours.end_others(wanted):
+            self._say(trouble)
 
     def _make_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> None:
         """What was refused is tried again by the sweep, and said when the kernel's words change."""

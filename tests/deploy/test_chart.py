@@ -50,6 +50,23 @@ def test_only_an_agent_that_asks_netlink_is_in_the_hosts_network(render: Render)
     assert "hostNetwork" not in pod_of(named(objects, "DaemonSet", "pin"))
 
 
+def test_only_an_agent_that_makes_partitions_has_a_capability(render: Render):
+    def capabilities(objects: Objects) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = pod_of(named(objects, "DaemonSet", "pin"))["containers"][0][
+            "securityContext"
+        ]["capabilities"]
+        return found
+
+    assert capabilities(render()) == {"drop": ["ALL"]}
+    granted = render(config={"isolation": "partition"}, agent={"partitions": True})
+    assert capabilities(granted) == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+
+
+def test_isolation_without_the_capability_is_refused(render: Render):
+    with pytest.raises(ValueError, match=r"isolation needs agent\.partitions: true"):
+        render(config={"isolation": "isolated"})
+
+
 def test_no_node_gets_two_agents(render: Render):
     objects = render(nodeGroups=[{"name": "hpc"}])
     rest = pod_of(named(objects, "DaemonSet", "pin"))
