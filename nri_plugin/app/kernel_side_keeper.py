@@ -72,11 +72,12 @@ class KernelSideKeeper:
 
     def _keep(self) -> None:
         node, state = self._handler.node, self._handler.state
-        domains = {one.target: one for one in partitions(node, state)} if self._domains else {}
-        if self._domains is not None:  # before a sandbox gets their CPUs
-            self._end_domains(self._domains, domains)
-        self._keep_sandboxes(dict(sandboxes(node, state)))
-        if self._domains is not None:
+        if self._domains is None:
+            self._keep_sandboxes(dict(sandboxes(node, state)))
+        else:
+            domains = {one.target: one for one in partitions(node, state)}
+            self._end_domains(self._domains, domains)  # before a sandbox gets their CPUs
+            self._keep_sandboxes(dict(sandboxes(node, state)))
             self._make_domains(self._domains, domains)
         if self._quotas is not None:
             self._keep_quotas(self._quotas, list(quotas(node, state)))

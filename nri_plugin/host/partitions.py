@@ -43,9 +43,6 @@ class Partitions:
         self._top = top
         self._made: dict[CgroupRef, Partition] = {}
 
-    def __len__(self) -> int:
-        return len(self._made)
-
     def adopt(self, targets: Iterable[CgroupRef]) -> None:
         """Take over what an earlier agent left in these cgroups."""
         for ref in targets:

@@ -29,6 +29,7 @@ from nri_plugin.simulator.steps import (
     Run,
     Say,
     Second,
+    Spin,
     Start,
     Step,
     Stop,
@@ -177,6 +178,8 @@ class Player:
                 self._restart(step, notes)
             case Drift() | Second() | Online():
                 self._befall(step, notes)
+            case Spin():
+                pass  # there are no threads here to balance
             case Expect():
                 self._expect(step, notes)
 

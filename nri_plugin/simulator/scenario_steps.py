@@ -25,6 +25,7 @@ from nri_plugin.simulator.steps import (
     Run,
     Say,
     Second,
+    Spin,
     Start,
     Step,
     Stop,
@@ -35,7 +36,8 @@ from nri_plugin.state import QOSClass
 
 RUN_KEYS = ("containers", "initContainers", "annotations", "labels", "qos", "copies")
 UPDATE_KEYS = ("cpu", "memory", "cpus", "mems")
-EXPECT_KEYS = ("cpus", "mems", "exclusive", "numaNodes", "caches", "devices", "refused")
+EXPECT_KEYS = ("cpus", "mems", "exclusive", "numaNodes", "caches", "devices", "refused", "kernel")
+KERNEL_KEYS = ("quota", "podQuota", "partition", "sandbox")
 
 
 class StepReader:
@@ -56,6 +58,7 @@ class StepReader:
             "drift": self._drift,
             "second": self._second,
             "online": self._online,
+            "spin": self._spin,
             "expect": self._expect,
         }
 
@@ -127,6 +130,12 @@ class StepReader:
         target = self._container(section.entries["update"])
         return Update(_line(section), target, _update_resources(section))
 
+    def _spin(self, section: source.Section) -> Step:
+        _only(section, "spin", "on")
+        given = section.entries
+        on = one_of("all", "one")(given["on"]) if "on" in given else "all"
+        return Spin(line=_line(section), target=self._container(given["spin"]), on=on)
+
     def _expect(self, section: source.Section) -> Step:
         _only(section, "expect", *EXPECT_KEYS)
         given = section.entries
@@ -142,6 +151,7 @@ class StepReader:
             caches=_number(given, "caches"),
             devices=_device_ids(given),
             refused=source.text(given["refused"]) if "refused" in given else None,
+            kernel=_kernel(given["kernel"]) if "kernel" in given else None,
         )
 
     def _pod(self, section: source.Section, kind: str) -> PodSpec:
@@ -186,6 +196,12 @@ class StepReader:
         if found.count("/") != 2:
             raise value.place.error(f"expected NAMESPACE/POD/CONTAINER, found {found}")
         return found
+
+
+def _kernel(value: source.Value) -> dict[str, str]:
+    section = source.section(value)
+    _only(section, *KERNEL_KEYS)
+    return {key: source.scalar(each).text for key, each in section.entries.items()}
 
 
 def _copied(containers: source.Section, given: Mapping[str, source.Value]) -> Iterator[ContainerSpec]:

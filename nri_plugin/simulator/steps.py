@@ -122,6 +122,19 @@ class Online:
 
 
 @dataclass(frozen=True, slots=True)
+class Spin:
+    """Twice as many processes spin in a container as it has CPUs; a real kernel shows whether it balances them.
+
+    Attributes:
+        on: `all` its CPUs, or `one`.
+    """
+
+    line: int
+    target: str
+    on: str
+
+
+@dataclass(frozen=True, slots=True)
 class Expect:
     """What must be true of a container now; None = not asked.
 
@@ -133,6 +146,7 @@ class Expect:
         caches: over how many uncore caches.
         devices: ids by resource, all it has.
         refused: a part of the reason for which it was refused.
+        kernel: what only a real kernel can tell: `quota`, `podQuota`, `partition`, and the CPUs of its `sandbox`.
     """
 
     line: int
@@ -144,6 +158,9 @@ class Expect:
     caches: int | None = None
     devices: Mapping[str, tuple[str, ...]] | None = None
     refused: str | None = None
+    kernel: Mapping[str, str] | None = None
 
 
-Step: TypeAlias = Say | Run | Start | Stop | Remove | Update | Restart | Drift | Second | Online | Expect
+Step: TypeAlias = (
+    Say | Run | Start | Stop | Remove | Update | Restart | Drift | Second | Online | Spin | Expect
+)

@@ -23,6 +23,8 @@ _EXPECTED = (
 )
 # uid 0 with nothing that makes it more than a user, as a pod with `capabilities: drop: [ALL]` is
 _BARE = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]
+# the same with the one capability that partitions take, as `agent.partitions: true` of the chart gives it
+_PARTITIONING = [_BARE[0], "--bounding-set=-all,+sys_admin", *_BARE[2:]]
 
 
 @dataclass
@@ -53,7 +55,8 @@ class Agent:
         joined = self.times_joined()
         began = time.monotonic()
         with self.log.open("a") as log:
-            command = [*_BARE, PYTHON, "-m", "nri_plugin", "run", "--config", str(self.config_file)]
+            rights = _PARTITIONING if self.config.get("isolation", "none") != "none" else _BARE
+            command = [*rights, PYTHON, "-m", "nri_plugin", "run", "--config", str(self.config_file)]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.wait_until_joined(joined)
         return time.monotonic() - began

@@ -9,6 +9,7 @@ from typing import Any
 
 from .cri import CRIError
 from .foreign import frozen, write_as
+from .kernel_side import judge, limit_pod, spin
 from .looking import anonymous_nodes, caches_of, memory_bytes
 from .machine_devices import DeviceFinder
 from .node import Node, Pod
@@ -81,6 +82,7 @@ class Player:
         key = f"{given['namespace']}/{given['name']}"
         spec = self._spec(given, step)
         pod = self.pods[key] = self.node.sandbox(spec)
+        limit_pod(self.node, pod)
         init = {each["name"] for each in given["init"]}
         for container in spec.containers:
             full = f"{key}/{container.name}"
@@ -183,6 +185,10 @@ class Player:
             status not in (0, None) and "another agent" in said,
             f"status {status}: {said[-300:]}",
         )
+
+    def _do_spin(self, step: Json) -> None:
+        pod, (name,) = self._named(step["target"])
+        spin(self.node, f"line {step['line']}", pod, name, step["on"])
 
     def _do_online(self, step: Json) -> None:
         _set_online(parse_list(step["cpus"]))
@@ -322,6 +328,9 @@ class Player:
         self.node.equal(
             f"{where}: cpuset.cpus.effective of {target} says what /proc says", seen.effective_cpus, cpus
         )
+        if "kernel" in step:
+            pod, (name,) = self._named(target)
+            judge(self.node, where, pod, name, step["kernel"])
         if step.get("exclusive"):
             self.node.equal(f"{where}: {target} has CPUs to itself", len(cpus), step["exclusive"])
             others = {key for key, other in self.running().items() if other != identity

@@ -51,7 +51,7 @@ def _given(step: Step) -> Json:
 
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
-        return {key: list(each) for key, each in value.items()}
+        return {key: each if isinstance(each, str) else list(each) for key, each in value.items()}
     if isinstance(value, bool | int | float):
         return value
     return value.value if isinstance(value, Enum) else str(value)

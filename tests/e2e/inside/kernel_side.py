@@ -1,0 +1,105 @@
+"""What the kernel says of a container beside its cpuset: quota, partition, its pod's sandbox, and where threads run."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from .node import Node, Pod
+from .observe import CGROUPS, format_list, parse_list
+from .waiting import wait_for
+
+_SETTLES_S = 25
+_WATCHED_S = 4.0
+_WARM_S = 1.0
+_FORK = """
+import os, sys
+open(sys.argv[1], "w").write(str(os.getpid()))
+children = []
+for _ in range(int(sys.argv[2])):
+    child = os.fork()
+    if not child:
+        while True: pass
+    children.append(child)
+print(*children, flush=True)
+sys.stdin.read()
+for child in children: os.kill(child, 9)
+"""
+
+
+def judge(node: Node, where: str, pod: Pod, name: str, wanted: dict[str, str]) -> None:
+    """Compare with what is wanted, once that had time to come about: it follows an answer, it is no part of it."""
+    leaf = _directory(node.pid(pod.ids[name]))
+    files = {
+        "quota": leaf / "cpu.max",
+        "podQuota": leaf.parent / "cpu.max",
+        "partition": leaf / "cpuset.cpus.partition",
+        "sandbox": _sandbox(leaf.parent, pod.sandbox) / "cpuset.cpus.effective",
+    }
+    for key, word in wanted.items():
+        with contextlib.suppress(TimeoutError):
+            wait_for(lambda file=files[key], word=word: _first(file) == word, _SETTLES_S, f"{key} is {word}")
+        node.equal(f"{where}: {key} of {name}", _first(files[key]), word)
+
+
+def limit_pod(node: Node, pod: Pod) -> None:
+    """Give the pod the quota that a kubelet gives it before its first container: where all of them have a limit."""
+    limits = [one.limit_milli for one in pod.spec.containers]
+    directory = _sandbox_directory(pod)
+    if all(limits) and directory is not None:
+        (directory.parent / "cpu.max").write_text(f"{sum(limits) * 100} 100000")
+
+
+def spin(node: Node, where: str, pod: Pod, name: str, on: str) -> None:
+    """Fork twice as many spinning processes in the container as it has CPUs, and look where they run."""
+    leaf = _directory(node.pid(pod.ids[name]))
+    cpus = parse_list((leaf / "cpuset.cpus.effective").read_text())
+    command = [sys.executable, "-c", _FORK, str(leaf / "cgroup.procs"), str(2 * len(cpus))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        children = [int(word) for word in parent.stdout.readline().split()]
+        used = _used(children)
+        parent.communicate("", timeout=60)
+    node.figure(
+        f"CPUs that {2 * len(cpus)} spinners used, {on} expected, of {format_list(cpus)}", format_list(used)
+    )
+    node.expect(f"{where}: spinners stay on the CPUs of {name}", used <= cpus, format_list(used))
+    if on == "all":
+        node.equal(f"{where}: spinners are balanced over the CPUs of {name}", used, cpus)
+    else:
+        node.equal(f"{where}: nothing balances spinners of {name}", len(used), 1)
+
+
+def _used(children: list[int]) -> set[int]:
+    used: set[int] = set()
+    began = time.monotonic()
+    while time.monotonic() - began < _WATCHED_S:
+        time.sleep(0.05)
+        if time.monotonic() - began > _WARM_S:
+            used |= {_processor(child) for child in children}
+    return used
+
+
+def _processor(pid: int) -> int:
+    """Field 39 of /proc/PID/stat: the CPU it last ran on."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[36])
+
+
+def _directory(pid: int) -> Path:
+    line = Path(f"/proc/{pid}/cgroup").read_text().splitlines()[-1]
+    return CGROUPS / line.partition("::")[2].lstrip("/")
+
+
+def _sandbox_directory(pod: Pod) -> Path | None:
+    return next(CGROUPS.glob(f"kubepods*/**/*{pod.sandbox}*"), None)
+
+
+def _sandbox(above: Path, sandbox: str) -> Path:
+    return next(above.glob(f"*{sandbox}*"), above / sandbox)
+
+
+def _first(file: Path) -> str:
+    """The quota without its period, the partition with its reason, or a list."""
+    text = file.read_text().strip() if file.exists() else "(no file)"
+    return text.split()[0] if file.name == "cpu.max" else text
