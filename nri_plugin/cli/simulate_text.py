@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from nri_plugin.cli.cell_table import folded, folded_rows, table
+from nri_plugin.cli.machine_summary import count_of
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.quantity import round_down
 from nri_plugin.simulator.simulate_comparison import Comparison, Sum
@@ -45,7 +46,7 @@ def head(one: Simulation, width: int) -> list[str]:
     """What was simulated."""
     chosen = one.configuration
     lines = [
-        f"{one.scenario} on {one.machine.name}: {one.totals.pods} pods",
+        f"{one.scenario} on {one.machine.name}: {count_of(one.totals.pods, 'pod')}",
         f"machine   {one.machine.summary}",
         f"config    {chosen.name}",
         f"reserved  {'CPUs ' + chosen.reserved if chosen.reserved else 'no CPU'}: {chosen.why_reserved}",
@@ -282,7 +283,7 @@ def comparison_text(both: Sequence[Simulation], comparison: Comparison, width: i
 
 def _heads(first: Simulation, second: Simulation, width: int) -> list[str]:
     lines = [
-        f"{first.scenario} on {first.machine.name}: {first.totals.pods} pods, two configurations",
+        f"{first.scenario} on {first.machine.name}: {count_of(first.totals.pods, 'pod')}, two configurations",
         f"machine   {first.machine.summary}",
         *(
             f"{letter}         {one.configuration.name}, reserved {one.configuration.reserved or 'none'}"

@@ -123,7 +123,7 @@ class PlayedNode:
             return tuple(Tried(spec, kind, error=error, stage=Stage.NODE) for spec, kind in _members(pod))
         self._sandbox(pod)
         tried = tuple(self._containers(pod, start=start))
-        if self.room is not None and any(one.error is None for one in tried):
+        if self.room is not None and any(one.container_id for one in tried):
             self.room.take(pod)
         return tried
 
