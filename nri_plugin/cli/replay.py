@@ -45,11 +45,12 @@ could be decided again; 2 wrong usage or configuration.
 @format_option()
 def command(file: str, config_path: str | None, until: str | None, only: str, output_format: str) -> int:
     """Decide again what was recorded: the same way, or under another configuration."""
+    from nri_plugin.app.outside_providers import load_hint_providers
     from nri_plugin.host.recording import read
 
     if only and only.count("/") != 1:
         raise click.UsageError(f"--only needs NAMESPACE/POD such as default/web-0, found {only}")
-    recording = read(file)
+    recording = read(file, load_hint_providers())
     course = _Course(recording, until)
     width = shutil.get_terminal_size().columns
     if config_path is None:
@@ -183,6 +184,7 @@ def _node(config: "Config", recorded: "Node", former: "Node | None") -> "Node":
     if former is not None:
         return replace(former, topology=recorded.topology)
     node = config.node(recorded.topology)
+    node = replace(node, hint_providers=recorded.hint_providers)
     # How running containers are reached is no choice: it is what the node offered.
     floor = node.options.pool_floor and recorded.options.pool_floor
     return replace(node, options=replace(node.options, effect=recorded.options.effect, pool_floor=floor))

@@ -26,8 +26,9 @@ from nri_plugin.decision import Decision
 from nri_plugin.engine import decide, unrefused
 from nri_plugin.errors import HostError
 from nri_plugin.facts import InformedCreate
+from nri_plugin.hint_providers import HintProvider
 from nri_plugin.host.recording_lines import CURRENT, DIRECTORY, FORMAT, PREVIOUS, VERSION
-from nri_plugin.host.recording_node import node_from
+from nri_plugin.host.recording_node import NodeRow, node_from
 from nri_plugin.host.recording_rows import Event, Line, OutcomeRow, event_from, snapshot_from
 from nri_plugin.nri.events import CreateContainer
 from nri_plugin.options import Node
@@ -104,14 +105,16 @@ class Recording:
 
     Args:
         path: as given.
-        files: in the order of their lines, each opened when it is its turn.
+        files: in the order of their lines.
+        providers: of other packages, as they are installed here.
 
     Attributes:
         problems: what could not be read by the iterations so far, `FILE:LINE: ...`, each once.
     """
 
-    def __init__(self, path: str, files: tuple[str, ...]) -> None:
+    def __init__(self, path: str, files: tuple[str, ...], providers: tuple[HintProvider, ...] = ()) -> None:
         self.path = path
+        self._providers = providers
         self.files = files
         self.problems: list[str] = []
 
@@ -126,7 +129,7 @@ class Recording:
             streams = [(name, opened.enter_context(_opened(name))) for name in self.files]
             lost = False
             for name, stream in streams:
-                entries = _Lines(name, stream, self._problem, lost=lost)
+                entries = _Lines(name, stream, self._problem, self._providers, lost=lost)
                 yield from entries
                 lost = entries.lost
 
@@ -183,14 +186,18 @@ def _after(node: Node, before: State, entry: Entry, decision: Decision, *, obser
     return before
 
 
-def read(path: str) -> Recording:
+def read(path: str, providers: tuple[HintProvider, ...] = ()) -> Recording:
     """The recording in a file, or in the directory of a bounded one; compressed by gzip or not.
+
+    Args:
+        path: of either.
+        providers: hint providers of other packages, as they are installed here: a recording holds only their names.
 
     Raises:
         HostError: there is none, it cannot be read, or it does not begin as one does; says what to do.
     """
     files = _segments(path) if os.path.isdir(path) else (path,)
-    recording = Recording(path, files)
+    recording = Recording(path, files, providers)
     with _opened(files[0]) as stream:
         _check_head(files[0], stream.readline())
     return recording
@@ -242,9 +249,15 @@ class _Lines:
     """The lines of one file as entries."""
 
     def __init__(
-        self, name: str, stream: BinaryIO, problem: Callable[[str], None], *, lost: bool = False
+        self,
+        name: str,
+        stream: BinaryIO,
+        problem: Callable[[str], None],
+        providers: tuple[HintProvider, ...],
+        *,
+        lost: bool = False,
     ) -> None:
-        self._name, self._stream, self._problem = name, stream, problem
+        self._name, self._stream, self._problem, self._providers = name, stream, problem, providers
         self._head: Entry | None = None
         self.lost = lost
 
@@ -283,14 +296,24 @@ class _Lines:
             if line.node is None:
                 raise ValueError("a head without a node")
             self._head = Entry(
-                *place, node=node_from(line.node), why=line.why, observing=line.observing, lost=True
+                *place, node=self._node(number, line.node), why=line.why, observing=line.observing, lost=True
             )
             return None
         if line.node is not None:
-            return Entry(*place, node=node_from(line.node), lost=self.lost)
+            return Entry(*place, node=self._node(number, line.node), lost=self.lost)
         if line.outcome is None:
             raise ValueError("an event without an outcome")
         return Entry(*place, op=line.op, event=event_from(line), outcome=line.outcome, lost=self.lost)
+
+    def _node(self, number: int, row: NodeRow) -> Node:
+        node = node_from(row, self._providers)
+        if row.hint_providers and not node.hint_providers:
+            names = ", ".join(row.hint_providers)
+            self._problem(
+                f"{self._name}:{number}: hint providers {names} were asked, which are not those installed here; "
+                "what they decided may come otherwise"
+            )
+        return node
 
     def _begun(self, line: Line) -> Entry:
         if self._head is None or line.snapshot is None:

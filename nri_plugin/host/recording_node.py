@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from nri_plugin.cpuset import CPUSet
+from nri_plugin.hint_providers import HintProvider
 from nri_plugin.ids import CoreID, NUMANodeID, SocketID, UncoreCacheID
 from nri_plugin.options import Node, Options
 from nri_plugin.topology import NUMANode, Topology
@@ -60,12 +61,17 @@ def node_row(node: Node) -> NodeRow:
         options=msgspec.to_builtins(node.options, order="deterministic"),
         reserved=str(node.reserved),
         withheld=str(node.withheld),
-        hint_providers=tuple(getattr(one, "__qualname__", type(one).__name__) for one in node.hint_providers),
+        hint_providers=names_of(node.hint_providers),
     )
 
 
-def node_from(row: NodeRow) -> Node:
-    """A node from its row, without providers from outside.
+def names_of(providers: Iterable[HintProvider]) -> tuple[str, ...]:
+    """How providers from outside are recorded: their code is not."""
+    return tuple(getattr(one, "__qualname__", type(one).__name__) for one in providers)
+
+
+def node_from(row: NodeRow, providers: tuple[HintProvider, ...] = ()) -> Node:
+    """A node from its row; with `providers` where those are the ones that were asked.
 
     Raises:
         ValueError: a set is no kernel list, or an option is not known.
@@ -78,6 +84,7 @@ def node_from(row: NodeRow) -> Node:
         _topology(row.topology),
         options,
         CPUSet.parse(row.reserved),
+        providers if names_of(providers) == row.hint_providers else (),
         withheld=CPUSet.parse(row.withheld),
     )
 

@@ -13,6 +13,7 @@ from nri_plugin.decision import Decision
 from nri_plugin.drift import CpusetsObserved, MachineChanged, Observed, Target
 from nri_plugin.engine import decide
 from nri_plugin.errors import HostError
+from nri_plugin.hint_providers import Question
 from nri_plugin.host.recording import read
 from nri_plugin.host.recording_lines import CURRENT, PREVIOUS, head_lines, line_of, node_line, outcome_of
 from nri_plugin.host.recording_node import NodeRow, NUMANodeRow, TopologyRow, node_from, node_row
@@ -28,7 +29,8 @@ from nri_plugin.nri.events import (
     UpdatePodSandbox,
 )
 from nri_plugin.nri.messages import Container, ContainerState, Device, Pod, Resources
-from nri_plugin.options import Node, Options, ReservedMemory, TopologyTieBreak
+from nri_plugin.options import Node, Options, ReservedMemory, TopologyManagerPolicy, TopologyTieBreak
+from nri_plugin.policy.hints import Hint, Provider, Wish
 from nri_plugin.state import CgroupRef, State
 from nri_plugin.topology import NUMANode, Topology
 from tests.builders import container, machine, node, pod
@@ -262,3 +264,27 @@ def test_an_event_is_read_as_it_was_written(tmp_path: Path, event: Event) -> Non
         one for one in read(written(tmp_path, head_lines(NODE, State(), NOW) + line)).entries() if one.event
     ]
     assert entry.event == event
+
+
+def elsewhere(question: Question) -> Provider:
+    """A hint provider of another package."""
+    return (Wish("x", (Hint(0b10, preferred=True),)),)
+
+
+def test_hint_providers_are_asked_again_where_they_are_installed(tmp_path: Path) -> None:
+    known = Node(
+        machine(),
+        Options(topology_manager_policy=TopologyManagerPolicy.RESTRICTED),
+        CPUSet.of(0),
+        (elsewhere,),
+    )
+    path = written(tmp_path, day(known))
+    recording = read(path, (elsewhere,))
+    assert [moment.decision.steps for moment in recording.moments()] == [
+        moment.outcome.steps for moment in recording.moments()
+    ]
+    assert str(list(recording.moments())[1].state_after.exclusive) == "8-9"
+    assert recording.problems == []
+    without = read(path)
+    assert str(list(without.moments())[1].state_after.exclusive) == "2-3"
+    assert "hint providers elsewhere were asked, which are not those installed here" in without.problems[0]
