@@ -21,7 +21,7 @@ from nri_plugin.explanation_taking import TakingStep, taking_of
 from nri_plugin.facts import InformedCreate
 from nri_plugin.hint_providers import Question, memory_request
 from nri_plugin.nri.events import CreateContainer, CreateContainerResponse
-from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, Node, Options
+from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, Node, Options, narrowed
 from nri_plugin.placement import exclusive_count, in_scope, question_of, terms_of
 from nri_plugin.policy.merge import MergedHint, admits, merge
 from nri_plugin.reuse import donors, reusable_cpus
@@ -147,7 +147,7 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
         hints=hints,
         merged=merged,
         taking=taking,
-        numa_nodes=uses(node, before),
+        numa_nodes=uses(narrowed(node, request.isolated), before),
         shared_pool=str(decision.state.shared_pool(node)),
         pool_containers=_on_pool(decision.state, request.key),
         fits=would_fit(node, before, pod, request) if error else (),
@@ -181,6 +181,7 @@ def settings(options: Options) -> tuple[tuple[str, str], ...]:
         "fullPCPUsRule": (options.full_pcpus_rule, default.full_pcpus_rule),
         "smtOddCounts": (options.smt_odd_counts, default.smt_odd_counts),
         "topologyTieBreak": (options.topology_tie_break, default.topology_tie_break),
+        "isolatedCPUs": (options.isolated_cpus, default.isolated_cpus),
     }
     return (
         ("cpuManagerPolicy", options.cpu_manager_policy),

@@ -20,7 +20,7 @@ from nri_plugin.advice import (
 )
 from nri_plugin.errors import AdmissionError
 from nri_plugin.hint_providers import memory_request, tables_of
-from nri_plugin.options import Node, Options, SMTOddCounts, TopologyManagerScope
+from nri_plugin.options import IsolatedCPUs, Node, Options, SMTOddCounts, TopologyManagerScope
 from nri_plugin.placement import Placement, exclusive_count
 from nri_plugin.policy.hints import LISTED_NODES
 from nri_plugin.quantity import format_bytes
@@ -146,6 +146,8 @@ def _variants(case: _Case) -> Iterator[tuple[str, str, Options]]:
         for rule in (SMTOddCounts.ROUND_UP, SMTOddCounts.ALLOW):
             if (case.request.smt_odd_counts or options.smt_odd_counts) is not rule:
                 yield "option", f"smtOddCounts: {rule}", change(smt_odd_counts=rule)
+    if options.isolated_cpus is IsolatedCPUs.ON_REQUEST and case.node.isolated:
+        yield "option", "isolatedCPUs: exclusive", change(isolated_cpus=IsolatedCPUs.EXCLUSIVE)
     if options.strict_uncore_cache:
         yield "option", "without strictUncoreCache", change(strict_uncore_cache=False)
     if options.topology_manager_scope is TopologyManagerScope.POD:

@@ -43,6 +43,7 @@ class NUMANodeUse:
         cpus: how many online CPUs it has.
         reserved: how many of them are kept for the system.
         available: how many can still become exclusive.
+        withheld: how many more could, but not for this container: by isolatedCPUs and its annotation.
         memory: (resource, free bytes, allocatable bytes); none under memory policy None.
         holders: who holds the rest, who holds most first.
     """
@@ -51,13 +52,15 @@ class NUMANodeUse:
     cpus: int
     reserved: int
     available: int
+    withheld: int
     memory: tuple[tuple[str, int, int], ...]
     holders: tuple[Holder, ...]
 
 
 def uses(node: Node, state: State) -> tuple[NUMANodeUse, ...]:
-    """Every NUMA node of the machine."""
+    """Every NUMA node of the machine; `node` is narrowed to what the container may have."""
     available = state.available(node)
+    withheld = node.withheld - node.reserved - state.exclusive
     counts_memory = node.options.memory_manager_policy is MemoryManagerPolicy.STATIC
     memory = memory_state_of(node, state)
     live = {one.key for one in state.containers.values() if one.phase is not Phase.STOPPED}
@@ -67,6 +70,7 @@ def uses(node: Node, state: State) -> tuple[NUMANodeUse, ...]:
             cpus=len(one.cpus),
             reserved=len(one.cpus & node.reserved),
             available=len(one.cpus & available),
+            withheld=len(one.cpus & withheld),
             memory=tuple(
                 (name, memory.free(name)[int(one.id)], memory.machine.allocatable_of(name)[int(one.id)])
                 for name in memory.machine.allocatable

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from nri_plugin.app.config import DEFAULT_PATH, NothingConfiguredError, load
+from nri_plugin.cli.state_source import fits
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.facts import InformedCreate
@@ -240,14 +241,21 @@ def _on_machine(machine: str, config: str | None, state_file: str | None) -> Gro
 
     found = read_machine(machine)
     node = load(config).node(found.topology) if config else Node(found.topology, Options(), CPUSet())
-    state = State()
-    notes = f"on the machine {found.name}, " + ("" if config else "with default options, ")
+    place = f"on the machine {found.name}{'' if config else ', with default options'}"
     if state_file is None:
-        return Ground(node, state, (f"{notes}nothing promised",), found.description)
-    told = checkpoint_state(state_file)
-    if told is None:
+        return Ground(node, State(), (f"{place}, nothing promised",), found.description)
+    checkpoint = read_checkpoint(state_file)
+    if checkpoint is None:
         raise CheckpointError(state_file, "there is no such checkpoint; name one, or leave --state out")
-    return Ground(node, told, (f"{notes}with the promises of {state_file}",), found.description)
+    facts = checkpoint.facts
+    if facts is not None and not fits(facts, found.topology):
+        raise ConfigError(
+            "--state",
+            f"{state_file} is about another machine than {found.name}, with CPUs {facts.online}; name that with --machine",
+        )
+    if facts is not None and not config:
+        node = Node(found.topology, node.options, facts.reserved)
+    return Ground(node, checkpoint.state, (f"{place}, with the promises of {state_file}",), found.description)
 
 
 def _pod(pod: PodRecord) -> Pod:

@@ -275,6 +275,7 @@ def _table(told: Explanation, width: int, room: int) -> list[str]:
 
 def _use(one: NUMANodeUse) -> str:
     reserved = f", {one.reserved} reserved" if one.reserved else ""
+    reserved += f", {one.withheld} not on offer to it by isolatedCPUs" if one.withheld else ""
     amounts = [f"{one.available} of {one.cpus} CPUs available{reserved}"] if one.cpus else ["no CPUs"]
     amounts += [
         f"{round_down(free)} of {round_down(total)} {name} free" for name, free, total in one.memory if total

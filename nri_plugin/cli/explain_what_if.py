@@ -16,6 +16,7 @@ from nri_plugin.nri.messages import Container, Pod, Resources
 from nri_plugin.options import (
     CPUManagerPolicy,
     FullPCPUsRule,
+    IsolatedCPUs,
     MemoryManagerPolicy,
     Node,
     Options,
@@ -65,6 +66,7 @@ _WORDS: Mapping[str, tuple[str, type[StrEnum]]] = {
     "fullPCPUsRule": ("full_pcpus_rule", FullPCPUsRule),
     "smtOddCounts": ("smt_odd_counts", SMTOddCounts),
     "topologyTieBreak": ("topology_tie_break", TopologyTieBreak),
+    "isolatedCPUs": ("isolated_cpus", IsolatedCPUs),
 }
 """By name in the configuration: choices between words."""
 

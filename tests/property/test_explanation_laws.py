@@ -104,7 +104,10 @@ def test_figures_add_up_on_every_numa_node(drawn):
     node, state, wanted = drawn
     told = explain(node, state, creation(**wanted))
     for one in told.numa_nodes:
-        assert one.cpus == one.available + one.reserved + sum(holder.count for holder in one.holders)
+        assert one.cpus == one.available + one.withheld + one.reserved + sum(
+            holder.count for holder in one.holders
+        )
+        assert one.withheld == 0
     assert sum(one.available for one in told.numa_nodes) == len(state.available(node))
 
 

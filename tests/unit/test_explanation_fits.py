@@ -1,9 +1,12 @@
 """What would have fitted, long enough looked for."""
 
+from dataclasses import replace
+
 from nri_plugin.explanation import explain
 from nri_plugin.explanation_fits import Fit
 from nri_plugin.facts import InformedCreate
 from nri_plugin.options import (
+    IsolatedCPUs,
     MemoryManagerPolicy,
     Node,
     SMTOddCounts,
@@ -12,7 +15,7 @@ from nri_plugin.options import (
     UncoreCacheFit,
 )
 from nri_plugin.state import State
-from tests.builders import GIB, machine, node
+from tests.builders import GIB, cpus, machine, node
 from tests.explained import after, creation
 
 SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
@@ -44,6 +47,14 @@ def test_options_that_were_in_the_way_are_named() -> None:
     ]
     strict = node(machine(caches=2), uncore_cache_fit=UncoreCacheFit.BEST, strict_uncore_cache=True)
     assert fits(strict, creation(cpu=6), None, "option") == ["without strictUncoreCache"]
+
+
+def test_cpus_that_the_kernel_isolates_are_counted_and_offered_by_their_option() -> None:
+    isolated = replace(machine(), isolated=cpus("8-15"))
+    on = node(isolated, isolated_cpus=IsolatedCPUs.ON_REQUEST, topology_manager_policy=SINGLE)
+    told = explain(on, State(), creation(cpu=8))
+    assert [(one.available, one.withheld) for one in told.numa_nodes] == [(6, 0), (0, 8)]
+    assert "isolatedCPUs: exclusive" in [one.text for one in told.fits]
 
 
 def test_under_pod_scope_container_scope_is_tried() -> None:

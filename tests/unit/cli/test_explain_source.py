@@ -11,6 +11,7 @@ from nri_plugin.engine import decide, wanted
 from nri_plugin.errors import CheckpointError, ConfigError
 from nri_plugin.options import MemoryManagerPolicy, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.simulator.machine import build_sysfs, load
+from nri_plugin.simulator.machine_source import read_machine
 from nri_plugin.state import State
 from tests.builders import GIB, node
 from tests.explained import after, creation
@@ -30,9 +31,16 @@ def test_a_machine_alone_has_nothing_promised_and_default_options(tmp_path: Path
 
 
 def test_a_machine_may_have_the_promises_of_a_checkpoint(tmp_path: Path) -> None:
-    state = lived(tmp_path, ON, [creation("a", cpu=4)])
+    like = node(read_machine("kep3545-4-numa").topology, reserved="0")
+    state = lived(tmp_path, like, [creation("a", cpu=4)])
     found = ground("/nowhere", None, "kep3545-4-numa", checkpoint_path(str(tmp_path)))
-    assert found.state == state
+    assert (found.state, str(found.node.reserved)) == (state, "0")
+
+
+def test_a_checkpoint_of_another_machine_is_refused(tmp_path: Path) -> None:
+    lived(tmp_path, ON, [creation("a", cpu=4)])
+    with pytest.raises(ConfigError, match="is about another machine than kep3545-4-numa"):
+        ground("/nowhere", None, "kep3545-4-numa", checkpoint_path(str(tmp_path)))
 
 
 def test_a_checkpoint_that_is_not_there_is_said(tmp_path: Path) -> None:
