@@ -29,7 +29,7 @@ def dumped_files(dump: Dump) -> Entries:
 
 
 def _files(dump: Dump) -> Iterator[tuple[str, str | None]]:
-    for name in ("online", "present", "possible", "isolated"):
+    for name in ("online", "present", "possible", "isolated", "nohz_full"):
         yield f"{CPU_DIR}/{name}", _optional(dump.get(f"cpus_{name}"))
     if dump.get("cpus_present") is None:
         for cpu in bits.iterate(bits.parse_list(dump["cpus_offline"])):
