@@ -140,16 +140,23 @@ class Recording:
             HostError: a file can no longer be read.
         """
         node: Node | None = None
-        state = State()
+        state: State | None = None
         observing, begins = False, ""
         for entry in self.entries():
             node = entry.node or node
             if entry.state is not None:
                 state, observing, begins = entry.state, entry.observing, entry.why
-            if entry.event is None or entry.outcome is None or node is None or entry.lost:
+            if entry.event is None or entry.outcome is None or node is None or state is None or entry.lost:
                 continue
-            decision = decide(node, state, entry.event)
-            before, state = state, _after(node, state, entry, decision, observing=observing)
+            before = state
+            try:
+                decision = decide(node, before, entry.event)
+                state = _after(node, before, entry, decision, observing=observing)
+            except Exception as error:  # noqa: BLE001 - what was changed by hand or by a disk may be any nonsense
+                why = f"cannot be decided again: {type(error).__name__}: {error}"
+                self._problem(f"{entry.file}:{entry.line}: {why}")
+                state = None
+                continue
             yield Moment(
                 entry.at,
                 node,
@@ -275,7 +282,7 @@ class _Lines:
         try:
             line = _decoder.decode(text)
             return self._understood(number, line)
-        except (msgspec.MsgspecError, ValueError, HostError) as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError, HostError) as error:
             torn = not text.endswith(b"\n")
             why = "is torn: its writer ended in the middle of it" if torn else f"is damaged: {error}"
             self._lose(number, error.detail if isinstance(error, HostError) else why)
