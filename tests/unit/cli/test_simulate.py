@@ -132,3 +132,55 @@ def test_a_report_that_cannot_be_written_is_told(run) -> None:  # type: ignore[n
 def test_the_shipped_scenarios_are_listed_with_what_they_show(run) -> None:  # type: ignore[no-untyped-def]
     _, out, _ = run("--list")
     assert {"telco", "hpc", "inference"} <= {line.partition(" ")[0] for line in out.splitlines()}
+
+
+def test_shuffles_are_told_from_least_to_most(run) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = run("two.txt", "pods.yaml", "--order", "shuffle", "--seed", "3", "--repeat", "4")
+    assert code == 0
+    assert "4 SHUFFLES" in out
+    assert "THIS ORDER  LEAST  MIDDLE  MOST" in out
+    _, out, _ = run(
+        "two.txt", "pods.yaml", "--order", "shuffle", "--seed", "3", "--repeat", "4", "-o", "json"
+    )
+    (one,) = json.loads(out)["simulations"]
+    assert [row["seed"] for row in one["orders"]] == [3, 4, 5, 6, 7]
+
+
+def test_large_pods_may_come_first(run) -> None:  # type: ignore[no-untyped-def]
+    _, out, _ = run("two.txt", "pods.yaml", "--order", "large-first", "-o", "json")
+    (one,) = json.loads(out)["simulations"]
+    assert one["steps"][0]["target"] == "default/huge"
+
+
+def test_what_needs_a_process_is_passed_over_and_said(run) -> None:  # type: ignore[no-untyped-def]
+    Path("steps.yaml").write_text(
+        "machine: laptop\nconfig: {reservedSystemCPUs: '0'}\nsteps:\n"
+        "- say: Hello.\n"
+        "- create: a/b\n  containers: {c: {cpu: 2, memory: 1Gi}}\n"
+        "- start: a/b\n- restart: agent\n- update: a/b/c\n  cpu: 100\n"
+        "- stop: a/b/c\n- expect: a/b/c\n  exclusive: 2\n- remove: a/b\n- update: a/b/c\n  cpu: 1\n"
+        "- expect: a/b/c\n  refused: OutOfcpu\n"
+    )
+    code, out, _ = run("steps.yaml")
+    assert code == 1
+    assert "no container runs" in out
+    assert "note: steps.yaml:8: restart passed over" in out
+    assert "! steps.yaml:12: a/b/c should run" in out
+    assert "! steps.yaml:15: a/b/c does not run and cannot be updated" in out
+    assert "! steps.yaml:17: a/b/c should have been refused with OutOfcpu, it was not" in out
+
+
+def test_several_keys_are_compared_at_once_and_a_list_is_one_value(run) -> None:  # type: ignore[no-untyped-def]
+    words = "topologyManagerPolicy=restricted,neverRefuse=[a,b]"
+    _, out, _ = run("two.txt", "pods.yaml", "--compare", words, "-o", "json")
+    assert json.loads(out)["comparison"]["configuration"] == [
+        ["topologyManagerPolicy", "default", "restricted"],
+        ["neverRefuse", "default", "[a, b]"],
+    ]
+
+
+def test_memory_devices_and_broken_caches_are_told_where_there_are_some(run) -> None:  # type: ignore[no-untyped-def]
+    _, out, _ = run("inference")
+    assert "MEMORY LEFT" in out
+    assert "DEVICES" in out
+    assert "uncore caches broken up by core: 1 14 %" in out
