@@ -11,9 +11,11 @@ from nri_plugin.cli.topology import command
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.host.checkpoint import CheckpointFile
+from nri_plugin.host.sysfs import discover
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import Node, Options
 from nri_plugin.simulator.machine import build_sysfs, build_topology, load, parse
+from nri_plugin.simulator.machine_source import read_machine
 from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
 from tests.conftest import HERE
 
@@ -208,3 +210,11 @@ def test_the_picture_is_a_format(placed: list[str]) -> None:
     picture = run(*placed, "-o", "svg").output
     assert picture.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
     assert "shop/db/pg" in picture
+
+
+def test_what_this_machine_prints_is_read_back_as_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("nri_plugin.host.checkpoint.DEFAULT_DIR", str(tmp_path))
+    (tmp_path / "node.json").write_text(run("-o", "json").output)
+    assert read_machine(str(tmp_path / "node.json")).topology == discover()
