@@ -19,8 +19,9 @@ from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.cgroup_root import find_cpuset_tree
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.host.cpu_quota import CPUQuotas
-from nri_plugin.host.partitions import Partitions
+from nri_plugin.host.partitions import Partitions, with_isolated
 from nri_plugin.host.sysfs import discover, outline
+from nri_plugin.topology import Topology
 
 
 def look_after(
@@ -57,7 +58,7 @@ def _machine_watch(
     return MachineWatch(
         handler,
         partial(outline, config.sysfs_root),
-        partial(discover, config.sysfs_root),
+        partial(_discovered, config, handler),
         log,
         loop.clock,
         feed.machine_changed,
@@ -77,6 +78,15 @@ def keep_kernel_side(
     keeper = KernelSideKeeper(handler, loop, log, cgroups, CPUQuotas.beside(cgroups.tree), domains)
     keeper.start()
     return keeper
+
+
+def _discovered(config: Config, handler: Handler) -> Topology:
+    topology = discover(config.sysfs_root)
+    try:
+        top = find_cpuset_tree(config.cgroup_root).directory
+    except HostError:
+        return topology  # said already
+    return with_isolated(topology, top, handler.state.exclusive)
 
 
 def _seen(sysfs_root: str, handler: Handler) -> object:

@@ -33,6 +33,7 @@ from nri_plugin.host.checkpoint import FILE_NAME, OBSERVED_FILE_NAME, Checkpoint
 from nri_plugin.host.checkpoint_rows import NodeFacts
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.nic_helper import NICHelper
+from nri_plugin.host.partitions import with_isolated
 from nri_plugin.host.pod_resources_client import PodResourcesClient
 from nri_plugin.host.sysfs import discover
 from nri_plugin.host.sysfs_files import KernelFiles
@@ -119,12 +120,16 @@ def build_handler(
     node = build_node(config, cgroups)
     file = CheckpointFile(config.state_dir, node, name=OBSERVED_FILE_NAME if config.observe else FILE_NAME)
     state = load_state(file, log)
+    if cgroups is not None:
+        node = replace(node, topology=with_isolated(node.topology, cgroups.tree.directory, state.exclusive))
+        describe(file, node)
     say(
         log,
         logging.INFO,
         "ready",
         cpus=node.topology.online,
         reserved=node.reserved,
+        isolated=node.isolated or None,
         numa_nodes=len(node.topology.nodes),
         cpu_policy=node.options.cpu_manager_policy,
         topology_policy=node.options.topology_manager_policy,

@@ -11,7 +11,7 @@ Source: kernel Documentation/admin-guide/cgroup-v2.rst, cpuset.cpus.partition (6
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
@@ -19,7 +19,9 @@ from nri_plugin.host.cgroup_error import GONE
 from nri_plugin.host.cgroup_path import cgroup_path
 from nri_plugin.kernel_side import Partition
 from nri_plugin.state import CgroupRef
+from nri_plugin.topology import Topology
 
+ISOLATED = "cpuset.cpus.isolated"
 PARTITION, EXCLUSIVE = "cpuset.cpus.partition", "cpuset.cpus.exclusive"
 MEMBER = "member"
 
@@ -136,6 +138,25 @@ class Partitions:
 
     def _directory(self, ref: CgroupRef) -> str:
         return os.path.join(self._top, cgroup_path(ref))
+
+
+def with_isolated(topology: Topology, top: str, own: CPUSet) -> Topology:
+    """The machine with CPUs in isolated partitions of others counted among those that the kernel isolates.
+
+    Args:
+        topology: as sysfs has it.
+        top: the root of a cgroup v2 tree, whose `cpuset.cpus.isolated` lists all of them.
+        own: CPUs that were promised: where they are isolated, we did it.
+
+    Raises:
+        HostError: the file holds something else.
+    """
+    path = os.path.join(top, ISOLATED)
+    try:
+        others = CPUSet.parse(_read(top, ISOLATED)) - own
+    except ValueError as error:
+        raise HostError(path, f"holds no CPU list: {error}") from None
+    return topology if others <= topology.isolated else replace(topology, isolated=topology.isolated | others)
 
 
 def end(leaf: str) -> None:

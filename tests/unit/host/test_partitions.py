@@ -1,14 +1,17 @@
 """Partitions on ordinary files; `Kernel` judges every write as the kernel would and notes the order."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import HostError
 from nri_plugin.host import partitions as module
 from nri_plugin.host.partitions import EXCLUSIVE, PARTITION, Partitions
 from nri_plugin.kernel_side import Partition
 from nri_plugin.state import CgroupRef
+from tests.builders import machine
 
 A, B = "kubepods/poda/a", "kubepods/podb/b"
 PATHS = ("kubepods", "kubepods/poda", A, "kubepods/podb", B)
@@ -173,3 +176,18 @@ def test_a_kernel_without_exclusive_cpus_is_named(kernel: Kernel, tmp_path: Path
         (tmp_path / path / PARTITION).unlink()
     ((_, trouble),) = settle(Partitions(str(tmp_path)), wanted(A, "4-5"))
     assert "was not taken (No such file or directory)" in trouble
+
+
+def test_cpus_in_isolated_partitions_of_others_are_isolated(tmp_path: Path) -> None:
+    (tmp_path / "cpuset.cpus.isolated").write_text("4-7\n")
+    topology = replace(machine(), isolated=CPUSet.of(9))
+    assert str(module.with_isolated(topology, str(tmp_path), CPUSet.parse("4-5")).isolated) == "6-7,9"
+    assert module.with_isolated(topology, str(tmp_path), CPUSet.parse("4-7")) is topology
+
+
+def test_a_tree_that_lists_none_changes_nothing(tmp_path: Path) -> None:
+    topology = machine()
+    assert module.with_isolated(topology, str(tmp_path), CPUSet()) is topology
+    (tmp_path / "cpuset.cpus.isolated").write_text("some\n")
+    with pytest.raises(HostError, match="holds no CPU list"):
+        module.with_isolated(topology, str(tmp_path), CPUSet())
