@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.host.sysfs import read_topology
+from nri_plugin.simulator.machine import build_topology
+from nri_plugin.simulator.machine import parse as parse_machine
 from nri_plugin.simulator.scenario import parse
 from tests.e2e.lab.cells import Cell, Listener
 from tests.e2e.lab.embedded import play_embedded
 from tests.e2e.lab.lab_files import (
+    RECORDED,
     machine_named,
     machine_names,
     machine_text,
@@ -20,6 +24,7 @@ from tests.e2e.lab.qemu_machine import guest_machine
 from tests.e2e.lab.report import as_html, as_markdown, gather
 from tests.e2e.lab.results import Result
 from tests.e2e.lab.shell import LabError
+from tests.oracles.recordings import RecordedFiles, read_recording
 
 ABOUT = {
     "date": "2026-01-01 00:00 UTC",
@@ -159,3 +164,33 @@ def test_the_report_shows_what_passed_failed_and_is_limited() -> None:
     assert "two-agents: no &lt;systemd&gt; (containerd-2)" in web
     assert "2, of which 1 passed" in text
     assert "| p50 ms | 2.5 |" in text
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=path.name) for path in sorted(RECORDED.glob("lab-*.json.gz"))]
+)
+def test_a_real_kernel_shows_the_machine_that_was_described(path: Path) -> None:
+    machine = machine_named(path.name.removeprefix("lab-").removesuffix(".json.gz"))
+    seen = read_topology(RecordedFiles(read_recording(path)))
+    described = build_topology(parse_machine(machine.text))
+    for part in ("online", "offline", "cores", "sockets", "caches_known"):
+        assert getattr(seen, part) == getattr(described, part), part
+    assert [cpus for _, cpus in seen.caches] == [cpus for _, cpus in described.caches]
+    assert [(node.id, node.cpus) for node in seen.nodes] == [(node.id, node.cpus) for node in described.nodes]
+    assert [node.distances for node in seen.nodes] == [node.distances for node in described.nodes]
+    assert seen.nodes_with_memory == described.nodes_with_memory
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=path.name) for path in sorted(RECORDED.glob("lab-*.json.gz"))]
+)
+def test_a_real_kernel_keeps_a_little_of_every_node_s_memory_for_itself(path: Path) -> None:
+    machine = machine_named(path.name.removeprefix("lab-").removesuffix(".json.gz"))
+    seen = read_topology(RecordedFiles(read_recording(path)))
+    described = build_topology(parse_machine(machine.text))
+    for node, wanted in zip(seen.nodes, described.nodes, strict=True):
+        assert (wanted.memory_bytes or 0) * 0.6 <= (node.memory_bytes or 0) <= (wanted.memory_bytes or 0)
+        assert [pages for size, pages in node.hugepages if size == 2048] in (
+            [pages for size, pages in wanted.hugepages if size == 2048],
+            [0],
+        )
