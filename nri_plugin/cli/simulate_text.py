@@ -31,7 +31,7 @@ def simulation_text(one: Simulation, width: int) -> str:
     sections = [
         head(one, width),
         _placements(one, width),
-        _refusals(one.refused, one.shapes, width),
+        _refusals(one, width),
         _capacity(one.capacity, width),
         _machine(one, width),
         _problems(one, width),
@@ -146,16 +146,19 @@ def _aligned(levels: Alignment, *, is_known: bool) -> str:
 # -------------------------------------------------------------------- who did not
 
 
-def _refusals(rows: Sequence[RefusedRow], shapes: dict[str, str], width: int) -> list[str]:
-    lines = ["Refused"] if rows else []
-    for row in rows:
+def _refusals(one: Simulation, width: int) -> list[str]:
+    lines: list[str] = []
+    for row in one.refused:
         who = _who(row)
         more = f" and {len(who) - NAMED} more" if who[NAMED:] else ""
         lines += folded(f"  {len(who)} x {row.reason}: {', '.join(who[:NAMED])}{more}", width, 6)
-        if row.shape in shapes:
-            lines += folded(f"      asks for  {shapes[row.shape]}", width, 16)
+        if row.shape in one.shapes:
+            lines += folded(f"      asks for  {one.shapes[row.shape]}", width, 16)
         lines += folded(f"      because   {row.text.removeprefix(row.reason + ': ')}", width, 16)
-    return lines
+    for step in one.steps:
+        if step.refusal is not None:
+            lines += folded(f"  {step.action} of {step.target}: {step.refusal.text}", width, 6)
+    return ["Refused", *lines] if lines else []
 
 
 def _who(row: RefusedRow) -> list[str]:
@@ -313,7 +316,7 @@ def _sum_table(comparison: Comparison, width: int) -> list[str]:
 
 
 def _refusals_of(one: Simulation, letter: str, width: int) -> list[str]:
-    lines = _refusals(one.refused, one.shapes, width)
+    lines = _refusals(one, width)
     return [f"Refused with {letter}", *lines[1:]] if lines else []
 
 

@@ -170,6 +170,16 @@ def test_what_needs_a_process_is_passed_over_and_said(run) -> None:  # type: ign
     assert "! steps.yaml:17: a/b/c should have been refused with OutOfcpu, it was not" in out
 
 
+def test_a_resize_that_is_refused_is_told(run) -> None:  # type: ignore[no-untyped-def]
+    Path("steps.yaml").write_text(
+        "machine: laptop\nconfig: {reservedSystemCPUs: '0'}\nsteps:\n"
+        "- run: a/b\n  containers: {c: {cpu: 2, memory: 1Gi}}\n- update: a/b/c\n  cpu: 100\n"
+    )
+    code, out, _ = run("steps.yaml")
+    assert code == 0
+    assert "  update of a/b/c: " in out
+
+
 def test_several_keys_are_compared_at_once_and_a_list_is_one_value(run) -> None:  # type: ignore[no-untyped-def]
     words = "topologyManagerPolicy=restricted,neverRefuse=[a,b]"
     _, out, _ = run("two.txt", "pods.yaml", "--compare", words, "-o", "json")
