@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 KEY = "placements"
 """Where a dump keeps who runs where."""
+MOST_NAMED = 20
+"""Containers of the shared pool that a legend names; `-o json` and `state show` name all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,8 @@ def owners_of(placements: Placements, topology: Topology) -> list[Owner]:
         if seat.cpus
     ]
     sharing = tuple(seat.name for seat in placements.seats if not seat.cpus)
+    if len(sharing) > MOST_NAMED:
+        sharing = (*sharing[:MOST_NAMED], f"and {len(sharing) - MOST_NAMED} more")
     taken = CPUSet()
     for owner in owners:
         taken |= owner.cpus

@@ -218,3 +218,22 @@ def test_what_this_machine_prints_is_read_back_as_this_machine(
     monkeypatch.setattr("nri_plugin.host.checkpoint.DEFAULT_DIR", str(tmp_path))
     (tmp_path / "node.json").write_text(run("-o", "json").output)
     assert read_machine(str(tmp_path / "node.json")).topology == discover()
+
+
+def test_of_very_many_in_the_shared_pool_the_first_are_named(tmp_path: Path) -> None:
+    containers = {
+        f"c{number}": ContainerRecord(f"c{number}", "u1", f"n{number:02}", Phase.RUNNING, CgroupRef("/x"))
+        for number in range(30)
+    }
+    folder = checkpoint(tmp_path / "s", "1 core", State(PODS, containers))
+    (tmp_path / "m").write_text("1 core")
+    said = " ".join(run(str(tmp_path / "m"), "--state", folder).output.split())
+    assert "shop/db/n19, and 10 more" in said
+    assert (
+        len(
+            json.loads(run(str(tmp_path / "m"), "--state", folder, "-o", "json").output)["placements"][
+                "containers"
+            ]
+        )
+        == 30
+    )
