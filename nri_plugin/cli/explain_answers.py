@@ -135,21 +135,37 @@ def of_container(word: str, asked: Mapping[str, Any]) -> Answer:
         HostError, CheckpointError: what is known cannot be read.
     """
     state_dir = asked["state_dir"]
-    path = asked["state_file"] or checkpoint_path(state_dir)
-    state = checkpoint_state(path)
-    if state is None and not os.path.isdir(os.path.join(state_dir, DIRECTORY)):
-        raise CheckpointError(
-            path, "there is no checkpoint; name the agent's --state-dir, or start the agent, which writes one"
-        )
-    state = state or State()
-    containers = known_containers(state_dir, state)
+    state, damaged = _promised(state_dir, asked["state_file"] or checkpoint_path(state_dir))
+    containers, missing = known_containers(state_dir, state)
+    notes = (*damaged, *missing)
     meant = [one for one in containers if one.is_called(word)]
     if meant and len({one.path for one in meant}) == 1:
-        return _explained(*_latest(meant), state, asked)
+        named, earlier = _latest(meant)
+        return _explained(named, (*earlier, *notes), state, asked)
     of_pod = [one for one in containers if one.is_of_pod(word)]
     if not meant and of_pod and len({one.pod_uid for one in of_pod}) == 1:
         return PodListed(tuple(of_pod), state)
     raise NotOneError(_not_one(word, meant or of_pod, containers))
+
+
+def _promised(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
+    """What is promised; where the checkpoint is damaged nothing, and why, as long as there is a history.
+
+    Raises:
+        CheckpointError: there is neither.
+    """
+    has_history = os.path.isdir(os.path.join(state_dir, DIRECTORY))
+    try:
+        state = checkpoint_state(path)
+    except CheckpointError as error:
+        if not has_history:
+            raise
+        return State(), (f"the checkpoint cannot be used: {error.detail}",)
+    if state is None and not has_history:
+        raise CheckpointError(
+            path, "there is no checkpoint; name the agent's --state-dir, or start the agent, which writes one"
+        )
+    return state or State(), ()
 
 
 def _latest(meant: list[Named]) -> tuple[Named, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from nri_plugin.app.config import DEFAULT_PATH, NothingConfiguredError, load
-from nri_plugin.cli.state_source import fits
+from nri_plugin.cli.state_source import fits, what_to_do
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.facts import InformedCreate
@@ -97,20 +97,26 @@ class Created:
     observing: bool = False
 
 
-def known_containers(state_dir: str, state: State) -> list[Named]:
-    """Every container of the history and of `state`, the latest creation of each.
+def known_containers(state_dir: str, state: State) -> tuple[list[Named], tuple[str, ...]]:
+    """Every container of the history and of `state`, the latest creation of each; and why some may be missing.
 
     Raises:
-        HostError: the history is there and cannot be read.
+        HostError: the history is there and cannot be read, and nothing else is known.
     """
     found: dict[tuple[str, str], Named] = {}
-    for one in _created(os.path.join(state_dir, DIRECTORY)):
-        key = one.pod_uid, one.container
-        before = found.get(key)
-        if before and one.created and one.created.has_kept:
-            found[key] = replace(before, id=one.id)  # what it holds it was given earlier
-        else:
-            found[key] = one
+    notes: tuple[str, ...] = ()
+    try:
+        for one in _created(os.path.join(state_dir, DIRECTORY)):
+            key = one.pod_uid, one.container
+            before = found.get(key)
+            is_repeated = (
+                before and one.created and one.created.has_kept
+            )  # what it holds it was given earlier
+            found[key] = replace(before, id=one.id) if before and is_repeated else one
+    except HostError as error:
+        if not state.containers:
+            raise
+        notes = (f"the history cannot be read: {error}",)
     for record in state.containers.values():
         key = record.pod_uid, record.name
         pod = state.pods.get(record.pod_uid)
@@ -120,7 +126,7 @@ def known_containers(state_dir: str, state: State) -> list[Named]:
         )
         if known is None or known.id == record.id:
             found[key] = replace(named, record=record)
-    return list(found.values())
+    return list(found.values()), notes
 
 
 def checkpoint_state(path: str) -> State | None:
@@ -129,7 +135,10 @@ def checkpoint_state(path: str) -> State | None:
     Raises:
         CheckpointError: it is damaged or may not be read.
     """
-    checkpoint = read_checkpoint(path)
+    try:
+        checkpoint = read_checkpoint(path)
+    except CheckpointError as error:
+        raise CheckpointError(path, f"{error.detail}; {what_to_do(error)}") from error
     return None if checkpoint is None else checkpoint.state
 
 
@@ -222,7 +231,8 @@ def _by_configuration(state_dir: str, config: str | None, state_file: str | None
             raise
         raise ConfigError(
             "",
-            f"no agent answers in {state_dir} and there is no {DEFAULT_PATH}; name the agent's --state-dir, "
+            f"no agent answers in {state_dir} and there is no {DEFAULT_PATH}; "
+            f"{'run as root, or ' if os.geteuid() else ''}name the agent's --state-dir, "
             "a configuration with --config, or a machine with --machine",
         ) from None
     node = chosen.node(discover(root or chosen.sysfs_root))

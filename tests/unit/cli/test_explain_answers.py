@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from nri_plugin.cli.explain_answers import NotOneError, PodListed, Told, of_container, of_what_if
+from nri_plugin.errors import CheckpointError
 from nri_plugin.explanation import Outcome
-from nri_plugin.host.checkpoint import CheckpointFile
+from nri_plugin.host.checkpoint import FILE_NAME, CheckpointFile
 from nri_plugin.host.recording_lines import CURRENT, DIRECTORY
 from nri_plugin.nri import events as nri
 from nri_plugin.options import TopologyManagerPolicy
@@ -161,3 +162,24 @@ def test_a_container_that_was_resized_since_is_said_to_be(tmp_path: Path) -> Non
     grown = replace(state.allocations[key], cpus=cpus("2-7"))
     CheckpointFile(str(tmp_path), ON).save(state.with_allocation(key, grown))
     assert told("a/c", tmp_path).notes[1:] == ("resized since: it holds CPUs 2-7 today",)
+
+
+def test_a_damaged_checkpoint_leaves_the_history_to_ask(tmp_path: Path) -> None:
+    lived(tmp_path, ON, [creation("a", cpu=4)])
+    (tmp_path / FILE_NAME).write_text("no checkpoint\n")
+    answer = told("a/c", tmp_path)
+    assert answer.explanation.cpus == "2-5"
+    assert answer.notes[-1].startswith("the checkpoint cannot be used: ")
+
+
+def test_a_damaged_history_leaves_the_checkpoint_to_ask(tmp_path: Path, described: dict[str, str]) -> None:
+    lived(tmp_path, ON, [creation("a", cpu=4)])
+    (tmp_path / DIRECTORY / CURRENT).write_text("no recording\n")
+    answer = told("a/c", tmp_path, **described)
+    assert answer.explanation.outcome is Outcome.EXCLUSIVE
+    assert answer.notes[-1].startswith("the history cannot be read: ")
+
+
+def test_without_either_nothing_can_be_told(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        of_container("a/c", asked(tmp_path))

@@ -76,7 +76,7 @@ def test_a_configuration_stands_for_an_agent_that_is_away(tmp_path: Path) -> Non
 
 def test_every_container_of_history_and_checkpoint_is_known_once(tmp_path: Path) -> None:
     state = lived(tmp_path, ON, [creation("a", cpu=4), creation("a", cpu=4), creation("big", cpu=99)])
-    found = {one.path: one for one in known_containers(str(tmp_path), state)}
+    found = {one.path: one for one in known_containers(str(tmp_path), state)[0]}
     assert sorted(found) == ["default/a/c", "default/big/c"]
     assert found["default/a/c"].record
     assert found["default/big/c"].record is None
