@@ -243,7 +243,7 @@ def _by_cache(broken: Iterable[Broken]) -> str:
     for row in broken:
         ratio = _percent(row.fragmentation)
         by_ratio[ratio] = by_ratio.get(ratio, 0) | 1 << row.id
-    return "; ".join(f"{CPUSet(mask)} {ratio}" for ratio, mask in by_ratio.items())
+    return "; ".join(f"{ratio} of {CPUSet(mask)}" for ratio, mask in by_ratio.items())
 
 
 def _grouped(ids: Sequence[int], rows: Sequence[list[str]]) -> Iterator[list[str]]:

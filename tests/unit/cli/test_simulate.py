@@ -193,4 +193,11 @@ def test_memory_devices_and_broken_caches_are_told_where_there_are_some(run) -> 
     _, out, _ = run("inference")
     assert "MEMORY LEFT" in out
     assert "DEVICES" in out
-    assert "uncore caches broken up by core: 1 14 %" in out
+    assert "uncore caches broken up by core: 14 % of 1" in out
+
+
+def test_the_readme_shows_what_is_printed(run) -> None:  # type: ignore[no-untyped-def]
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    _, out, _ = run("inference")
+    shown = text.split("$ nri-pin simulate inference\n```\n\n```text\n", 1)[1].split("\n```", 1)[0]
+    assert shown == out.rstrip()
