@@ -186,8 +186,8 @@ class Metrics:
         """A gauge that is shown only where nothing is carried out."""
         return Gauge(
             "nri_pin_observed_containers",
-            "Running containers, by how they run compared with what they would have been given.",
-            ("runs",),
+            "Running containers, by what they would have been given and whether they run on just that.",
+            ("would", "runs"),
             registry=self.registry,
         )
 

@@ -11,7 +11,7 @@ from nri_plugin.app.handler import CheckpointStore, Handler
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.metrics import Metrics, exposition
 from nri_plugin.app.metrics_state import StateGauges
-from nri_plugin.app.observing import RUNS, ObservedWatch
+from nri_plugin.app.observing import KINDS, ObservedWatch
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.app.rivals import Evidence
 from nri_plugin.app.runtime_link import RuntimeLink
@@ -58,8 +58,8 @@ class Monitoring:
     def follow_observed(self, watch: ObservedWatch) -> None:
         """Show how what runs compares with what would, where the agent only observes."""
         gauge = self._metrics.observed_containers()
-        for runs in RUNS:
-            gauge.labels(runs).set_function(partial(watch.count, runs))
+        for kind in KINDS:
+            gauge.labels(*kind).set_function(partial(watch.count, kind))
 
     def timed(self, store: CheckpointStore) -> CheckpointStore:
         """`store`, the time of its saves measured."""

@@ -27,9 +27,10 @@ from nri_plugin.state import ContainerRecord, State
 LOOK_PAUSE_S = 10.0
 SUMMARY_PAUSE_S = 600.0
 
+EXCLUSIVE, SHARED = "exclusive", "shared"
 SAME, ELSEWHERE = "as-decided", "elsewhere"
-RUNS = (SAME, ELSEWHERE)
-"""How a container runs, compared with what it would have been given."""
+KINDS = ((EXCLUSIVE, SAME), (EXCLUSIVE, ELSEWHERE), (SHARED, SAME), (SHARED, ELSEWHERE))
+"""What a container would have been given, and whether it runs on just that."""
 
 
 class NoEffects(Effects):
@@ -80,28 +81,28 @@ class ObservedWatch:
         log: says who runs elsewhere, once for each pair of sets, and the sums now and then.
 
     Attributes:
-        counts: running containers by `RUNS`.
+        counts: running containers by `KINDS`.
     """
 
     def __init__(self, handler: Handler, loop: Loop, log: logging.Logger) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[tuple[str, str]] = Counter()
         self._handler, self._loop, self._log = handler, loop, log
         self._said: dict[str, tuple[CPUSet, CPUSet]] = {}
-        self._summed = ""
+        self._summed: dict[str, int] = {}
         self._sum_at = loop.clock() + SUMMARY_PAUSE_S
 
     def start(self) -> None:
         """Look by the clock from now on."""
         self._loop.set_timer("observed", self._loop.clock() + LOOK_PAUSE_S, self._look)
 
-    def count(self, runs: str) -> float:
+    def count(self, kind: tuple[str, str]) -> float:
         """Running containers of this kind; safe from any thread."""
-        return self.counts[runs]
+        return self.counts[kind]
 
     def look(self) -> None:
         """Look once at every running container."""
         node, state = self._handler.node, self._handler.state
-        counts: Counter[str] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
         seen = {}
         for target in targets(node, state):
             record = state.containers.get(target.container_id)
@@ -109,9 +110,12 @@ class ObservedWatch:
             if record is None or runs_on is None:
                 continue
             desired = state.desired_cpus(node, record)
-            counts[SAME if runs_on == desired else ELSEWHERE] += 1
+            held = state.allocation_of(record)
+            would = EXCLUSIVE if held and held.cpus else SHARED
+            counts[would, SAME if runs_on == desired else ELSEWHERE] += 1
             seen[record.id] = (runs_on, desired)
-            self._compare(state, record, runs_on, desired)
+            if would is EXCLUSIVE:  # the pool of the others changes all the time
+                self._compare(state, record, runs_on, desired)
         self._said = {key: pair for key, pair in self._said.items() if key in seen}
         self.counts = counts
 
@@ -124,10 +128,7 @@ class ObservedWatch:
         self.start()
 
     def _compare(self, state: State, record: ContainerRecord, runs_on: CPUSet, desired: CPUSet) -> None:
-        """Say it of those that would have CPUs of their own; the pool of the others changes all the time."""
-        held = state.allocation_of(record)
-        if not (held and held.cpus):
-            return
+        """Say where it runs, once for each pair of sets."""
         if self._said.get(record.id) == (runs_on, desired):
             return
         is_new_or_changed = runs_on != desired or record.id in self._said
@@ -145,10 +146,9 @@ class ObservedWatch:
             )
 
     def _sum_up(self) -> None:
-        sums = " ".join(f"{runs}={self.counts[runs]}" for runs in RUNS)
-        if sums != self._summed:
-            self._summed = sums
-            fields = {runs.replace("-", "_"): self.counts[runs] for runs in RUNS}
+        fields = {f"{would}_{runs}".replace("-", "_"): self.counts[would, runs] for would, runs in KINDS}
+        if fields != self._summed:
+            self._summed = fields
             say(self._log, logging.INFO, "running containers", observed="yes", **fields)
 
     def _effective(self, record: ContainerRecord) -> CPUSet | None:

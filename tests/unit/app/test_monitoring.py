@@ -76,7 +76,7 @@ def test_a_loop_that_does_not_come_round_is_noticed(monkeypatch: pytest.MonkeyPa
 
 def test_how_containers_run_is_shown_only_by_who_observes():
     watch = Monitoring()
-    name, labels = "nri_pin_observed_containers", {"runs": "elsewhere"}
+    name, labels = "nri_pin_observed_containers", {"would": "exclusive", "runs": "elsewhere"}
     assert watch.registry.get_sample_value(name, labels) is None
-    watch.follow_observed(SimpleNamespace(count=lambda runs: {"as-decided": 3, "elsewhere": 2}[runs]))  # type: ignore[arg-type]
+    watch.follow_observed(SimpleNamespace(count=lambda kind: 2 if kind == ("exclusive", "elsewhere") else 3))  # type: ignore[arg-type]
     assert watch.registry.get_sample_value(name, labels) == 2

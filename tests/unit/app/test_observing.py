@@ -3,14 +3,22 @@
 from dataclasses import replace
 
 from nri_plugin.app.loop import Loop
-from nri_plugin.app.observing import ELSEWHERE, LOOK_PAUSE_S, SAME, SUMMARY_PAUSE_S, ObservedWatch
+from nri_plugin.app.observing import (
+    ELSEWHERE,
+    EXCLUSIVE,
+    LOOK_PAUSE_S,
+    SAME,
+    SHARED,
+    SUMMARY_PAUSE_S,
+    ObservedWatch,
+)
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.nri.events import CreateContainer, RunPodSandbox, StartContainer
 from tests.agent_fakes import Bench, Clock
 from tests.builders import container, cpus, machine, node, pod
 
-POD, SHARED = pod("own", cpu=2), pod("other", "Burstable")
-OWN, OTHER = container(POD, cpu=2), container(SHARED)
+POD, LOOSE = pod("own", cpu=2), pod("other", "Burstable")
+OWN, OTHER = container(POD, cpu=2), container(LOOSE)
 TEXTS = ("runs elsewhere than it would", "runs where it would")
 
 
@@ -24,7 +32,7 @@ class Timers(Loop):
 
 def bench() -> tuple[Bench, ObservedWatch]:
     made = Bench(node(machine(), pool_floor=False))
-    for one, of in ((OWN, POD), (OTHER, SHARED)):
+    for one, of in ((OWN, POD), (OTHER, LOOSE)):
         made.ask(RunPodSandbox(of))
         made.ask(CreateContainer(of, one))
         made.ask(StartContainer(of, replace(one)))
@@ -44,7 +52,7 @@ def test_those_who_run_as_decided_and_elsewhere_are_counted() -> None:
     made, watch = bench()
     runs(made, "2-3", "0-15")
     watch.look()
-    assert (watch.count(SAME), watch.count(ELSEWHERE)) == (1, 1)
+    assert watch.counts == {(EXCLUSIVE, SAME): 1, (SHARED, ELSEWHERE): 1}
 
 
 def test_who_would_have_cpus_of_its_own_is_said_once_for_each_pair() -> None:
@@ -69,7 +77,7 @@ def test_who_runs_where_it_would_from_the_start_is_not_said() -> None:
     runs(made, "2-3", "0-1,4-15")
     watch.look()
     assert said(made) == []
-    assert watch.count(SAME) == 2
+    assert [watch.count((would, SAME)) for would in (EXCLUSIVE, SHARED)] == [1, 1]
 
 
 def test_what_cannot_be_seen_is_not_counted() -> None:
@@ -89,4 +97,8 @@ def test_it_looks_by_the_clock_and_sums_up_now_and_then() -> None:
         made.clock.now += LOOK_PAUSE_S
         loop._run_due_timers()
     fields = made.lines.fields("running containers")
-    assert (fields["as_decided"], fields["elsewhere"]) == (0, 2)
+    assert (fields["exclusive_as_decided"], fields["exclusive_elsewhere"], fields["shared_elsewhere"]) == (
+        0,
+        1,
+        1,
+    )
