@@ -56,7 +56,6 @@ NOT_LOOKED_AT = (
     "priorityClassName",
     "resourceClaims",
     "schedulingGates",
-    "tolerations",
     "topologySpreadConstraints",
 )
 """Keys of a pod that decide where it goes, or bring what is not simulated."""
