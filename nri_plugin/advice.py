@@ -9,7 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from nri_plugin.errors import AdmissionError, TopologyAffinityError
+from nri_plugin.errors import (
+    AdmissionError,
+    AnnotationError,
+    HintProviderError,
+    NotYetSupportedError,
+    TopologyAffinityError,
+)
 from nri_plugin.hint_providers import Question, memory_request, memory_state_of, tables_of
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import CPUManagerPolicy, Node, TopologyManagerPolicy
@@ -42,6 +48,8 @@ NAMED_HOLDERS = 3
 MOST_CHARACTERS = 360
 """Longer advice is cut: with its numbers a refusal stays below what an event on a pod may hold."""
 
+NOT_ABOUT_ROOM = (AnnotationError, HintProviderError, NotYetSupportedError)
+
 LAXER: Mapping[TopologyManagerPolicy, tuple[TopologyManagerPolicy, ...]] = {
     TopologyManagerPolicy.SINGLE_NUMA_NODE: (
         TopologyManagerPolicy.RESTRICTED,
@@ -55,7 +63,12 @@ LAXER: Mapping[TopologyManagerPolicy, tuple[TopologyManagerPolicy, ...]] = {
 def advised(
     node: Node, state: State, pod: PodRecord, request: ContainerRequest, refusal: AdmissionError
 ) -> AdmissionError:
-    """`refusal` of `request` in `state`, and what would have fitted; the same error with more to say."""
+    """`refusal` of `request` in `state`, and what would have fitted; the same error with more to say.
+
+    Unchanged where it is not about room.
+    """
+    if request.cpu_milli is None or isinstance(refusal, NOT_ABOUT_ROOM):
+        return refusal
     fits = [*_smaller(node, state, pod, request), *_under_laxer_policy(node, state, pod, request, refusal)]
     in_the_way = holders_in_short(state, pod)
     if not in_the_way:

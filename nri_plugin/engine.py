@@ -16,7 +16,7 @@ from nri_plugin.annotations import annotated
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision, EffectiveCheck
 from nri_plugin.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, put_right
-from nri_plugin.errors import AdmissionError, AnnotationError, InsufficientCPUsError
+from nri_plugin.errors import AdmissionError, InsufficientCPUsError
 from nri_plugin.facts import InformedCreate
 from nri_plugin.kernel_side import NO_QUOTA, replies_quota
 from nri_plugin.nri import events as nri
@@ -103,8 +103,7 @@ def _informed_create(node: Node, state: State, known: InformedCreate, *, may_ref
         state, allocation, steps = placed.state, placed.allocation, placed.steps
         _refuse_empty_pool(node, state, allocation)
     except AdmissionError as error:
-        if not isinstance(error, AnnotationError):
-            advised(node, state, pod, request, error)
+        advised(node, state, pod, request, error)
         if may_refuse and pod.namespace not in node.options.never_refuse:
             return Decision(before, refusal=error, steps=("refused", *error.steps))
         overruled, allocation, steps = error, None, ("never-refuse", *error.steps)

@@ -92,6 +92,10 @@ class AnnotationError(AdmissionError):
         self.key = key
 
 
+class HintProviderError(AdmissionError):
+    """A hint provider from outside failed, or answered with what is no answer."""
+
+
 class InsufficientCPUsError(AdmissionError):
     """Fewer CPUs are available than requested."""
 

@@ -150,7 +150,7 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
         numa_nodes=uses(narrowed(node, request.isolated), before),
         shared_pool=str(decision.state.shared_pool(node)),
         pool_containers=_on_pool(decision.state, request.key),
-        fits=would_fit(node, before, pod, request) if error else (),
+        fits=would_fit(node, before, pod, request) if error and error.advice else (),
         obstacle=error.obstacle if error else "",
         steps=decision.steps,
     )

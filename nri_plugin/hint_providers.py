@@ -26,7 +26,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from nri_plugin.cpuset import NO_CPUS, CPUSet
-from nri_plugin.errors import AdmissionError
+from nri_plugin.errors import AdmissionError, HintProviderError
 from nri_plugin.options import MemoryManagerPolicy, Node
 from nri_plugin.policy.cpu_policy import cpu_wishes
 from nri_plugin.policy.device_hints import device_wishes
@@ -113,12 +113,12 @@ def _ask_outside(provider: HintProvider, question: Question) -> Provider:
     except AdmissionError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the agent
-        raise AdmissionError(
+        raise HintProviderError(
             f"hint provider {_name(provider)} failed: {type(error).__name__}: {error}"
         ) from None
     if wishes is None or (isinstance(wishes, tuple) and all(isinstance(wish, Wish) for wish in wishes)):
         return wishes
-    raise AdmissionError(
+    raise HintProviderError(
         f"hint provider {_name(provider)} answered with {type(wishes).__name__}, expected None or a tuple of Wish"
     )
 

@@ -80,8 +80,8 @@ def _sections(told: Explanation) -> Iterator[tuple[str, str]]:
     yield from (("pool", one) for one in _pool(told))
     if told.sentence:
         yield "refused" if told.outcome is Outcome.REFUSED else "unplaced", _reason(told)
-        yield from (("would fit", one) for one in _fits(told.fits))
         if told.obstacle:
+            yield from (("would fit", one) for one in _fits(told.fits))
             yield "in the way", told.obstacle.removeprefix("in the way: ")
 
 

@@ -1,5 +1,7 @@
 """The end of a refusal: what would have fitted and what stands in the way, in a few true words."""
 
+from dataclasses import replace
+
 import pytest
 
 from nri_plugin.engine import decide
@@ -87,3 +89,16 @@ def test_an_event_on_a_pod_holds_it_whatever_there_is_to_say() -> None:
     assert refusal is not None
     assert len(str(refusal)) <= LONGEST_REFUSAL
     assert str(refusal).endswith(refusal.advice)
+
+
+def test_what_is_not_about_room_gets_no_advice() -> None:
+    def broken(_: object) -> None:
+        raise ValueError("no such file")
+
+    on = replace(node(), hint_providers=(broken,))
+    refusal = decide(on, State(), creation(cpu=2)).refusal
+    assert refusal is not None
+    assert (refusal.advice, refusal.obstacle) == ("", "")
+    assert str(refusal).endswith("failed: ValueError: no such file")
+    untold = creation(cpu=256)
+    assert str(decide(node(), State(), untold).refusal).endswith("which reads the request from the pod")
