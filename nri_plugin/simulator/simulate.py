@@ -4,7 +4,7 @@ The decisions are those of the agent, its `engine.decide`; what is around it (ru
 Nothing is written, nothing is random: the same three values give the same result.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nri_plugin.options import MemoryManagerPolicy
@@ -231,6 +231,13 @@ def _assumptions(machine: SourcedMachine, plan: Plan) -> Iterable[str]:
         yield f"{machine.name} says nothing of devices, so {names} cannot be had; a described machine can have some"
     if any(one.memory_bytes is None for one in machine.topology.nodes):
         yield f"{machine.name} does not say how much memory it has: requests of memory are not added up"
+    told = (machine.dump or {}).get("placements")
+    rows = told.get("containers") if isinstance(told, Mapping) else None
+    if isinstance(rows, list) and rows:
+        yield (
+            f"{machine.name} tells of containers that run there ({len(rows)}); "
+            "they are left out, a simulation begins on an empty machine"
+        )
     if plan.machine and plan.machine != machine.name:
         yield f"played on {machine.name}; {plan.file} itself names {_short(plan.machine)}"
 

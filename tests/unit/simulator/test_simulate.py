@@ -124,6 +124,20 @@ def test_what_a_machine_does_not_say_is_noted() -> None:
     )
 
 
+def test_who_runs_on_the_machine_that_was_dumped_is_left_out_and_said() -> None:
+    node = SourcedMachine(
+        "n7",
+        machine().kind,
+        machine().topology,
+        machine().description,
+        dump={"placements": {"containers": [{}]}},
+    )
+    found = simulate(node, plan("- {pod: a}\n"), choose(node.topology))
+    assert found.notes == (
+        "n7 tells of containers that run there (1); they are left out, a simulation begins on an empty machine",
+    )
+
+
 def test_offline_and_isolated_and_reserved_cpus_are_told_apart() -> None:
     found = simulated("- {pod: a, cpu: 1, memory: 64Mi}\n", text=TWO + "offline 15\nisolated 6-7\n")
     kinds = {owner.cpu: owner.kind for owner in found.owners}
