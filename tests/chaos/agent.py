@@ -3,11 +3,12 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from nri_plugin.app.effects import Effects
 from nri_plugin.app.handler import Handler
+from nri_plugin.app.recorder import DirectKeeper, Recorder
 from nri_plugin.app.startup import load_state, open_store
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.drift import CpusetsObserved, MachineChanged, targets
@@ -17,6 +18,7 @@ from nri_plugin.host import checkpoint
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.host.cgroup_path import cgroup_path
 from nri_plugin.host.checkpoint_format import decode
+from nri_plugin.host.recording_file import RecordingFile
 from nri_plugin.nri import events
 from nri_plugin.options import Node
 from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError, Resource, parent_of
@@ -91,6 +93,20 @@ class TreeCgroups:
             raise HostError(path, f"{name}: {error.strerror}") from None
 
 
+class _Rounds:
+    """A loop that comes round at once."""
+
+    clock = time.monotonic
+
+    def set_timer(self, name: str, when: float | None, action: Callable[[], None]) -> None:
+        action()
+
+
+def recorder(path: str) -> Recorder:
+    """Appends to a file what happens, as an agent's process does."""
+    return Recorder([DirectKeeper(RecordingFile(path), SILENT, time.monotonic)], _Rounds(), SILENT)
+
+
 class Agent:
     """One process of the agent.
 
@@ -99,7 +115,15 @@ class Agent:
     """
 
     def __init__(
-        self, node: Node, tree: CgroupTree, disk: Disk, faults: Faults, *, durable: bool, threaded: bool
+        self,
+        node: Node,
+        tree: CgroupTree,
+        disk: Disk,
+        faults: Faults,
+        *,
+        durable: bool,
+        threaded: bool,
+        record: str = "",
     ) -> None:
         self.disk, self.faults = disk, faults
         self.cgroups = TreeCgroups(tree, faults)
@@ -119,6 +143,7 @@ class Agent:
                 checkpoint=self._store,
                 log=SILENT,
                 clock=time.monotonic,
+                history=recorder(record) if record else None,
             )
 
     def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:

@@ -101,10 +101,12 @@ class Life:
     Args:
         seed: of everything random in it.
         tally: where it is counted.
+        record: a file to which its agents record.
         forgets: for showing that the judge can see: an agent that starts without its checkpoint and its runtime's list.
     """
 
-    def __init__(self, seed: int, tally: Tally, *, forgets: bool = False) -> None:
+    def __init__(self, seed: int, tally: Tally, *, record: str = "", forgets: bool = False) -> None:
+        self.record = record
         self.random = Random(seed)
         self.seed = seed
         self.tally = tally
@@ -481,7 +483,13 @@ class Life:
         """A new process and its answer to Synchronize; None when it died before."""
         try:
             self.agent = Agent(
-                self.node, self.tree, self.disk, self.faults, durable=self.durable, threaded=self.threaded
+                self.node,
+                self.tree,
+                self.disk,
+                self.faults,
+                durable=self.durable,
+                threaded=self.threaded,
+                record=self.record,
             )
         except Killed:
             return None

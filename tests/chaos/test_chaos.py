@@ -1,10 +1,14 @@
 """Short lives of every seed a minute has time for, and that the judge would notice."""
 
+from pathlib import Path
+
 import pytest
 
 from nri_plugin import engine, pool
 from nri_plugin.app.effects import Effects
 from nri_plugin.host.checkpoint import CheckpointFile
+from nri_plugin.host.recording import read
+from nri_plugin.host.recording_verify import changes
 from tests.chaos.__main__ import report
 from tests.chaos.faults import Fault
 from tests.chaos.life import Life, Tally
@@ -16,6 +20,18 @@ def test_nothing_is_lost_moved_or_shared_whatever_fails() -> None:
         Life(seed, tally).play(250)
     assert tally.broken == {}, report(tally)
     assert {fault for fault in Fault if not tally.injected[fault]} <= {Fault.CGROUP_ERROR, Fault.STALL}
+
+
+def test_what_it_recorded_is_decided_the_same_again(tmp_path: Path) -> None:
+    for seed in range(6):
+        path = str(tmp_path / f"life-{seed}")
+        Life(seed, Tally(), record=path).play(200)
+        recording, former, count = read(path), None, 0
+        for moment in recording.moments():
+            assert [*changes(moment, former)] == []
+            former, count = moment, count + 1
+        assert recording.problems == []
+        assert count > 150
 
 
 def test_an_agent_that_forgets_is_found_out() -> None:
