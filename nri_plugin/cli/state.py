@@ -6,9 +6,13 @@ from nri_plugin.cli.lazy_group import Entry, LazyGroup
 
 EXAMPLES = """\b
 Examples:
-  nri-pin state show         who holds which CPUs
-  nri-pin state verify       whether that can be true
-  nri-pin state import /var/lib/kubelet    take over from the kubelet's static managers
+  nri-pin state show                     who holds which CPUs
+  nri-pin state verify                   whether that can be true, and is
+  nri-pin state diff before.json         who gained, lost or moved since then
+  nri-pin state history --since 10m      what was decided lately, and why not
+  nri-pin state repair                   what can be saved of a damaged checkpoint
+  nri-pin state convert state.json ./kubelet/    the same promises as the kubelet keeps them
+  nri-pin state import /var/lib/kubelet  take over from the kubelet's static managers
 """
 
 COMMANDS = {
@@ -22,6 +26,9 @@ COMMANDS = {
     "convert": Entry("nri_plugin.cli.state_convert:command", "Write promises in another form, offline."),
     "repair": Entry(
         "nri_plugin.cli.state_repair:command", "Make a damaged checkpoint usable, inventing nothing."
+    ),
+    "history": Entry(
+        "nri_plugin.cli.state_history:command", "Tell what was decided for whom, and which files are kept."
     ),
     "import": Entry(
         "nri_plugin.cli.state_kubelet:import_command",
