@@ -6,8 +6,9 @@ import pytest
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import CpusetWrite, Decision
-from nri_plugin.engine import decide
+from nri_plugin.engine import decide, unrefused
 from nri_plugin.errors import SMTAlignmentError, TopologyAffinityError
+from nri_plugin.facts import InformedCreate
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, Pod, Resources
@@ -226,6 +227,19 @@ def test_namespaces_in_never_refuse_run_in_the_shared_pool_marked() -> None:
     decision = create(on, EMPTY, system, container(system, cpu=10))
     assert granted(decision).cpus == "0-15"
     assert "TopologyAffinityError" in decision.state.containers["p1-c-0"].unplaced
+
+
+def test_what_cannot_be_refused_is_placed_all_the_same_or_runs_in_the_shared_pool_marked() -> None:
+    on = node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
+    too_much = nri.CreateContainer(pod(), container(pod(), cpu=10))
+    for event in (too_much, InformedCreate(too_much)):
+        decision = unrefused(on, EMPTY, event)
+        assert decision.refusal is None
+        assert isinstance(decision.overruled, TopologyAffinityError)
+        assert decision.state.containers["p1-c-0"].unplaced.startswith("TopologyAffinityError")
+        assert decision.state.allocations == {}
+    fits = nri.CreateContainer(pod(), container(pod(), cpu=2))
+    assert unrefused(on, EMPTY, fits) == decide(on, EMPTY, fits)
 
 
 def test_more_cpus_than_shares_can_tell_without_a_limit_are_refused() -> None:
