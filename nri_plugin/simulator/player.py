@@ -6,7 +6,7 @@ them with nobody, they keep the very CPUs they were promised, and no write was o
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.options import SMTOddCounts
@@ -15,10 +15,11 @@ from nri_plugin.simulator.cgroup_tree import CgroupWriteError
 from nri_plugin.simulator.device_delivery import delivered
 from nri_plugin.simulator.device_manager import Given, NotAdmittedError
 from nri_plugin.simulator.faults import foreign_write, second_agent, switch_cpus, write_times
-from nri_plugin.simulator.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.pods import PERIOD_US, ContainerSpec, PodSpec
 from nri_plugin.simulator.runtime import RefusedError
 from nri_plugin.simulator.runtime_store import Placement
 from nri_plugin.simulator.stage import Stage
+from nri_plugin.simulator.step_outcome import Change, Notes, Outcome, Refusal
 from nri_plugin.simulator.steps import (
     Drift,
     Expect,
@@ -39,58 +40,7 @@ from nri_plugin.state import QOSClass
 
 Placements = dict[str, Placement]
 
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A running container whose CPUs are no longer what they were before the step."""
-
-    key: str
-    before: CPUSet
-    after: CPUSet
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A container that was refused, with the agent's words."""
-
-    key: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step did.
-
-    Attributes:
-        arrived: containers that exist since this step.
-        refused: containers that were refused in it.
-        changed: running containers whose effective CPUs changed.
-        left: keys of containers that no longer run.
-        compared: how many running containers were compared.
-        problems: what should not have happened, a sentence each.
-        took_s: the whole step, seconds.
-        updates: how many containers the agent had updated when it came back.
-    """
-
-    step: Step
-    arrived: tuple[Placement, ...] = ()
-    refused: tuple[Refusal, ...] = ()
-    changed: tuple[Change, ...] = ()
-    left: tuple[str, ...] = ()
-    compared: int = 0
-    problems: tuple[str, ...] = ()
-    took_s: float = 0.0
-    updates: int = 0
-
-
-@dataclass(slots=True)
-class _Notes:
-    """What is noted while a step runs."""
-
-    arrived: list[str] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    updates: int = 0
+__all__ = ["Change", "Outcome", "Player", "Refusal"]
 
 
 class Player:
@@ -118,7 +68,7 @@ class Player:
         """Do one step and judge what came of it."""
         began = time.monotonic()
         before = self._running()
-        notes = _Notes()
+        notes = Notes()
         self._act(step, notes)
         self.stage.server.settle()
         after = self._running()
@@ -156,13 +106,13 @@ class Player:
         """The container's class."""
         return self._specs[key][0].qos
 
-    def _act(self, step: Step, notes: _Notes) -> None:
+    def _act(self, step: Step, notes: Notes) -> None:
         try:
             self._dispatch(step, notes)
         except (CgroupWriteError, LookupError) as error:
             notes.problems.append(str(error))
 
-    def _dispatch(self, step: Step, notes: _Notes) -> None:
+    def _dispatch(self, step: Step, notes: Notes) -> None:
         match step:
             case Say():
                 pass
@@ -185,7 +135,7 @@ class Player:
 
     # ------------------------------------------------------------------ steps
 
-    def _run(self, step: Run, notes: _Notes) -> None:
+    def _run(self, step: Run, notes: Notes) -> None:
         pod = step.pod
         everyone = {f"{pod.key}/{spec.name}": spec for spec in (*pod.init_containers, *pod.containers)}
         for key, spec in everyone.items():
@@ -218,7 +168,7 @@ class Player:
                 if not spec.is_sidecar:
                     self.stage.runtime.stop(key)
 
-    def _create(self, pod: PodSpec, spec: ContainerSpec, notes: _Notes) -> bool:
+    def _create(self, pod: PodSpec, spec: ContainerSpec, notes: Notes) -> bool:
         """Ask the runtime for a container with its devices; whether it was created."""
         key, manager = f"{pod.key}/{spec.name}", self.stage.devices
         try:
@@ -230,11 +180,11 @@ class Player:
             return False
         return True
 
-    def _refused(self, key: str, error: Exception, notes: _Notes) -> None:
+    def _refused(self, key: str, error: Exception, notes: Notes) -> None:
         self.refusals[key] = str(error)
         notes.refused.append(Refusal(key, str(error)))
 
-    def _start(self, step: Start, notes: _Notes) -> None:
+    def _start(self, step: Start, notes: Notes) -> None:
         for key in self.stage.runtime.containers_of(step.target):
             self.stage.runtime.start(key)
             notes.arrived.append(key)
@@ -254,15 +204,32 @@ class Player:
             self.promised.pop(key, None)
         (runtime.remove_pod if is_pod else runtime.remove)(step.target)
 
-    def _update(self, step: Update, notes: _Notes) -> None:
+    def _update(self, step: Update, notes: Notes) -> None:
         if step.resources.cpus and not self.stage.agent_pid:
             self._disturbed.add(step.target)
+        before = self._running().get(step.target)
         try:
             self.stage.runtime.update(step.target, step.resources)
         except RefusedError as error:
-            notes.refused.append(Refusal(step.target, str(error)))
+            self._refused(step.target, error, notes)
+            return
+        if before is not None and step.resources.cpu_quota_us:
+            self._resize(step, before.effective, notes)
 
-    def _restart(self, step: Restart, notes: _Notes) -> None:
+    def _resize(self, step: Update, before: CPUSet, notes: Notes) -> None:
+        """From now on it is promised as many CPUs as it was resized to; what it keeps it has not left."""
+        pod, spec = self._specs[step.target]
+        milli = (step.resources.cpu_quota_us or 0) * 1000 // (step.resources.cpu_period_us or PERIOD_US)
+        had_own = self.wants_own(step.target)
+        self._specs[step.target] = pod, replace(spec, cpu_request_milli=milli, cpu_limit_milli=milli)
+        if not had_own or not self.wants_own(step.target):
+            return
+        self.promised.pop(step.target, None)
+        after = self._running()[step.target].effective
+        if not (before <= after or after <= before):
+            notes.problems.append(f"{step.target} was moved from {before} to {after} by a resize")
+
+    def _restart(self, step: Restart, notes: Notes) -> None:
         before = write_times(self.stage.places.cgroups)
         self._restart_part(step, notes)
         after = write_times(self.stage.places.cgroups)
@@ -270,7 +237,7 @@ class Player:
         if step.writes is not None and len(written) > step.writes:
             notes.problems.append(f"{len(written)} cpuset files were written, at most {step.writes} expected")
 
-    def _restart_part(self, step: Restart, notes: _Notes) -> None:
+    def _restart_part(self, step: Restart, notes: Notes) -> None:
         if step.part is Part.RUNTIME:
             self.stage.server.restart()
             if not step.is_down:
@@ -280,7 +247,7 @@ class Player:
         if not step.is_down:
             notes.updates = len(self.stage.start_agent())
 
-    def _befall(self, step: Drift | Second | Online, notes: _Notes) -> None:
+    def _befall(self, step: Drift | Second | Online, notes: Notes) -> None:
         match step:
             case Drift():
                 notes.problems += filter(None, [foreign_write(self.stage, step.target, step.cpus)])
@@ -292,7 +259,7 @@ class Player:
 
     # ------------------------------------------------------------ expectations
 
-    def _expect(self, step: Expect, notes: _Notes) -> None:
+    def _expect(self, step: Expect, notes: Notes) -> None:
         if step.refused is not None:
             notes.problems += self._unrefused(step.target, step.refused)
             return
@@ -351,7 +318,7 @@ class Player:
             for change in (each for each in changed if each.key not in disturbed):
                 yield f"the restart changed {change.key} from {change.before} to {change.after}"
 
-    def _first_instructions(self, notes: _Notes) -> Iterator[str]:
+    def _first_instructions(self, notes: Notes) -> Iterator[str]:
         """Nothing ran elsewhere between its start and being put right."""
         for key in notes.arrived:
             record = self.stage.runtime.record(key)

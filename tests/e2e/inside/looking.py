@@ -21,7 +21,7 @@ def caches_of(cpus: set[int]) -> int:
 def anonymous_nodes(pid: int) -> set[int]:
     """NUMA nodes that hold anonymous pages of a process: its stack, heap and huge pages, no page of a file."""
     lines = Path(f"/proc/{pid}/numa_maps").read_text().splitlines()
-    own = [line for line in lines if " anon=" in line and " file=" not in line]
+    own = [line for line in lines if " anon=" in line and (" file=" not in line or " huge " in line)]
     return {int(node) for line in own for node in re.findall(r" N(\d+)=", line)}
 
 

@@ -339,7 +339,10 @@ class Player:
 
 
 def _huge_pages(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/numa_maps").read_text().splitlines()
+    try:
+        lines = Path(f"/proc/{pid}/numa_maps").read_text().splitlines()
+    except FileNotFoundError:
+        return -1  # it has ended: it could not have its pages
     huge = [line for line in lines if " huge " in f"{line} "]
     return sum(int(number) for line in huge for number in re.findall(r" anon=(\d+)", line))
 

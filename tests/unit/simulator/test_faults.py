@@ -61,3 +61,10 @@ def test_a_cpu_that_goes_leaves_the_machine_s_files_and_comes_back() -> None:
 def test_what_a_kubelet_writes_while_no_agent_is_there_is_put_back_by_the_next_one() -> None:
     away = "  - kill: agent\n  - update: a/own/c\n    cpus: 0-3\n  - expect: a/own/c\n    cpus: 0-3\n"
     assert problems(away + "  - restart: agent\n  - expect: a/own/c\n    cpus: 1-2\n") == []
+
+
+def test_a_resized_container_is_judged_by_its_new_size() -> None:
+    grown = "  - update: a/own/c\n    cpu: 3\n  - expect: a/own/c\n    exclusive: 3\n    cpus: 1-3\n"
+    refused = "  - update: a/own/c\n    cpu: 100\n  - expect: a/own/c\n    refused: not enough\n"
+    shrunk = "  - update: a/own/c\n    cpu: 2\n  - expect: a/own/c\n    cpus: 1-2\n"
+    assert problems(grown + refused + shrunk) == []
