@@ -5,22 +5,22 @@ Recognised by content, never by suffix: a description in our little language, a 
 """
 
 import json
+import os
 import sys
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nri_plugin import bits
 from nri_plugin.errors import ConfigError, HostError
 from nri_plugin.host.sysfs import read_topology
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.simulator.machine import Description, build_topology, parse, shipped_text
-from nri_plugin.simulator.machine_text import MAX_CPUS
 from nri_plugin.simulator.recorded_files import Entries, RecordedFiles
 from nri_plugin.topology import Topology
+
+if TYPE_CHECKING:
+    from nri_plugin.simulator.machine import Description
 
 STDIN = "-"
 LARGEST = 64 << 20
@@ -60,7 +60,7 @@ class SourcedMachine:
     name: str
     kind: Kind
     topology: Topology
-    description: Description | None = None
+    description: "Description | None" = None
     files: KernelFiles | None = field(default=None, repr=False)
     dump: Mapping[str, Any] | None = field(default=None, repr=False)
 
@@ -84,6 +84,8 @@ def read_machine(word: str) -> SourcedMachine:
     Raises:
         ConfigError: there is no such thing, or it is no machine; says what was expected and what to do.
     """
+    from nri_plugin.simulator.machine import shipped_text  # a live node needs none of the language
+
     text = None if word == STDIN else shipped_text(word)
     if text is not None:
         return _described(text, word, word)
@@ -132,6 +134,8 @@ def machine_from(data: bytes, where: str, name: str) -> SourcedMachine:
 
 
 def _described(text: str, name: str, where: str) -> SourcedMachine:
+    from nri_plugin.simulator.machine import build_topology, parse
+
     description = parse(text, name, source=where)
     return SourcedMachine(name, Kind.DESCRIBED, build_topology(description), description)
 
@@ -208,13 +212,15 @@ def _from_dump(found: Mapping[str, Any], where: str, name: str) -> SourcedMachin
 
 
 def _refuse_too_many(cpus: int, where: str) -> None:
+    from nri_plugin.simulator.machine_text import MAX_CPUS
+
     if cpus.bit_count() > MAX_CPUS:
         raise ConfigError(
             where, f"has {cpus.bit_count()} cpus online, more than the {MAX_CPUS} the kernel can have"
         )
 
 
-def _described_files(description: Description | None) -> RecordedFiles:
+def _described_files(description: "Description | None") -> RecordedFiles:
     from nri_plugin.simulator.machine_layout import lay_out
     from nri_plugin.simulator.machine_tree import machine_files
 
@@ -251,6 +257,8 @@ def _read(word: str) -> bytes:
 def _unpacked(data: bytes, where: str) -> bytes:
     if not data.startswith(_GZIP):
         return data
+    import zlib
+
     unpacker = zlib.decompressobj(wbits=31)
     try:
         plain = unpacker.decompress(data, LARGEST + 1)
@@ -265,5 +273,5 @@ def _unpacked(data: bytes, where: str) -> bytes:
 
 def _stem(word: str) -> str:
     """The file's name up to its first ending, as in `NAME.json.gz`."""
-    name = Path(word).name
+    name = os.path.basename(word)
     return "machine" if word == STDIN else name.partition(".")[0] or name
