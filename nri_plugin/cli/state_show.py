@@ -77,9 +77,11 @@ def command(
     rows = rows_of(found, wanted)
     if output_format == "json":
         click.echo(show_json(source, checkpoint, found, rows, wanted))
-    elif wanted and not rows:
+    if wanted and not rows:
         raise FailedError(_nobody(source, len(found.state.containers)))
-    elif wide:
+    if output_format == "json":
+        return
+    if wide:
         click.echo(show_wide(source, checkpoint, found, rows, wanted))
     else:
         click.echo(show_text(source, checkpoint, found, rows, wanted, columns() or NARROW))

@@ -152,7 +152,9 @@ FILTERS: dict[str, tuple[list[str], list[str]]] = {
 @pytest.mark.parametrize(("args", "names"), FILTERS.values(), ids=FILTERS)
 def test_show_lists_only_what_is_asked_for(directory: Path, args: list[str], names: list[str]) -> None:
     result = run("show", directory, *args)
-    told = json.loads(run("show", directory, *args, "-o", "json").output)
+    in_json = run("show", directory, *args, "-o", "json")
+    told = json.loads(in_json.stdout)
+    assert in_json.exit_code == result.exit_code
     assert [row["container"] for row in told["containers"]] == names
     assert told["waiting"] == []
     assert result.exit_code == (0 if names else 1)
