@@ -17,8 +17,8 @@ WITHOUT = (
 )
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:  # of this folder only: other tests fork, and want no event loop
     path = os.environ.get("NRI_PIN_CHROMIUM") or next(filter(None, map(shutil.which, CANDIDATES)), None)
     if path is None:
         pytest.skip(WITHOUT)

@@ -38,7 +38,7 @@ def test_report_of_a_shipped_scenario_shows_what_the_command_prints(
 def test_report_of_a_comparison_marks_the_same_cpus_as_the_table_names(
     show: Show, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    html, printed = written(tmp_path, capsys, "telco", "--compare", "topologyManagerPolicy=none")
+    html, printed = written(tmp_path, capsys, "inference", "--compare", "topologyManagerScope=container")
     page = show(html)
     rows = page.locator("#differing-containers tbody tr")
     assert rows.count() == len(printed["comparison"]["containers"]) > 0

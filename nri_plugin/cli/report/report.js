@@ -83,7 +83,7 @@
     if (element && event.pointerType !== "touch") point(element);
     else if (!event.target.closest?.(".detail")) release();
   });
-  document.addEventListener("pointerleave", release);
+  document.documentElement.addEventListener("pointerleave", release);
   document.addEventListener("focusin", (event) => {
     const element = target(event);
     if (element) point(element);

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import re
 from importlib import resources
 
@@ -52,6 +53,13 @@ def test_page_has_no_style_or_handler_in_attributes() -> None:
 
 def test_same_simulation_makes_the_same_page() -> None:
     assert render([samples.sample()]) == render([samples.sample()])
+
+
+def test_saved_json_makes_the_same_page() -> None:
+    pair = [samples.sample(), samples.sample(backwards=True)]
+    differences = samples.comparison(*pair)
+    saved = json.loads(json.dumps({"simulations": pair, "comparison": differences}))
+    assert render(saved["simulations"], saved["comparison"]) == render(pair, differences)
 
 
 @pytest.mark.parametrize("count", [0, 3])
