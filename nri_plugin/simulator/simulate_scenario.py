@@ -150,6 +150,8 @@ def _from_manifests(documents: Sequence[Any], text: str, file: str, node: str) -
             reader.read(document, (number,))
     except ManifestError as error:
         raise _place(text, file, error.path).error(error.detail) from None
+    except RecursionError:
+        raise ConfigError(file, "is nested too deeply; lists in lists are read some hundred deep") from None
     if not reader.pods:
         what = "; ".join(reader.notes()) or "nothing in it makes pods"
         raise ConfigError(file, f"has no pods: {what}; give Pods, or what makes pods, such as a Deployment")

@@ -128,6 +128,12 @@ def test_a_mistake_is_one_line_with_its_place(plan, text: str | bytes, told: str
     assert "\n" not in str(caught.value)
 
 
+def test_lists_without_end_are_refused_in_one_line(plan) -> None:  # type: ignore[no-untyped-def]
+    text = '{"kind": "List", "items": [' * 900 + "]}" * 900
+    with pytest.raises(ConfigError, match=r"s\.yaml: (is nested too deeply|has no pods)"):
+        plan(text)
+
+
 def test_a_node_is_asked_for_only_of_manifests(plan) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ConfigError, match="--node: goes with Kubernetes manifests"):
         plan("- {pod: a}", "n1")
