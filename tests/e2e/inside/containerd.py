@@ -15,12 +15,14 @@ from .waiting import wait_for
 _SOCKETS = (Path("/run/containerd/containerd.sock"), Path("/run/nri/nri.sock"))
 _CONFIG = Path("/run/containerd.toml")
 
+# disable_hugetlb_controller: by default containerd keeps limits of huge pages to itself, and no plugin hears of them.
 # restrict_oom_score_adj: without CAP_SYS_RESOURCE the OCI runtime may not give a pod's container a better score.
 _VERSION_2 = """version = 2
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = "localhost/pause:1"
 disable_apparmor = true
 restrict_oom_score_adj = true
+disable_hugetlb_controller = false
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
@@ -33,6 +35,7 @@ sandbox = "localhost/pause:1"
 [plugins."io.containerd.cri.v1.runtime"]
 disable_apparmor = true
 restrict_oom_score_adj = true
+disable_hugetlb_controller = false
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
