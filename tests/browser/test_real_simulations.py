@@ -3,21 +3,30 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page
 
+from nri_plugin import bits
 from nri_plugin.cli.main import run_command_line
 from nri_plugin.simulator.simulate_scenario import shipped_scenarios
 
 Show = Callable[..., Page]
 
 
-def written(tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, dict[str, object]]:
+def written(tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, dict[str, Any]]:
     """The report of a simulation and the JSON that the same command prints."""
     file = tmp_path / "report.html"
     run_command_line(["simulate", *words, "--html", str(file), "-o", "json"])
     return file.read_text(encoding="utf-8"), json.loads(capsys.readouterr().out)
+
+
+def runs_on(simulation: dict[str, Any], key: str) -> list[int]:
+    """Its own CPUs, or the shared pool; none for a container that does not run at the end."""
+    own = [owner["cpu"] for owner in simulation["owners"] if owner["container"] == key]
+    shares = any(row["key"] == key and not row["exclusive"] for row in simulation["containers"])
+    return list(bits.iterate(bits.parse_list(simulation["totals"]["shared_pool"]))) if shares else own
 
 
 @pytest.mark.parametrize("scenario", sorted(shipped_scenarios()))
@@ -49,7 +58,7 @@ def test_report_of_a_comparison_marks_the_same_cpus_as_the_table_names(
             lit = page.locator(f"[data-simulation='{number}'] .cpu.lit").evaluate_all(
                 "all => all.map(cpu => Number(cpu.dataset.cpu)).sort((a, b) => a - b)"
             )
-            assert lit == [owner["cpu"] for owner in simulation["owners"] if owner["container"] == key]
+            assert lit == runs_on(simulation, key)
 
 
 def test_devices_light_up_with_their_container(
