@@ -149,12 +149,16 @@ def _told(simulation: Row) -> str:
 
 
 def _refused(simulation: Row) -> Markup:
-    """How many of which shape for which reason, the most frequent first."""
+    """How many pods of which shape for which reason, the most frequent first."""
     lines = [
-        f"{len(row['containers'])} x {row['reason']}: {simulation['shapes'].get(row['shape'], row['shape'])}"
+        f"{len(_pods(row['containers']))} x {row['reason']}: {simulation['shapes'].get(row['shape'], row['shape'])}"
         for row in simulation["refused"]
     ]
     return element("ul", *(element("li", line) for line in lines), class_="said")
+
+
+def _pods(containers: Sequence[str]) -> frozenset[str]:
+    return frozenset(key.rpartition("/")[0] for key in containers)
 
 
 def _configuration(configuration: Row) -> Markup:

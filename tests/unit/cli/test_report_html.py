@@ -88,6 +88,17 @@ def test_summary_tells_placed_in_part_and_refused() -> None:
     )
 
 
+def test_refusals_are_summed_up_by_pods_of_a_shape() -> None:
+    simulation = samples.sample()
+    keys = ("ml/train/train", "ml/train/log", "ml/tune/tune")
+    simulation["refused"] = (
+        {"reason": "R", "stage": "placement", "shape": "1000", "containers": keys, "text": "no"},
+    )
+    assert "<li>2 x R: Guaranteed: cpu 1000, memory 1Gi</li>" in render([simulation])
+    simulation["refused"] = ()
+    assert "<dt>Refused</dt>" not in render([simulation])
+
+
 def test_title_leaves_out_a_machine_without_a_name_of_its_own() -> None:
     simulation = samples.sample()
     assert "<title>a day on demo</title>" in render([simulation])
