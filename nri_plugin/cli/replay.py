@@ -78,6 +78,7 @@ class _Course:
         self.events = 0
         self.first: datetime | None = None
         self.last: datetime | None = None
+        self.observing = False
 
     def moments(self) -> Iterator["Moment"]:
         """Those to be replayed."""
@@ -90,7 +91,15 @@ class _Course:
                 return
             self.events += 1
             self.last = moment.when
+            self.observing |= moment.observing
             yield moment
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        from nri_plugin.cli import replay_text as text
+
+        said = [text.span(self.recording.path, self.events, self.first, self.last)]
+        return [*said, OBSERVED] if self.observing else said
 
     def data(self) -> dict[str, Any]:
         """The JSON form of what was replayed."""
@@ -99,6 +108,7 @@ class _Course:
             "events": self.events,
             "from": self.first.isoformat() if self.first else None,
             "to": self.last.isoformat() if self.last else None,
+            "observed": self.observing,
             "problems": self.recording.problems,
         }
 
@@ -129,7 +139,7 @@ def _verify(course: _Course, only: str, width: int) -> tuple[_Answer, int]:
             for one in found
         ],
     }
-    lines = [text.span(course.recording.path, course.events, course.first, course.last)]
+    lines = course.lines()
     lines += text.verified(found, width) if course.events else ["nothing in it can be decided again"]
     return _Answer(data, lines), 1 if found or not course.events else 0
 
@@ -161,7 +171,7 @@ def _compare(course: _Course, config_path: str, only: str, width: int) -> _Answe
         "replayed": replayed,
     }
     lines = [
-        text.span(course.recording.path, course.events, course.first, course.last),
+        *course.lines(),
         f"replayed   under {config_path}",
         *(f"           {one}" for one in chosen or ["which decides by the same options"]),
         "",
@@ -174,6 +184,7 @@ def _compare(course: _Course, config_path: str, only: str, width: int) -> _Answe
     return _Answer(data, lines)
 
 
+OBSERVED = "observed   the agent only observed: what is recorded was decided and not carried out"
 NOTE_ANEW = (
     "lines or the checkpoint were lost on the way: from there on both begin with the recorded placements"
 )

@@ -175,3 +175,10 @@ def test_a_resize_that_would_be_refused_is_a_difference(tmp_path: Path) -> None:
     path.write_bytes(b"".join(pieces))
     result = replay(path, "--config", other(path))
     assert "1 difference: 1 resize refused instead of done" in result.output
+
+
+def test_what_was_only_observed_is_said_to_be(day: Path) -> None:
+    lines = day.read_bytes().splitlines(keepends=True)
+    day.write_bytes(head_lines(NODE, State(), BEGIN, observing=True) + b"".join(lines[2:]))
+    assert "the agent only observed" in replay(day).output
+    assert json.loads(replay(day, "--config", other(day), "-o", "json").output)["observed"] is True
