@@ -20,6 +20,7 @@ Examples:
   nri-pin topology                           the machine as placements see it
   nri-pin run --config /etc/nri-pin/config.yaml
   nri-pin state show                         who holds which CPUs
+  nri-pin explain default/web-0/app          why it has these CPUs, or was refused
   nri-pin install --plugin-dir /opt/nri/plugins --config ./config.yaml
 """
 
