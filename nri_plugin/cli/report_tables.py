@@ -13,6 +13,8 @@ from nri_plugin.cli.report_marks import LEVELS, Marks, Row, alignment, count, is
 from nri_plugin.cli.report_markup import NOTHING, Markup, element
 
 NONE = "-"
+LONG = 20
+"""Characters of a head that may be broken: it is the name of a configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +265,7 @@ def _head(column: str) -> Markup:
     words = column or "Mark"
     hidden = "" if column else "unsaid"
     button = element("button", element("span", words, class_=hidden), type="button")
-    return element("th", button, scope="col", aria_sort="none")
+    return element("th", button, scope="col", aria_sort="none", class_="long" if len(column) > LONG else "")
 
 
 def _line(columns: Sequence[str], line: Line) -> Markup:

@@ -108,10 +108,22 @@ def test_words_and_letters_are_readable_in_light_and_dark(show: Show, scheme: st
 @pytest.mark.parametrize("width", [320, 380, 768, 1024])
 @pytest.mark.parametrize("machine", ["epyc7742-2p-64c-smt-l3-as-numa", "gb200-34-numa"])
 def test_body_never_scrolls_sideways(show: Show, width: int, machine: str) -> None:
-    first, second = samples.many(40, machine, 5), samples.many(40, machine, 5, backwards=True)
+    first = samples.many(40, machine, 5, config="telco.yaml, topologyManagerPolicy=single-numa-node")
+    second = samples.many(40, machine, 5, config="x" * 200, backwards=True)
     page = show(render([first, second], samples.comparison(first, second)), width=width, height=700)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("main td, .cpu, .node, .socket, p, dd, h1, h2").evaluate_all(WIDE) == []
+
+
+@pytest.mark.parametrize("width", [320, 1024])
+def test_names_of_any_length_are_broken_within_the_page(show: Show, width: int) -> None:
+    name = "/".join(letter * 253 for letter in "abc")
+    page = show(
+        render([samples.sample("demo", [(name, 2), (f"d/{name[2:]}", 700)])]), width=width, height=700
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#placements-0 tbody tr").first.hover()
+    assert page.locator("#detail").evaluate("detail => detail.scrollWidth <= detail.clientWidth")
 
 
 def test_narrow_screen_names_the_column_of_every_value(show: Show) -> None:
