@@ -261,3 +261,15 @@ def test_shares_are_sorted_by_what_they_are_and_not_by_their_digits(show: Show) 
     page = show(render([simulation]))
     page.locator("#orders th", has_text="Fragmentation").get_by_role("button").click()
     assert column(page, "orders", 7) == ["6 %", "12 %", "50 %", "100 %"]
+
+
+def test_sizes_are_sorted_by_their_bytes(show: Show) -> None:
+    simulation = samples.sample()
+    promised = (3 << 30, 512 << 20, 64 << 30, 1 << 10)
+    simulation["memory"] = tuple(
+        {"numa_node": node, "resource": "memory", "allocatable": 1 << 40, "promised": size}
+        for node, size in enumerate(promised)
+    )
+    page = show(render([simulation]))
+    page.locator("#memory-0 th", has_text="Promised").get_by_role("button").click()
+    assert column(page, "memory-0", 3) == ["1Ki", "512Mi", "3Gi", "64Gi"]
