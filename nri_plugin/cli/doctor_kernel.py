@@ -111,8 +111,10 @@ def _isolation(kernel: Kernel, topology: Topology | None, reserved: CPUSet | Non
             "compare with the shared pool by hand: cat /sys/devices/system/cpu/isolated",
         )
     options = dict(kernel.options)
-    if topology is not None and topology.isolated:
-        options["isolcpus"] = options.get("isolcpus", CPUSet()) | topology.isolated
+    if topology is not None:
+        told = options.get("isolcpus", CPUSet()) | options.get("nohz_full", CPUSet())
+        if topology.isolated - told:
+            options["isolcpus"] = options.get("isolcpus", CPUSet()) | (topology.isolated - told)
     if not options:
         return fine("isolated-cpus", "no CPU is kept from the kernel's scheduler")
     words = ", ".join(f"{name}={cpus}" for name, cpus in options.items())
@@ -133,7 +135,8 @@ def _isolated_in_pool(words: str, isolated: CPUSet) -> Finding:
         "isolated-cpus",
         f"{words}: on isolated CPUs the kernel balances no load, so that the threads of a container with several of "
         "them stay where they start",
-        "pin threads inside such containers, or boot without isolcpus: exclusive CPUs need none",
+        "nothing, where only containers run there that pin their threads; else isolatedCPUs: on-request gives them only "
+        "to those that ask, or boot without isolcpus: exclusive CPUs need none",
     )
 
 
