@@ -87,8 +87,8 @@ def command(
     invented, and no two share a CPU: where two do, the one whose container runs on its CPUs stays; where the cgroups do
     not tell, nothing is written until --give-up names one.
 
-    Exit code: 0 when nothing is wrong, or it was repaired; 1 when something is wrong and was not; 2 when the options are
-    wrong or there is nothing to repair.
+    Exit code: 0 when nothing is wrong, or it was repaired; 1 when something is wrong and was not, or an agent runs; 2 when
+    the options are wrong, or there is neither a checkpoint nor a generation before it.
     """
     if yes and dry_run:
         raise click.UsageError("--yes and --dry-run exclude each other; give one")
