@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.cpuset_table import cases
+
 from .accelerator import accelerator
 from .cells import Cell
 from .figures import ROOTS, measure, measured
@@ -26,8 +28,18 @@ from .qemu_machine import guest_machine
 from .ready import Lab
 from .report import write_report
 from .results import keep, kept
-from .rules import MACHINE, perform_rules
-from .session import COLUMNS, Column, booted, column_named, perform, perform_embedded, record, session
+from .rules import MACHINE, perform_rules, rules_on_the_tree
+from .session import (
+    COLUMNS,
+    EMBEDDED,
+    Column,
+    booted,
+    column_named,
+    perform,
+    perform_embedded,
+    record,
+    session,
+)
 from .setting_up import CANNOT_RUN, MACHINE_LOCK, check_machine, default_work, prepare, take_lock
 from .shell import CannotRun, LabError
 from .terminal import attach
@@ -119,6 +131,9 @@ def _add_all(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", action="append", metavar="NAME", help="only this one; may be repeated")
     parser.add_argument("--runtime", action="append", choices=_NAMES, help="only this one; may be repeated")
     parser.add_argument("--scenario", action="append", metavar="NAME", help="only this one; may be repeated")
+    parser.add_argument(
+        "--embedded-only", action="store_true", help="no guest: the embedded runtime alone, needs no root"
+    )
     _add_report(parser)
     parser.set_defaults(do=_all)
 
@@ -159,12 +174,33 @@ def _all(arguments: argparse.Namespace) -> int:
         if name not in wanted:
             raise LabError(f"no scenario plays on {name}; they do on {', '.join(wanted)}")
     cells: list[Cell] = []
-    for column in [column_named(name) for name in arguments.runtime or _NAMES]:
+    columns = [] if arguments.embedded_only else arguments.runtime or _NAMES
+    for column in map(column_named, columns):
         for machine in arguments.machine or wanted:
             for names in _boots(wanted[machine], arguments.scenario):
                 cells += _one_boot(machine, names, column, arguments.work)
+    if arguments.embedded_only:
+        cells = [
+            cell
+            for machine in arguments.machine or wanted
+            for cell in _on_embedded(machine, wanted, arguments)
+        ]
     _report(arguments)
     return _conclude(cells, None)
+
+
+def _on_embedded(machine: str, wanted: dict[str, list[str]], arguments: argparse.Namespace) -> list[Cell]:
+    """Every scenario of a machine on the embedded runtime alone."""
+    found = []
+    for names in _boots(wanted[machine], arguments.scenario):
+        found += (
+            perform_embedded(session(machine, COLUMNS[0], names))[0]
+            if names
+            else [rules_on_the_tree(cases())]
+        )
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    keep(arguments.work, machine, EMBEDDED, found, "")
+    return found
 
 
 def _boots(scenarios: list[str], only: list[str] | None) -> list[list[str]]:
@@ -182,7 +218,7 @@ def _one_boot(machine: str, names: list[str], column: Column, work: Path) -> lis
             found = perform(session(machine, column, names), lab, place)
         else:
             found = perform_rules(column, lab, place)
-        keep(lab, machine, column.name, found, accelerator(lab, column.root))
+        keep(lab.work, machine, column.name, found, accelerator(lab, column.root))
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .cells import Cell
-from .ready import CHECKOUT, Lab
+from .ready import CHECKOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Result:
     about: dict[str, Any]
 
 
-def keep(lab: Lab, machine: str, column: str, cells: list[Cell], accelerator: str) -> None:
+def keep(work: Path, machine: str, column: str, cells: list[Cell], accelerator: str) -> None:
     """Write what a boot of a machine under a runtime showed."""
-    folder = lab.work / "results"
+    folder = work / "results"
     folder.mkdir(exist_ok=True)
     about = {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
@@ -40,12 +40,12 @@ def keep(lab: Lab, machine: str, column: str, cells: list[Cell], accelerator: st
 
 
 def kept(work: Path) -> list[Result]:
-    """All results, by machine and runtime."""
+    """All results, oldest first."""
     found = []
     for path in sorted((work / "results").glob("*.json")):
         read = json.loads(path.read_text())
         found.append(Result(tuple(Cell(**cell) for cell in read["cells"]), read["about"]))
-    return found
+    return sorted(found, key=lambda result: str(result.about["date"]))
 
 
 def _checkout() -> str:
