@@ -30,7 +30,9 @@ def machine_text(word: str) -> tuple[str, str]:
             return found.read_text("utf-8"), found.stem
     if "/" not in word and shipped.is_file():
         return shipped.read_text("utf-8"), word
-    raise LabError(f"no machine {word}; the lab's own are {', '.join(machine_names())}")
+    raise LabError(
+        f"there is no machine {word}; `hack/lab list` names the lab's, `nri-pin topology --list` the shipped"
+    )
 
 
 def machine_named(word: str) -> GuestMachine:
@@ -65,7 +67,7 @@ def scenario_named(word: str) -> tuple[str, Scenario]:
     except ConfigError as error:
         raise LabError(str(error)) from error
     except (OSError, HostError) as error:
-        raise LabError(f"no scenario {word}; the lab's are {', '.join(scenario_names())}") from error
+        raise LabError(f"there is no scenario {word}; `hack/lab list` names the lab's") from error
 
 
 def scenarios_by_machine() -> dict[str, list[str]]:
