@@ -282,10 +282,12 @@ def _room(row: Row | None, number: int, letter: str, top: float) -> list[Markup]
     left = 26 if letter else 8
     if row is None:
         return [*name, text(left, top + 12, "not tried")]
-    words = f"{row['fits']}{'' if row['bounded'] else ' or more'}, {row['fits_empty']} when empty"
+    empty = row["fits_empty"]
+    words = f"{row['fits']}{'' if row['bounded'] else ' or more'}"
+    words += "" if empty is None else f", {empty} when empty"
     if row["refusal"]:
         words += f"; then {row['refusal']['reason']}"
-    share = row["fits"] / max(row["fits_empty"], row["fits"], 1)
+    share = row["fits"] / max(empty or 0, row["fits"], 1)
     return [
         *name,
         bar(left, top, _BAR, 16, class_=f"area pale s{number}"),

@@ -1,6 +1,7 @@
 """A simulation as text: who got what, who was refused, how many more fit, how broken up the rest is."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from nri_plugin.cli.cell_table import folded, folded_rows, table
@@ -22,6 +23,8 @@ from nri_plugin.simulator.simulation import (
 
 LETTERS = ("A", "B")
 OF_OPTION = "(--shape)"
+ROWS = 20
+"""So many different shapes and refusals are shown; a table of hundreds is for programs."""
 NAMED = 3
 """So many pods of a row are named; the others are counted."""
 
@@ -148,17 +151,34 @@ def _aligned(levels: Alignment, *, is_known: bool) -> str:
 
 def _refusals(one: Simulation, width: int) -> list[str]:
     lines: list[str] = []
-    for row in one.refused:
+    rows = _merged(one.refused)
+    for row in rows[:ROWS]:
         who = _who(row)
         more = f" and {len(who) - NAMED} more" if who[NAMED:] else ""
         lines += folded(f"  {len(who)} x {row.reason}: {', '.join(who[:NAMED])}{more}", width, 6)
         if row.shape in one.shapes:
             lines += folded(f"      asks for  {one.shapes[row.shape]}", width, 16)
         lines += folded(f"      because   {row.text.removeprefix(row.reason + ': ')}", width, 16)
+    if rows[ROWS:]:
+        lines.append(f"  and {len(rows) - ROWS} more kinds of refusals: see -o json")
     for step in one.steps:
         if step.refusal is not None:
             lines += folded(f"  {step.action} of {step.target}: {step.refusal.text}", width, 6)
     return ["Refused", *lines] if lines else []
+
+
+def _merged(rows: Sequence[RefusedRow]) -> list[RefusedRow]:
+    """What a full node refuses is alike whatever it asks for; of many shapes the first tells for all."""
+    by_reason: dict[object, list[RefusedRow]] = {}
+    for number, row in enumerate(rows):
+        by_reason.setdefault(row.reason if row.stage is Stage.NODE else number, []).append(row)
+    merged = [
+        row[0]
+        if len(row) == 1
+        else replace(row[0], shape="", containers=sum((one.containers for one in row), ()))
+        for row in by_reason.values()
+    ]
+    return sorted(merged, key=lambda row: -len(row.containers))
 
 
 def _who(row: RefusedRow) -> list[str]:
@@ -180,6 +200,9 @@ def _problems(one: Simulation, width: int) -> list[str]:
 def _capacity(rooms: Sequence[Room], width: int) -> list[str]:
     if not rooms:
         return []
+    most = sorted(rooms, key=lambda room: (bool(room.example), -room.pods))[:ROWS]
+    hidden = len(rooms) - len(most)
+    rooms = [room for room in rooms if room in most]
     heads = ("HOW MANY MORE FIT", "ASKED", "MORE", "ON EMPTY", "ENDED BY")
     rows = [
         (
@@ -193,10 +216,13 @@ def _capacity(rooms: Sequence[Room], width: int) -> list[str]:
     ]
     first, *others = folded_rows([heads, *rows], width, {0})
     asked = (folded(f"  {room.text}", width, 4) for room in rooms)
-    return [*first, *(line for pair in zip(others, asked, strict=True) for lines in pair for line in lines)]
+    lines = [*first, *(line for pair in zip(others, asked, strict=True) for lines in pair for line in lines)]
+    return [*lines, *([f"and {hidden} more shapes: see -o json"] if hidden else [])]
 
 
-def _count(room: Room, count: int) -> str:
+def _count(room: Room, count: int | None) -> str:
+    if count is None:
+        return "-"
     if room.bounded:
         return str(count)
     return f"{count} or more" if count else "any"

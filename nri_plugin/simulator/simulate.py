@@ -13,7 +13,7 @@ from nri_plugin.simulator.device_manager import DeviceManager
 from nri_plugin.simulator.machine_layout import lay_out
 from nri_plugin.simulator.machine_source import SourcedMachine
 from nri_plugin.simulator.pods import Identity, PodSpec
-from nri_plugin.simulator.simulate_capacity import more_that_fit
+from nri_plugin.simulator.simulate_capacity import Budget, more_that_fit
 from nri_plugin.simulator.simulate_config import Chosen
 from nri_plugin.simulator.simulate_machine import machine_row
 from nri_plugin.simulator.simulate_node import PlayedNode
@@ -31,6 +31,9 @@ from nri_plugin.simulator.simulation import (
     StepRow,
     Totals,
 )
+
+TRIALS_NOW, TRIALS_EMPTY = 600, 300
+"""How often it is tried whether one more pod fits, of all shapes together: hundreds of shapes must not take minutes."""
 
 UNKNOWN_MEMORY_BYTES = 64 << 30
 """For oom_score_adj, where nobody knows the size."""
@@ -69,6 +72,7 @@ def simulate(
     rows = Rows(played.node)
     containers = running(played)
     steps = tuple(played.steps.rows)
+    capacity = tuple(_capacity(machine, chosen, played))
     return Simulation(
         scenario=plan.name,
         file=plan.file,
@@ -82,10 +86,10 @@ def simulate(
         numa_nodes=rows.numa_nodes(),
         caches=rows.caches(),
         memory=tuple(rows.memory()),
-        capacity=tuple(_capacity(machine, chosen, played)),
+        capacity=capacity,
         refused=_alike(steps),
         totals=totals(played, containers),
-        notes=(*plan.notes, *played.steps.notes, *_assumptions(machine, plan)),
+        notes=(*plan.notes, *played.steps.notes, *_assumptions(machine, plan), *_left_out(played, capacity)),
     )
 
 
@@ -170,8 +174,9 @@ def _failed(row: ContainerRow) -> bool:
     return row.status in (Status.REFUSED, Status.SKIPPED)
 
 
-def _capacity(machine: SourcedMachine, chosen: Chosen, played: Played) -> Iterable[Room]:
+def _capacity(machine: SourcedMachine, chosen: Chosen, played: Played) -> list[Room]:
     """For each shape; those of the command line come last, as they were met last."""
+    budgets = Budget(TRIALS_NOW), Budget(TRIALS_EMPTY)
     counted = empty_node(machine, played.plan, chosen, counts=True)
     now = played.node.fork()
     if now.room is None:
@@ -179,15 +184,40 @@ def _capacity(machine: SourcedMachine, chosen: Chosen, played: Played) -> Iterab
         for pod in played.node.specs():
             if now.room is not None:
                 now.room.take(pod)
-    for key, pod in played.shapes.pods.items():
-        text, example = shape_text(pod), played.shapes.examples[key]
-        count = played.shapes.counts[key]
-        if not asks_for_something(pod):
-            yield Room(key, text, example, count, 0, 0, bounded=False)
-            continue
-        fits, why = more_that_fit(now, pod)
-        fits_empty, _ = more_that_fit(counted, pod)
-        yield Room(key, text, example, count, fits, fits_empty, bounded=why is not None, refusal=why)
+    rooms = {key: _room(key, played.shapes, (now, counted), budgets) for key in _most_wanted(played.shapes)}
+    return [room for key in played.shapes.pods if (room := rooms[key]) is not None]
+
+
+def _most_wanted(shapes: Shapes) -> list[str]:
+    """Those that only the command line names, which are wanted for sure, then the most frequent."""
+    return sorted(shapes.pods, key=lambda key: (bool(shapes.examples[key]), -shapes.counts[key]))
+
+
+def _room(
+    key: str, shapes: Shapes, nodes: tuple[PlayedNode, PlayedNode], budgets: tuple[Budget, Budget]
+) -> Room | None:
+    """How many more fit on the node as it is and on an empty one, each while there is a budget for it."""
+    pod, count, example = shapes.pods[key], shapes.counts[key], shapes.examples[key]
+    text = shape_text(pod)
+    if not asks_for_something(pod):
+        return Room(key, text, example, count, 0, 0, bounded=False)
+    if example and budgets[0].left <= 0:
+        return None
+    fits, why = more_that_fit(nodes[0], pod, budgets[0])
+    fits_empty = None
+    if budgets[1].left > 0 or not example:
+        fits_empty, _ = more_that_fit(nodes[1], pod, budgets[1])
+    return Room(key, text, example, count, fits, fits_empty, bounded=why is not None, refusal=why)
+
+
+def _left_out(played: Played, capacity: Sequence[Room]) -> Iterable[str]:
+    """Shapes of which nobody knows how many more fit."""
+    count = len(played.shapes.pods)
+    if len(capacity) < count:
+        yield (
+            f"how many more fit was tried for {len(capacity)} of {count} shapes of pods, the most frequent; "
+            "--shape asks for others"
+        )
 
 
 def _alike(steps: Iterable[StepRow]) -> tuple[RefusedRow, ...]:

@@ -4,7 +4,7 @@ Differs: where a pod is promised nothing, the state is the same before and after
     alike. Then only the room of the node as a whole counts, which is divided instead of tried.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nri_plugin.simulator.device_manager import NotAdmittedError
 from nri_plugin.simulator.pods import PodSpec
@@ -17,18 +17,30 @@ MOST_TRIED = 4096
 """As many CPUs as the largest machines have."""
 
 
-def more_that_fit(node: PlayedNode, pod: PodSpec) -> tuple[int, Refusal | None]:
+@dataclass(slots=True)
+class Budget:
+    """How many trials there are; a row that was begun is ended."""
+
+    left: int
+
+
+def more_that_fit(node: PlayedNode, pod: PodSpec, budget: Budget | None = None) -> tuple[int, Refusal | None]:
     """How many, and what ended the row; None where nothing did.
 
     Args:
         node: is left as it is.
         pod: whose name does not matter.
+        budget: is charged with every trial.
     """
-    trial = node.fork()
+    return _row(node.fork(), pod, budget or Budget(0))
+
+
+def _row(trial: PlayedNode, pod: PodSpec, budget: Budget) -> tuple[int, Refusal | None]:
     for count in range(MOST_TRIED):
+        budget.left -= 1
         one = replace(pod, name=f"another-{count}", namespace=pod.namespace or "default")
         before, given = trial.state.allocations, trial.devices.given_count
-        tried = trial.run(one)
+        tried = trial.run(one, start=False)  # what runs and what waits to be started hold the same
         failed = next((each for each in tried if each.error is not None or _overruled(each)), None)
         if failed is not None:
             return count, _why(failed)

@@ -220,7 +220,8 @@ class Room:
         example: who has that shape; empty for one that only `--shape` names.
         pods: how many of it were asked for in the scenario.
         fits: how many more fit now.
-        fits_empty: how many fit on the same machine with nothing on it.
+        fits_empty: how many fit on the same machine with nothing on it; None where that was not tried, of the rarest of
+            very many shapes.
         bounded: False where nothing that is simulated ends the row, or only `fits` many were tried.
         refusal: what ended it; None where nothing did.
     """
@@ -230,7 +231,7 @@ class Room:
     example: str
     pods: int
     fits: int
-    fits_empty: int
+    fits_empty: int | None
     bounded: bool = True
     refusal: Refusal | None = None
 

@@ -127,3 +127,20 @@ def test_in_a_namespace_that_is_never_refused_a_row_ends_where_somebody_would_be
     assert found.capacity[0].refusal is not None
     assert "default/big/big" in found.capacity[0].refusal.text
     assert found.capacity[0].refusal.stage is Stage.PLACEMENT
+
+
+def test_of_very_many_shapes_the_most_frequent_and_those_asked_for_are_tried() -> None:
+    wide = machine_from(b"1 socket, 64 cores\nmemory 64Gi", "x", "x")
+    lines = [f"- {{pod: p{number}, cpu: 1, memory: {number + 1}Mi}}" for number in range(20)]
+    pods = "\n".join([*lines, "- {pod: many, count: 2, cpu: 1, memory: 100Mi}"])
+    found = simulate(
+        wide, read_short(pods, "p.yaml"), choose(wide.topology), [read_shape("cpu=2,memory=1Gi")]
+    )
+    examples = [room.example for room in found.capacity]
+    assert examples[-2:] == ["default/many", ""]
+    assert len(examples) < 22
+    assert found.notes == (
+        f"how many more fit was tried for {len(examples)} of 22 shapes of pods, the most frequent; --shape asks for others",
+    )
+    assert found.capacity[-1].fits_empty == 31
+    assert any(room.fits_empty is None for room in found.capacity)
