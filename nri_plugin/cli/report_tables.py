@@ -125,7 +125,7 @@ def happened(simulation: Row, number: int, letter: str) -> Markup:
 
 def figures(simulations: Sequence[Row]) -> Markup:
     """Totals at the end, a column for each simulation; their order says something, so they are not sorted."""
-    heads = names(simulations) if len(simulations) > 1 else ["At the end"]
+    heads = letters(simulations) if len(simulations) > 1 else ["At the end"]
     per_simulation = [_totals(simulation["totals"]) for simulation in simulations]
     rows = [_figure(words, [totals[words] for totals in per_simulation]) for words in per_simulation[0]]
     head = element("tr", *(element("th", words, scope="col") for words in ("Figure", *heads)))
