@@ -167,11 +167,17 @@ def _remarks(cells: Iterable[Cell]) -> Iterable[str]:
     limited: dict[str, list[str]] = {}
     for cell in cells:
         for failure in cell.failures:
-            yield f"FAILED {cell.machine}, {cell.scenario}, {cell.runtime}: {failure[:400]}"
+            yield f"FAILED {cell.machine}, {cell.scenario}, {cell.runtime}: {_one_line(failure)}"
         if cell.limitation:
             limited.setdefault(f"{cell.scenario}: {cell.limitation}", []).append(cell.runtime)
     for what, runtimes in limited.items():
         yield f"{what} ({', '.join(sorted(set(runtimes)))})"
+
+
+def _one_line(text: str) -> str:
+    """A text of any length on a line: its head, and its end where that says what happened."""
+    line = " ".join(text.split())
+    return line if len(line) <= 400 else f"{line[:250]} ... {line[-140:]}"
 
 
 def _gaps(cells: Mapping[tuple[str, str], Mapping[str, Cell]]) -> Iterable[str]:
