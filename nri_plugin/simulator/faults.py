@@ -77,6 +77,17 @@ def write_times(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("cpuset.*")}
 
 
+def settled_writes(folder: Path) -> dict[Path, int]:
+    """The same once none is written any more: what follows from an answer is written after it."""
+    seen: dict[Path, int] = {}
+    since = began = time.monotonic()
+    while time.monotonic() - since < CALM_S and time.monotonic() - began < LIMIT_S:
+        if (now := write_times(folder)) != seen:
+            seen, since = now, time.monotonic()
+        time.sleep(_PAUSE_S)
+    return seen
+
+
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
     """The agent stands still, so that what happens without it can be seen; without an agent nothing is done."""

@@ -14,7 +14,7 @@ from nri_plugin.policy.smt_counts import whole_core_count
 from nri_plugin.simulator.cgroup_tree import CgroupWriteError
 from nri_plugin.simulator.device_delivery import delivered
 from nri_plugin.simulator.device_manager import Given, NotAdmittedError
-from nri_plugin.simulator.faults import foreign_write, second_agent, switch_cpus, write_times
+from nri_plugin.simulator.faults import foreign_write, second_agent, settled_writes, switch_cpus, write_times
 from nri_plugin.simulator.pods import PERIOD_US, ContainerSpec, PodSpec
 from nri_plugin.simulator.runtime import RefusedError
 from nri_plugin.simulator.runtime_store import Placement
@@ -230,9 +230,10 @@ class Player:
             notes.problems.append(f"{step.target} was moved from {before} to {after} by a resize")
 
     def _restart(self, step: Restart, notes: Notes) -> None:
-        before = write_times(self.stage.places.cgroups)
+        folder = self.stage.places.cgroups
+        before = write_times(folder) if step.writes is None else settled_writes(folder)
         self._restart_part(step, notes)
-        after = write_times(self.stage.places.cgroups)
+        after = write_times(folder)
         written = [path for path, when in after.items() if before.get(path) != when]
         if step.writes is not None and len(written) > step.writes:
             notes.problems.append(f"{len(written)} cpuset files were written, at most {step.writes} expected")
