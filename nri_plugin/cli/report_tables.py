@@ -229,7 +229,7 @@ def orders(simulations: Sequence[Row]) -> Markup:
         for simulation, letter in zip(simulations, letters(simulations), strict=True)
         for row in simulation["orders"]
     ]
-    columns = [*[""] * (len(simulations) > 1), "Order", *_ORDER_COLUMNS.values(), "Fragmentation"]
+    columns = [*["Simulation"] * (len(simulations) > 1), "Order", *_ORDER_COLUMNS.values(), "Fragmentation"]
     return table("Other orders of the same pods", columns, lines, id_="orders") if lines else NOTHING
 
 

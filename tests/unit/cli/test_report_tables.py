@@ -154,6 +154,22 @@ def test_orders_tell_the_seed_and_the_figures() -> None:
     ]
 
 
+def test_orders_of_two_simulations_say_whose_they_are() -> None:
+    pair = [samples.sample(), samples.sample(config="other.yaml")]
+    figures = (
+        "pods_placed",
+        "containers_exclusive",
+        "exclusive_cpus",
+        "aligned_numa_node",
+        "aligned_uncore_cache",
+    )
+    for simulation in pair:
+        simulation["orders"] = ({"seed": 1, **dict.fromkeys(figures, 1), "fragmentation_numa": 0},)
+    page = tables.orders(pair)
+    assert heads(page)[:2] == ["Simulation", "Order"]
+    assert [row[0] for row in rows(page)] == ["A", "B"]
+
+
 def test_differences_tell_keys_and_containers_and_how_many_are_alike() -> None:
     pair = [samples.sample(), samples.sample(config="other.yaml", backwards=True)]
     page = tables.differences(samples.comparison(*pair), pair, Marks(pair))
