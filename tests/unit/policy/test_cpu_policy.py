@@ -15,6 +15,7 @@ from nri_plugin.policy.cpu_policy import (
 )
 from nri_plugin.policy.hints import Wish
 from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.policy.taking import Stage
 from nri_plugin.topology import Topology
 from tests.unit.policy.shapes import machine
 
@@ -254,3 +255,18 @@ def test_what_a_whole_machine_cannot_hold_is_preferred_nowhere():
 
 def test_an_odd_number_may_be_allowed():
     check_full_pcpus(TWO, 7, ALL, CPUSet(), allow_odd=True)
+
+
+def test_a_listener_hears_each_nodes_share_of_the_devices():
+    heard = []
+    given = allocate_cpus(
+        TWO,
+        4,
+        ALL,
+        NodeMask.of(0, 1),
+        weight_by_node={0: 3, 1: 1},
+        note=lambda stage, mask: heard.append((stage, CPUSet(mask))),
+    )
+    shares = [on_offer for stage, on_offer in heard if stage is Stage.SHARE_OF_DEVICES]
+    assert shares == [CPUSet(TWO.cpus_in(1 << node)) for node in (0, 1)]
+    assert len(given) == 4
