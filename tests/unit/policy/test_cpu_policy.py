@@ -261,7 +261,7 @@ def test_a_listener_hears_each_nodes_share_of_the_devices():
     heard = []
     given = allocate_cpus(
         TWO,
-        4,
+        8,
         ALL,
         NodeMask.of(0, 1),
         weight_by_node={0: 3, 1: 1},
@@ -269,4 +269,4 @@ def test_a_listener_hears_each_nodes_share_of_the_devices():
     )
     shares = [on_offer for stage, on_offer in heard if stage is Stage.SHARE_OF_DEVICES]
     assert shares == [CPUSet(TWO.cpus_in(1 << node)) for node in (0, 1)]
-    assert len(given) == 4
+    assert given == cpus("0-5,8-9")
