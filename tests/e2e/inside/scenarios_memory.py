@@ -1,5 +1,6 @@
 """What the agent remembers is taken from it or contradicted; containers that run do not notice."""
 
+import shutil
 from pathlib import Path
 
 from .cri import CRIError
@@ -73,7 +74,10 @@ def _unmoved_by(node: Node, change: object) -> None:
 
 def _lose_everything() -> None:
     for path in _STATE.iterdir():
-        path.unlink()
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _flip_a_bit() -> None:
