@@ -15,7 +15,7 @@ from nri_plugin.annotations import isolation
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.options import Effect, Isolation, Node
 from nri_plugin.pool import pins
-from nri_plugin.state import CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
 
 NO_QUOTA = -1
 PERIOD_US = 100_000
@@ -63,7 +63,9 @@ def replies_quota(node: Node, state: State, record: ContainerRecord) -> bool:
 def quotas(node: Node, state: State) -> Iterator[QuotaWrite]:
     """The quota of every running container with exclusive CPUs, and of their pods; pods come last.
 
-    Only limits that somebody set are ever written back.
+    Only limits that somebody set are ever written back. Of a pod that is not Guaranteed nobody tells whether all of
+    its containers have one, without which the kubelet gives it no quota: so it only loses one, and what is left
+    are the limits of its containers.
     """
     if node.options.effect is Effect.CGROUP:
         yield from _quotas(state, lambda record: lifts_quota(node, state, record))
@@ -76,9 +78,8 @@ def limits(state: State) -> Iterator[QuotaWrite]:
 
 def _quotas(state: State, lifts: Callable[[ContainerRecord], bool]) -> Iterator[QuotaWrite]:
     lifted: dict[str, bool] = {}
-    for record in state.containers.values():
-        held = state.allocation_of(record)
-        if record.phase is not Phase.RUNNING or held is None or not held.cpus or not record.limit_milli:
+    for record, _ in _exclusive(state):
+        if not record.limit_milli:
             continue
         is_lifted = lifts(record)
         lifted[record.pod_uid] = is_lifted or lifted.get(record.pod_uid, False)
@@ -86,7 +87,8 @@ def _quotas(state: State, lifts: Callable[[ContainerRecord], bool]) -> Iterator[
             yield QuotaWrite(record.cgroup, _quota(record.limit_milli, is_lifted=is_lifted))
     for uid, is_lifted in lifted.items():
         pod = state.pods.get(uid)
-        if pod is not None and pod.limit_milli and pod.cgroup_parent:
+        has_quota = pod is not None and (is_lifted or pod.qos is QOSClass.GUARANTEED)
+        if pod is not None and has_quota and pod.limit_milli and pod.cgroup_parent:
             yield QuotaWrite(CgroupRef(pod.cgroup_parent), _quota(pod.limit_milli, is_lifted=is_lifted))
 
 
@@ -118,22 +120,16 @@ def partitions(node: Node, state: State) -> Iterator[Partition]:
     """
     if node.options.effect is not Effect.CGROUP:
         return
-    running = Counter(one.key for one in state.containers.values() if one.phase is Phase.RUNNING)
-    for record in state.containers.values():
-        if record.phase is not Phase.RUNNING or not record.cgroup.path:
-            continue
-        held, pod = state.allocations.get(record.key), state.pods.get(record.pod_uid)
-        if held is None or not held.cpus or pod is None or running[record.key] > 1:
+    some = list(_exclusive(state))
+    running = Counter(record.key for record, _ in some)
+    for record, held in some:
+        pod = state.pods.get(record.pod_uid)
+        if not record.cgroup.path or pod is None or running[record.key] > 1:
             continue
         word = _WORDS.get(isolation(node.options, pod, record.name))
         cpus = held.in_force & node.topology.online
         if word and cpus:
             yield Partition(record.cgroup, cpus, word, record.id)
-
-
-def wants_partitions(node: Node) -> bool:
-    """Whether any container may have one: by configuration, or where an annotation can ask for it."""
-    return node.options.isolation is not Isolation.NONE or bool(node.options.annotation_namespaces)
 
 
 def sandboxes(node: Node, state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
@@ -144,6 +140,16 @@ def sandboxes(node: Node, state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
     for pod in state.pods.values():
         if pod.sandbox_path and not _is_bounded(node, pod):
             yield CgroupRef(pod.cgroup_parent, pod.sandbox_path), pool
+
+
+def _exclusive(state: State) -> Iterator[tuple[ContainerRecord, Allocation]]:
+    """Running containers with exclusive CPUs; thousands of others are passed over without a look at their promises."""
+    pods = {key.partition("/")[0] for key, held in state.allocations.items() if held.cpus}
+    for record in state.containers.values():
+        if record.pod_uid in pods and record.phase is Phase.RUNNING:
+            held = state.allocation_of(record)
+            if held is not None and held.cpus:
+                yield record, held
 
 
 def _is_bounded(node: Node, pod: PodRecord) -> bool:

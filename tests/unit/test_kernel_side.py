@@ -82,6 +82,13 @@ def test_a_limit_below_the_cpus_given_by_annotation_was_meant(limit: float, lift
     assert lifts_quota(on, state, state.containers["p-c-0"]) is lifted
 
 
+def test_a_pod_that_may_never_have_had_a_quota_is_given_none() -> None:
+    on = node(annotation_namespaces=frozenset({"trusted"}), pool_floor=False)
+    of = whole("Burstable", 1.8, **{"nri-pin/exclusive-cpus.container.c": "2"})
+    state, _ = living(on, of, limited(of, 1.8, 1.8))
+    assert said(on, state) == {"/kubepods/burstable/podp/p-c-0": 180_000}
+
+
 def test_a_request_that_only_the_quota_tells_stays_on_the_runtimes_record() -> None:
     on, of = node(machine(2, 150, 2)), whole(limit=256)
     born = limited(of, 256, 256)
