@@ -6,6 +6,7 @@ Source: kernel Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/s
 import os
 
 from nri_plugin.errors import HostError
+from nri_plugin.host.cgroup import CRUN_SUBGROUP
 from nri_plugin.host.cgroup_error import GONE
 from nri_plugin.host.cgroup_path import cgroup_path
 from nri_plugin.host.cgroup_root import CpusetTree
@@ -39,19 +40,27 @@ class CPUQuotas:
         return next((cls(path, 1) for path in found if os.path.isdir(path)), None)
 
     def set(self, ref: CgroupRef, quota_us: int) -> bool:
-        """Make the quota `quota_us` each PERIOD_US, or none; returns whether that was a change.
+        """Lift the quota, or make it `quota_us` each PERIOD_US where there is none; returns whether that was a change.
 
-        A cgroup that is gone, or has no such file, has no quota to change.
+        A quota that is there is somebody's and stays as it is. A cgroup that is gone, or has no such file, has no
+        quota to change.
 
         Raises:
             HostError: the kernel refused it, or the file holds something else.
         """
         directory = os.path.join(self._directory, cgroup_path(ref))
+        changed = self._set(directory, quota_us)
+        if quota_us == NO_QUOTA and directory.endswith(".scope"):
+            changed |= self._set(os.path.join(directory, CRUN_SUBGROUP), quota_us)
+        return changed
+
+    def _set(self, directory: str, quota_us: int) -> bool:
         path = os.path.join(directory, MAX if self._version == 2 else CFS_QUOTA)
         try:
-            if _is_same(quota_us, *self._read(directory)):
+            found_us, period_us = self._read(directory)
+            if (found_us == NO_QUOTA) == (quota_us == NO_QUOTA):
                 return False
-            _write(path, self._text(directory, quota_us))
+            _write(path, self._text(quota_us, period_us))
         except OSError as error:
             if error.errno in GONE:
                 return False
@@ -68,19 +77,12 @@ class CPUQuotas:
         quota, period = _text(directory, MAX).split()
         return (NO_QUOTA if quota == "max" else int(quota)), int(period)
 
-    def _text(self, directory: str, quota_us: int) -> str:
-        """With the period that is there: on v1 it is another file, and a pod and its containers have the same."""
+    def _text(self, quota_us: int, period_us: int) -> str:
+        """With the period that is there: it outlives its quota, and is what the kubelet was configured with."""
         if quota_us == NO_QUOTA:
             return "max" if self._version == 2 else str(NO_QUOTA)
-        if self._version == 2:
-            return f"{quota_us} {PERIOD_US}"
-        return str(quota_us * int(_text(directory, CFS_PERIOD)) // PERIOD_US)
-
-
-def _is_same(quota_us: int, found_us: int, period_us: int) -> bool:
-    if quota_us == NO_QUOTA or found_us < 0:
-        return quota_us == NO_QUOTA and found_us < 0
-    return quota_us * period_us == found_us * PERIOD_US
+        text = str(quota_us * period_us // PERIOD_US)
+        return f"{text} {period_us}" if self._version == 2 else text
 
 
 def _words(quota_us: int) -> str:

@@ -34,13 +34,29 @@ def test_a_quota_is_lifted_and_put_back(tmp_path: Path) -> None:
     quotas, file = on_v2(tmp_path, "200000 100000\n")
     assert quotas.set(POD, NO_QUOTA)
     assert file.read_text() == "max"
-    file.write_text("max 100000\n")
+    file.write_text("max 10000\n")
     assert quotas.set(POD, 150_000)
-    assert file.read_text() == "150000 100000"
+    assert file.read_text() == "15000 10000"
 
 
-@pytest.mark.parametrize(("held", "wanted"), [("max 100000", NO_QUOTA), ("20000 10000", 200_000)])
-def test_what_is_so_already_is_not_written(tmp_path: Path, held: str, wanted: int) -> None:
+def test_a_quota_below_the_scope_is_lifted_too(tmp_path: Path) -> None:
+    quotas, _ = on_v2(tmp_path, "max 100000")
+    scope = tmp_path / "kubepods.slice/kubepods-podp.slice/cri-one.scope"
+    (scope / "container").mkdir(parents=True)
+    (scope / "cpu.max").write_text("max 100000")
+    (scope / "container/cpu.max").write_text("200000 100000")
+    ref = CgroupRef("kubepods-podp.slice", "kubepods-podp.slice:cri:one")
+    assert quotas.set(ref, NO_QUOTA)
+    assert (scope / "container/cpu.max").read_text() == "max"
+    assert quotas.set(ref, 200_000)
+    assert (scope / "container/cpu.max").read_text() == "max"
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted"),
+    [("max 100000", NO_QUOTA), ("20000 10000", 200_000), ("400000 100000", 200_000)],
+)
+def test_what_is_so_already_or_somebodys_own_is_not_written(tmp_path: Path, held: str, wanted: int) -> None:
     quotas, file = on_v2(tmp_path, held)
     assert not quotas.set(POD, wanted)
     assert file.read_text() == held
