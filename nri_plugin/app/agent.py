@@ -201,8 +201,8 @@ def watched_handler(
         if monitoring is not None:
             monitoring.follow_observed(watch)
     else:
-        drift = look_after(config, log, handler, loop, feed, watchers.drifted)
         keeper = keep_kernel_side(config, log, handler, loop)
+        drift = look_after(config, log, handler, loop, feed, watchers.drifted, keeper)
         rivals = Rivals(log, loop.clock, monitoring.count_rival if monitoring else None)
         watchers.also = (drift, rivals, *((keeper,) if keeper else ()))
         warn_of_kubelet(log, kubelet_policy())

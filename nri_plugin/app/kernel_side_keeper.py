@@ -4,27 +4,61 @@ Nothing of this is in the way of an answer: a failure is said and tried again.
 """
 
 import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 
 from nri_plugin.app.handler import Handler
-from nri_plugin.app.logs import say
+from nri_plugin.app.logs import say, say_trace
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.app.reminder import Reminder
-from nri_plugin.cpuset import CPUSet
+from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.errors import HostError
-from nri_plugin.host.cgroup import Cgroups, WriteOutcome
+from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.partitions import Partitions
-from nri_plugin.kernel_side import NO_QUOTA, Partition, QuotaWrite, partitions, quotas, sandboxes
+from nri_plugin.kernel_side import (
+    NO_QUOTA,
+    Partition,
+    QuotaWrite,
+    partitions,
+    promised,
+    quotas,
+    sandboxes,
+)
 from nri_plugin.nri.events import Synchronize
-from nri_plugin.state import CgroupRef
+from nri_plugin.state import CgroupRef, State
 
 SWEEP_PAUSE_S = 10.0
 """Between two looks at everything; systemd puts a pod's quota back when it reloads, and tells nobody."""
 
+SLICE = 32
+"""Files looked at without a break: a millisecond or two, as long as the runtime may wait for us."""
+
+MOST_SWEEPS = 30
+"""What the kernel refused is tried at ever fewer sweeps, in the end every five minutes."""
+
+
+@dataclass(slots=True)
+class Refused:
+    """A partition that the kernel did not grant.
+
+    Attributes:
+        partition: what it was asked for.
+        trouble: its words.
+        pause: sweeps from one try to the next.
+        left: how many of them are still to come.
+    """
+
+    partition: Partition
+    trouble: str
+    pause: int = 1
+    left: int = 1
+
 
 class KernelSideKeeper:
-    """Writes what `nri_plugin.kernel_side` says, where it is not so.
+    """Writes what `nri_plugin.kernel_side` says, where it is not so; in slices, between which the runtime is answered.
 
     Args:
         handler: knows the state.
@@ -33,6 +67,9 @@ class KernelSideKeeper:
         cgroups: the cpusets.
         cpu_quotas: None where the node has none that we see.
         own_domains: partitions; None on cgroup v1, which has none.
+
+    Attributes:
+        lifted: cgroups without the CPU quota they would have; this and the counts below may be read by any thread.
     """
 
     def __init__(
@@ -46,12 +83,23 @@ class KernelSideKeeper:
     ) -> None:
         self._handler, self._loop, self._log = handler, loop, log
         self._cgroups, self._quotas, self._domains = cgroups, cpu_quotas, own_domains
-        self._refused: dict[CgroupRef, str] = {}
-        self._adopts = True
-        self._is_sweeping = False
+        self._former: State | None = handler.state  # an agent that ended may have made partitions for these
+        self._refused: dict[CgroupRef, Refused] = {}
+        self._steps: Iterator[None] = iter(())
         self._sandboxes_done: dict[CgroupRef, CPUSet] = {}
         self._quotas_done: dict[CgroupRef, int] = {}
         self._trouble = Reminder()
+        self.lifted = 0
+
+    @property
+    def partitions(self) -> int:
+        """Partitions that are made."""
+        return len(self._domains) if self._domains is not None else 0
+
+    @property
+    def refused(self) -> int:
+        """Partitions that the kernel did not grant."""
+        return len(self._refused)
 
     def start(self) -> None:
         """Begin the sweep."""
@@ -59,72 +107,111 @@ class KernelSideKeeper:
 
     def __call__(self, outcome: Outcome) -> None:
         """Be told of an outcome: what follows from it is written once the answer is out."""
-        if isinstance(outcome.event, Synchronize) or outcome.decision.state is not outcome.before:
-            self._loop.set_timer("kernel side", self._loop.clock(), self._keep)
+        if isinstance(outcome.event, Synchronize):
+            self._former = self._former or self._handler.state
+            self.look_again()
+        elif outcome.decision.state is not outcome.before:
+            self.look_again()
+
+    def look_again(self) -> None:
+        """Soon; something changed that may have ended a partition: a cpuset beside it, the machine."""
+        self._loop.set_timer("kernel side", self._loop.clock(), self._begin)
 
     def _sweep(self) -> None:
-        self._sandboxes_done.clear()
+        """Everything is looked at, also what was right before; a look that is under way comes after it anew."""
+        self._sandboxes_done = dict.fromkeys(self._sandboxes_done, NO_CPUS)
         self._quotas_done.clear()
-        self._is_sweeping = True
-        self._keep()
-        self._is_sweeping = False
+        for one in self._refused.values():
+            one.left -= 1
+        self._begin()
         self._loop.set_timer("kernel side sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
 
-    def _keep(self) -> None:
+    def _begin(self) -> None:
+        """Look at the state as it is now; what was done before is not done again."""
+        self._steps = self._keep()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        try:
+            taken = sum(1 for _ in islice(self._steps, SLICE))
+        except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
+            say_trace(self._log, "internal error, not as it should be beside the cpusets")
+            return
+        if taken == SLICE:
+            self._loop.set_timer("kernel side", self._loop.clock(), self._go_on)
+
+    def _keep(self) -> Iterator[None]:
+        """A step is a file or a few."""
         node, state = self._handler.node, self._handler.state
+        pool, rest = state.shared_pool(node), dict(sandboxes(node, state))
         if self._domains is None:
-            self._keep_sandboxes(dict(sandboxes(node, state)))
+            yield from self._keep_sandboxes(pool, rest)
         else:
             domains = {one.target: one for one in partitions(node, state)}
             self._end_domains(self._domains, domains)  # before a sandbox gets their CPUs
-            self._keep_sandboxes(dict(sandboxes(node, state)))
-            self._make_domains(self._domains, domains)
+            yield from self._keep_sandboxes(pool, rest)
+            yield from self._make_domains(self._domains, domains)
         if self._quotas is not None:
-            self._keep_quotas(self._quotas, list(quotas(node, state)))
+            yield from self._keep_quotas(self._quotas, list(quotas(node, state)))
 
     def _end_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> None:
-        try:
-            if self._adopts:
-                state = self._handler.state
-                ours.adopt(one.cgroup for one in state.containers.values() if one.key in state.allocations)
-                self._adopts = False
-        except HostError as error:
-            self._say(error)
+        if self._former is not None:
+            known = dict(promised(self._former)) | dict(promised(self._handler.state))
+            for trouble in ours.adopt(known.items()):
+                self._say(trouble)
+            self._former = None
         for trouble in ours.end_others(wanted):
             self._say(trouble)
 
-    def _make_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> None:
+    def _make_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> Iterator[None]:
         """What was refused is tried again by the sweep, and said when the kernel's words change."""
-        for ref in self._refused.keys() - wanted.keys():
+        for ref in [ref for ref, one in self._refused.items() if wanted.get(ref) != one.partition]:
             del self._refused[ref]
-        due = {ref: one for ref, one in wanted.items() if self._is_sweeping or ref not in self._refused}
+        waiting = {ref for ref, one in self._refused.items() if one.left > 0}
+        due = {ref: one for ref, one in wanted.items() if ref not in waiting}
         for settled in ours.make(due):
-            one = settled.partition
+            one, refused = settled.partition, self._refused.get(settled.partition.target)
             if not settled.trouble:
                 self._refused.pop(one.target, None)
                 self._tell_domain(logging.INFO, "partition made", one)
-            elif self._refused.get(one.target) != settled.trouble:
-                self._refused[one.target] = settled.trouble
+            elif refused is not None and refused.trouble == settled.trouble:
+                refused.pause = refused.left = min(2 * refused.pause, MOST_SWEEPS)
+            else:
+                self._refused[one.target] = Refused(one, settled.trouble)
                 self._tell_domain(
                     logging.WARNING, "no partition, it has an ordinary cpuset", one, err=settled.trouble
                 )
+            yield
 
     def _tell_domain(self, level: int, text: str, one: Partition, **fields: object) -> None:
         say(self._log, level, text, container=one.container_id, cpus=one.cpus, kind=one.kind, **fields)
 
-    def _keep_sandboxes(self, wanted: dict[CgroupRef, CPUSet]) -> None:
+    def _keep_sandboxes(self, pool: CPUSet, wanted: dict[CgroupRef, CPUSet]) -> Iterator[None]:
+        """Some runtimes make no sandbox, and then there is nothing to write until the next sweep either.
+
+        One that is not ours to keep any more is left with the pool of now, which is every CPU where nobody pins.
+        """
         done = self._sandboxes_done
-        for ref, cpus in wanted.items():
-            if done.get(ref) != cpus:
-                try:
-                    if self._cgroups.write_cpus(ref, cpus) is not WriteOutcome.MISSING:
-                        done[ref] = cpus
-                except HostError as error:
-                    self._say(error)
         for ref in done.keys() - wanted.keys():
             del done[ref]
+            if pool:
+                self._write_sandbox(ref, pool)
+            yield
+        for ref, cpus in wanted.items():
+            if done.get(ref) != cpus:
+                if self._write_sandbox(ref, cpus):
+                    done[ref] = cpus
+                yield
 
-    def _keep_quotas(self, files: CPUQuotas, wanted: list[QuotaWrite]) -> None:
+    def _write_sandbox(self, ref: CgroupRef, cpus: CPUSet) -> bool:
+        try:
+            self._cgroups.write_cpus(ref, cpus)
+        except HostError as error:
+            self._say(error)
+            return False
+        return True
+
+    def _keep_quotas(self, files: CPUQuotas, wanted: list[QuotaWrite]) -> Iterator[None]:
         done = self._quotas_done
         for one in wanted:
             if done.get(one.target) == one.quota_us:
@@ -133,13 +220,15 @@ class KernelSideKeeper:
                 changed = files.set(one.target, one.quota_us)
             except HostError as error:
                 self._say(error)
-                continue
-            done[one.target] = one.quota_us
-            if changed:
-                text = "CPU quota lifted" if one.quota_us == NO_QUOTA else "CPU quota put back"
-                say(self._log, logging.INFO, text, cgroup=one.target.path or one.target.parent)
+            else:
+                done[one.target] = one.quota_us
+                if changed:
+                    text = "CPU quota lifted" if one.quota_us == NO_QUOTA else "CPU quota put back"
+                    say(self._log, logging.INFO, text, cgroup=one.target.path or one.target.parent)
+            yield
         for ref in done.keys() - {one.target for one in wanted}:
             del done[ref]
+        self.lifted = sum(1 for quota in done.values() if quota == NO_QUOTA)
 
     def _say(self, error: HostError) -> None:
         if self._trouble.is_due(str(error), self._loop.clock()):

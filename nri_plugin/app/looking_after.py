@@ -1,10 +1,11 @@
 """What the agent does without being asked: it notices drift and a changed machine. Put together here, run by the loop."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from nri_plugin.app.config import Config
-from nri_plugin.app.drift_report import Reporter
+from nri_plugin.app.drift_report import DriftReport, Reporter
 from nri_plugin.app.drift_watch import DriftWatch
 from nri_plugin.app.handler import Handler
 from nri_plugin.app.kernel_side_keeper import KernelSideKeeper
@@ -25,17 +26,34 @@ from nri_plugin.topology import Topology
 
 
 def look_after(
-    config: Config, log: logging.Logger, handler: Handler, loop: Loop, feed: StatusFeed, report: Reporter
+    config: Config,
+    log: logging.Logger,
+    handler: Handler,
+    loop: Loop,
+    feed: StatusFeed,
+    report: Reporter,
+    keeper: KernelSideKeeper | None = None,
 ) -> DriftWatch:
-    """Begin to look at the machine and at all cgroups that are ours to say."""
-    machine = _machine_watch(config, log, handler, loop, feed)
+    """Begin to look at the machine and at all cgroups that are ours to say; `keeper` looks whenever they changed."""
+
+    def machine_changed() -> None:
+        feed.machine_changed()
+        if keeper is not None:
+            keeper.look_again()
+
+    def drifted(what: DriftReport) -> None:
+        report(what)
+        if keeper is not None:
+            keeper.look_again()
+
+    machine = _machine_watch(config, log, handler, loop, machine_changed)
     watch = DriftWatch(
         handler,
         loop,
         log,
         watch=_kernel_watch(config.cgroup_root, log),
         machine_moved=machine.moved,
-        report=report,
+        report=drifted,
     )
     machine.start(loop)
     watch.start()
@@ -46,14 +64,14 @@ def look_on(
     config: Config, log: logging.Logger, handler: Handler, loop: Loop, feed: StatusFeed
 ) -> ObservedWatch:
     """Begin to look at the machine and to compare what runs with what would."""
-    _machine_watch(config, log, handler, loop, feed).start(loop)
+    _machine_watch(config, log, handler, loop, feed.machine_changed).start(loop)
     watch = ObservedWatch(handler, loop, log)
     watch.start()
     return watch
 
 
 def _machine_watch(
-    config: Config, log: logging.Logger, handler: Handler, loop: Loop, feed: StatusFeed
+    config: Config, log: logging.Logger, handler: Handler, loop: Loop, changed: Callable[[], None]
 ) -> MachineWatch:
     return MachineWatch(
         handler,
@@ -61,7 +79,7 @@ def _machine_watch(
         partial(_discovered, config, handler),
         log,
         loop.clock,
-        feed.machine_changed,
+        changed,
         _seen(config.sysfs_root, handler),
     )
 

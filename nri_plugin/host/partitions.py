@@ -45,13 +45,31 @@ class Partitions:
         self._top = top
         self._made: dict[CgroupRef, Partition] = {}
 
-    def adopt(self, targets: Iterable[CgroupRef]) -> None:
-        """Take over what an earlier agent left in these cgroups."""
-        for ref in targets:
-            directory = self._directory(ref)
-            word = _read(directory, PARTITION).partition(" ")[0]
-            if word not in ("", MEMBER):
-                self._made[ref] = Partition(ref, _cpus(directory), word, "")
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._made)
+
+    def adopt(self, promised: Iterable[tuple[CgroupRef, CPUSet]]) -> list[HostError]:
+        """Take over what an earlier agent left in these cgroups, and above those that are gone by now.
+
+        Args:
+            promised: cgroups of containers with their exclusive CPUs.
+
+        Returns:
+            What is wrong with some; the others were taken over.
+        """
+        troubles = []
+        for ref, cpus in promised:
+            try:
+                directory = self._directory(ref)
+                word = _read(directory, PARTITION).partition(" ")[0]
+                if word not in ("", MEMBER):
+                    self._made[ref] = Partition(ref, _cpus(directory), word, "")
+                elif cpus and not os.path.isdir(directory):
+                    self._made.setdefault(ref, Partition(ref, cpus, "", ""))
+            except HostError as error:
+                troubles.append(error)
+        return troubles
 
     def end_others(self, wanted: Mapping[CgroupRef, Partition]) -> list[HostError]:
         """End those that are not wanted as they are, or that the kernel calls invalid; then shrink what is above them.
@@ -90,10 +108,10 @@ class Partitions:
 
     def _make(self, partition: Partition) -> str | None:
         """Why there is none; empty when there is, None when its cgroup is gone."""
-        leaf = self._directory(partition.target)
-        if not os.path.isdir(leaf):
-            return None
         try:
+            leaf = self._directory(partition.target)
+            if not os.path.isdir(leaf):
+                return None
             for directory in reversed(list(self._above(partition.target))):
                 _set(directory, _cpus(directory) | partition.cpus)
             _set(leaf, partition.cpus)
@@ -170,14 +188,10 @@ def end(leaf: str) -> None:
     _set(leaf, CPUSet())
 
 
-def end_all(top: str, targets: Iterable[CgroupRef]) -> list[HostError]:
+def end_all(top: str, promised: Iterable[tuple[CgroupRef, CPUSet]]) -> list[HostError]:
     """End whatever partitions these cgroups have: all leaves first, then what is above them; returns what failed."""
     partitions = Partitions(top)
-    try:
-        partitions.adopt(targets)
-    except HostError as error:
-        return [error]
-    return partitions.end_others({})
+    return [*partitions.adopt(promised), *partitions.end_others({})]
 
 
 def _set(directory: str, cpus: CPUSet) -> None:

@@ -13,7 +13,7 @@ from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup import Cgroups, WriteOutcome
 from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.partitions import end_all
-from nri_plugin.kernel_side import QuotaWrite, limits
+from nri_plugin.kernel_side import QuotaWrite, limits, promised
 from nri_plugin.state import CgroupRef, State
 from nri_plugin.workload import qos_slices, slice_pattern
 
@@ -48,7 +48,7 @@ def release(cgroups: Cgroups, state: State, online: CPUSet) -> Released:
         CgroupRef(pod.cgroup_parent, pod.sandbox_path) for pod in state.pods.values() if pod.sandbox_path
     ]
     if cgroups.version == 2:
-        found.failures += map(str, end_all(cgroups.tree.directory, containers))
+        found.failures += map(str, end_all(cgroups.tree.directory, promised(state)))
     for ref in (*slices_of(state), *sandboxes):
         _guarded(found, _widen_if_set, cgroups, ref, online, found)
     for ref in containers:

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.app.kernel_side_keeper import SWEEP_PAUSE_S, KernelSideKeeper
+from nri_plugin.app.kernel_side_keeper import SLICE, SWEEP_PAUSE_S, KernelSideKeeper
+from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
 from nri_plugin.host.partitions import Settled
 from nri_plugin.kernel_side import NO_QUOTA, Partition
 from nri_plugin.nri import events as nri
-from nri_plugin.options import Isolation
-from nri_plugin.state import CgroupRef
+from nri_plugin.options import CPUManagerPolicy, Isolation
+from nri_plugin.state import CgroupRef, State
 from tests.agent_fakes import Bench
 from tests.builders import container, node, pod
 from tests.unit.app.test_drift_watch import FakeLoop
@@ -47,8 +48,12 @@ class FakeDomains:
         self.stubborn = False
         self._journal = journal
 
-    def adopt(self, targets: Iterable[CgroupRef]) -> None:
-        self.adopted += [one.path for one in targets]
+    def __len__(self) -> int:
+        return len(self.made)
+
+    def adopt(self, promised: Iterable[tuple[CgroupRef, CPUSet]]) -> list[HostError]:
+        self.adopted += [f"{one.path} {cpus}" for one, cpus in promised]
+        return []
 
     def end_others(self, wanted: Mapping[CgroupRef, Partition]) -> list[HostError]:
         for ref in self.made.keys() - wanted.keys():
@@ -66,12 +71,12 @@ class FakeDomains:
 
 
 class Scene:
-    def __init__(self, isolation: Isolation = Isolation.PARTITION) -> None:
-        self.bench = Bench(node(isolation=isolation))
+    def __init__(self, isolation: Isolation = Isolation.PARTITION, state: State | None = None) -> None:
+        self.bench = Bench(node(isolation=isolation), state or State())
         self.domains = FakeDomains(self.bench.journal)
         self.loop = FakeLoop(self.bench.clock)
         self.quotas = FakeQuotas()
-        keeper = KernelSideKeeper(
+        self.keeper = keeper = KernelSideKeeper(
             self.bench.handler,
             self.loop,
             self.bench.log,
@@ -122,13 +127,51 @@ def test_what_somebody_puts_back_is_lifted_again_by_the_sweep(scene: Scene) -> N
     assert scene.quotas.values[POD] == NO_QUOTA
 
 
-def test_a_sandbox_without_a_cgroup_yet_is_tried_again(scene: Scene) -> None:
+def test_a_sandbox_without_a_cgroup_is_tried_again_by_the_sweep_only(scene: Scene) -> None:
     scene.bench.cgroups.missing.add(SANDBOX)
     scene.live()
     scene.bench.cgroups.missing.clear()
     scene.bench.ask(nri.RunPodSandbox(replace(pod("q"), cgroups_path="/kubepods/podq/sb")))
     scene.loop.run_due()
+    assert SANDBOX not in scene.bench.cgroups.values
+    scene.loop.advance(SWEEP_PAUSE_S)
     assert SANDBOX in scene.bench.cgroups.values
+
+
+def test_a_sandbox_has_all_cpus_once_nobody_pins_any_more(scene: Scene) -> None:
+    scene.live()
+    scene.bench.handler.change_node(node(cpu_manager_policy=CPUManagerPolicy.NONE))
+    scene.bench.ask(nri.StopPodSandbox(scene.pod))
+    scene.loop.advance(SWEEP_PAUSE_S)
+    assert str(scene.bench.cgroups.values[SANDBOX]) == "0-15"
+    scene.bench.cgroups.values.pop(SANDBOX)
+    scene.loop.advance(SWEEP_PAUSE_S)
+    assert SANDBOX not in scene.bench.cgroups.values
+
+
+def test_the_runtime_is_answered_between_slices(scene: Scene) -> None:
+    scene.live()
+    for number in range(2 * SLICE):
+        one = replace(pod(f"q{number}"), cgroups_path=f"/kubepods/podq{number}/sb")
+        scene.bench.ask(nri.RunPodSandbox(one))
+    scene.loop._run_due_timers()
+    assert len(scene.bench.cgroups.values) < SLICE + 8
+    scene.loop.run_due()
+    assert f"/kubepods/podq{2 * SLICE - 1}/sb" in scene.bench.cgroups.values
+
+
+def test_a_mistake_of_ours_ends_nothing(scene: Scene) -> None:
+    def fail(_ref: CgroupRef, _quota_us: int) -> bool:
+        raise ZeroDivisionError
+
+    scene.quotas.set = fail  # type: ignore[method-assign, assignment]
+    scene.live()
+    assert scene.bench.lines.texts("ERROR") == ["internal error, not as it should be beside the cpusets"]
+
+
+def test_what_there_is_is_counted(scene: Scene) -> None:
+    scene.live()
+    assert (scene.keeper.partitions, scene.keeper.refused, scene.keeper.lifted) == (1, 0, 2)
 
 
 def test_trouble_is_said_once_and_tried_again(scene: Scene) -> None:
@@ -181,20 +224,46 @@ def test_what_the_kernel_does_not_grant_is_said_once_and_tried_by_the_sweep(scen
     assert scene.bench.journal.count(f"make {OWN}") == 1
     scene.loop.advance(SWEEP_PAUSE_S)
     assert scene.bench.journal.count(f"make {OWN}") == 2
+    scene.loop.advance(SWEEP_PAUSE_S)
+    assert scene.bench.journal.count(f"make {OWN}") == 2
+    assert scene.keeper.refused == 1
     told = scene.bench.lines.fields("no partition, it has an ordinary cpuset")
     assert told["err"] == scene.domains.trouble
     assert scene.bench.lines.texts("WARNING") == ["no partition, it has an ordinary cpuset"]
     scene.domains.trouble = ""
     scene.loop.advance(SWEEP_PAUSE_S)
     assert scene.domains.made
+    assert scene.keeper.refused == 0
     assert "partition made" in scene.bench.lines.texts("INFO")
 
 
-def test_what_an_earlier_agent_made_is_taken_over_once(scene: Scene) -> None:
+def test_what_an_earlier_agent_made_is_taken_over_at_the_start_and_when_the_runtime_is_there(
+    scene: Scene,
+) -> None:
     scene.live()
-    assert scene.domains.adopted == [OWN]
+    assert scene.domains.adopted == [f"{OWN} 2-3"]
     scene.loop.advance(SWEEP_PAUSE_S)
-    assert scene.domains.adopted == [OWN]
+    assert scene.domains.adopted == [f"{OWN} 2-3"]
+    scene.bench.ask(nri.Synchronize((scene.pod,), (scene.born,)))
+    scene.loop.run_due()
+    assert scene.domains.adopted == [f"{OWN} 2-3"] * 2
+
+
+def test_what_ended_while_no_agent_ran_is_known_by_the_checkpoint() -> None:
+    former = Scene()
+    former.live()
+    scene = Scene(state=former.bench.handler.state)
+    scene.bench.ask(nri.Synchronize((), ()))
+    scene.loop.run_due()
+    assert scene.domains.adopted == [f"{OWN} 2-3"]
+
+
+def test_it_looks_again_when_asked(scene: Scene) -> None:
+    scene.live()
+    scene.domains.made.clear()
+    scene.keeper.look_again()
+    scene.loop.run_due()
+    assert scene.domains.made
 
 
 def test_one_that_does_not_end_is_said(scene: Scene) -> None:

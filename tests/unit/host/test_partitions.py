@@ -111,7 +111,7 @@ def test_it_ends_from_the_leaf_up_and_leaves_others_their_cpus(kernel: Kernel, t
 
 def test_all_leaves_end_before_anything_above_shrinks(kernel: Kernel, tmp_path: Path) -> None:
     settle(Partitions(str(tmp_path)), wanted(A, "4-5"), wanted(B, "6-7"))
-    assert module.end_all(str(tmp_path), [ref(A), ref(B)]) == []
+    assert module.end_all(str(tmp_path), [(ref(A), CPUSet()), (ref(B), CPUSet())]) == []
     assert (kernel.exclusive(), kernel.leaks) == ({}, [])
 
 
@@ -142,7 +142,7 @@ def test_one_that_became_invalid_is_ended_before_it_is_made_again(kernel: Kernel
 def test_after_a_restart_what_is_there_is_kept(kernel: Kernel, tmp_path: Path) -> None:
     settle(Partitions(str(tmp_path)), wanted(A, "4-5"))
     ours = Partitions(str(tmp_path))
-    ours.adopt([ref(A), ref(B)])
+    assert ours.adopt([(ref(A), CPUSet()), (ref(B), CPUSet())]) == []
     kernel.steps.clear()
     assert settle(ours, wanted(A, "4-5")) == []
     assert kernel.steps == []
@@ -159,6 +159,26 @@ def test_a_container_that_is_gone_needs_no_end(kernel: Kernel, tmp_path: Path) -
     settle(ours)
     assert kernel.steps[-2:] == ["kubepods/poda exclusive=", "kubepods exclusive="]
     assert list(ours.make({ref(A): wanted(A, "4-5")})) == []
+
+
+def test_what_a_container_that_ended_unseen_left_above_is_taken_away(kernel: Kernel, tmp_path: Path) -> None:
+    settle(Partitions(str(tmp_path)), wanted(A, "4-5"), wanted(B, "6-7"))
+    for file in (tmp_path / A).iterdir():
+        file.unlink()
+    (tmp_path / A).rmdir()
+    ours = Partitions(str(tmp_path))
+    ours.adopt([(ref(A), CPUSet.parse("4-5")), (ref(B), CPUSet.parse("6-7"))])
+    settle(ours, wanted(B, "6-7"))
+    assert kernel.exclusive() == {path: "6-7" for path in ("kubepods", "kubepods/podb", B)}
+
+
+def test_a_name_that_is_none_keeps_no_other_from_its_partition(kernel: Kernel, tmp_path: Path) -> None:
+    ours = Partitions(str(tmp_path))
+    wrong = Partition(CgroupRef("", "/kubepods/../x"), CPUSet.of(4), "root", "x")
+    (trouble,) = ours.adopt([(wrong.target, CPUSet()), (ref(A), CPUSet())])
+    assert "may not hold the part '..'" in str(trouble)
+    told = settle(ours, wrong, wanted(A, "4-5"))
+    assert [(who, bool(trouble)) for who, trouble in told] == [("x", True), ("a", False)]
 
 
 def test_exclusive_cpus_of_somebody_else_above_stay(kernel: Kernel, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.release import release
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
 
 ONLINE = CPUSet.parse("0-7")
 OWN, SHARED = "kubepods/podg/own", "kubepods/burstable/podb/shared"
@@ -57,7 +57,9 @@ def test_slices_and_containers_get_all_cpus(top: Path) -> None:
 
 def test_lifted_quotas_and_the_sandbox_are_given_back(top: Path) -> None:
     limited = replace(STATE.containers["own"], limit_milli=2000)
-    guaranteed = replace(STATE.pods["g"], limit_milli=2500, sandbox_path="/kubepods/podg/sb")
+    guaranteed = replace(
+        STATE.pods["g"], qos=QOSClass.GUARANTEED, limit_milli=2500, sandbox_path="/kubepods/podg/sb"
+    )
     state = STATE.with_container(limited).with_pod(guaranteed)
     fill(top / "kubepods/podg/sb", "0-3,6-7")
     for path in (OWN, "kubepods/podg"):
@@ -113,6 +115,17 @@ def test_partitions_end_before_anything_is_widened(top: Path) -> None:
     assert (top / OWN / "cpuset.cpus.partition").read_text() == "member"
     for path in ("kubepods", "kubepods/podg", OWN):
         assert not (top / path / "cpuset.cpus.exclusive").read_text().strip()
+
+
+def test_nothing_is_left_of_a_partition_whose_container_is_gone(top: Path) -> None:
+    for path in ("kubepods", "kubepods/podg"):
+        (top / path / "cpuset.cpus.exclusive").write_text("4-5,7\n")
+    for file in (top / OWN).iterdir():
+        file.unlink()
+    (top / OWN).rmdir()
+    assert release(Cgroups.open(str(top)), STATE, ONLINE).failures == []
+    for path in ("kubepods", "kubepods/podg"):
+        assert (top / path / "cpuset.cpus.exclusive").read_text() == "7"
 
 
 def test_partition_that_does_not_end_is_told(top: Path) -> None:
