@@ -107,8 +107,7 @@ def drifts(node: Node, state: State, observed: Iterable[Observed]) -> tuple[Drif
     floor = {write.target: write.cpus for write in slices}
     found = []
     for one in observed:
-        asked_for = _asked_for(state, one.target)
-        if asked_for is not None and one.cpus == one.effective == asked_for:
+        if _is_resized(state, one):
             continue
         desired = _desired(node, state, one.target, floor)
         is_bounded_above = bool(one.target.container_id) and one.cpus is not None and not one.cpus
@@ -146,11 +145,17 @@ def _desired(node: Node, state: State, target: Target, floor: dict[CgroupRef, CP
     return next((write.cpus for write in own_write(node, state, record)), CPUSet())
 
 
-def _asked_for(state: State, target: Target) -> CPUSet | None:
-    """The CPUs the runtime is about to write for a resize: its own write is no drift while it has not said so."""
-    record = state.containers.get(target.container_id)
+def _is_resized(state: State, observed: Observed) -> bool:
+    """Whether the runtime wrote what a resize asks for: it is no drift while it has not said so.
+
+    A partition goes on with the CPUs it was made with until then.
+    """
+    record = state.containers.get(observed.target.container_id)
     held = state.allocation_of(record) if record else None
-    return held.resize.after.cpus if held and held.resize else None
+    resize = held.resize if held else None
+    if resize is None or observed.cpus != resize.after.cpus:
+        return False
+    return observed.effective in (resize.after.cpus, resize.before.cpus)
 
 
 def _cause(node: Node, state: State, observed: Observed, desired: CPUSet) -> Cause:

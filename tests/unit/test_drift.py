@@ -8,7 +8,8 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.drift import Cause, CpusetsObserved, MachineChanged, Observed, Target, drifts, targets
 from nri_plugin.engine import decide
 from nri_plugin.options import Effect, Node, Options
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.resizing import size_of
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, Resize, State
 from nri_plugin.topology import Topology
 
 POD = "/kubepods/burstable/podb"
@@ -65,6 +66,20 @@ def test_running_containers_and_qos_slices_are_looked_after() -> None:
 
 def test_nothing_is_looked_after_where_the_runtime_writes() -> None:
     assert targets(node_of(effect=Effect.UPDATE), STATE) == {}
+
+
+@pytest.mark.parametrize(
+    ("cpus", "effective", "is_drift"),
+    [("4-7", "4-7", False), ("4-7", "4-5", False), ("4-7", "4-6", True), ("0-7", "4-5", True)],
+)
+def test_a_resize_under_way_is_no_drift_nor_is_a_partition_that_goes_on_meanwhile(
+    cpus: str, effective: str, is_drift: bool
+) -> None:
+    held = STATE.allocations["g/own"]
+    grown = replace(size_of(held), cpus=CPUSet.parse("4-7"))
+    both = replace(held, cpus=grown.cpus, resize=Resize(size_of(held), grown))
+    state = STATE.with_allocation("g/own", both)
+    assert bool(drifts(NODE, state, [seen("own", cpus, effective)])) is is_drift
 
 
 def test_what_says_what_it_should_is_no_drift() -> None:
