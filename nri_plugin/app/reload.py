@@ -8,7 +8,13 @@ from nri_plugin.app.floor_lifting import lift_floor
 from nri_plugin.app.logs import say, say_trace
 from nri_plugin.app.observing import ObservingHandler
 from nri_plugin.app.runtime_link import RuntimeLink
-from nri_plugin.app.startup import build_node, open_cgroups, warn_of_surprises, warn_of_unsatisfied
+from nri_plugin.app.startup import (
+    build_node,
+    open_cgroups,
+    warn_of_surprises,
+    warn_of_unsatisfied,
+    with_others_partitions,
+)
 from nri_plugin.errors import NriPinError
 
 
@@ -28,7 +34,7 @@ class Reload:
         try:
             config = self._read()
             cgroups = open_cgroups(config.cgroup_root, self._log)
-            node = build_node(config, cgroups)
+            node = with_others_partitions(build_node(config, cgroups), cgroups, handler.state)
         except NothingConfiguredError as error:
             say(
                 self._log,

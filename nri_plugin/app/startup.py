@@ -120,9 +120,8 @@ def build_handler(
     node = build_node(config, cgroups)
     file = CheckpointFile(config.state_dir, node, name=OBSERVED_FILE_NAME if config.observe else FILE_NAME)
     state = load_state(file, log)
-    if cgroups is not None:
-        node = replace(node, topology=with_isolated(node.topology, cgroups.tree.directory, state.exclusive))
-        describe(file, node)
+    node = with_others_partitions(node, cgroups, state)
+    describe(file, node)
     say(
         log,
         logging.INFO,
@@ -206,6 +205,18 @@ def build_node(config: Config, cgroups: Cgroups | None) -> Node:
         return replace(node, options=replace(node.options, effect=Effect.UPDATE))
     # On v1 a slice cannot be narrower than the pod cgroups below it, which the kubelet made as wide as the machine.
     return replace(node, options=replace(node.options, pool_floor=False)) if cgroups.version == 1 else node
+
+
+def with_others_partitions(node: Node, cgroups: Cgroups | None, state: State) -> Node:
+    """The node with CPUs in isolated partitions of others counted among those that the kernel isolates.
+
+    Raises:
+        HostError: the kernel's list of them cannot be read.
+    """
+    if cgroups is None:
+        return node
+    topology = with_isolated(node.topology, cgroups.tree.directory, state.exclusive)
+    return replace(node, topology=topology)
 
 
 def open_cgroups(root: str, log: logging.Logger) -> Cgroups | None:
