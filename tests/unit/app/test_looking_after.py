@@ -41,9 +41,12 @@ class Scene:
         self.bench.cgroups.values["/pod/own"] = CPUSet.of(1)
         self.loop = Loop(self.bench.clock)
         self.reports: list[DriftReport] = []
-        self.woken = 0
+        self.woken = self.looks = 0
         self.feed = StatusFeed()
         self.feed.wake = self.wake
+
+    def look_again(self) -> None:
+        self.looks += 1
 
     def wake(self) -> None:
         self.woken += 1
@@ -58,7 +61,7 @@ class Scene:
         """Watches there are once everything has been looked at."""
         config = SimpleNamespace(sysfs_root=str(self.top), cgroup_root=f"{self.top}/cg")
         watch = look_after(
-            config, self.bench.log, self.bench.handler, self.loop, self.feed, self.reports.append  # type: ignore[arg-type]
+            config, self.bench.log, self.bench.handler, self.loop, self.feed, self.reports.append, self  # type: ignore[arg-type]
         )  # fmt: skip
         self.bench.clock.now += FIRST_SWEEP_S
         for _ in range(2):
@@ -88,7 +91,13 @@ def test_machine_that_changes_is_followed_and_told(scene: Scene) -> None:
     scene.bench.clock.now += LOOK_PAUSE_S
     scene.loop.run_once()
     assert scene.bench.handler.node.topology.online == CPUSet.parse("0,2-3")
-    assert scene.woken == 1
+    assert (scene.woken, scene.looks) == (1, 1)
+
+
+def test_what_lies_beside_cpusets_is_looked_at_after_a_drift(scene: Scene) -> None:
+    scene.bench.cgroups.values["/pod/own"] = CPUSet.parse("0-3")
+    scene.begin()
+    assert [len(scene.reports), scene.looks] == [1, 1]
 
 
 def test_machine_is_not_discovered_again_at_the_start(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
