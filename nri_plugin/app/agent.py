@@ -208,6 +208,8 @@ def watched_handler(
         warn_of_kubelet(log, kubelet_policy())
         if monitoring is not None:
             monitoring.follow(drift)
+            if keeper is not None:
+                monitoring.follow_kernel_side(keeper)
     if monitoring is not None and config.metrics_bind_address is not None:
         server = monitoring.serve(config.metrics_bind_address, handler, link, loop)
         say(log, logging.INFO, "serving metrics", port=server.port)

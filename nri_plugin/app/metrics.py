@@ -171,6 +171,19 @@ class Metrics:
         self.drift_watches = Gauge(
             "nri_pin_cgroup_watches", "Directories the kernel watches for us.", registry=add
         )
+        self.quotas_lifted = Gauge(
+            "nri_pin_cpu_quotas_lifted",
+            "Cgroups of containers with exclusive CPUs, and of their pods, that are kept without a CPU quota.",
+            registry=add,
+        )
+        self.partitions = Gauge(
+            "nri_pin_partitions", "Containers whose exclusive CPUs are a partition.", registry=add
+        )
+        self.partitions_refused = Gauge(
+            "nri_pin_partitions_refused",
+            "Containers that should have a partition and that the kernel leaves with an ordinary cpuset.",
+            registry=add,
+        )
         self._checkpoint_s = Histogram(
             "nri_pin_checkpoint_duration_seconds",
             "Saving the state, or failing to.",

@@ -8,6 +8,7 @@ from functools import partial
 from nri_plugin.app.drift_report import DriftReport
 from nri_plugin.app.drift_watch import DriftWatch
 from nri_plugin.app.handler import CheckpointStore, Handler
+from nri_plugin.app.kernel_side_keeper import KernelSideKeeper
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.metrics import Metrics, exposition
 from nri_plugin.app.metrics_state import StateGauges
@@ -54,6 +55,12 @@ class Monitoring:
         self._metrics.drift_watches.set_function(lambda: drift.watches)
         self._metrics.drift_fights.set_function(lambda: drift.fights)
         self._metrics.drift_waiting.set_function(lambda: drift.waiting)
+
+    def follow_kernel_side(self, keeper: KernelSideKeeper) -> None:
+        """Show what it keeps beside cpusets."""
+        self._metrics.quotas_lifted.set_function(lambda: keeper.lifted)
+        self._metrics.partitions.set_function(lambda: keeper.partitions)
+        self._metrics.partitions_refused.set_function(lambda: keeper.refused)
 
     def follow_observed(self, watch: ObservedWatch) -> None:
         """Show how what runs compares with what would, where the agent only observes."""

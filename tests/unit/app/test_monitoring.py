@@ -66,6 +66,15 @@ def test_what_is_looked_after_and_fought_over_is_shown():
     assert read("nri_pin_drifts_total", {"cause": "all-cpus"}) == 1
 
 
+def test_what_is_kept_beside_cpusets_is_shown():
+    watch = Monitoring()
+    watch.follow_kernel_side(SimpleNamespace(lifted=4, partitions=2, refused=1))  # type: ignore[arg-type]
+    read = watch.registry.get_sample_value
+    assert read("nri_pin_cpu_quotas_lifted") == 4
+    assert read("nri_pin_partitions") == 2
+    assert read("nri_pin_partitions_refused") == 1
+
+
 def test_a_loop_that_does_not_come_round_is_noticed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(monitoring, "ALIVE_WITHIN_S", 0.01)
     loop = Loop()
