@@ -32,7 +32,9 @@ COMMANDS: Mapping[str, Entry] = {
     "simulate": Entry("nri_plugin.cli.simulate:command", "Try pods on a machine that need not be there."),
     "explain": Entry("nri_plugin.cli.explain:command", "Explain a placement or a refusal, or what would be."),
     "top": Entry("nri_plugin.cli.top:command", "Watch containers, their CPUs and what changes."),
-    "state": Entry("nri_plugin.cli.state:command", "Show, check, compare or repair what the agent has promised."),
+    "state": Entry(
+        "nri_plugin.cli.state:command", "Show, check, compare or repair what the agent has promised."
+    ),
     "replay": Entry("nri_plugin.cli.replay:command", "Decide recorded events again, or otherwise."),
     "release": Entry(
         "nri_plugin.cli.release:command", "Give every container all CPUs again, before leaving."
