@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from nri_plugin.app.config import DEFAULT_PATH, NothingConfiguredError, load
+from nri_plugin.app.outside_providers import load_hint_providers
+from nri_plugin.cli.progress import told
 from nri_plugin.cli.state_source import fits, what_to_do
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import CheckpointError, ConfigError, HostError
@@ -104,9 +106,9 @@ def known_containers(state_dir: str, state: State) -> tuple[list[Named], tuple[s
         HostError: the history is there and cannot be read, and nothing else is known.
     """
     found: dict[tuple[str, str], Named] = {}
-    notes: tuple[str, ...] = ()
+    problems: list[str] = []
     try:
-        for one in _created(os.path.join(state_dir, DIRECTORY)):
+        for one in _created(os.path.join(state_dir, DIRECTORY), problems):
             key = one.pod_uid, one.container
             before = found.get(key)
             is_repeated = (
@@ -116,7 +118,7 @@ def known_containers(state_dir: str, state: State) -> tuple[list[Named], tuple[s
     except HostError as error:
         if not state.containers:
             raise
-        notes = (f"the history cannot be read: {error}",)
+        problems.append(f"the history cannot be read: {error}")
     for record in state.containers.values():
         key = record.pod_uid, record.name
         pod = state.pods.get(record.pod_uid)
@@ -126,7 +128,7 @@ def known_containers(state_dir: str, state: State) -> tuple[list[Named], tuple[s
         )
         if known is None or known.id == record.id:
             found[key] = replace(named, record=record)
-    return list(found.values()), notes
+    return list(found.values()), tuple(problems)
 
 
 def checkpoint_state(path: str) -> State | None:
@@ -157,13 +159,9 @@ def ground(
         HostError: the machine cannot be read.
         CheckpointError: the checkpoint is damaged.
     """
-    if machine is not None:
-        return _on_machine(machine, config, state_file)
-    if config is None and state_file is None and root is None:
-        told = _told_by_agent(state_dir)
-        if told is not None:
-            return told
-    return _by_configuration(state_dir, config, state_file, root)
+    found = _found(state_dir, config, machine, state_file, root)
+    # Neither the agent nor a file can tell their code; the agent asks those that are installed.
+    return replace(found, node=replace(found.node, hint_providers=load_hint_providers()))
 
 
 def created_by_today(state: State, record: ContainerRecord) -> tuple[State, InformedCreate]:
@@ -183,11 +181,12 @@ def created_by_today(state: State, record: ContainerRecord) -> tuple[State, Info
     return before, InformedCreate(CreateContainer(_pod(pod), container), facts=pod.facts)
 
 
-def _created(folder: str) -> Iterator[Named]:
-    """The creations in the history, oldest first."""
+def _created(folder: str, problems: list[str]) -> Iterator[Named]:
+    """The creations in the history, oldest first; what could not be read is told in `problems` after the last."""
     if not os.path.isdir(folder):
         return
-    for moment in read(folder).moments():
+    recording = read(folder, load_hint_providers())
+    for moment in told(recording.moments(), "read {} events of the history"):
         known = moment.event
         if not isinstance(known, CreateContainer | InformedCreate):
             continue
@@ -204,6 +203,19 @@ def _created(folder: str) -> Iterator[Named]:
             moment.observing,
         )
         yield Named(pod.namespace, pod.name, container.name, pod.uid or pod.id, container.id, created)
+    problems += recording.problems
+
+
+def _found(
+    state_dir: str, config: str | None, machine: str | None, state_file: str | None, root: str | None
+) -> Ground:
+    if machine is not None:
+        return _on_machine(machine, config, state_file)
+    if config is None and state_file is None and root is None:
+        answer = _told_by_agent(state_dir)
+        if answer is not None:
+            return answer
+    return _by_configuration(state_dir, config, state_file, root)
 
 
 def _told_by_agent(state_dir: str) -> Ground | None:

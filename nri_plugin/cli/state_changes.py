@@ -1,13 +1,15 @@
 """What is different between two states, told by whom it concerns; empty exactly where they are equal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from nri_plugin.cli.state_live import Found
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.host.checkpoint_rows import NodeFacts
 from nri_plugin.state import Allocation, ContainerRecord, PodRecord, State, allocation_key
+
+Value = TypeVar("Value")
 
 UNNAMED = {"id", "pod_uid", "name", "uid"}
 """Fields that say who it is; a container's id is told apart as a restart."""
@@ -45,11 +47,12 @@ class Change:
 
 def changes(before: State, after: State) -> list[Change]:
     """What happened between two states, by the names of those concerned."""
-    keys_before, keys_after = _by_key(before), _by_key(after)
+    touched = _touched(before, after)
+    keys_before, keys_after = _by_key(before, touched), _by_key(after, touched)
     pods = {**before.pods, **after.pods}
     found = [
         change
-        for key in {**keys_before, **keys_after, **before.allocations, **after.allocations}
+        for key in touched
         if (
             change := _container_change(
                 key,
@@ -140,7 +143,7 @@ def _pod_changes(
 ) -> list[Change]:
     """Pods that are other ones; those that come and go with containers are told with them."""
     found = []
-    for uid in {**before, **after}:
+    for uid in dict.fromkeys(uid for uid, _ in _others(before, after)):
         old, new = before.get(uid), after.get(uid)
         if old == new:
             continue
@@ -186,9 +189,27 @@ def _what(before: CPUSet, after: CPUSet) -> str:
     return "shrank" if after <= before else "moved"
 
 
-def _by_key(state: State) -> dict[str, list[ContainerRecord]]:
+def _touched(before: State, after: State) -> dict[str, None]:
+    """Keys of whom anything is not the very same object: of two states in a row these are few among many."""
+    records = _others(before.containers, after.containers)
+    keys = [
+        *(allocation_key(record.pod_uid, record.name) for _, record in records),
+        *(key for key, _ in _others(before.allocations, after.allocations)),
+    ]
+    return dict.fromkeys(keys)
+
+
+def _others(before: Mapping[str, Value], after: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    """What one side has and the other has not, or has another object for."""
+    for one, other in ((before, after), (after, before)):
+        yield from ((key, value) for key, value in one.items() if other.get(key) is not value)
+
+
+def _by_key(state: State, keys: Collection[str]) -> dict[str, list[ContainerRecord]]:
     by_key: dict[str, list[ContainerRecord]] = {}
-    for record in sorted(state.containers.values(), key=lambda record: record.id):
+    uids = {key.partition("/")[0] for key in keys}
+    records = (record for record in state.containers.values() if record.pod_uid in uids)
+    for record in sorted(records, key=lambda record: record.id):
         by_key.setdefault(allocation_key(record.pod_uid, record.name), []).append(record)
     return by_key
 

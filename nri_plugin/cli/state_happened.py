@@ -7,7 +7,6 @@ from typing import Any
 
 from nri_plugin.cli.state_changes import Change, changes
 from nri_plugin.drift import CpusetsObserved
-from nri_plugin.engine import decide
 from nri_plugin.facts import InformedCreate
 from nri_plugin.host.recording import Entry, Recording
 from nri_plugin.nri import events as nri
@@ -49,22 +48,15 @@ def happened(recording: Recording) -> Iterator[Happened]:
         HostError: a file can no longer be read.
     """
     node: Node | None = None
-    state = State()
-    for entry in recording.entries():
+    for entry, moment in recording.lived():
         if entry.state is not None:
-            state = entry.state
             if entry.why in STARTS:
-                yield _began(entry, state)
+                yield _began(entry, entry.state)
         elif entry.node is not None and node is not None:
             yield Happened(entry.at, "machine", "", f"another one: {_difference(node, entry.node)}")
         node = entry.node or node
-        if entry.event is None or entry.outcome is None or entry.lost or node is None:
-            continue
-        decision = decide(node, state, entry.event)
-        is_void = bool(entry.outcome.refusal or entry.outcome.failed)
-        after = state if is_void else decision.state
-        yield from _decided(entry, state, after)
-        state = after
+        if moment is not None:
+            yield from _decided(entry, moment.state_before, moment.state_after)
 
 
 def _began(entry: Entry, state: State) -> Happened:

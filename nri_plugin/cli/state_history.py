@@ -15,6 +15,7 @@ import click
 
 from nri_plugin.cli.cell_table import folded
 from nri_plugin.cli.output import columns, format_option
+from nri_plugin.cli.progress import told
 from nri_plugin.cli.state_happened import Happened, happened
 from nri_plugin.cli.state_kept import checkpoints, kept_lines
 from nri_plugin.cli.state_source import FailedError, WrongUsageError, state_dir_option
@@ -26,6 +27,8 @@ NARROW = 80
 INDENT = 35
 LOOK_S = 0.5
 """Between two looks for more."""
+RESTS = 4
+"""Times as long as a look took: a full history is decided again at each, on a node that has better to do."""
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 EXAMPLES = """\b
@@ -123,9 +126,11 @@ def command(
 
 def _found(path: str, problems: list[str]) -> list[Happened]:
     """All that happened; what cannot be read is told in `problems`."""
+    from nri_plugin.app.outside_providers import load_hint_providers
+
     try:
-        recording: Recording = read(path)
-        found = list(happened(recording))
+        recording: Recording = read(path, load_hint_providers())
+        found = list(told(happened(recording), "read {} entries of the history"))
         problems += recording.problems
     except HostError as error:
         problems.append(str(error))
@@ -184,14 +189,15 @@ def _follow(
 ) -> None:
     """Tell what is new whenever the recording grew."""
     sys.stdout.flush()
-    told = set(known)
+    known_ones, pause_s = set(known), LOOK_S
     while True:
-        time.sleep(LOOK_S)
+        time.sleep(pause_s)
         if _size(path) == size:
             continue
-        size = _size(path)
-        found = [one for one in _found(path, []) if one not in told]
-        told.update(found)
+        size, began = _size(path), time.monotonic()
+        found = [one for one in _found(path, []) if one not in known_ones]
+        known_ones.update(found)
+        pause_s = max(LOOK_S, (time.monotonic() - began) * RESTS)
         shown = [one for one in found if _is_wanted(one, *wanted)]
         for line in (_json_lines if output_format == "json" else _text_lines)(shown):
             click.echo(line)

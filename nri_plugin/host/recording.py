@@ -133,8 +133,8 @@ class Recording:
                 yield from entries
                 lost = entries.lost
 
-    def moments(self) -> Iterator[Moment]:
-        """Every event whose state is known, decided again.
+    def lived(self) -> Iterator[tuple[Entry, Moment | None]]:
+        """All that happened, and with it every event whose state is known, decided again.
 
         Raises:
             HostError: a file can no longer be read.
@@ -147,6 +147,7 @@ class Recording:
             if entry.state is not None:
                 state, observing, begins = entry.state, entry.observing, entry.why
             if entry.event is None or entry.outcome is None or node is None or state is None or entry.lost:
+                yield entry, None
                 continue
             before = state
             try:
@@ -156,21 +157,33 @@ class Recording:
                 why = f"cannot be decided again: {type(error).__name__}: {error}"
                 self._problem(f"{entry.file}:{entry.line}: {why}")
                 state = None
+                yield entry, None
                 continue
-            yield Moment(
-                entry.at,
-                node,
-                before,
-                state,
-                entry.event,
-                entry.outcome,
-                decision,
-                entry.op,
-                f"{entry.file}:{entry.line}",
-                observing,
-                begins,
+            yield (
+                entry,
+                Moment(
+                    entry.at,
+                    node,
+                    before,
+                    state,
+                    entry.event,
+                    entry.outcome,
+                    decision,
+                    entry.op,
+                    f"{entry.file}:{entry.line}",
+                    observing,
+                    begins,
+                ),
             )
             begins = ""
+
+    def moments(self) -> Iterator[Moment]:
+        """Every event whose state is known, decided again.
+
+        Raises:
+            HostError: a file can no longer be read.
+        """
+        return (moment for _, moment in self.lived() if moment is not None)
 
     def size_bytes(self) -> int:
         """How much there is to read, where that is known."""

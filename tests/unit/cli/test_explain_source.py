@@ -1,15 +1,19 @@
 """Where an explanation comes from: a machine, an agent, a configuration, a checkpoint."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from nri_plugin.app.status_socket import StatusFeed, StatusSocket
+from nri_plugin.cli import explain_source
 from nri_plugin.cli.explain_source import SOCKET, checkpoint_path, created_by_today, ground, known_containers
 from nri_plugin.engine import decide, wanted
 from nri_plugin.errors import CheckpointError, ConfigError
+from nri_plugin.hint_providers import Question
 from nri_plugin.options import MemoryManagerPolicy, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.policy.hints import Hint, Provider, Wish
 from nri_plugin.simulator.machine import build_sysfs, load
 from nri_plugin.simulator.machine_source import read_machine
 from nri_plugin.state import State
@@ -80,6 +84,30 @@ def test_every_container_of_history_and_checkpoint_is_known_once(tmp_path: Path)
     assert sorted(found) == ["default/a/c", "default/big/c"]
     assert found["default/a/c"].record
     assert found["default/big/c"].record is None
+
+
+def elsewhere(question: Question) -> Provider:
+    """A hint provider of another package: nothing but NUMA node 1 will do."""
+    return (Wish("x", (Hint(0b10, preferred=True),)),)
+
+
+def test_installed_hint_providers_are_asked_again_and_about_what_ifs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain_source, "load_hint_providers", lambda: (elsewhere,))
+    known = replace(ON, hint_providers=(elsewhere,))
+    state = lived(tmp_path, known, [creation("a", cpu=4)])
+    (found,), problems = known_containers(str(tmp_path), state)
+    assert found.created
+    assert found.created.node.hint_providers == (elsewhere,)
+    assert problems == ()
+    assert ground(str(tmp_path), None, "kep3545-4-numa", None).node.hint_providers == (elsewhere,)
+
+
+def test_hint_providers_that_are_not_installed_here_are_told(tmp_path: Path) -> None:
+    state = lived(tmp_path, replace(ON, hint_providers=(elsewhere,)), [creation("a", cpu=4)])
+    _, (problem,) = known_containers(str(tmp_path), state)
+    assert "hint providers elsewhere were asked" in problem
 
 
 def test_a_promise_asks_for_itself_again() -> None:

@@ -16,8 +16,10 @@ from click.testing import CliRunner, Result
 
 from nri_plugin.cli.state import command
 from nri_plugin.cpuset import CPUSet
+from nri_plugin.decision import Decision
 from nri_plugin.drift import CpusetsObserved, Observed, Target
 from nri_plugin.engine import decide
+from nri_plugin.host import recording
 from nri_plugin.host.checkpoint import CheckpointFile
 from nri_plugin.host.recording_lines import head_lines, line_of, node_line, outcome_of
 from nri_plugin.host.recording_rows import Event
@@ -117,6 +119,20 @@ def test_a_restart_and_what_the_agent_still_knew_are_told(site: Site) -> None:
         ("started", "the agent, with 1 promises to 1 containers"),
         ("synchronized", "1 pods and 1 containers in the runtime"),
     ]
+
+
+def test_an_event_that_makes_no_sense_costs_the_rest_and_is_named(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def confused(*_: object) -> Decision:
+        raise KeyError("what")
+
+    monkeypatch.setattr(recording, "decide", confused)
+    result = site.history()
+    assert result.exit_code == 0
+    assert "started" in result.stdout
+    assert "db-0" not in result.stdout
+    assert "cannot be decided again: KeyError" in result.stderr
 
 
 def test_drift_tells_what_was_found_and_its_cause(site: Site) -> None:
