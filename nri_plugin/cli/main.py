@@ -13,6 +13,12 @@ EXIT_INTERRUPTED = 130
 COMPLETION_VARIABLE = "_NRI_PIN_COMPLETE"
 """Set by a shell that asks how a word may end."""
 
+FIRST_OF_CLICK = re.compile(r"^(?:Could|Got|Invalid|Missing|No such|Option)(?= )")
+"""How sentences of the library begin; ours may begin with a path or a name, which stays as it is written."""
+
+LINES_TO_WRITE = re.compile(r"\n(?=  \S)")
+"""Before each line that is to be copied into a file; other ends of lines are blanks."""
+
 DID_YOU_MEAN = re.compile(r"[.]? [(]?Did you mean (?:one of: )?(.*?)[?][)]?$")
 EXAMPLES = """\b
 Examples:
@@ -91,9 +97,13 @@ def _did_you_mean(found: re.Match[str]) -> str:
 
 
 def one_line(error: click.ClickException) -> str:
-    """The error in the house's form: one lower-case sentence that ends in what to do next."""
-    text = " ".join(error.format_message().split()).rstrip(".").replace(". Choose from: ", ", choose from ")
-    text = DID_YOU_MEAN.sub(_did_you_mean, text[:1].lower() + text[1:])
+    """The error in the house's form: one lower-case sentence that ends in what to do next.
+
+    Lines of a file to write stay lines of their own.
+    """
+    lines = (" ".join(part.split()) for part in LINES_TO_WRITE.split(error.format_message()))
+    text = "\n  ".join(lines).rstrip(".").replace(". Choose from: ", ", choose from ")
+    text = DID_YOU_MEAN.sub(_did_you_mean, FIRST_OF_CLICK.sub(lambda found: found[0].lower(), text))
     if isinstance(error, click.UsageError) and error.ctx is not None:
         text += f"; see {error.ctx.command_path} --help"
     return text

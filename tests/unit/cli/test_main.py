@@ -100,6 +100,19 @@ def test_wrong_usage_is_one_line_and_ends_with_two(args, error: str, capsys) -> 
     assert capsys.readouterr().err == error
 
 
+@pytest.mark.parametrize(
+    "text", ["DIR/state.json: is damaged", "Pods names no machine", "NUMA node 9 is not there"]
+)
+def test_a_path_or_a_name_that_comes_first_stays_as_it_is_written(text: str) -> None:
+    assert cli.one_line(click.ClickException(text)) == text
+
+
+def test_lines_to_copy_into_a_file_stay_lines() -> None:
+    text = "a.yaml: no configuration; write these\nlines to it:\n  one: 1\n  two: 2"
+    told = "a.yaml: no configuration; write these lines to it:\n  one: 1\n  two: 2"
+    assert cli.one_line(click.ClickException(text)) == told
+
+
 def test_a_number_that_a_command_returns_is_the_exit_code(failing) -> None:
     failing(lambda: 3)
     assert run_command_line(["odd"]) == 3
