@@ -20,6 +20,7 @@ _EXPECTED = (
     "pod=default/too-",
     'steps="refused resize"',
     "no longer satisfies the policy and is kept",
+    "no partition, it has an ordinary cpuset",
 )
 # uid 0 with nothing that makes it more than a user, as a pod with `capabilities: drop: [ALL]` is
 _BARE = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]
