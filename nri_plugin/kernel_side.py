@@ -113,8 +113,8 @@ def promised(state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
     """Every cgroup that may have been made a partition, and the CPUs its container was promised."""
     for record in state.containers.values():
         held = state.allocation_of(record)
-        if record.cgroup.path:
-            yield record.cgroup, held.cpus if held else CPUSet()
+        if held is not None and held.cpus and record.cgroup.path:
+            yield record.cgroup, held.cpus
 
 
 _WORDS = {Isolation.PARTITION: "root", Isolation.ISOLATED: "isolated"}

@@ -33,6 +33,9 @@ from nri_plugin.state import CgroupRef, State
 SWEEP_PAUSE_S = 10.0
 """Between two looks at everything; systemd puts a pod's quota back when it reloads, and tells nobody."""
 
+FOLLOW_S = 0.05
+"""What follows from an event is looked at this soon after it; a burst is one change."""
+
 SLICE = 32
 """Files looked at without a break: a millisecond or two, as long as the runtime may wait for us."""
 
@@ -86,6 +89,7 @@ class KernelSideKeeper:
         self._former: State | None = handler.state  # an agent that ended may have made partitions for these
         self._refused: dict[CgroupRef, Refused] = {}
         self._steps: Iterator[None] = iter(())
+        self._is_due = False
         self._sandboxes_done: dict[CgroupRef, CPUSet] = {}
         self._quotas_done: dict[CgroupRef, int] = {}
         self._trouble = Reminder()
@@ -106,7 +110,7 @@ class KernelSideKeeper:
         self._loop.set_timer("kernel side sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
 
     def __call__(self, outcome: Outcome) -> None:
-        """Be told of an outcome: what follows from it is written once the answer is out."""
+        """Be told of an outcome: what follows from it is written soon after the answer."""
         if isinstance(outcome.event, Synchronize):
             self._former = self._former or self._handler.state
             self.look_again()
@@ -115,7 +119,9 @@ class KernelSideKeeper:
 
     def look_again(self) -> None:
         """Soon; something changed that may have ended a partition: a cpuset beside it, the machine."""
-        self._loop.set_timer("kernel side", self._loop.clock(), self._begin)
+        if not self._is_due:
+            self._is_due = True
+            self._loop.set_timer("kernel side", self._loop.clock() + FOLLOW_S, self._begin)
 
     def _sweep(self) -> None:
         """Everything is looked at, also what was right before; a look that is under way comes after it anew."""
@@ -128,6 +134,7 @@ class KernelSideKeeper:
 
     def _begin(self) -> None:
         """Look at the state as it is now; what was done before is not done again."""
+        self._is_due = False
         self._steps = self._keep()
         self._go_on()
 
@@ -138,7 +145,7 @@ class KernelSideKeeper:
             say_trace(self._log, "internal error, not as it should be beside the cpusets")
             return
         if taken == SLICE:
-            self._loop.set_timer("kernel side", self._loop.clock(), self._go_on)
+            self._loop.set_timer("kernel side slice", self._loop.clock(), self._go_on)
 
     def _keep(self) -> Iterator[None]:
         """A step is a file or a few."""

@@ -5,7 +5,16 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.engine import decide
-from nri_plugin.kernel_side import NO_QUOTA, lifts_quota, partitions, quotas, replies_quota, sandboxes
+from nri_plugin.kernel_side import (
+    NO_QUOTA,
+    lifts_quota,
+    limits,
+    partitions,
+    promised,
+    quotas,
+    replies_quota,
+    sandboxes,
+)
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, Pod, Resources
 from nri_plugin.options import Effect, Isolation, Node
@@ -65,6 +74,30 @@ def test_the_gate_leaves_quotas_alone_and_gives_back_what_was_lifted() -> None:
     state, answer = living(on, of, limited(of, 2, 2))
     assert answer.cpu_quota_us is None
     assert said(on, state) == {"/kubepods/podp/p-c-0": 200_000, "/kubepods/podp": 200_000}
+
+
+def test_who_looks_after_them_no_more_gives_all_limits_back() -> None:
+    state, _ = living(node(), whole(), limited(whole(), 2, 2))
+    assert {write.quota_us for write in limits(state)} == {200_000}
+
+
+def test_a_container_without_a_cgroup_has_its_pods_quota_lifted() -> None:
+    state, _ = living(node(), whole(), limited(whole(), 2, 2))
+    record = state.containers["p-c-0"]
+    state = state.with_container(replace(record, cgroup=replace(record.cgroup, path="")))
+    assert said(node(), state) == {"/kubepods/podp": NO_QUOTA}
+    assert list(promised(state)) == []
+
+
+def test_of_two_containers_of_a_pod_the_shared_one_keeps_its_quota() -> None:
+    on, of = node(), whole(limit=2.5)
+    state, _ = living(on, of, limited(of, 2, 2))
+    helper = limited(of, 0.5, 0.5)
+    helper = replace(helper, id="h", name="h", cgroups_path="/kubepods/podp/h")
+    state = decide(on, state, nri.CreateContainer(of, helper)).state
+    state = decide(on, state, nri.StartContainer(of, helper)).state
+    assert said(on, state) == {"/kubepods/podp/p-c-0": NO_QUOTA, "/kubepods/podp": NO_QUOTA}
+    assert [(ref.path, str(own)) for ref, own in promised(state)] == [("/kubepods/podp/p-c-0", "2-3")]
 
 
 def test_quotas_come_back_while_its_cpus_are_offline() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.app.kernel_side_keeper import SLICE, SWEEP_PAUSE_S, KernelSideKeeper
+from nri_plugin.app.kernel_side_keeper import FOLLOW_S, SLICE, SWEEP_PAUSE_S, KernelSideKeeper
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
 from nri_plugin.host.partitions import Settled
@@ -98,7 +98,7 @@ class Scene:
         self.bench.ask(nri.RunPodSandbox(self.pod))
         self.bench.ask(nri.CreateContainer(self.pod, self.born))
         self.bench.ask(nri.StartContainer(self.pod, self.born))
-        self.loop.run_due()
+        self.loop.advance(FOLLOW_S)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_it_is_written_once_and_after_the_answer(scene: Scene) -> None:
     assert scene.bench.lines.texts("INFO").count("CPU quota lifted") == 2
     scene.bench.forget()
     scene.bench.ask(nri.PostStartContainer(scene.pod, scene.born))
-    scene.loop.run_due()
+    scene.loop.advance(FOLLOW_S)
     assert not [line for line in scene.bench.journal if SANDBOX in line]
     assert scene.quotas.writes == 2
 
@@ -132,7 +132,7 @@ def test_a_sandbox_without_a_cgroup_is_tried_again_by_the_sweep_only(scene: Scen
     scene.live()
     scene.bench.cgroups.missing.clear()
     scene.bench.ask(nri.RunPodSandbox(replace(pod("q"), cgroups_path="/kubepods/podq/sb")))
-    scene.loop.run_due()
+    scene.loop.advance(FOLLOW_S)
     assert SANDBOX not in scene.bench.cgroups.values
     scene.loop.advance(SWEEP_PAUSE_S)
     assert SANDBOX in scene.bench.cgroups.values
@@ -154,10 +154,20 @@ def test_the_runtime_is_answered_between_slices(scene: Scene) -> None:
     for number in range(2 * SLICE):
         one = replace(pod(f"q{number}"), cgroups_path=f"/kubepods/podq{number}/sb")
         scene.bench.ask(nri.RunPodSandbox(one))
+    scene.bench.clock.now += FOLLOW_S
     scene.loop._run_due_timers()
     assert len(scene.bench.cgroups.values) < SLICE + 8
-    scene.loop.run_due()
+    scene.loop.advance(FOLLOW_S)
     assert f"/kubepods/podq{2 * SLICE - 1}/sb" in scene.bench.cgroups.values
+
+
+def test_a_burst_of_events_is_looked_at_once_and_never_put_off(scene: Scene) -> None:
+    scene.live()
+    scene.domains.made.clear()
+    for _ in range(4):
+        scene.keeper.look_again()
+        scene.loop.advance(FOLLOW_S / 3)
+    assert scene.bench.journal.count(f"make {OWN}") == 2
 
 
 def test_a_mistake_of_ours_ends_nothing(scene: Scene) -> None:
@@ -190,7 +200,7 @@ def test_what_is_over_is_forgotten(scene: Scene) -> None:
     scene.live()
     scene.bench.ask(nri.StopPodSandbox(scene.pod))
     scene.bench.ask(nri.RemovePodSandbox(scene.pod))
-    scene.loop.run_due()
+    scene.loop.advance(FOLLOW_S)
     scene.quotas.values.clear()
     scene.live()
     assert scene.quotas.values == {OWN: NO_QUOTA, POD: NO_QUOTA}
@@ -203,7 +213,7 @@ def test_a_partition_is_made_after_the_sandbox_left_and_ends_before_it_returns(s
     assert str(scene.domains.made[CgroupRef(POD, OWN)].cpus) == "2-3"
     scene.bench.forget()
     scene.bench.ask(nri.StopPodSandbox(scene.pod))
-    scene.loop.run_due()
+    scene.loop.advance(FOLLOW_S)
     assert [line for line in journal if line.startswith(("end", f"write {SANDBOX}"))] == [
         f"end {OWN}",
         f"write {SANDBOX}=0-15",
@@ -220,7 +230,7 @@ def test_what_the_kernel_does_not_grant_is_said_once_and_tried_by_the_sweep(scen
     scene.domains.trouble = "root invalid (Cpu list in cpuset.cpus not exclusive)"
     scene.live()
     scene.bench.ask(nri.RunPodSandbox(replace(pod("q"), cgroups_path="/kubepods/podq/sb")))
-    scene.loop.run_due()
+    scene.loop.advance(FOLLOW_S)
     assert scene.bench.journal.count(f"make {OWN}") == 1
     scene.loop.advance(SWEEP_PAUSE_S)
     assert scene.bench.journal.count(f"make {OWN}") == 2
@@ -245,7 +255,7 @@ def test_what_an_earlier_agent_made_is_taken_over_at_the_start_and_when_the_runt
     scene.loop.advance(SWEEP_PAUSE_S)
     assert scene.domains.adopted == [f"{OWN} 2-3"]
     scene.bench.ask(nri.Synchronize((scene.pod,), (scene.born,)))
-    scene.loop.run_due()
+    scene.loop.advance(FOLLOW_S)
     assert scene.domains.adopted == [f"{OWN} 2-3"] * 2
 
 
@@ -254,7 +264,7 @@ def test_what_ended_while_no_agent_ran_is_known_by_the_checkpoint() -> None:
     former.live()
     scene = Scene(state=former.bench.handler.state)
     scene.bench.ask(nri.Synchronize((), ()))
-    scene.loop.run_due()
+    scene.loop.advance(FOLLOW_S)
     assert scene.domains.adopted == [f"{OWN} 2-3"]
 
 
@@ -262,7 +272,7 @@ def test_it_looks_again_when_asked(scene: Scene) -> None:
     scene.live()
     scene.domains.made.clear()
     scene.keeper.look_again()
-    scene.loop.run_due()
+    scene.loop.advance(FOLLOW_S)
     assert scene.domains.made
 
 
