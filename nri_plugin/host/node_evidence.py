@@ -42,6 +42,8 @@ FOLDERS = (
 )
 """What is mounted as a whole: a mounted file stays the old one when its node replaces it."""
 
+NOT_COPIED = "not among the files that were copied"
+
 _LINKS = 40
 _PASSED_OVER = (errno.ENOENT, errno.ENOTDIR)
 
@@ -121,9 +123,13 @@ class NodeView:
     def find(self, path: str) -> str | Hidden:
         """Where the node's `path` is from here, whether or not it exists.
 
-        Links are followed as on the node: below the root, and not out of it.
+        Links are followed as on the node: below the root, and not out of it. A copy tells nothing of what is below
+        a folder of the root that it does not have.
         """
         real = self._resolved(path)
+        top = "/" + path.strip("/").partition("/")[0]
+        if self.is_copy and not os.path.lexists(self.root + top):
+            return Hidden(top, why=NOT_COPIED)
         if self.is_whole or self._has_mount(real, self.root):
             return real
         return path if self._is_mounted_as_it_is(path) else self.hidden(path)

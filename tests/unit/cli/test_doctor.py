@@ -116,8 +116,8 @@ def test_a_copy_of_a_nodes_files_is_judged_by_what_they_say(copied_node: Path, c
         "nri",
         "cpu-manager",
         "reserved-cpus",
-        "agent",
     }
+    assert verdicts["agent"] == "NOT VISIBLE"  # nothing of /run was copied
     assert verdicts["isolated-cpus"] == "ADVICE"
     assert verdicts["rivals"] == "NOT VISIBLE"
     assert verdicts["configuration"] == "OK"

@@ -48,7 +48,15 @@ def process(root: Path, pid: int, name: str, *words: str) -> None:
     write(root, f"proc/{pid}/cmdline", "".join(f"{word}\0" for word in words))
 
 
-def test_an_empty_tree_has_neither_runtime_nor_kubelet_nor_agent(root: Path) -> None:
+def test_a_copy_without_anything_of_runtime_kubelet_and_agent_tells_nothing_of_them(root: Path) -> None:
+    seen = collect(NodeView(str(root), []), Asked())
+    for evidence in (seen.runtime.settings, seen.kubelet.settings, seen.agent.trouble, seen.agent.checkpoint):
+        assert isinstance(evidence, Hidden)
+
+
+def test_a_copy_may_have_neither_runtime_nor_kubelet_nor_agent(root: Path) -> None:
+    for name in ("etc", "proc", "run", "var"):
+        (root / name).mkdir(exist_ok=True)
     seen = collect(NodeView(str(root), []), Asked())
     assert isinstance(seen.runtime.name, Hidden)  # a copy has no processes, so that nobody knows
     assert seen.kubelet.settings is None

@@ -6,20 +6,21 @@ import pytest
 
 from nri_plugin.host import node_evidence
 from nri_plugin.host.mounts import Mount
-from nri_plugin.host.node_evidence import Hidden, NodeView, Process, is_in_pod
+from nri_plugin.host.node_evidence import NOT_COPIED, Hidden, NodeView, Process, is_in_pod
 
 
 def mounts(*points: str) -> list[Mount]:
     return [Mount(point, "ext4", ()) for point in ("/", "/proc", "/sys", *points)]
 
 
-def test_a_tree_without_mounts_is_a_copy_and_all_of_it_can_be_seen(tmp_path: Path) -> None:
+def test_a_tree_without_mounts_is_a_copy_and_tells_of_the_folders_that_it_has(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/x").write_text("yes")
     view = NodeView(str(tmp_path), mounts())
     assert (view.is_copy, view.text("/etc/x"), view.text("/etc/y")) == (True, "yes", None)
     assert view.names("/etc") == ("x",)
-    assert view.names("/var") is None
+    assert view.names("/etc/none") is None
+    assert view.names("/var/lib/kubelet") == Hidden("/var", why=NOT_COPIED)
 
 
 def test_below_a_root_with_mounts_only_what_is_mounted_can_be_seen(tmp_path: Path) -> None:
@@ -72,6 +73,7 @@ def test_what_may_not_be_read_is_no_evidence(tmp_path: Path, monkeypatch: pytest
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
+    (tmp_path / "etc").mkdir()
     view = NodeView(str(tmp_path), mounts())
     monkeypatch.setattr("builtins.open", refuse)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -81,13 +83,14 @@ def test_what_may_not_be_read_is_no_evidence(tmp_path: Path, monkeypatch: pytest
 def test_a_kernels_file_is_the_same_in_every_container(tmp_path: Path) -> None:
     pod = NodeView(str(tmp_path), mounts(f"{tmp_path}/sys"), in_pod=True)
     assert pod.kernel_text("/proc/sys/kernel/osrelease") == Path("/proc/sys/kernel/osrelease").read_text()
-    assert (
-        NodeView(str(tmp_path), mounts()).kernel_text("/proc/cmdline") is None
-    )  # a copy has its own or none
+    (tmp_path / "proc").mkdir()
+    copy = NodeView(str(tmp_path), mounts())
+    assert copy.kernel_text("/proc/cmdline") is None  # a copy has its own or none
 
 
 def test_processes_are_those_of_the_node(tmp_path: Path) -> None:
     assert any(process.pid == os.getpid() for process in NodeView("/", mounts()).processes())
+    (tmp_path / "proc").mkdir()
     assert NodeView(str(tmp_path), mounts()).processes() == Hidden("/proc", "", "no processes here")
     for pid, name, line in (
         (1, "init", b""),

@@ -42,6 +42,8 @@ def test_the_kernel_is_read_from_its_own_files(tmp_path: Path) -> None:
 
 
 def test_a_copy_without_those_files_says_nothing(tmp_path: Path) -> None:
+    assert isinstance(read_kernel(NodeView(str(tmp_path), [])), Hidden)
+    (tmp_path / "proc").mkdir()
     assert read_kernel(NodeView(str(tmp_path), [])) == Kernel("")
 
 

@@ -24,6 +24,9 @@ NRI = '[plugins."io.containerd.nri.v1.nri"]\n'
 def node(tmp_path: Path):
     """Writes files below a root, and looks at it."""
 
+    for folder in ("etc", "var"):
+        (tmp_path / folder).mkdir()
+
     def write(**files: str) -> NodeView:
         for name, text in files.items():
             path = tmp_path / name.replace("__", "/").replace("_toml", ".toml").replace("_conf", ".conf")
