@@ -24,6 +24,7 @@ from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
 from nri_plugin.options import Node
 from nri_plugin.placement import place
 from nri_plugin.pool import floor_writes, own_write, pending_updates, pins, pool_writes
+from nri_plugin.resize_advice import advise_pod_growth, advise_resize
 from nri_plugin.resizing import confirmed, refuse_pod_growth, resized
 from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, State
 from nri_plugin.synchronize import adopt, synchronize
@@ -176,6 +177,7 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
     try:
         state = resized(node, state, record, event.container, event.resources)
     except AdmissionError as error:
+        advise_resize(node, state, record, event, error)
         return Decision(before, refusal=error, steps=("refused", "resize"))
     allocation = state.allocation_of(record)
     resize = allocation.resize if allocation else None
@@ -215,7 +217,8 @@ def _update_pod(node: Node, state: State, event: nri.UpdatePodSandbox) -> Decisi
     total = cpu_milli(event.resources, pod.qos)
     try:
         refuse_pod_growth(node, state, pod, total)
-    except AdmissionError as error:
+    except InsufficientCPUsError as error:
+        advise_pod_growth(node, state, pod, error)
         return Decision(state, refusal=error, steps=("refused", "resize"))
     memory = event.resources.memory_limit_bytes or pod.memory_bytes
     limit = limit_milli(event.resources) or pod.limit_milli
