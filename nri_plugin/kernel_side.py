@@ -78,18 +78,25 @@ def limits(state: State) -> Iterator[QuotaWrite]:
 
 def _quotas(state: State, lifts: Callable[[ContainerRecord], bool]) -> Iterator[QuotaWrite]:
     lifted: dict[str, bool] = {}
-    for record, _ in _exclusive(state):
+    for record, held in _exclusive(state):
         if not record.limit_milli:
             continue
         is_lifted = lifts(record)
         lifted[record.pod_uid] = is_lifted or lifted.get(record.pod_uid, False)
         if record.cgroup.path:
-            yield QuotaWrite(record.cgroup, _quota(record.limit_milli, is_lifted=is_lifted))
+            yield QuotaWrite(record.cgroup, _quota(_limit_milli(state, record, held), is_lifted=is_lifted))
     for uid, is_lifted in lifted.items():
         pod = state.pods.get(uid)
         has_quota = pod is not None and (is_lifted or pod.qos is QOSClass.GUARANTEED)
         if pod is not None and has_quota and pod.limit_milli and pod.cgroup_parent:
             yield QuotaWrite(CgroupRef(pod.cgroup_parent), _quota(pod.limit_milli, is_lifted=is_lifted))
+
+
+def _limit_milli(state: State, record: ContainerRecord, held: Allocation) -> int:
+    """Of a Guaranteed pod's container its request, which a resize that failed did not change, unlike the last limit told."""
+    pod = state.pods.get(record.pod_uid)
+    is_request = pod is not None and pod.qos is QOSClass.GUARANTEED
+    return (held.cpu_milli if is_request else 0) or record.limit_milli
 
 
 @dataclass(frozen=True, slots=True)

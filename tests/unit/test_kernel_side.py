@@ -100,6 +100,16 @@ def test_of_two_containers_of_a_pod_the_shared_one_keeps_its_quota() -> None:
     assert [(ref.path, str(own)) for ref, own in promised(state)] == [("/kubepods/podp/p-c-0", "2-3")]
 
 
+def test_a_resize_that_was_never_done_changes_no_limit() -> None:
+    on, of = node(), whole()
+    born = limited(of, 2, 2)
+    state, answer = living(on, of, born)
+    stored = replace(born, resources=replace(born.resources, cpus=answer.cpus, cpu_quota_us=NO_QUOTA))
+    state = decide(on, state, nri.UpdateContainer(of, stored, limited(of, 4, 4).resources)).state
+    assert state.containers["p-c-0"].limit_milli == 4000
+    assert {write.quota_us for write in limits(state)} == {200_000}
+
+
 def test_quotas_come_back_while_its_cpus_are_offline() -> None:
     on, of = node(), whole()
     state, _ = living(on, of, limited(of, 2, 2))
