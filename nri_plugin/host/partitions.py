@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
+from nri_plugin.host.cgroup import LONGEST_VALUE
 from nri_plugin.host.cgroup_error import GONE
 from nri_plugin.host.cgroup_path import cgroup_path
 from nri_plugin.kernel_side import Partition
@@ -208,9 +209,13 @@ def _cpus(directory: str) -> CPUSet:
 
 
 def _read(directory: str, name: str) -> str:
+    """Without a text file around it: every partition is looked at after every change."""
     try:
-        with open(os.path.join(directory, name), encoding="ascii", errors="replace") as file:
-            return file.read().strip()
+        descriptor = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, LONGEST_VALUE).decode("ascii", "replace").strip()
+        finally:
+            os.close(descriptor)
     except OSError:
         return ""
 
