@@ -72,6 +72,7 @@ def command(
             os.close(lock)
     except NriPinError as error:
         raise UnreleasedError(str(error)) from error
+    _doubt(found, state, cgroup_root)
     _report(found, state, online, output_format)
     context.exit(EXIT_FAILURES if found.failures else 0)
 
@@ -92,6 +93,16 @@ def _locked(state_dir: str) -> int:
         raise UnreleasedError(
             f"{error}: it would pin again what is released; stop it first, or give --force"
         ) from error
+
+
+def _doubt(found: Released, state: State, cgroup_root: str) -> None:
+    """A tree that shows no cgroup at all is another one than that of the containers, more often than not."""
+    running = sum(record.phase is Phase.RUNNING for record in state.containers.values())
+    if running and not (found.widened or found.already or found.failures):
+        found.failures.append(
+            f"{cgroup_root}: none of the {running} running containers has its cgroup here; where they still run, mount "
+            "the host's cgroup tree and name it with --cgroup-root"
+        )
 
 
 def _report(found: Released, state: State, online: CPUSet, output_format: str) -> None:

@@ -60,6 +60,17 @@ def test_all_cpus_are_given_back_and_said(place: Path) -> None:
     ]
 
 
+def test_a_tree_that_shows_none_of_the_containers_is_doubted(place: Path) -> None:
+    (place / "other").mkdir()
+    (place / "other/cgroup.controllers").write_text("cpuset\n")
+    result = run(place, "--cgroup-root", f"{place}/other")
+    assert result.exit_code == 1
+    assert (
+        "none of the 1 running containers has its cgroup here; where they still run, mount" in result.output
+    )
+    assert (place / "cg" / OWN / "cpuset.cpus").read_text() == "1"
+
+
 def test_answer_for_programs(place: Path) -> None:
     assert json.loads(run(place, "-o", "json").output) == {
         "cpus": "0-1",
