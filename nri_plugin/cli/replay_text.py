@@ -6,6 +6,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
+from nri_plugin.app.config import QUOTA_GATE
 from nri_plugin.app.config_keys import KEYS
 from nri_plugin.cli.cell_table import table
 from nri_plugin.cli.replay_tally import (
@@ -21,9 +22,17 @@ from nri_plugin.cli.replay_tally import (
     name_of,
 )
 from nri_plugin.host.recording_verify import Change
-from nri_plugin.options import Node, Options
+from nri_plugin.options import Node, Options, ReservedMemory
+from nri_plugin.policy.option_checks import CPU_OPTIONS, TOPOLOGY_OPTIONS
+from nri_plugin.quantity import format_bytes
 
 NOTHING = "-"
+SAID_OTHERWISE = {
+    "lift_cpu_quota": f"featureGates.{QUOTA_GATE}",
+    "kept_memory_bytes": "memory kept for the system",
+}
+"""Of options that follow from keys of other names."""
+
 MOST_ROWS = 40
 """Rows of differences; with -o json there are all."""
 
@@ -92,7 +101,7 @@ def options_of(recorded: Node, replayed: Node) -> Iterator[str]:
     for one in fields(Options):
         before, after = getattr(recorded.options, one.name), getattr(replayed.options, one.name)
         if before != after:
-            name = names.get(one.name, one.name.replace("_", "-"))
+            name = names.get(one.name) or _option_name(one.name)
             yield f"{name}: {_value(before)} -> {_value(after)}"
     if recorded.reserved != replayed.reserved:
         yield f"reserved CPUs: {recorded.reserved or NOTHING} -> {replayed.reserved or NOTHING}"
@@ -154,7 +163,18 @@ def _more(count: int) -> Iterator[str]:
         yield f"... and {count - MOST_ROWS} more; all are in -o json"
 
 
+def _option_name(attribute: str) -> str:
+    """As the kubelet spells it: `prefer-align-cpus-by-uncorecache` has two words less than our attribute."""
+    plain = attribute.replace("_", "")
+    known = (name for name in (*CPU_OPTIONS, *TOPOLOGY_OPTIONS) if name.replace("-", "") == plain)
+    return SAID_OTHERWISE.get(attribute) or next(known, attribute.replace("_", "-"))
+
+
 def _value(value: object) -> str:
+    if isinstance(value, tuple) and value and isinstance(value[0], ReservedMemory):
+        return ", ".join(
+            f"{one.resource} {format_bytes(one.size_bytes)} on NUMA node {one.node}" for one in value
+        )
     if isinstance(value, frozenset | tuple):
         return ",".join(sorted(map(str, value))) or NOTHING
     return str(value)

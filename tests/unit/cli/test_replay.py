@@ -51,6 +51,22 @@ def other(day: Path, text: str = STRICT) -> Path:
     return path
 
 
+def test_what_the_configurations_differ_in_has_the_names_of_the_configuration(day: Path) -> None:
+    text = """\
+reservedSystemCPUs: "0-1"
+cpuManagerPolicyOptions: {prefer-align-cpus-by-uncorecache: "true"}
+memoryManagerPolicy: Static
+featureGates: {DisableCPUQuotaWithExclusiveCPUs: false}
+evictionHard: {memory.available: 100Mi}
+reservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}]
+"""
+    lines = replay(day, "--config", other(day, text)).output.splitlines()
+    told = dict(line.split(": ", 1) for line in (line.strip() for line in lines) if " -> " in line)
+    assert told["prefer-align-cpus-by-uncorecache"] == "False -> True"
+    assert told["featureGates.DisableCPUQuotaWithExclusiveCPUs"] == "True -> False"
+    assert told["reservedMemory"] == "- -> memory 100Mi on NUMA node 0"
+
+
 def test_the_same_program_decides_the_same(day: Path) -> None:
     result = replay(day)
     assert result.return_value == 0
