@@ -23,6 +23,14 @@ STORAGE = "ephemeral-storage"
 STANDARD = (CPU, MEMORY, STORAGE)
 POD_LEVEL = (CPU, MEMORY)
 
+OF_A_POD = ("containers", "initContainers", "overhead", "resources")
+OF_A_CONTAINER = ("name", "resources", "restartPolicy")
+OF_RESOURCES = ("limits", "requests", "claims")
+"""Keys that say what a pod gets. Misspelt they would be taken for left out, and the answer would be about another pod."""
+
+LOOK_LIKE_THEM = ("resizePolicy", "restartPolicyRules")
+"""Keys of containers that are meant as they are written."""
+
 
 class ManifestError(NriPinError):
     """An object is not what the API server would take.
@@ -56,6 +64,21 @@ def checked_mapping(value: object, path: Path) -> Object:
     raise ManifestError(path, f"expected keys and values, found {_found(value)}")
 
 
+def refuse_slips(found: Object, path: Path, read: Sequence[str]) -> None:
+    """Check that no key is nearly one of those that count; others of the many that there are count for nothing here.
+
+    Raises:
+        ManifestError: one is; names the key it looks like.
+    """
+    by_lower = {key.lower(): key for key in read}
+    for key in map(str, found):
+        if key in read or key in LOOK_LIKE_THEM:
+            continue
+        close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.8)
+        if close:
+            raise ManifestError((*path, key), f"unknown key; did you mean {by_lower[close[0]]}?")
+
+
 def checked_list(value: object, path: Path) -> Sequence[Any]:
     """A list; nothing counts as an empty one.
 
@@ -85,6 +108,7 @@ def defaulted(obj: Object, path: Path) -> Object:
         ManifestError: containers or resources are not what they should be.
     """
     spec = checked_mapping(obj.get("spec"), (*path, "spec"))
+    refuse_slips(spec, (*path, "spec"), OF_A_POD)
     seen: set[str] = set()
     filled = dict(spec)
     for part in ("initContainers", "containers"):
@@ -102,12 +126,13 @@ def defaulted(obj: Object, path: Path) -> Object:
 
 def _container(value: object, path: Path, seen: set[str]) -> Object:
     found = checked_mapping(value, path)
+    refuse_slips(found, path, OF_A_CONTAINER)
     name = checked_text(found.get("name") or None, (*path, "name"), "the name of a container")
     if name in seen:
         raise ManifestError((*path, "name"), f"container {name} is there already; rename one of them")
     seen.add(name)
     where = (*path, "resources")
-    resources = checked_mapping(found.get("resources") or {}, where)
+    resources = _resources(found.get("resources") or {}, where)
     limits = _amounts(resources, "limits", where)
     requests = _amounts(resources, "requests", where)
     _check(limits, requests, where)
@@ -119,6 +144,17 @@ def _container(value: object, path: Path, seen: set[str]) -> Object:
             "requests": _as_text({**texts["limits"], **texts["requests"]}),
         },
     }
+
+
+def _resources(value: object, path: Path) -> Object:
+    found = checked_mapping(value, path)
+    refuse_slips(found, path, OF_RESOURCES)
+    odd = next((str(key) for key in found if key not in OF_RESOURCES), None)
+    if odd is not None:
+        raise ManifestError(
+            (*path, odd), f"unknown key; known are {', '.join(OF_RESOURCES[:-1])} or {OF_RESOURCES[-1]}"
+        )
+    return found
 
 
 def _as_text(amounts: Object) -> dict[str, str]:
@@ -164,7 +200,7 @@ def _check(limits: Mapping[str, Fraction], requests: Mapping[str, Fraction], pat
 
 def _pod_level(obj: Object, path: Path) -> Object:
     """The pod's own resources; what is left out is what its containers request, else its limit."""
-    resources = checked_mapping(obj["spec"]["resources"], path)
+    resources = _resources(obj["spec"]["resources"], path)
     limits, requests = _amounts(resources, "limits", path), _amounts(resources, "requests", path)
     for part, amounts in (("limits", limits), ("requests", requests)):
         for name in amounts:

@@ -32,6 +32,7 @@ from nri_plugin.simulator.manifest_defaults import (
     checked_mapping,
     checked_text,
     defaulted,
+    refuse_slips,
 )
 from nri_plugin.simulator.pods import ContainerSpec, PodSpec
 from nri_plugin.state import QOSClass
@@ -144,6 +145,7 @@ class Manifests:
     def _workload(self, kind: str, obj: Object, path: Path) -> None:
         key = TEMPLATES[kind]
         spec = checked_mapping(obj.get("spec"), (*path, "spec"))
+        refuse_slips(spec, (*path, "spec"), (key, "template") if key else ("template",))
         template = checked_mapping(spec.get("template"), (*path, "spec", "template"))
         namespace, name = _names(obj, path)
         count = _replicas(spec, key, (*path, "spec", key))

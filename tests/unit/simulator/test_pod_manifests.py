@@ -223,6 +223,9 @@ def wrong(resources: str) -> Any:
         ("{requests: {hugepages-2Mi: 2Mi}}", "must equal its limit"),
         ("{limits: {nvidia.com/gpu: 1.5}}", "1.5 is no whole number; devices are counted"),
         ("{limits: 3}", "resources.limits: expected keys and values, found 3"),
+        ("{limit: {cpu: 2}}", "resources.limit: unknown key; did you mean limits?"),
+        ("{cpu: 2}", "resources.cpu: unknown key; known are limits, requests or claims"),
+        ("{claims: []}", ""),
         ("[]", ""),
         ("3", "resources: expected keys and values, found 3"),
     ],
@@ -272,6 +275,18 @@ def test_what_the_api_server_would_refuse_is_refused_with_its_path(resources: st
             "{kind: Job, metadata: {name: d}, spec: {parallelism: 10001, template: {spec: {}}}}",
             "spec.parallelism: 10001 pods, more than the 10000 that are played of one object",
         ),
+        (
+            "{kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, resorces: {}}]}}",
+            "spec.containers[0].resorces: unknown key; did you mean resources?",
+        ),
+        (
+            "{kind: Pod, metadata: {name: p}, spec: {containers: [{name: c}], initcontainers: []}}",
+            "spec.initcontainers: unknown key; did you mean initContainers?",
+        ),
+        (
+            "{kind: Deployment, metadata: {name: d}, spec: {replica: 3, template: {spec: {}}}}",
+            "spec.replica: unknown key; did you mean replicas?",
+        ),
         ("{kind: List, items: {}}", "items: expected a list, found keys and values"),
         (
             "{kind: Pod, metadata: {name: p, annotations: {a: 1}}, spec: {containers: [{name: c}]}}",
@@ -291,3 +306,11 @@ def test_what_is_no_manifest_is_told_with_its_path(text: str, told: str) -> None
     with pytest.raises(ManifestError) as caught:
         manifests(text)
     assert told in str(caught.value)
+
+
+def test_other_keys_of_pods_and_containers_pass_though_they_look_alike() -> None:
+    container = (
+        "{name: c, resizePolicy: [], restartPolicyRules: [], restartPolicy: Always, envFrom: [], ports: []}"
+    )
+    spec = f"{{containers: [{container}], ephemeralContainers: [], resourceClaims: [], restartPolicy: Never}}"
+    assert len(manifests(f"{{kind: Pod, metadata: {{name: p}}, spec: {spec}}}").pods) == 1
