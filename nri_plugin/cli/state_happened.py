@@ -13,6 +13,22 @@ from nri_plugin.nri import events as nri
 from nri_plugin.options import Node
 from nri_plugin.state import State
 
+KINDS = (
+    "placed",
+    "shared",
+    "unplaced",
+    "refused",
+    "failed",
+    "resizing",
+    "resized",
+    "moved",
+    "released",
+    "drift",
+    "machine",
+    "synchronized",
+    "started",
+    "gap",
+)
 STARTS = {"start": "started", "gap": "gap"}
 WORDS = {"lost": "released", "grew": "resized", "shrank": "resized", "moved": "moved", "gained": "placed"}
 
@@ -23,8 +39,7 @@ class Happened:
 
     Attributes:
         at: when, UTC.
-        what: `placed`, `shared`, `unplaced`, `refused`, `failed`, `resizing`, `resized`, `moved`, `released`, `drift`,
-            `machine`, `synchronized`, `started` or `gap`.
+        what: one of `KINDS`.
         name: `namespace/pod/container`; empty where it concerns all.
         text: what was decided, in words.
         op: as in the agent's log; empty where nothing was decided.

@@ -16,7 +16,7 @@ import click
 from nri_plugin.cli.cell_table import folded
 from nri_plugin.cli.output import columns, format_option
 from nri_plugin.cli.progress import told
-from nri_plugin.cli.state_happened import Happened, happened
+from nri_plugin.cli.state_happened import KINDS, Happened, happened
 from nri_plugin.cli.state_kept import checkpoints, kept_lines
 from nri_plugin.cli.state_source import FailedError, WrongUsageError, state_dir_option
 from nri_plugin.errors import HostError
@@ -55,8 +55,9 @@ Examples:
     "--what",
     "kinds",
     metavar="KIND",
+    type=click.Choice(KINDS),
     multiple=True,
-    help="Only placed, refused, drift, ...; may be given again.",
+    help=f"Only what is called so; may be given again: {', '.join(KINDS)}.",
 )
 @click.option(
     "--since",
@@ -120,6 +121,8 @@ def command(
         click.echo(line)
     for text in problems:
         click.echo(f"nri-pin: {text}", err=True)
+    if found and not chosen and not follow and output_format == "text":
+        click.echo(f"nri-pin: none of the {len(found)} entries is such a one; ask for less", err=True)
     if follow:
         _follow(path, size, found, (pattern, kinds, after), output_format)
 
@@ -154,11 +157,11 @@ def _time(text: str) -> datetime:
         UsageError: it is neither.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip())
-    if match:
-        return datetime.now(UTC) - timedelta(**{UNITS[match[2]]: float(match[1])})
     try:
+        if match:
+            return datetime.now(UTC) - timedelta(**{UNITS[match[2]]: float(match[1])})
         return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
+    except (OverflowError, ValueError):
         raise click.UsageError(
             f"--since takes an age such as 90s, 10m, 2h or 1d, or a time such as 2026-01-31T12:00, not {text!r}"
         ) from None

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nri_plugin.cli.state import command
+from nri_plugin.cli.state_happened import KINDS
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision
 from nri_plugin.drift import CpusetsObserved, Observed, Target
@@ -224,6 +225,12 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "nothing in it": (["--state-dir", "@"], 1, "cannot be read"),
     "no recording": (["--recording", "@/file"], 1, "is no head of a recording"),
     "no time": (["--state-dir", "@", "--since", "soon"], 2, "--since takes an age"),
+    "before all time": (["--state-dir", "@", "--since", "99999999999999d"], 2, "--since takes an age"),
+    "no such thing": (
+        ["--state-dir", "@", "--what", "refuse"],
+        2,
+        "'refuse' is not one of 'placed', 'shared'",
+    ),
 }
 
 
@@ -233,6 +240,17 @@ def test_what_cannot_be_told_is_said(tmp_path: Path, words: list[str], code: int
     words = [word.replace("@", str(tmp_path)) for word in words]
     result = CliRunner().invoke(command, ["history", *words])
     assert (result.exit_code, text in result.output) == (code, True), result.output
+
+
+def test_nothing_found_is_said(site: Site) -> None:
+    result = site.history("--container", "nobody")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "none of the 7 entries is such a one" in result.stderr
+
+
+def test_what_happens_is_of_a_known_kind(site: Site) -> None:
+    told = [json.loads(line)["what"] for line in site.history("-o", "json", "-n", "0").stdout.splitlines()]
+    assert set(told) <= {*KINDS, "checkpoint"}
 
 
 def test_it_follows_what_happens(site: Site) -> None:
