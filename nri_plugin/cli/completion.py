@@ -87,7 +87,7 @@ def values(context: click.Context, parameter: click.Parameter, incomplete: str) 
     if "MACHINE" in words or option == "machine":
         names |= machine_names()
     if "SCENARIO" in words or option == "scenario":
-        names |= scenario_names()
+        names |= scenario_names(played=context.info_name == "demo")
     if "CONTAINER" in words or option == "container":
         names |= container_names(context, whole=option != "container")
     found = [CompletionItem(name, help=about) for name, about in names.items() if name.startswith(incomplete)]
@@ -111,9 +111,13 @@ def machine_names() -> dict[str, str]:
     return dict.fromkeys(_shipped("machines", ".txt"), "")
 
 
-def scenario_names() -> dict[str, str]:
-    """Scenarios that come with the package."""
-    return dict.fromkeys(_shipped("scenarios", ".yaml"), "")
+def scenario_names(*, played: bool = False) -> dict[str, str]:
+    """Scenarios that come with the package; `played`: only those of steps, which the demo plays."""
+    names = _shipped("scenarios", ".yaml")
+    if played:
+        folder = resources.files("nri_plugin.simulator") / "scenarios"
+        names = [name for name in names if "\nsteps:" in (folder / f"{name}.yaml").read_text("utf-8")]
+    return dict.fromkeys(names, "")
 
 
 def container_names(context: click.Context, *, whole: bool = True) -> dict[str, str]:

@@ -19,7 +19,7 @@ import click
 from nri_plugin.cli.demo_report import JSONReport, Report, TextReport
 from nri_plugin.cli.output import columns, format_option, wants_colour
 from nri_plugin.cli.state_findings import findings
-from nri_plugin.errors import NriPinError
+from nri_plugin.errors import HostError, NriPinError
 from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
 from nri_plugin.host.sysfs import discover
 from nri_plugin.options import SMTOddCounts
@@ -66,6 +66,12 @@ class DemoError(NriPinError):
         super().__init__(f"{what}; the agent's log is kept in {log}")
 
 
+class WrongMachineError(click.ClickException):
+    """There is no such machine, or its description is wrong; nothing was played."""
+
+    exit_code = 2
+
+
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--machine", "machine_name", metavar="NAME|FILE", help="Play on this machine.  [default: demo]")
 @click.option(
@@ -96,7 +102,7 @@ def command(
     The agent, the protocol, the decisions and the checkpoint are the production code. The container
     runtime, the hardware and the cgroup tree are stand-ins.
 
-    Exit code: 0, or 1 when something that was expected did not happen.
+    Exit code: 0; 1 when something that was expected did not happen; 2 for wrong usage.
     """
     scenario = chosen(machine_name, file, runtime)
     report = new_report(scenario, output_format, fast=fast, no_color=no_color)
@@ -109,7 +115,8 @@ def chosen(machine_name: str | None, file: Path | None, runtime: str | None) -> 
 
     Raises:
         UsageError: options exclude each other.
-        NriPinError: the file or the machine is wrong.
+        WrongMachineError: the machine is wrong.
+        NriPinError: the file is wrong.
     """
     if file is not None:
         if machine_name is not None or runtime is not None:
@@ -118,7 +125,10 @@ def chosen(machine_name: str | None, file: Path | None, runtime: str | None) -> 
             )
         return load(file)
     name = machine_name or DEFAULT_MACHINE
-    topology = machine.build_topology(described(name))
+    try:
+        topology = machine.build_topology(described(name))
+    except HostError as error:
+        raise WrongMachineError(str(error)) from error
     return day(name, topology, runtime or "containerd-2.1")
 
 

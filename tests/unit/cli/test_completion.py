@@ -71,7 +71,8 @@ def test_what_is_no_name_of_ours_is_a_file_or_a_folder() -> None:
     assert complete("topology", "--machine", "./mine") == [("file", "./mine")]
     assert complete("release", "--state-dir", "/r") == [("dir", "/r")]
     assert complete("doctor", "--config", "") == [("file", "")]
-    assert "devices" in plain("demo", "--scenario", "")
+    assert {"devices", "example"} <= set(plain("demo", "--scenario", ""))
+    assert "telco" not in plain("demo", "--scenario", "")  # pods, and no steps that could be played
 
 
 def test_a_machine_comes_before_a_scenario_and_not_after_it() -> None:

@@ -141,7 +141,7 @@ def test_kept_files_are_a_node_that_can_be_looked_at(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [
-        (("--machine", "nowhere"), 1, "nowhere: is neither a file nor the name of a shipped machine"),
+        (("--machine", "nowhere"), 2, "nowhere: is neither a file nor the name of a shipped machine"),
         (("--scenario", "/nowhere"), 2, "/nowhere: cannot be read: no such file"),
         (("--scenario", "a", "--machine", "b"), 2, "--scenario names machine and runtime itself"),
         (("--runtime", "docker"), 2, "'docker' is not one of"),
