@@ -338,7 +338,8 @@ def leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:
     """
     pool = node.topology.online - state.exclusive
     if cpus and pool <= cpus:
-        hint = f"these are the last CPUs of the shared pool, and reserved CPUs {node.reserved} are held exclusively"
+        why = f"reserved CPUs {node.reserved} are held exclusively" if node.reserved else "none are reserved"
+        hint = f"these are the last CPUs of the shared pool, and {why}"
         raise InsufficientCPUsError(len(cpus), len(pool) - 1, hint)
 
 

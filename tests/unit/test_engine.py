@@ -340,7 +340,13 @@ def test_the_last_cpus_of_the_shared_pool_are_refused_with_the_numbers() -> None
     on = node(small, reserved="0-1")
     decision = create(on, state, pod("b"), container(pod("b"), cpu=2))
     assert "requested=2, available=1" in str(decision.refusal)
-    assert "the last CPUs of the shared pool" in str(decision.refusal)
+    assert "the last CPUs of the shared pool, and reserved CPUs 0-1 are held" in str(decision.refusal)
+
+
+def test_where_nothing_is_reserved_the_last_cpus_are_refused_with_that_reason() -> None:
+    on = node(machine(nodes=1, cores=2), reserved="")
+    decision = create(on, EMPTY, pod("b"), container(pod("b"), cpu=len(on.topology.online)))
+    assert "the last CPUs of the shared pool, and none are reserved" in str(decision.refusal)
 
 
 def test_closer_numa_nodes_are_chosen_when_told_to() -> None:
