@@ -175,6 +175,7 @@ def _choices(
     machine: "SourcedMachine", plan: "Plan", config: str | None, sets: Mapping[str, str], compare: str | None
 ) -> "list[Chosen]":
     """The configuration, and the second one where there is to be one."""
+    from nri_plugin.errors import ConfigError
     from nri_plugin.simulator.simulate_config import choose, parse_set
 
     chosen = [choose(machine.topology, config, plan.config, sets, plan.file)]
@@ -182,7 +183,12 @@ def _choices(
         return chosen
     if "=" in compare and not os.path.exists(compare):
         more = dict(parse_set(word, "--compare") for word in re.split(r",(?=\s*\w+=)", compare))
-        return [*chosen, choose(machine.topology, config, plan.config, {**sets, **more}, plan.file)]
+        try:
+            return [*chosen, choose(machine.topology, config, plan.config, {**sets, **more}, plan.file)]
+        except ConfigError as error:  # what the first one took without a word is not at fault
+            raise ConfigError(error.where.replace("--set ", "--compare ", 1), error.detail) from error
+    if not os.path.exists(compare):
+        raise ConfigError(f"--compare {compare}", "there is no such file; name one, or give KEY=VALUE,...")
     return [*chosen, choose(machine.topology, compare)]
 
 

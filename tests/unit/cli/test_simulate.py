@@ -109,6 +109,11 @@ def test_pods_may_come_from_standard_input(run, monkeypatch: pytest.MonkeyPatch)
         (["two.txt", "pods.yaml", "--set", "x"], "--set: expected KEY=VALUE"),
         (["two.txt", "pods.yaml", "--set", "numa=1"], "--set numa: unknown key"),
         (["two.txt", "pods.yaml", "--set", "reservedSystemCPUs=99"], "CPUs 99 do not exist on this machine"),
+        (["two.txt", "pods.yaml", "--compare", "numa=1"], "nri-pin: --compare numa: unknown key"),
+        (
+            ["two.txt", "pods.yaml", "--compare", "gone"],
+            "--compare gone: there is no such file; name one, or",
+        ),
         (["two.txt", "pods.yaml", "--shape", "cpu"], "--shape: expected NAME=AMOUNT"),
         (["two.txt", "pods.yaml", "--shape", "cpus=1"], "--shape: cpus: unknown key; did you mean cpu?"),
         (["two.txt", "pods.yaml", "--shape", "cpu=x"], "--shape: cpu: 'x' is not a quantity"),
