@@ -231,7 +231,7 @@ class Player:
 
     def _restart(self, step: Restart, notes: Notes) -> None:
         folder = self.stage.places.cgroups
-        before = write_times(folder) if step.writes is None else settled_writes(folder)
+        before = write_times(folder) if step.writes is None else settled_writes(self.stage)
         self._restart_part(step, notes)
         after = write_times(folder)
         written = [path for path, when in after.items() if before.get(path) != when]
