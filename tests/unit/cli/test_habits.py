@@ -1,5 +1,6 @@
 """What holds for every command, whichever it is: found by walking the table, so that new ones are held to it too."""
 
+import logging
 import os
 import pty
 import re
@@ -14,6 +15,7 @@ import pytest
 
 from nri_plugin import __main__ as entry
 from nri_plugin.app import arguments
+from nri_plugin.app.logs import LOGGER_NAME
 from nri_plugin.cli import main as cli
 
 README = Path(__file__).parents[3] / "README.md"
@@ -33,6 +35,12 @@ SERVING = {"run", "export", "extender"}
 
 WRITTEN = {"--keep", "--html", "--record"}
 """Options whose file is made, not read."""
+
+
+@pytest.fixture(autouse=True)
+def fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process of its own: a log that an earlier test set up would take the agent's complaints."""
+    monkeypatch.setattr(logging.getLogger(LOGGER_NAME), "handlers", [])
 
 
 def leaves(
