@@ -226,6 +226,15 @@ def test_without_isolation_none_is_made() -> None:
     assert scene.domains.made == {}
 
 
+def test_what_a_reload_switches_off_is_undone(scene: Scene) -> None:
+    scene.live()
+    scene.bench.handler.change_node(node(lift_cpu_quota=False))
+    scene.loop.advance(SWEEP_PAUSE_S)
+    assert scene.domains.made == {}
+    assert scene.quotas.values == {OWN: 200_000, POD: 200_000}
+    assert scene.keeper.lifted == 0
+
+
 def test_what_the_kernel_does_not_grant_is_said_once_and_tried_by_the_sweep(scene: Scene) -> None:
     scene.domains.trouble = "root invalid (Cpu list in cpuset.cpus not exclusive)"
     scene.live()

@@ -169,7 +169,7 @@ def test_what_a_container_that_ended_unseen_left_above_is_taken_away(kernel: Ker
     ours = Partitions(str(tmp_path))
     ours.adopt([(ref(A), CPUSet.parse("4-5")), (ref(B), CPUSet.parse("6-7"))])
     settle(ours, wanted(B, "6-7"))
-    assert kernel.exclusive() == {path: "6-7" for path in ("kubepods", "kubepods/podb", B)}
+    assert kernel.exclusive() == dict.fromkeys(("kubepods", "kubepods/podb", B), "6-7")
 
 
 def test_a_name_that_is_none_keeps_no_other_from_its_partition(kernel: Kernel, tmp_path: Path) -> None:
