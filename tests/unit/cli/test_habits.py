@@ -39,8 +39,12 @@ WRITTEN = {"--keep", "--html", "--record"}
 
 @pytest.fixture(autouse=True)
 def fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process of its own: a log that an earlier test set up would take the agent's complaints."""
+    """As in a process of its own: a log that an earlier test set up would take the agent's complaints.
+
+    pytest listens at loggers that do not propagate, so it is no longer one of these, either.
+    """
     monkeypatch.setattr(logging.getLogger(LOGGER_NAME), "handlers", [])
+    monkeypatch.setattr(logging.getLogger(LOGGER_NAME), "propagate", True)
 
 
 def leaves(
