@@ -1,9 +1,12 @@
 """`nri-pin explain`: why a container got what it got, why another was refused, and what would become of a third."""
 
 import json
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from nri_plugin.cli.output import columns, format_option
 from nri_plugin.host.checkpoint import DEFAULT_DIR
@@ -20,6 +23,7 @@ Examples:
   nri-pin explain --cpu 3 --policy restricted --option full-pcpus-only=true
   nri-pin explain --cpu 16 --device nvidia.com/gpu=2@0,1 --policy single-numa-node
   nri-pin explain --machine gb200-34-numa --cpu 80 --policy single-numa-node
+  nri-pin explain --state-dir ./state --cpu 12    on the node whose state directory this is, or a copy of it
   nri-pin explain worker -o json
 
 \b
@@ -79,7 +83,12 @@ class WrongQuestionError(click.ClickException):
 )
 @click.option("--config", "config", metavar="FILE", help="By this configuration, not by the agent's.")
 @click.option("--root", metavar="DIR", help="The machine whose /sys and /proc are below this directory.")
-@click.option("--state", "state_file", metavar="FILE", help="Beside the promises of this checkpoint.")
+@click.option(
+    "--state",
+    "state_file",
+    metavar="FILE",
+    help="Beside the promises of this checkpoint, or of that in this directory.",
+)
 @click.option(
     "--state-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."
 )
@@ -93,9 +102,10 @@ def command(context: click.Context, /, name: str | None, output_format: str, **a
     """
     from nri_plugin.cli import explain_answers
 
+    asked["state_file"] = _checkpoint(context, asked)
     is_what_if = any(asked[key] for key in explain_answers.WHAT_IF)
     if bool(name) == is_what_if:
-        both = "a container is explained as it was decided; leave --cpu and the like out"
+        both = "a container is explained as it was decided; leave --cpu, --machine and the like out"
         raise click.UsageError(
             both if name else "name a container, or ask for one with --cpu, --memory or --device"
         )
@@ -112,3 +122,17 @@ def command(context: click.Context, /, name: str | None, output_format: str, **a
     else:
         click.echo(answer.text(min(columns() or WIDTH, 120)))
     context.exit(EXIT_REFUSED if answer.is_refused_what_if else 0)
+
+
+def _checkpoint(context: click.Context, asked: Mapping[str, Any]) -> str | None:
+    """The checkpoint that is named: by --state, which may be its directory, or by --state-dir beside --machine."""
+    from nri_plugin.host.checkpoint import FILE_NAME
+
+    named: str | None = asked["state_file"]
+    if named is None and asked["machine"] and _is_given(context, "state_dir"):
+        named = asked["state_dir"]
+    return os.path.join(named, FILE_NAME) if named is not None and os.path.isdir(named) else named
+
+
+def _is_given(context: click.Context, parameter: str) -> bool:
+    return context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE

@@ -232,6 +232,38 @@ def _told_by_agent(state_dir: str) -> Ground | None:
     return Ground(status.node, status.state)
 
 
+def _by_history(state_dir: str, state_file: str | None) -> Ground | None:
+    """Machine and configuration as the history has them at its end; None where there is none that can be read."""
+    folder = os.path.join(state_dir, DIRECTORY)
+    try:
+        entries = read(folder, load_hint_providers()).entries()
+        node = next((entry.node for entry in reversed(list(entries)) if entry.node is not None), None)
+    except HostError:
+        return None
+    if node is None:
+        return None
+    path = state_file or checkpoint_path(state_dir)
+    state = _named_state(path, is_asked_for=state_file is not None)
+    where = f"the checkpoint {path}" if state else "nothing promised"
+    return Ground(
+        node,
+        state or State(),
+        (f"no agent answers: by the machine and the configuration of {folder} and {where}",),
+    )
+
+
+def _named_state(path: str, *, is_asked_for: bool) -> State | None:
+    """The promises of a checkpoint; None where it is not there and need not be.
+
+    Raises:
+        CheckpointError: it is damaged, or it was asked for and is not there.
+    """
+    state = checkpoint_state(path)
+    if state is None and is_asked_for:
+        raise CheckpointError(path, "there is no such checkpoint; name one, or leave --state out")
+    return state
+
+
 def _by_configuration(state_dir: str, config: str | None, state_file: str | None, root: str | None) -> Ground:
 
     from nri_plugin.host.sysfs import discover
@@ -241,6 +273,9 @@ def _by_configuration(state_dir: str, config: str | None, state_file: str | None
     except NothingConfiguredError:
         if config is not None:
             raise
+        recorded = None if root is not None else _by_history(state_dir, state_file)
+        if recorded is not None:
+            return recorded
         raise ConfigError(
             "",
             f"no agent answers in {state_dir} and there is no {DEFAULT_PATH}; "
@@ -250,9 +285,7 @@ def _by_configuration(state_dir: str, config: str | None, state_file: str | None
     node = chosen.node(discover(root or chosen.sysfs_root))
 
     path = state_file or checkpoint_path(state_dir)
-    state = checkpoint_state(path)
-    if state is None and state_file is not None:
-        raise CheckpointError(state_file, "there is no such checkpoint; name one, or leave --state out")
+    state = _named_state(path, is_asked_for=state_file is not None)
     where = config or DEFAULT_PATH
     found = f"by {where} and " + (f"the checkpoint {path}" if state else "nothing promised")
     return Ground(node, state or State(), (found,))

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from nri_plugin.cli.explain import command
 from nri_plugin.errors import ConfigError, NriPinError
 from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.simulator.machine_source import read_machine
 from tests.builders import node
 from tests.explained import creation
 from tests.unit.cli.explain_cases import lived
@@ -94,3 +95,18 @@ def test_a_name_that_means_nobody_is_answered_with_names_there_are(folder: Path)
     answer = ask("nobody", "--state-dir", str(folder))
     assert answer.exit_code == 2
     assert "such as default/a/c" in answer.output
+
+
+@pytest.mark.parametrize("option", ["--state", "--state-dir"])
+def test_beside_a_machine_a_directory_names_the_checkpoint_in_it(tmp_path: Path, option: str) -> None:
+    on = node(read_machine("kep3545-4-numa").topology)
+    lived(tmp_path, on, [creation("a", cpu=4)])
+    answer = ask("--machine", "kep3545-4-numa", option, str(tmp_path), "--cpu", "2")
+    assert answer.exit_code == 0
+    told = " ".join(answer.output.split())
+    assert f"with the promises of {tmp_path}/state.json" in told
+
+
+def test_beside_a_machine_the_agents_own_checkpoint_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nri_plugin.cli.explain_source.read_checkpoint", None)
+    assert "nothing promised" in ask("--machine", "kep3545-4-numa", "--cpu", "2").output

@@ -69,6 +69,26 @@ def test_a_dead_agents_socket_is_no_agent(tmp_path: Path) -> None:
         ground(str(tmp_path), None, None, None)
 
 
+def test_without_a_configuration_machine_and_options_are_those_of_the_history(tmp_path: Path) -> None:
+    state = lived(tmp_path, ON, [creation("a", cpu=4)])
+    found = ground(str(tmp_path), None, None, None)
+    assert (found.state, found.node.options, found.node.reserved) == (state, ON.options, ON.reserved)
+    assert found.node.topology == ON.topology
+    (note,) = found.notes
+    assert note == (
+        f"no agent answers: by the machine and the configuration of {tmp_path}/history and the checkpoint {tmp_path}/state.json"
+    )
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        ground(str(tmp_path), None, None, str(tmp_path / "none"))
+
+
+def test_a_history_that_cannot_be_read_is_no_ground(tmp_path: Path) -> None:
+    lived(tmp_path, ON, [])
+    (tmp_path / "history/recording.jsonl").write_text("nothing\n")
+    with pytest.raises(ConfigError, match=r"no agent answers"):
+        ground(str(tmp_path), None, None, None)
+
+
 def test_a_configuration_stands_for_an_agent_that_is_away(tmp_path: Path) -> None:
     build_sysfs(load("demo"), str(tmp_path / "machine"))
     config = tmp_path / "config.yaml"
