@@ -35,6 +35,7 @@ class AgentEvidence:
         exporter: whether somebody listens on its socket: empty when so; None when no exporter was set up.
         fights: who is put back again and again by somebody else, as the agent says.
         rivals: other programs that give CPUs to containers; hidden where processes are.
+        observing: the running agent carries nothing out.
     """
 
     path: str
@@ -51,6 +52,7 @@ class AgentEvidence:
     exporter: str | Hidden | None = None
     fights: Sequence[str] = ()
     rivals: Sequence[str] | Hidden = ()
+    observing: bool = False
 
 
 def judge(seen: AgentEvidence) -> Iterator[Finding]:
@@ -60,7 +62,7 @@ def judge(seen: AgentEvidence) -> Iterator[Finding]:
     yield from _directory(seen)
     yield _checkpoint(seen)
     yield from _exporter(seen)
-    yield _rivals(seen.rivals)
+    yield _rivals(seen)
     if seen.fights:
         yield to_do(
             "fights",
@@ -111,6 +113,12 @@ def _running(seen: AgentEvidence) -> Iterator[Finding]:
             f"runs as version {seen.version}, and this command is {seen.own_version}",
             "restart the agent, so that it is the program that is installed",
             "systemctl restart nri-pin",
+        )
+    if seen.observing:
+        yield advice(
+            "observing",
+            "the agent only observes: it decides, and pins, refuses and writes nothing",
+            "when its log says what you like, take observe out of the configuration, or --observe away, and restart it",
         )
     if seen.runtime:
         yield fine("agent-runtime", f"answers {seen.runtime}")
@@ -179,9 +187,12 @@ def _exporter(seen: AgentEvidence) -> Iterator[Finding]:
         yield fine("exporter", "takes connections")
 
 
-def _rivals(found: Sequence[str] | Hidden) -> Finding:
+def _rivals(seen: AgentEvidence) -> Finding:
+    found = seen.rivals
     if isinstance(found, Hidden):
         return not_visible("rivals", found, "which other programs give CPUs to containers cannot be seen")
+    if found and seen.observing:
+        return fine("rivals", f"{', '.join(found)} gives CPUs to containers, and the agent only observes")
     if found:
         return to_do(
             "rivals",

@@ -20,7 +20,7 @@ from nri_plugin.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.host import node_evidence_kernel as kernel
 from nri_plugin.host import node_evidence_kubelet as kubelet
 from nri_plugin.host import node_evidence_runtime as runtime
-from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME, read_checkpoint
+from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME, OBSERVED_FILE_NAME, read_checkpoint
 from nri_plugin.host.checkpoint_format import Checkpoint
 from nri_plugin.host.mounts import is_in_memory
 from nri_plugin.host.node_evidence import Hidden, NodeView, Process
@@ -76,7 +76,9 @@ def collect(view: NodeView, asked: Asked) -> Evidence:
     state_dir = asked.state_dir or (config.state_dir if config else DEFAULT_DIR)
     status, trouble = _status(view, state_dir)
     reserved = _reserved(config, status, topology)
-    checkpoint = _checkpoint(view, state_dir)
+    checkpoint = _checkpoint(
+        view, state_dir, OBSERVED_FILE_NAME if status and status.observing else FILE_NAME
+    )
     told = kubelet.read_kubelet(view, kubelet.find_kubelet(running))
     states = {name: kubelet.read_state_policy(view, name) for name in kubelet.STATE_FILES}
     seen = _runtime(view, asked, processes, config, status)
@@ -87,6 +89,7 @@ def collect(view: NodeView, asked: Asked) -> Evidence:
             states,
             view.connects(kubelet.POD_RESOURCES),
             reserved,
+            is_only_observed=status is not None and status.observing,
         ),
         _cgroups(view, told, seen, topology, status, checkpoint),
         KernelEvidence(kernel.read_kernel(view), topology, reserved, _runs(processes, "irqbalance")),
@@ -189,9 +192,9 @@ def _reserved(
         return None
 
 
-def _checkpoint(view: NodeView, state_dir: str) -> Checkpoint | Hidden | str | None:
+def _checkpoint(view: NodeView, state_dir: str, name: str) -> Checkpoint | Hidden | str | None:
     """The checkpoint; a text says why it cannot be used, None that there is none."""
-    place = view.find(os.path.join(state_dir, FILE_NAME))
+    place = view.find(os.path.join(state_dir, name))
     if isinstance(place, Hidden):
         return place
     try:
@@ -246,6 +249,8 @@ def _cgroups(
     driver = told.by_key.get("cgroupDriver") if isinstance(told, kubelet.KubeletSettings) else None
     settings = seen.settings if isinstance(seen.settings, runtime.NRISettings) else None
     state = status.state if status else checkpoint.state if isinstance(checkpoint, Checkpoint) else None
+    if status is not None and status.observing:
+        state = None  # nothing of it was carried out
     return CgroupEvidence(
         read_tree(view),
         topology.online if isinstance(topology, Topology) else None,
@@ -283,6 +288,7 @@ def _agent(
         exporter=_exporter(view, config, state_dir),
         fights=sorted({row.name for row in status.drifts if row.is_fight}) if status else (),
         rivals=processes if isinstance(processes, Hidden) else _rivals(processes),
+        observing=status is not None and status.observing,
     )
 
 

@@ -30,12 +30,14 @@ class KubeletEvidence:
         states: the policy in each of its state files; None where there is no such file.
         pod_resources: whether somebody listens on its PodResources socket: empty when so.
         reserved: what the agent keeps for the system; None where that is not known.
+        is_only_observed: the agent carries nothing out, so whatever pins may go on.
     """
 
     settings: KubeletSettings | Hidden | None
     states: Mapping[str, str | Hidden | None] = field(default_factory=dict)
     pod_resources: str | Hidden = ""
     reserved: CPUSet | None = None
+    is_only_observed: bool = False
 
 
 def judge(seen: KubeletEvidence) -> Iterator[Finding]:
@@ -51,19 +53,21 @@ def judge(seen: KubeletEvidence) -> Iterator[Finding]:
         yield to_do("kubelet", f"{settings.broken}; the kubelet cannot read it either", "mend it")
     else:
         for check in POLICIES:
-            yield _policy(check, settings)
+            yield _policy(check, settings, is_only_observed=seen.is_only_observed)
         yield _reserved(settings, seen.reserved)
     yield from _left_over(seen)
     yield _pod_resources(seen.pod_resources)
 
 
-def _policy(check: str, settings: KubeletSettings) -> Finding:
+def _policy(check: str, settings: KubeletSettings, *, is_only_observed: bool) -> Finding:
     key, off, harm = POLICIES[check]
     found = settings.by_key.get(key)
     if found is None:
         return fine(check, f"{off}, the default: no file and no option of the kubelet says otherwise")
     if found.value.lower() == "none":
         return fine(check, f"{found.value}, by {found.where}")
+    if is_only_observed:
+        return fine(check, f"{found.value}, by {found.where}: stays so while the agent only observes")
     return to_do(
         check,
         f"{found.value}, by {found.where}: {harm}",
@@ -92,6 +96,8 @@ def _by_state(check: str, seen: KubeletEvidence, hidden: Hidden) -> Finding:
     path = {"cpu-manager": STATE_FILES[0], "memory-manager": STATE_FILES[1]}.get(check, "")
     policy = seen.states.get(path)
     if isinstance(policy, str) and policy and policy.lower() != "none":
+        if seen.is_only_observed:
+            return fine(check, f"{policy}, by {path}: stays so while the agent only observes")
         return to_do(
             check, f"{policy}, by {path}: {harm}", f"set {key} to none in the kubelet's configuration"
         )

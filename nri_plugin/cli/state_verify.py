@@ -11,6 +11,7 @@ from nri_plugin.cli.state_source import (
     EXIT_FAILED,
     WrongUsageError,
     file_option,
+    is_observed,
     load_checkpoint,
     machine_option,
     named_topology,
@@ -31,6 +32,7 @@ Examples:
   nri-pin state verify --as-kubelet /etc/nri-pin/config.yaml
   nri-pin state verify --config ./tomorrow.yaml
 """
+OBSERVED = "not compared: the agent runs with --observe and carries nothing out; --live compares all the same"
 
 
 @click.command(name="verify", epilog=EXAMPLES)
@@ -84,12 +86,15 @@ def command(
     source = path_of(state_dir, path)
     checkpoint = load_checkpoint(source)
     wants_live = live if live is not None else None if path is None or cgroup_root else False
+    is_only_observed = is_observed(source) and wants_live is None and cgroup_root is None
     try:
-        found, told = _checked(checkpoint, machine, root, cgroup_root, wants_live)
+        found, told = _checked(
+            checkpoint, machine, root, cgroup_root, False if is_only_observed else wants_live
+        )
         found += _by_configurations(checkpoint, as_kubelet, config_path, root)
     except NriPinError as error:
         raise WrongUsageError(str(error)) from error
-    _report(source, checkpoint, found, told, output_format)
+    _report(source, checkpoint, found, OBSERVED if is_only_observed else told, output_format)
     context.exit(EXIT_FAILED if found else 0)
 
 

@@ -35,6 +35,14 @@ def test_an_agent_at_work_has_nothing_to_do() -> None:
     assert found()["checkpoint"].says == "sound, 3 containers"
 
 
+def test_an_agent_that_only_observes_is_said_to_and_leaves_others_alone() -> None:
+    answers = found(observing=True, rivals=("koordlet",))
+    assert answers["observing"].verdict is Verdict.ADVICE
+    assert "pins, refuses and writes nothing" in answers["observing"].says
+    assert answers["rivals"].verdict is Verdict.OK
+    assert found(rivals=("koordlet",))["rivals"].verdict is Verdict.TO_DO
+
+
 @pytest.mark.parametrize(
     ("seen", "check", "verdict", "words"),
     [

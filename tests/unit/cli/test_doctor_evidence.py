@@ -5,7 +5,7 @@ import pytest
 from nri_plugin.app.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cli.doctor_evidence import Asked, collect, read_topology
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.checkpoint import CheckpointFile
+from nri_plugin.host.checkpoint import OBSERVED_FILE_NAME, CheckpointFile
 from nri_plugin.host.mounts import Mount
 from nri_plugin.host.node_evidence import Hidden, NodeView
 from nri_plugin.host.node_evidence_kubelet import STATE_FILES
@@ -84,6 +84,22 @@ def test_an_agent_that_runs_tells_of_itself_and_of_its_runtime(root: Path) -> No
     assert seen.runtime.told is not None
     assert seen.kubelet.reserved == CPUSet.parse("0")
     assert (seen.cgroups.allowed, seen.cgroups.is_ours) == (CPUSet.parse("2-3"), True)
+
+
+def test_of_an_agent_that_only_observes_nothing_counts_as_promised(root: Path) -> None:
+    (root / "state").mkdir()
+    node = Node(machine(nodes=2, cores=4), Options(), CPUSet.parse("0"))
+    CheckpointFile(str(root / "state"), node, durable=False, name=OBSERVED_FILE_NAME).save(STATE)
+    socket = StatusSocket(
+        Path("state/agent.sock"), lambda: (node, STATE), StatusFeed(), lambda: None, observing=True
+    )
+    try:
+        seen = collect(NodeView(str(root), []), Asked(state_dir="/state"))
+    finally:
+        socket.close()
+    assert (seen.agent.observing, seen.kubelet.is_only_observed) == (True, True)
+    assert (seen.cgroups.allowed, seen.cgroups.is_ours) == (CPUSet(), False)
+    assert (list(seen.agent.checkpoint or ()), seen.agent.containers) == ([], 1)
 
 
 def test_a_checkpoint_is_judged_by_what_it_was_written_for(root: Path) -> None:

@@ -42,6 +42,14 @@ def test_the_managers_of_the_kubelet_must_be_off(check: str, key: str, value: st
     assert found(told())[check].verdict is Verdict.OK
 
 
+def test_they_stay_as_they_are_while_the_agent_only_observes() -> None:
+    answer = found(told(cpuManagerPolicy="static"), is_only_observed=True)["cpu-manager"]
+    assert (answer.verdict, answer.command) == (Verdict.OK, "")
+    assert "stays so while the agent only observes" in answer.says
+    by_file = found(OUT_OF_SIGHT, states={STATE_FILES[0]: "static"}, is_only_observed=True)
+    assert by_file["cpu-manager"].verdict is Verdict.OK
+
+
 def test_switching_the_cpu_manager_off_takes_its_promises_over() -> None:
     assert found(told(cpuManagerPolicy="static"))["cpu-manager"].command == (
         "systemctl stop kubelet && nri-pin state import /var/lib/kubelet && "

@@ -331,6 +331,15 @@ def test_verify_is_told_to_look_at_cgroups_or_not_to(directory: Path, tmp_path: 
     assert of_elsewhere.output.endswith("cgroups: not compared\n")
 
 
+def test_verify_does_not_hold_the_cgroups_against_an_agent_that_only_observes(
+    directory: Path, tmp_path: Path
+) -> None:
+    (directory / "state.json").rename(directory / "observed.json")
+    result = run("verify", directory)
+    assert "cgroups: not compared: the agent runs with --observe and carries nothing out" in result.output
+    assert run("verify", directory, "--live", "--cgroup-root", str(tmp_path / "nowhere")).exit_code == 2
+
+
 def test_verify_tells_memory_that_is_elsewhere(directory: Path, tmp_path: Path) -> None:
     tree = cgroup_tree(tmp_path / "cgroup", podu1_db="2-3", podu2_web="0-1,4-7,9-15")
     (tree / "kubepods/podu1/db/cpuset.mems.effective").write_text("0-1\n")
