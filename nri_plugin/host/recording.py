@@ -139,43 +139,9 @@ class Recording:
         Raises:
             HostError: a file can no longer be read.
         """
-        node: Node | None = None
-        state: State | None = None
-        observing, begins = False, ""
+        life = _Life(self._problem)
         for entry in self.entries():
-            node = entry.node or node
-            if entry.state is not None:
-                state, observing, begins = entry.state, entry.observing, entry.why
-            if entry.event is None or entry.outcome is None or node is None or state is None or entry.lost:
-                yield entry, None
-                continue
-            before = state
-            try:
-                decision = decide(node, before, entry.event)
-                state = _after(node, before, entry, decision, observing=observing)
-            except Exception as error:  # noqa: BLE001 - what was changed by hand or by a disk may be any nonsense
-                why = f"cannot be decided again: {type(error).__name__}: {error}"
-                self._problem(f"{entry.file}:{entry.line}: {why}")
-                state = None
-                yield entry, None
-                continue
-            yield (
-                entry,
-                Moment(
-                    entry.at,
-                    node,
-                    before,
-                    state,
-                    entry.event,
-                    entry.outcome,
-                    decision,
-                    entry.op,
-                    f"{entry.file}:{entry.line}",
-                    observing,
-                    begins,
-                ),
-            )
-            begins = ""
+            yield entry, life.lives(entry)
 
     def moments(self) -> Iterator[Moment]:
         """Every event whose state is known, decided again.
@@ -192,6 +158,47 @@ class Recording:
     def _problem(self, sentence: str) -> None:
         if sentence not in self.problems:
             self.problems.append(sentence)
+
+
+class _Life:
+    """What is known of node and promises while entries come by."""
+
+    def __init__(self, problem: Callable[[str], None]) -> None:
+        self._problem = problem
+        self._node: Node | None = None
+        self._state: State | None = None
+        self._observing, self._begins = False, ""
+
+    def lives(self, entry: Entry) -> Moment | None:
+        """The entry, decided again; None where nothing was decided, or the state it met is not known."""
+        self._node = entry.node or self._node
+        if entry.state is not None:
+            self._state, self._observing, self._begins = entry.state, entry.observing, entry.why
+        node, before = self._node, self._state
+        if entry.event is None or entry.outcome is None or node is None or before is None or entry.lost:
+            return None
+        try:
+            decision = decide(node, before, entry.event)
+            self._state = _after(node, before, entry, decision, observing=self._observing)
+        except Exception as error:  # noqa: BLE001 - what was changed by hand or by a disk may be any nonsense
+            why = f"cannot be decided again: {type(error).__name__}: {error}"
+            self._problem(f"{entry.file}:{entry.line}: {why}")
+            self._state = None
+            return None
+        begins, self._begins = self._begins, ""
+        return Moment(
+            entry.at,
+            node,
+            before,
+            self._state,
+            entry.event,
+            entry.outcome,
+            decision,
+            entry.op,
+            f"{entry.file}:{entry.line}",
+            self._observing,
+            begins,
+        )
 
 
 def _after(node: Node, before: State, entry: Entry, decision: Decision, *, observing: bool) -> State:

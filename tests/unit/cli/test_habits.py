@@ -26,7 +26,6 @@ NO_JSON = {
     "completion": "prints a script",
     "extender": "serves",
     "state convert": "writes files",
-    "top": "a screen; state show -o json is the same once",
 }
 """Commands without `-o json`, and why."""
 
