@@ -22,13 +22,19 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 HERE = "this one"
-AS_RECORDED = "as the checkpoint tells it: its cores, sockets and caches are not known here"
+AS_RECORDED = (
+    "as the checkpoint tells it: its cores, sockets and caches are not known here, --machine names it"
+)
 
 state_dir_option = click.option(
     "--state-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."
 )
 file_option = click.option(
-    "--file", "path", metavar="FILE", default=None, help="A checkpoint file; goes before --state-dir."
+    "--file",
+    "path",
+    metavar="FILE",
+    default=None,
+    help="A checkpoint file, or the directory that holds it; goes before --state-dir.",
 )
 machine_option = click.option(
     "--machine",
@@ -94,7 +100,9 @@ def load_checkpoint(path: str) -> Checkpoint:
 
 def path_of(state_dir: str, path: str | None) -> str:
     """The checkpoint that the options name."""
-    return path or latest_path(state_dir)
+    if path is None:
+        return latest_path(state_dir)
+    return latest_path(path) if os.path.isdir(path) else path
 
 
 def is_observed(source: str) -> bool:

@@ -286,10 +286,11 @@ def test_show_of_an_empty_checkpoint_is_a_table_without_rows(tmp_path: Path) -> 
     assert "exclusive    -" in result.output
 
 
-def test_file_may_be_named_instead_of_the_directory(directory: Path) -> None:
-    result = CliRunner().invoke(command, ["show", "--file", str(directory / "state.json")])
-    assert result.exit_code == 0
-    assert "db-0" in result.output
+def test_a_file_or_its_directory_may_be_named_instead_of_the_state_directory(directory: Path) -> None:
+    for file in (directory / "state.json", directory):
+        result = CliRunner().invoke(command, ["show", "--file", str(file)])
+        assert result.exit_code == 0
+        assert "db-0" in result.output
 
 
 @pytest.mark.parametrize("verb", ["show", "verify"])
