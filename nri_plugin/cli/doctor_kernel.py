@@ -142,6 +142,8 @@ def _isolated_in_pool(words: str, isolated: CPUSet) -> Finding:
 
 def _balancing(kernel: Kernel, topology: Topology | None) -> Finding:
     several = topology is not None and len(topology.nodes) > 1
+    if several and isinstance(kernel.numa_balancing, Hidden):
+        return not_visible("numa-balancing", kernel.numa_balancing, "whether the kernel moves memory about")
     if not kernel.numa_balancing or not several:
         return fine(
             "numa-balancing", "off" if several and kernel.numa_balancing is False else "moves nothing here"

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.node_evidence import Hidden, NodeView
+from nri_plugin.host.node_evidence import NOT_COPIED, Hidden, NodeView
 
 ISOLATING = ("isolcpus", "nohz_full", "rcu_nocbs")
+BALANCING = "/proc/sys/kernel/numa_balancing"
 _FLAG = re.compile(r"^[a-z_]+$")
 
 
@@ -27,20 +28,27 @@ class Kernel:
     release: str
     options: Mapping[str, CPUSet] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
-    numa_balancing: bool | None = None
+    numa_balancing: bool | Hidden | None = None
 
 
 def read_kernel(view: NodeView) -> Kernel | Hidden:
-    """The kernel of the node."""
+    """The kernel of the node; every kernel has a command line and a release, so what has none is no evidence."""
     line = view.kernel_text("/proc/cmdline")
+    if line is None:
+        return Hidden("/proc/cmdline", why=NOT_COPIED)
     if isinstance(line, Hidden):
         return line
-    balancing = view.kernel_text("/proc/sys/kernel/numa_balancing")
+    balancing = view.kernel_text(BALANCING)
     version = view.kernel_text("/proc/sys/kernel/osrelease")
     release = version.strip() if isinstance(version, str) else "" if view.is_copy else platform.release()
-    known, unread = boot_options(line or "")
-    state = balancing.strip() not in ("", "0") if isinstance(balancing, str) and balancing.strip() else None
-    return Kernel(release, known, unread, state)
+    known, unread = boot_options(line)
+    if isinstance(balancing, str):
+        return Kernel(
+            release, known, unread, balancing.strip() not in ("", "0") if balancing.strip() else None
+        )
+    if balancing is None and not isinstance(version, str):
+        balancing = Hidden(BALANCING, why=NOT_COPIED)
+    return Kernel(release, known, unread, balancing)
 
 
 def boot_options(line: str) -> tuple[dict[str, CPUSet], dict[str, str]]:

@@ -80,6 +80,8 @@ def test_balancing_matters_with_several_nodes_only() -> None:
     on = Kernel("6.1", numa_balancing=True)
     assert found(on)["numa-balancing"].command == "sysctl -w kernel.numa_balancing=0"
     assert found(on, machine(nodes=1, cores=4))["numa-balancing"].verdict is Verdict.OK
+    unseen = Kernel("6.1", numa_balancing=Hidden("/proc/sys/kernel/numa_balancing", why="not copied"))
+    assert found(unseen)["numa-balancing"].verdict is Verdict.NOT_VISIBLE
 
 
 def test_irqbalance_is_a_hint() -> None:

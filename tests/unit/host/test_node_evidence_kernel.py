@@ -44,7 +44,14 @@ def test_the_kernel_is_read_from_its_own_files(tmp_path: Path) -> None:
 def test_a_copy_without_those_files_says_nothing(tmp_path: Path) -> None:
     assert isinstance(read_kernel(NodeView(str(tmp_path), [])), Hidden)
     (tmp_path / "proc").mkdir()
-    assert read_kernel(NodeView(str(tmp_path), [])) == Kernel("")
+    assert isinstance(read_kernel(NodeView(str(tmp_path), [])), Hidden)
+    (tmp_path / "proc/cmdline").write_text("quiet\n")
+    found = read_kernel(NodeView(str(tmp_path), []))
+    assert isinstance(found, Kernel)
+    assert isinstance(found.numa_balancing, Hidden)
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/osrelease").write_text("6.1.0\n")
+    assert read_kernel(NodeView(str(tmp_path), [])) == Kernel("6.1.0")
 
 
 def test_this_kernel_has_a_release() -> None:
