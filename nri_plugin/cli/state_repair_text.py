@@ -1,6 +1,7 @@
 """What `nri-pin state repair` says: what is wrong, what stays, what does not, what is to be done."""
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -61,7 +62,8 @@ def _end(case: Case, aside: str, *, is_done: bool) -> Iterable[str]:
             "seen with --cgroup-root"
         )
     else:
-        yield f"{case.path}: nothing was changed; --yes writes {what}, and keeps what is there as state.json.damaged-N"
+        keeps = ", and keeps what is there as state.json.damaged-N" if os.path.lexists(case.path) else ""
+        yield f"{case.path}: nothing was changed; --yes writes {what}{keeps}"
 
 
 def repair_json(case: Case, aside: str, *, is_done: bool) -> str:

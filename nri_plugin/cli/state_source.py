@@ -90,6 +90,10 @@ def load_checkpoint(path: str) -> Checkpoint:
         is_elsewhere = isinstance(error.__cause__, OSError)
         kind = WrongUsageError if is_elsewhere else FailedError
         raise kind(f"{error}; {what_to_do(error)}") from error
+    if checkpoint is None and os.path.exists(f"{path}.previous"):
+        raise WrongUsageError(
+            f"{path}: there is no checkpoint, only the generation before it; `nri-pin state repair` takes that"
+        )
     if checkpoint is None:
         raise WrongUsageError(
             f"{path}: there is no checkpoint; name the agent's --state-dir, or start the agent, "

@@ -279,6 +279,14 @@ def test_show_does_not_invent_what_the_checkpoint_does_not_know(tmp_path: Path) 
     assert (report["containers"][0]["pod"], report["containers"][0]["cpuset"]) == (None, None)
 
 
+def test_where_only_the_generation_before_is_left_that_is_said(directory: Path) -> None:
+    (directory / "state.json").rename(directory / "state.json.previous")
+    for verb in ("show", "verify"):
+        result = run(verb, directory)
+        assert result.exit_code == 2
+        assert "only the generation before it; `nri-pin state repair` takes that" in result.output
+
+
 def test_show_of_an_empty_checkpoint_is_a_table_without_rows(tmp_path: Path) -> None:
     save(tmp_path, State(), a_node())
     result = run("show", tmp_path)

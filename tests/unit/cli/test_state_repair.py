@@ -124,6 +124,7 @@ def test_with_the_generation_before_nothing_is_lost(
     shown = site.repair()
     assert shown.exit_code == 1
     assert text in " ".join(shown.output.split())
+    assert ("keeps what is there" in " ".join(shown.output.split())) is site.file.exists()
     assert {path: path.read_bytes() for path in before} == before
     done = site.repair("--yes")
     assert done.exit_code == 0, done.output
