@@ -19,6 +19,9 @@ FIRST_OF_CLICK = re.compile(r"^(?:Could|Got|Invalid|Missing|No such|Option)(?= )
 LINES_TO_WRITE = re.compile(r"\n(?=  \S)")
 """Before each line that is to be copied into a file; other ends of lines are blanks."""
 
+NOT_A_NUMBER = re.compile(r"is not a valid (integer|float)(?: range)?$")
+NUMBERS = {"integer": "whole number", "float": "number"}
+
 DID_YOU_MEAN = re.compile(r"[.]? [(]?Did you mean (?:one of: )?(.*?)[?][)]?$")
 EXAMPLES = """\b
 Examples:
@@ -104,6 +107,7 @@ def one_line(error: click.ClickException) -> str:
     lines = (" ".join(part.split()) for part in LINES_TO_WRITE.split(error.format_message()))
     text = "\n  ".join(lines).rstrip(".").replace(". Choose from: ", ", choose from ")
     text = DID_YOU_MEAN.sub(_did_you_mean, FIRST_OF_CLICK.sub(lambda found: found[0].lower(), text))
+    text = NOT_A_NUMBER.sub(lambda found: f"is no {NUMBERS[found[1]]}", text)
     if isinstance(error, click.UsageError) and error.ctx is not None:
         text += f"; see {error.ctx.command_path} --help"
     return text

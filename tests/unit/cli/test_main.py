@@ -92,6 +92,14 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys) -> None:
             ["demo", "--runtme"],
             "nri-pin: no such option '--runtme', did you mean '--runtime'; see nri-pin demo --help\n",
         ),
+        (
+            ["state", "history", "-n", "x"],
+            "nri-pin: invalid value for '-n' / '--last': 'x' is no whole number; see nri-pin state history --help\n",
+        ),
+        (
+            ["top", "-n", "x"],
+            "nri-pin: invalid value for '-n' / '--interval': 'x' is no number; see nri-pin top --help\n",
+        ),
         (["install"], "nri-pin: missing option '--plugin-dir'; see nri-pin install --help\n"),
     ],
 )
