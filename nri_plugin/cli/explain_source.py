@@ -293,12 +293,15 @@ def _by_configuration(state_dir: str, config: str | None, state_file: str | None
 
 def _on_machine(machine: str, config: str | None, state_file: str | None) -> Ground:
     from nri_plugin.simulator.machine_source import read_machine
+    from nri_plugin.simulator.simulate_config import first_core
 
     found = read_machine(machine)
-    node = load(config).node(found.topology) if config else Node(found.topology, Options(), CPUSet())
+    reserved = CPUSet.parse(first_core(found.topology))  # as a simulation has it
+    node = load(config).node(found.topology) if config else Node(found.topology, Options(), reserved)
     place = f"on the machine {found.name}{'' if config else ', with default options'}"
     if state_file is None:
-        return Ground(node, State(), (f"{place}, nothing promised",), found.description)
+        kept = "" if config else f" and the first core ({reserved}) reserved"
+        return Ground(node, State(), (f"{place}{kept}, nothing promised",), found.description)
     checkpoint = read_checkpoint(state_file)
     if checkpoint is None:
         raise CheckpointError(state_file, "there is no such checkpoint; name one, or leave --state out")

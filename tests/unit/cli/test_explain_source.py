@@ -31,7 +31,10 @@ def test_a_machine_alone_has_nothing_promised_and_default_options(tmp_path: Path
     found = ground(str(tmp_path), None, "kep693-8-gpus", None)
     assert found.state == State()
     assert found.description
-    assert found.notes == ("on the machine kep693-8-gpus, with default options, nothing promised",)
+    assert str(found.node.reserved) == "0,16"  # as nri-pin simulate has it
+    assert found.notes == (
+        "on the machine kep693-8-gpus, with default options and the first core (0,16) reserved, nothing promised",
+    )
 
 
 def test_a_machine_may_have_the_promises_of_a_checkpoint(tmp_path: Path) -> None:
