@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nri_plugin.host.recording_verify import Change
     from nri_plugin.options import Node
 
+EXIT_NOTHING = 1
 EPILOG = """\b
 Examples:
   nri-pin replay /run/nri-pin                          does this version decide the same?
@@ -31,7 +32,7 @@ events in its folder history. A recording holds its machine, so any computer wil
 
 \b
 Exit code: 0 done; 1 without --config: something is decided otherwise today, or nothing
-could be decided again; 2 wrong usage or configuration.
+could be decided again, or with --only: that pod is not in it; 2 wrong usage or configuration.
 """
 
 
@@ -51,14 +52,17 @@ def command(file: str, config_path: str | None, until: str | None, only: str, ou
     if only and only.count("/") != 1:
         raise click.UsageError(f"--only needs NAMESPACE/POD such as default/web-0, found {only}")
     recording = read(file, load_hint_providers())
-    course = _Course(recording, until)
+    course = _Course(recording, until, only)
     width = shutil.get_terminal_size().columns
     if config_path is None:
-        answer, code = _verify(course, only, width)
+        answer, code = _verify(course, width)
     else:
-        answer, code = _compare(course, config_path, only, width), 0
+        answer, code = _compare(course, config_path, width), 0
     for problem in recording.problems:
         click.echo(f"nri-pin: {problem}", err=True)
+    if course.events and not course.is_met:
+        click.echo(f"nri-pin: --only {only}: none of these events is of such a pod", err=True)
+        code = EXIT_NOTHING
     click.echo(json.dumps(answer.data, indent=1) if output_format == "json" else "\n".join(answer.lines))
     return code
 
@@ -72,10 +76,12 @@ class _Answer:
 class _Course:
     """The moments up to an end, counted; says how far it is once it takes longer than a second."""
 
-    def __init__(self, recording: "Recording", until: str | None) -> None:
+    def __init__(self, recording: "Recording", until: str | None, only: str) -> None:
         self.recording = recording
+        self.only = only
         self._until = until
         self.events = 0
+        self.is_met = False
         self.first: datetime | None = None
         self.last: datetime | None = None
         self.observing = False
@@ -90,9 +96,26 @@ class _Course:
             if end is not None and moment.when >= end:
                 return
             self.events += 1
+            self.is_met = self.is_met or self.counts(moment) or self._is_there(moment)
             self.last = moment.when
             self.observing |= moment.observing
             yield moment
+
+    def counts(self, moment: "Moment") -> bool:
+        """Whether it is of the pod that was asked for; without one every moment is."""
+        from nri_plugin.cli.replay_tally import name_of
+
+        return not self.only or f"{name_of(moment.event)}/".startswith(f"{self.only}/")
+
+    def _is_there(self, moment: "Moment") -> bool:
+        """Whether the pod that was asked for is known by then: it may have come before the recording began."""
+        return any(f"{pod.namespace}/{pod.name}" == self.only for pod in moment.state_after.pods.values())
+
+    def why_nothing(self) -> str:
+        """Why no event was decided again."""
+        if self.first is None:
+            return "nothing in it can be decided again"
+        return f"nothing in it is before --until: it begins {self.first:%Y-%m-%d %H:%M:%S} UTC"
 
     def lines(self) -> list[str]:
         """The same for people."""
@@ -113,7 +136,7 @@ class _Course:
         }
 
 
-def _verify(course: _Course, only: str, width: int) -> tuple[_Answer, int]:
+def _verify(course: _Course, width: int) -> tuple[_Answer, int]:
     from nri_plugin.cli import replay_text as text
     from nri_plugin.cli.replay_tally import name_of
     from nri_plugin.host.recording_verify import changes
@@ -121,7 +144,7 @@ def _verify(course: _Course, only: str, width: int) -> tuple[_Answer, int]:
     found: list[Change] = []
     former = None
     for moment in course.moments():
-        if not only or f"{name_of(moment.event)}/".startswith(f"{only}/"):
+        if course.counts(moment):
             found += changes(moment, former)
         former = moment
     data = {
@@ -140,11 +163,11 @@ def _verify(course: _Course, only: str, width: int) -> tuple[_Answer, int]:
         ],
     }
     lines = course.lines()
-    lines += text.verified(found, width) if course.events else ["nothing in it can be decided again"]
+    lines += text.verified(found, width) if course.events else [course.why_nothing()]
     return _Answer(data, lines), 1 if found or not course.events else 0
 
 
-def _compare(course: _Course, config_path: str, only: str, width: int) -> _Answer:
+def _compare(course: _Course, config_path: str, width: int) -> _Answer:
     from nri_plugin.app.config import load
     from nri_plugin.cli import replay_text as text
     from nri_plugin.cli.replay_tally import Comparison
@@ -152,7 +175,7 @@ def _compare(course: _Course, config_path: str, only: str, width: int) -> _Answe
 
     config = load(config_path)
     other = OtherLife(lambda recorded, former: _node(config, recorded, former))
-    comparison = Comparison(only)
+    comparison = Comparison(course.only)
     nodes: tuple[Node, Node] | None = None
     for met in other.live(course.moments()):
         nodes = nodes or (met.moment.node, met.node)

@@ -193,6 +193,21 @@ def test_a_resize_that_would_be_refused_is_a_difference(tmp_path: Path) -> None:
     assert "1 difference: 1 resize refused instead of done" in result.output
 
 
+def test_an_end_before_the_beginning_is_said(day: Path) -> None:
+    result = replay(day, "--until", "08:00")
+    assert result.return_value == 1
+    assert "nothing in it is before --until: it begins 2026-01-31 08:10:00 UTC" in result.output
+
+
+@pytest.mark.parametrize("config", [False, True])
+def test_a_pod_that_is_not_in_it_is_no_pod_that_fares_the_same(day: Path, *, config: bool) -> None:
+    words = ["--config", other(day)] if config else []
+    result = replay(day, "--only", "default/gone", *words)
+    assert result.return_value == 1
+    assert "--only default/gone: none of these events is of such a pod" in result.stderr
+    assert replay(day, "--only", "default/even", *words).return_value == 0
+
+
 def test_what_was_only_observed_is_said_to_be(day: Path) -> None:
     lines = day.read_bytes().splitlines(keepends=True)
     day.write_bytes(head_lines(NODE, State(), BEGIN, observing=True) + b"".join(lines[2:]))
