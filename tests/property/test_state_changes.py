@@ -4,7 +4,16 @@ from hypothesis import given
 
 from nri_plugin.cli.state_changes import changes
 from nri_plugin.state import State
-from tests.property.checkpoint_states import states
+from tests.property.checkpoint_states import states as any_states
+
+
+def has_kubernetes_names(state: State) -> bool:
+    """Keys are `UID/NAME`, and neither part can hold a slash in Kubernetes."""
+    names = [name for record in state.containers.values() for name in (record.pod_uid, record.name)]
+    return not any("/" in name for name in (*names, *state.pods))
+
+
+states = any_states.filter(has_kubernetes_names)
 
 OPPOSITE = {"gained": "lost", "grew": "shrank", "new": "gone", "moved": "moved", "changed": "changed"}
 OPPOSITE |= {after: before for before, after in OPPOSITE.items()}
