@@ -49,12 +49,17 @@ def head(one: Simulation, width: int) -> list[str]:
     """What was simulated."""
     chosen = one.configuration
     lines = [
-        f"{one.scenario} on {one.machine.name}: {count_of(one.totals.pods, 'pod')}",
+        f"{one.scenario} on {_place(one)}: {count_of(one.totals.pods, 'pod')}",
         f"machine   {one.machine.summary}",
         f"config    {chosen.name}",
         f"reserved  {'CPUs ' + chosen.reserved if chosen.reserved else 'no CPU'}: {chosen.why_reserved}",
     ]
     return [piece for line in lines for piece in folded(line, width, 10)]
+
+
+def _place(one: Simulation) -> str:
+    """The machine's name; one that a scenario describes or that standard input brings has none."""
+    return "a machine of its own" if one.machine.name == "machine" else one.machine.name
 
 
 def notes(one: Simulation, width: int) -> list[str]:
@@ -312,7 +317,7 @@ def comparison_text(both: Sequence[Simulation], comparison: Comparison, width: i
 
 def _heads(first: Simulation, second: Simulation, width: int) -> list[str]:
     lines = [
-        f"{first.scenario} on {first.machine.name}: {count_of(first.totals.pods, 'pod')}, two configurations",
+        f"{first.scenario} on {_place(first)}: {count_of(first.totals.pods, 'pod')}, two configurations",
         f"machine   {first.machine.summary}",
         *(
             f"{letter}         {one.configuration.name}, reserved {one.configuration.reserved or 'none'}"
