@@ -1,5 +1,7 @@
 """Laws of the differences between two states."""
 
+from dataclasses import replace
+
 from hypothesis import given
 
 from nri_plugin.cli.state_changes import changes
@@ -7,13 +9,16 @@ from nri_plugin.state import State
 from tests.property.checkpoint_states import states as any_states
 
 
-def has_kubernetes_names(state: State) -> bool:
-    """Keys are `UID/NAME`, and neither part can hold a slash in Kubernetes."""
-    names = [name for record in state.containers.values() for name in (record.pod_uid, record.name)]
-    return not any("/" in name for name in (*names, *state.pods))
+def named_by_kubernetes(state: State) -> State:
+    """Keys are `UID/NAME`, and neither part can hold a slash."""
+    records = {
+        key: replace(one, pod_uid=one.pod_uid.replace("/", "-"), name=one.name.replace("/", "-"))
+        for key, one in state.containers.items()
+    }
+    return replace(state, containers=records)
 
 
-states = any_states.filter(has_kubernetes_names)
+states = any_states.map(named_by_kubernetes)
 
 OPPOSITE = {"gained": "lost", "grew": "shrank", "new": "gone", "moved": "moved", "changed": "changed"}
 OPPOSITE |= {after: before for before, after in OPPOSITE.items()}
