@@ -26,6 +26,7 @@ Examples:
 In this order:
   1. stop the agent, and keep it from being started again; it would pin everything again
   2. nri-pin release
+
 Containers go on running. Memory nodes stay as they are. The runtime keeps the cpuset it was told at creation: a
 container that is created and not started, or that the runtime updates later, has that again. The checkpoint stays
 too: an agent that is started again keeps its promises.

@@ -40,7 +40,6 @@ Examples:
   nri-pin state repair --yes       do it
   nri-pin state repair --give-up shop/db-0/db --yes
 
-\b
 Where the promises come from, the best first: the checkpoint where only its content is wrong; the generation before
 it; rows of the damaged file that the container's own row or its cgroup confirms. Rows that nothing confirms are
 named and left out: the agent finds their containers running, and adopts them where they fit. An agent repairs a

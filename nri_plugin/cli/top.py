@@ -34,14 +34,19 @@ Examples:
   nri-pin top -o json | jq -c 'select(.what == "refused")'
   nri-pin top --state-dir /var/lib/nri-pin --cgroup-root /host/sys/fs/cgroup
 
+Keys: q quit, s sort by the next of name, cpus, use, numa, age, n show only
+names that hold what you type, p pause, up, down, page up, page down, home and
+end.
+
 \b
-Keys: q quit, s sort by the next of name, cpus, use, numa, age, n show only names that hold what you type,
-p pause, up, down, page up, page down, home and end.
-\b
-CPUS     its exclusive CPUs, or the shared pool   NUMA, CACHE  where these lie   MEMS  its memory nodes
+CPUS     its exclusive CPUs, or the shared pool
+NUMA     and CACHE: where these lie
+MEMS     its memory nodes
 ALIGNED  N one NUMA node, S one socket, U one uncore cache, C whole cores
-USE      CPUs it used since the last look, from its cgroup      AGE  since its first process began
-*        changed within the last seconds        !  unplaced, or CPUs are offline: nri-pin state show tells
+USE      CPUs it used since the last look, from its cgroup
+AGE      since its first process began
+*        changed within the last seconds
+!        unplaced, or CPUs are offline: nri-pin state show tells
 """
 
 
