@@ -32,7 +32,8 @@ events in its folder history. A recording holds its machine, so any computer wil
 
 \b
 Exit code: 0 done; 1 without --config: something is decided otherwise today, or nothing
-could be decided again, or with --only: that pod is not in it; 2 wrong usage or configuration.
+could be decided again, or with --only: that pod is not in it; 2 wrong usage or configuration,
+or no recording.
 """
 
 
@@ -47,11 +48,16 @@ could be decided again, or with --only: that pod is not in it; 2 wrong usage or 
 def command(file: str, config_path: str | None, until: str | None, only: str, output_format: str) -> int:
     """Decide again what was recorded: the same way, or under another configuration."""
     from nri_plugin.app.outside_providers import load_hint_providers
+    from nri_plugin.cli.state_source import WrongUsageError
+    from nri_plugin.errors import HostError
     from nri_plugin.host.recording import read
 
     if only and only.count("/") != 1:
         raise click.UsageError(f"--only needs NAMESPACE/POD such as default/web-0, found {only}")
-    recording = read(file, load_hint_providers())
+    try:
+        recording = read(file, load_hint_providers())
+    except HostError as error:
+        raise WrongUsageError(str(error)) from error
     course = _Course(recording, until, only)
     width = shutil.get_terminal_size().columns
     if config_path is None:

@@ -247,7 +247,12 @@ def _opened(path: str) -> BinaryIO:
             is_compressed = file.read(2) == _GZIP
         return gzip.open(path) if is_compressed else open(path, "rb")  # type: ignore[return-value]
     except OSError as error:
-        raise HostError(path, f"cannot be read: {error.strerror}") from None
+        why = (
+            "is not there"
+            if isinstance(error, FileNotFoundError)
+            else f"cannot be read: {(error.strerror or 'unknown error').lower()}"
+        )
+        raise HostError(path, f"{why}; name what nri-pin run --record wrote, or a state directory") from None
 
 
 def _check_head(path: str, text: bytes) -> None:

@@ -213,3 +213,10 @@ def test_what_was_only_observed_is_said_to_be(day: Path) -> None:
     day.write_bytes(head_lines(NODE, State(), BEGIN, observing=True) + b"".join(lines[2:]))
     assert "the agent only observed" in replay(day).output
     assert json.loads(replay(day, "--config", other(day), "-o", "json").output)["observed"] is True
+
+
+def test_what_is_no_recording_is_wrong_usage_and_says_what_is(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("nothing\n")
+    for name in ("text", "absent"):
+        result = CliRunner().invoke(command, [str(tmp_path / name)])
+        assert (result.exit_code, "run --record" in result.output) == (2, True), result.output

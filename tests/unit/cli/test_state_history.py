@@ -222,7 +222,7 @@ def test_without_a_recording_the_checkpoints_are_still_told(tmp_path: Path) -> N
 
 WRONG: dict[str, tuple[list[str], int, str]] = {
     "no such directory": (["--state-dir", "@/nowhere"], 2, "name the agent's --state-dir"),
-    "nothing in it": (["--state-dir", "@"], 1, "cannot be read"),
+    "nothing in it": (["--state-dir", "@"], 1, "history: is not there"),
     "no recording": (["--recording", "@/file"], 1, "is no head of a recording"),
     "no time": (["--state-dir", "@", "--since", "soon"], 2, "--since takes an age"),
     "before all time": (["--state-dir", "@", "--since", "99999999999999d"], 2, "--since takes an age"),

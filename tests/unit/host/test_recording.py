@@ -162,7 +162,7 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match=r"nowhere: cannot be read: No such file"):
+    with pytest.raises(HostError, match=r"nowhere: is not there; name what"):
         read(str(tmp_path / "nowhere"))
 
 
