@@ -13,6 +13,7 @@ A directory holds a bounded recording: two segments, of which the older is dropp
 
 import gzip
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -35,6 +36,8 @@ from nri_plugin.options import Node
 from nri_plugin.state import State
 
 _GZIP = b"\x1f\x8b"
+_UNREADABLE = (OSError, EOFError, zlib.error)
+"""What reading a damaged disk, or a damaged compressed file, ends in."""
 _decoder = msgspec.json.Decoder(Line)
 
 
@@ -226,7 +229,11 @@ def read(path: str, providers: tuple[HintProvider, ...] = ()) -> Recording:
     files = _segments(path) if os.path.isdir(path) else (path,)
     recording = Recording(path, files, providers)
     with _opened(files[0]) as stream:
-        _check_head(files[0], stream.readline())
+        try:
+            head = stream.readline()
+        except _UNREADABLE as error:
+            raise HostError(files[0], f"cannot be read: {error}; give a whole copy of it") from None
+        _check_head(files[0], head)
     return recording
 
 
@@ -300,7 +307,7 @@ class _Lines:
                 entry = self._entry(number, text)
                 if entry is not None:
                     yield entry
-        except (OSError, EOFError) as error:
+        except _UNREADABLE as error:
             self._lose(number + 1, f"cannot be read on: {error}")
 
     def _entry(self, number: int, text: bytes) -> Entry | None:

@@ -161,6 +161,13 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, data: bytes) -> None:
         read(written(tmp_path, data))
 
 
+@pytest.mark.parametrize("data", [b"\x1f\x8bno gzip", gzip.compress(b"x" * 99)[:14]])
+def test_damaged_compression_is_said(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "day.gz").write_bytes(data)
+    with pytest.raises(HostError, match=r"cannot be read: .*; give a whole copy of it"):
+        read(str(tmp_path / "day.gz"))
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"nowhere: is not there; name what"):
         read(str(tmp_path / "nowhere"))
