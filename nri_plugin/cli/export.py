@@ -99,7 +99,9 @@ def command(**given: Any) -> int:
     try:
         import nri_plugin.app.exporter  # noqa: F401 - is the extra there?
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"the module {error.name} is missing; install nri-pin[cluster]") from None
+        raise click.ClickException(
+            f"the module {error.name} is missing; install nri-pin[cluster], in a checkout: pip install '.[cluster]'"
+        ) from None
     given["node_name"] = (given["node_name"] or platform.node()).lower()
     given["socket"] = os.path.join(given.pop("state_dir"), "agent.sock")
     if given["only_print"]:

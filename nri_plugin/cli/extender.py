@@ -156,7 +156,9 @@ def command(**given: Any) -> int:
     try:
         import nri_plugin.app.extender  # noqa: F401 - is the extra there?
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"the module {error.name} is missing; install nri-pin[cluster]") from None
+        raise click.ClickException(
+            f"the module {error.name} is missing; install nri-pin[cluster], in a checkout: pip install '.[cluster]'"
+        ) from None
     _check(given)
     return _run(given)
 
