@@ -161,6 +161,10 @@ class Runtime(RuleBasedStateMachine):
     @rule(of=pods, cpu=st.sampled_from([2, 4, 0.5, 9]))
     def born_unseen(self, of: Pod, cpu: float) -> None:
         self.number += 1
+        facts = self.facts.get(of.id)
+        for _, other in self.containers.values():  # what has to end before it has ended unseen, too
+            if other.pod_id == of.id and facts is not None and other.name in facts.names(Kind.INIT):
+                self.vanish(other)
         new = container(of, f"late{self.number}", cpu=cpu, number=self.number)
         self.containers[new.id] = (of, new)
         self.stored[new.id] = self.cgroups[new.id] = self.on.topology.online
@@ -176,10 +180,13 @@ class Runtime(RuleBasedStateMachine):
             what.id, what.pod_id, what.name, state, resources=resources, cgroups_path=what.cgroups_path
         )
 
-    def stop(self, of: Pod, what: Container) -> None:
+    def vanish(self, what: Container) -> None:
         self.cgroups.pop(what.id, None)
         self.promised.pop(what.id, None)
         self.stopped.add(what.id)
+
+    def stop(self, of: Pod, what: Container) -> None:
+        self.vanish(what)
         self.apply(nri.StopContainer(of, what))
 
     def apply(self, event: nri.NRIEvent | InformedCreate) -> Decision:

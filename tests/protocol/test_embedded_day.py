@@ -11,6 +11,7 @@ from nri_plugin.simulator.behaviour import BEHAVIOURS
 from nri_plugin.simulator.cgroup_names import Driver
 from nri_plugin.simulator.cgroup_tree import Resource, parent_of
 from nri_plugin.simulator.day import day
+from nri_plugin.simulator.faults import frozen
 from nri_plugin.simulator.player import Outcome, Player
 from nri_plugin.simulator.scenario import Scenario, parse
 from nri_plugin.simulator.stage import Stage, stage
@@ -113,12 +114,13 @@ def test_a_foreign_writer_is_found_out(on_stage) -> None:
     node = player.stage
     tree = node.runtime.cgroups.mirror.tree
     web = node.runtime.record("shop/web/web").names.path
-    tree.write(parent_of(parent_of(web)), Resource.CPUS, "0-7")
-    tree.write(web, Resource.CPUS, "0-7")
-    told = " ".join(player.play(parse(HEAD + DB + "  - say: x\n", "x").steps[1]).problems)
-    assert "shop/db/db and shop/web/web share CPUs" in told
-    tree.write(node.runtime.record("shop/db/db").names.path, Resource.CPUS, "6-7")
-    told = " ".join(player.play(parse(HEAD + DB + "  - say: x\n", "x").steps[1]).problems)
+    with frozen(node.agent_pid):  # it would put this right before anybody looks
+        tree.write(parent_of(parent_of(web)), Resource.CPUS, "0-7")
+        tree.write(web, Resource.CPUS, "0-7")
+        told = " ".join(player.play(parse(HEAD + DB + "  - say: x\n", "x").steps[1]).problems)
+        assert "shop/db/db and shop/web/web share CPUs" in told
+        tree.write(node.runtime.record("shop/db/db").names.path, Resource.CPUS, "6-7")
+        told = " ".join(player.play(parse(HEAD + DB + "  - say: x\n", "x").steps[1]).problems)
     assert "shop/db/db was moved from" in told
 
 

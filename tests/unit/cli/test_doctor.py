@@ -131,7 +131,8 @@ def test_a_configuration_that_does_not_fit_the_machine_is_to_be_mended(
     chosen = tmp_path / "tomorrow.yaml"
     chosen.write_text('reservedSystemCPUs: "400"\n')
     run_command_line(["doctor", "--root", str(copied_node), "--config", str(chosen)])
-    assert f"{chosen}:1:21: reservedSystemCPUs: CPUs 400 do not exist" in capsys.readouterr().out
+    told = "".join(capsys.readouterr().out.split())  # folded wherever the paths of this machine end
+    assert f"{chosen}:1:21:reservedSystemCPUs:CPUs400donotexist" in told
 
 
 def test_a_socket_of_the_copy_is_connected_to(

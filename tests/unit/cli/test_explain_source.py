@@ -68,7 +68,9 @@ def test_the_agent_itself_is_asked_first(tmp_path: Path) -> None:
 
 def test_a_dead_agents_socket_is_no_agent(tmp_path: Path) -> None:
     (tmp_path / SOCKET).touch()
-    with pytest.raises(ConfigError, match=r"no agent answers in .*; name the agent's --state-dir"):
+    with pytest.raises(
+        ConfigError, match=r"no agent answers in .*; (run as root, or )?name the agent's --state-dir"
+    ):
         ground(str(tmp_path), None, None, None)
 
 
