@@ -21,8 +21,14 @@ def contradictions(state: State, node: Node) -> list[str]:
         for key, allocation in state.allocations.items()
         if not allocation.cpus <= node.topology.online
     ]
-    found += [f"{key} is promised CPUs or memory but its pod is not known" for key in _without_pod(state)]
+    if not awaiting_agent(state):
+        found += [f"{key} is promised CPUs or memory but its pod is not known" for key in _without_pod(state)]
     return [with_names(state, text) for text in found]
+
+
+def awaiting_agent(state: State) -> int:
+    """How many promises were imported and never met by an agent: it would know pods, an import knows none."""
+    return 0 if state.pods or state.containers else len(state.allocations)
 
 
 def live_findings(state: State, node: Node, root: str, *, is_asked: bool) -> tuple[str, list[str]]:

@@ -5,7 +5,7 @@ import json
 import click
 
 from nri_plugin.cli.output import format_option
-from nri_plugin.cli.state_findings import contradictions, judging_node, live_findings
+from nri_plugin.cli.state_findings import awaiting_agent, contradictions, judging_node, live_findings
 from nri_plugin.cli.state_live import cgroup_root_here
 from nri_plugin.cli.state_source import (
     EXIT_FAILED,
@@ -145,6 +145,7 @@ def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str,
                     "file": source,
                     "generation": checkpoint.generation,
                     "cgroups": cgroups,
+                    "imported": awaiting_agent(checkpoint.state),
                     "findings": found,
                 },
                 indent=2,
@@ -154,9 +155,17 @@ def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str,
     state = checkpoint.state
     for line in found:
         click.echo(line)
+    if count := awaiting_agent(state):
+        click.echo(_imported(count))
     verdict = f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "sound"
     click.echo(
         f"{source}: {verdict}; generation {checkpoint.generation}, {len(state.pods)} pods, "
         f"{len(state.containers)} containers, {len(state.allocations)} allocations"
     )
     click.echo(f"cgroups: {cgroups}")
+
+
+def _imported(count: int) -> str:
+    if count == 1:
+        return "1 promise is imported and waits for the agent, which meets its container at its first start"
+    return f"{count} promises are imported and wait for the agent, which meets their containers at its first start"

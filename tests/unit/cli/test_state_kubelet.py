@@ -181,6 +181,18 @@ def test_verify_says_what_a_kubelet_would_find(site: Site) -> None:
     assert "the kubelet's CPU Manager would say: not all reserved cpus" in result.output
 
 
+def test_verify_finds_nothing_wrong_with_promises_that_wait_for_the_agent(site: Site) -> None:
+    site.wrote(APART, "0-1,6-7,12-15")
+    assert site.run("import").exit_code == 0
+    result = CliRunner().invoke(command, ["verify", "--state-dir", str(site.folder / "state")])
+    assert result.exit_code == 0, result.output
+    waiting, verdict = result.output.splitlines()[:2]
+    assert waiting == (
+        "2 promises are imported and wait for the agent, which meets their containers at its first start"
+    )
+    assert "state.json: sound; " in verdict
+
+
 def test_verify_lists_placements_that_another_configuration_would_not_have_made(site: Site) -> None:
     site.wrote(APART, "0-1,6-7,12-15")
     assert site.run("import").exit_code == 0
