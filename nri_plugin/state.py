@@ -310,7 +310,7 @@ class State:
                 if cpu in reserved:
                     problems.append(f"reserved CPU {cpu} is exclusive to {key}")
                 seen[cpu] = key
-            wrong = [mem for mem in allocation.mems if mem not in memory_nodes]
+            wrong = NodeMask.of(*(mem for mem in allocation.mems if mem not in memory_nodes))
             if wrong:
                 problems.append(f"{key} is bound to NUMA nodes without memory: {wrong}")
         if online <= set(seen) and any(self._is_shared(record) for record in self.containers.values()):

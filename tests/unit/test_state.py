@@ -20,7 +20,7 @@ def record(name: str = "c", phase: Phase = Phase.RUNNING) -> ContainerRecord:
             "CPU 3 is exclusive to both a/c and b/c",
         ),
         ({"a/c": Allocation(cpus("1-2"))}, "reserved CPU 1 is exclusive to a/c"),
-        ({"a/c": Allocation(mems=nodes(5))}, "a/c is bound to NUMA nodes without memory: [5]"),
+        ({"a/c": Allocation(mems=nodes(5))}, "a/c is bound to NUMA nodes without memory: 5"),
     ],
 )
 def test_a_broken_promise_is_named(allocations: dict[str, Allocation], said: str) -> None:

@@ -374,7 +374,7 @@ FINDINGS = {
     ),
     "a NUMA node without memory": (
         STATE.with_allocation("u2/web", Allocation(CPUSet.of(15), NodeMask.of(7))),
-        "shop/web-0/web is bound to NUMA nodes without memory",
+        "shop/web-0/web is bound to NUMA nodes without memory: 7",
     ),
     "a promise to a pod that is gone": (
         STATE.with_allocation("u9/x", Allocation(CPUSet.of(15))),
@@ -464,6 +464,17 @@ def test_verify_reports_a_cgroup_that_cannot_be_read(directory: Path, tmp_path: 
     result = run("verify", directory, "--cgroup-root", str(tree))
     assert result.exit_code == 1
     assert "holds no CPU list" in result.output
+
+
+def test_verify_takes_a_tree_without_any_of_the_containers_for_another_one(
+    directory: Path, tmp_path: Path
+) -> None:
+    tree = cgroup_tree(tmp_path / "cgroup")
+    result = run("verify", directory, "--live", "--cgroup-root", str(tree))
+    assert result.exit_code == 2
+    assert (
+        "none of the 2 running containers has its cgroup here; mount the host's cgroup tree" in result.output
+    )
 
 
 def test_verify_looks_only_at_running_containers(tmp_path: Path) -> None:
