@@ -16,10 +16,11 @@ from pathlib import Path
 
 import click
 
+from nri_plugin.cli.completion import scenario_names
 from nri_plugin.cli.demo_report import JSONReport, Report, TextReport
 from nri_plugin.cli.output import columns, format_option, wants_colour
 from nri_plugin.cli.state_findings import findings
-from nri_plugin.errors import HostError, NriPinError
+from nri_plugin.errors import ConfigError, HostError, NriPinError
 from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
 from nri_plugin.host.sysfs import discover
 from nri_plugin.options import SMTOddCounts
@@ -116,20 +117,30 @@ def chosen(machine_name: str | None, file: Path | None, runtime: str | None) -> 
     Raises:
         UsageError: options exclude each other.
         WrongMachineError: the machine is wrong.
-        NriPinError: the file is wrong.
+        ConfigError: the file is absent or wrong.
     """
     if file is not None:
         if machine_name is not None or runtime is not None:
             raise click.UsageError(
                 "--scenario names machine and runtime itself; leave --machine and --runtime out"
             )
-        return load(file)
+        return _loaded(file)
     name = machine_name or DEFAULT_MACHINE
     try:
         topology = machine.build_topology(described(name))
     except HostError as error:
         raise WrongMachineError(str(error)) from error
     return day(name, topology, runtime or "containerd-2.1")
+
+
+def _loaded(file: Path) -> Scenario:
+    if file.name == str(file) and not file.exists() and str(file) not in scenario_names():
+        known = scenario_names(played=True)
+        raise ConfigError(
+            str(file),
+            f"is neither a file nor a scenario that comes with nri-pin; name one of {', '.join(known)}",
+        )
+    return load(file)
 
 
 def new_report(scenario: Scenario, output_format: str, *, fast: bool, no_color: bool) -> Report:

@@ -1,6 +1,7 @@
 """`nri-pin topology`: the machine as placements see it, and who runs where, for people and for programs."""
 
 import json
+import os
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from nri_plugin.cli.output import format_option, wants_colour
 from nri_plugin.cli.picture import draw, in_encoding
 from nri_plugin.cli.picture_boxes import fold
 from nri_plugin.cli.picture_distances import heat_map
+from nri_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
     from nri_plugin.simulator.machine_source import SourcedMachine
@@ -116,6 +118,8 @@ def _remark(view: View) -> str:
 def _view(name: str | None, root: str | None, state: str | None) -> View:
     from nri_plugin.simulator.machine_source import live_machine, read_machine
 
+    if root is not None and not os.path.isdir(root):
+        raise ConfigError(f"--root {root}", "no such directory; name one that holds sys and proc")
     machine = live_machine(root or LIVE) if name is None else read_machine(name)
     if state is not None:
         return View(machine, *read_placements(state, machine.topology, is_asked_for=True))

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import HostError, NriPinError
+from nri_plugin.errors import ConfigError, NriPinError
 from nri_plugin.nri.messages import ContainerUpdate
 from nri_plugin.simulator import machine
 from nri_plugin.simulator.behaviour import BEHAVIOURS
@@ -220,8 +220,7 @@ def stage(scenario: Scenario, keep: Path | None = None) -> Iterator[Stage]:
     """A node for the time of a `with`; its files are removed afterwards unless `keep` names a folder for them.
 
     Raises:
-        HostError: the folder cannot be used.
-        ConfigError: the scenario does not fit together.
+        ConfigError: the folder cannot be used, or the scenario does not fit together.
     """
     temporary = Path(tempfile.mkdtemp(prefix="nri-pin-", dir=_memory_folder()))
     try:
@@ -252,11 +251,11 @@ def _kept(folder: Path) -> Path:
         is_empty = not any(folder.iterdir())
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        raise HostError(
+        raise ConfigError(
             str(folder), f"cannot be made or read: {why}; name a folder that is yours to write"
         ) from error
     if not is_empty:
-        raise HostError(str(folder), "is not empty; name a new folder")
+        raise ConfigError(str(folder), "is not empty; name a new folder")
     return folder.absolute()
 
 

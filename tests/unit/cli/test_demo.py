@@ -134,7 +134,7 @@ def test_kept_files_are_a_node_that_can_be_looked_at(tmp_path: Path) -> None:
     verified = nri_pin("state", "verify", "--state-dir", str(folder / "state"))
     assert verified.returncode == 0
     again = nri_pin("demo", "--machine", "laptop", "--keep", str(folder))
-    assert again.returncode == 1
+    assert again.returncode == 2
     assert "is not empty; name a new folder" in again.stderr
 
 
@@ -143,6 +143,8 @@ def test_kept_files_are_a_node_that_can_be_looked_at(tmp_path: Path) -> None:
     [
         (("--machine", "nowhere"), 2, "nowhere: is neither a file nor the name of a shipped machine"),
         (("--scenario", "/nowhere"), 2, "/nowhere: cannot be read: no such file"),
+        (("--scenario", "nope"), 2, "nope: is neither a file nor a scenario that comes with nri-pin; "),
+        (("--scenario", "nope"), 2, "name one of devices, example\n"),
         (("--scenario", "a", "--machine", "b"), 2, "--scenario names machine and runtime itself"),
         (("--runtime", "docker"), 2, "'docker' is not one of"),
     ],

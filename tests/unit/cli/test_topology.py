@@ -90,6 +90,7 @@ def test_options_that_exclude_each_other_are_refused(args: tuple[str, ...]) -> N
 
 def test_errors_are_those_of_the_project(tmp_path: Path) -> None:
     assert isinstance(run("--root", str(tmp_path)).exception, HostError)
+    assert isinstance(run("--root", str(tmp_path / "no-such")).exception, ConfigError)
     assert isinstance(run("--machine", "no-such").exception, ConfigError)
     (tmp_path / "bad.txt").write_text("two cores")
     assert isinstance(run("--machine", str(tmp_path / "bad.txt")).exception, ConfigError)

@@ -31,7 +31,7 @@ def test_a_folder_of_others_to_keep_files_in_is_refused_in_one_sentence(
     for call in ("mkdir", "iterdir"):
         with monkeypatch.context() as patch:
             patch.setattr(Path, call, denied)
-            with pytest.raises(HostError, match="permission denied; name a folder that is yours"):
+            with pytest.raises(ConfigError, match="permission denied; name a folder that is yours"):
                 _kept(tmp_path / "x")
 
 
@@ -73,7 +73,7 @@ def test_kept_files_are_where_they_were_asked_for(tmp_path: Path) -> None:
 
 def test_a_folder_with_something_in_it_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
-    with pytest.raises(HostError, match="is not empty"), stage(scenario(), tmp_path):
+    with pytest.raises(ConfigError, match="is not empty"), stage(scenario(), tmp_path):
         pass
 
 
