@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -30,12 +30,15 @@ from nri_plugin.options import (
 from nri_plugin.policy import option_checks
 from nri_plugin.policy.device_allocation import preferred_devices
 from nri_plugin.policy.device_hints import Device, DeviceResource
-from nri_plugin.quantity import parse_bytes, parse_cpu_milli
+from nri_plugin.quantity import format_bytes, parse_bytes, parse_cpu_milli
 from nri_plugin.simulator.machine_text import Description
 from nri_plugin.workload import MAX_SHARES, MIN_SHARES
 
 UID = "what-if"
 PERIOD_US = 100_000
+MOST_CPUS = 1_000_000
+MOST_BYTES = 1 << 60
+"""Beyond any machine: more is a slip of the hand, not a question."""
 _PARENTS = {
     "Guaranteed": "/kubepods/podwhat-if",
     "Burstable": "/kubepods/burstable/podwhat-if",
@@ -137,7 +140,7 @@ def event_of(wish: WhatIf, node: Node, description: Description | None = None) -
 
 def _option(name: str, value: str) -> dict[str, Any]:
     if name in _FLAGS:
-        return {_FLAGS[name]: option_checks.option_flag(name, value)}
+        return {_FLAGS[name]: _flag(name, value)}
     if name not in _WORDS:
         known = ", ".join(sorted((*_FLAGS, *_WORDS, "reservedSystemCPUs"), key=str.lower))
         raise ConfigError("--option", f"{name} is no option of placement; known are {known}")
@@ -147,6 +150,13 @@ def _option(name: str, value: str) -> dict[str, Any]:
     except ValueError:
         expected = ", ".join(str(word) for word in words)
         raise ConfigError("--option", f"{name}: expected {expected}; found {value}") from None
+
+
+def _flag(name: str, value: str) -> bool:
+    try:
+        return option_checks.option_flag(name, value)
+    except ConfigError:
+        raise ConfigError("--option", f"{name}: expected true or false, found {value}") from None
 
 
 def _cpus(value: str, node: Node) -> CPUSet:
@@ -169,17 +179,28 @@ def _check_together(options: Options) -> None:
 
 
 def _resources(wish: WhatIf) -> Resources:
-    milli = _amount("--cpu", wish.cpu, parse_cpu_milli)
+    milli = _amount("--cpu", wish.cpu, parse_cpu_milli, MOST_CPUS * 1000, f"{MOST_CPUS} CPUs")
     return Resources(
         cpu_shares=min(MAX_SHARES, max(MIN_SHARES, milli * 1024 // 1000)),
         cpu_quota_us=milli * PERIOD_US // 1000 or None,
         cpu_period_us=PERIOD_US,
-        memory_limit_bytes=_amount("--memory", wish.memory, parse_bytes) or None,
-        hugepage_limits=tuple(
-            (_runtime_size(size), _amount(f"--hugepages-{size}", text, parse_bytes))
-            for size, text in wish.hugepages
-        ),
+        memory_limit_bytes=_bytes("--memory", wish.memory) or None,
+        hugepage_limits=tuple((_runtime_size(size), _pages(size, text)) for size, text in wish.hugepages),
     )
+
+
+def _pages(size: str, text: str) -> int:
+    """Bytes in whole pages, as the API server has it."""
+    option, page = f"--hugepages-{size}", parse_bytes(size)
+    amount = _bytes(option, text)
+    if amount % page:
+        below, above = (format_bytes(amount // page * page + more) for more in (0, page))
+        raise ConfigError(option, f"{text} is no whole number of pages of {size}; ask for {below} or {above}")
+    return amount
+
+
+def _bytes(option: str, text: str) -> int:
+    return _amount(option, text, parse_bytes, MOST_BYTES, format_bytes(MOST_BYTES))
 
 
 def _runtime_size(size: str) -> str:
@@ -190,13 +211,15 @@ def _runtime_size(size: str) -> str:
     return f"{match[1]}B"
 
 
-def _amount(option: str, text: str, parse: Any) -> int:
+def _amount(option: str, text: str, parse: Callable[[str], int], most: int, most_said: str) -> int:
     if not text:
         return 0
     try:
-        number: int = parse(text)
+        number = parse(text)
     except ValueError as error:
         raise ConfigError(option, str(error)) from None
+    if number > most:
+        raise ConfigError(option, f"{text} is more than any machine has; ask for {most_said} or less")
     return number
 
 

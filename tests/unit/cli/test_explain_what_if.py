@@ -26,6 +26,24 @@ def test_an_amount_of_cpu_arrives_as_it_was_written(cpu: str, milli: int) -> Non
     assert request_of(cpu=cpu).cpu_milli == milli
 
 
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"cpu": "1e99"}, "--cpu: 1e99 is more than any machine has; ask for 1000000 CPUs or less"),
+        ({"cpu": "1000001"}, "--cpu: 1000001 is more than any machine has"),
+        ({"memory": "1e99"}, "--memory: 1e99 is more than any machine has; ask for 1Ei or less"),
+        (
+            {"hugepages": (("2Mi", "3M"),)},
+            "--hugepages-2Mi: 3M is no whole number of pages of 2Mi; ask for 2Mi or 4Mi",
+        ),
+        ({"hugepages": (("1Gi", "1536Mi"),)}, "pages of 1Gi; ask for 1Gi or 2Gi"),
+    ],
+)
+def test_amounts_that_no_machine_could_give_are_refused(wish: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        request_of(**wish)
+
+
 def test_memory_and_huge_pages_arrive_by_their_names() -> None:
     asked = request_of(cpu="2", memory="4Gi", hugepages=(("2Mi", "1Gi"),))
     assert asked.memory_by_resource == {"memory": 4 * GIB, "hugepages-2Mi": GIB}
@@ -102,7 +120,7 @@ def test_an_option_of_the_node_can_be_switched_off() -> None:
     [
         (["full-pcpus-only=true", "distribute-cpus-across-cores=true"], "can not be used at the same time"),
         (["strictUncoreCache=true"], "strictUncoreCache needs uncoreCacheFit=best"),
-        (["full-pcpus-only=perhaps"], "perhaps"),
+        (["full-pcpus-only=perhaps"], "^--option: full-pcpus-only: expected true or false, found perhaps$"),
         (["reservedSystemCPUs=x"], "reservedSystemCPUs"),
     ],
 )
