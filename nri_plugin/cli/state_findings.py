@@ -31,21 +31,21 @@ def awaiting_agent(state: State) -> int:
     return 0 if state.pods or state.containers else len(state.allocations)
 
 
-def live_findings(state: State, node: Node, root: str, *, is_asked: bool) -> tuple[str, list[str]]:
+def live_findings(state: State, node: Node, root: str, *, is_own_tree: bool = False) -> tuple[str, list[str]]:
     """How many cgroups were compared, and what differs.
 
     Args:
         state: the promises.
         node: the machine.
         root: of the cgroup tree.
-        is_asked: whether it is known that this is the tree; else a tree without a single one of the containers
+        is_own_tree: whether it is known that this is their tree; else one without a single one of the containers
             is taken for another one's.
 
     Raises:
         HostError: there is no cpuset tree, or it is another one's.
     """
     looked = look(Seen(state, node, has_parts=False, machine=""), root)
-    if not is_asked:
+    if not is_own_tree:
         need_visible(looked, root)
     if not looked:
         return "nothing to compare, no container runs", []
@@ -60,7 +60,7 @@ def findings(checkpoint: Checkpoint, topology: Topology, cgroup_root: str) -> li
         HostError: there is no cpuset tree.
     """
     node = node_on(topology, checkpoint.facts)
-    _, live = live_findings(checkpoint.state, node, cgroup_root, is_asked=True)
+    _, live = live_findings(checkpoint.state, node, cgroup_root, is_own_tree=True)
     return contradictions(checkpoint.state, node) + live
 
 

@@ -118,7 +118,7 @@ def _checked(
         return found, "not compared"
     is_asked = bool(live or cgroup_root)
     try:
-        told, lines = live_findings(state, node, cgroup_root or cgroup_root_here(), is_asked=is_asked)
+        told, lines = live_findings(state, node, cgroup_root or cgroup_root_here())
     except HostError as error:
         if is_asked:
             raise
