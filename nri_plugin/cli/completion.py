@@ -6,7 +6,8 @@ completed without a word about it here.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 
 import click
@@ -90,6 +91,8 @@ def values(context: click.Context, parameter: click.Parameter, incomplete: str) 
         names |= scenario_names(played=context.info_name == "demo")
     if "CONTAINER" in words or option == "container":
         names |= container_names(context, whole=option != "container")
+        if not any(name.startswith(incomplete) for name in names):
+            names |= last_parts(names)
     found = [CompletionItem(name, help=about) for name, about in names.items() if name.startswith(incomplete)]
     if not found and (names or words & _FILES):
         found = [CompletionItem(incomplete, type="file")]
@@ -143,6 +146,12 @@ def container_names(context: click.Context, *, whole: bool = True) -> dict[str, 
     rows = [(pods.get(record.pod_uid), record.name) for record in checkpoint.state.containers.values()]
     names = {f"{pod.namespace}/{pod.name}/{name}" if whole else name for pod, name in rows if pod}
     return dict.fromkeys(sorted(names), "")
+
+
+def last_parts(names: Iterable[str]) -> dict[str, str]:
+    """Of `namespace/pod/container` what follows a slash, where it names one container only."""
+    parts = [name.split("/", count)[count] for name in names for count in range(1, name.count("/") + 1)]
+    return {part: "" for part, count in Counter(parts).items() if count == 1}
 
 
 def _shipped(folder: str, suffix: str) -> list[str]:

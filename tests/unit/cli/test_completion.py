@@ -107,6 +107,23 @@ def test_containers_are_those_of_the_checkpoint(state_dir: Path, tmp_path: Path)
     assert plain("explain", "--state-dir", str(state_dir), "sh") == []
 
 
+def test_a_container_is_completed_from_its_last_parts_where_they_name_only_one(tmp_path: Path) -> None:
+    pods = {
+        uid: PodRecord(uid, f"s{uid}", name, "ml", QOSClass.GUARANTEED, f"/kubepods/pod{uid}")
+        for uid, name in (("u1", "job-0"), ("u2", "job-1"))
+    }
+    rows = [("c1", "u1", "train"), ("c2", "u1", "tell"), ("c3", "u2", "tell")]
+    records = {
+        key: ContainerRecord(key, uid, name, Phase.RUNNING, CgroupRef(f"/kubepods/pod{uid}"))
+        for key, uid, name in rows
+    }
+    CheckpointFile(str(tmp_path), durable=False).save(State(pods, records, {}))
+    ask = ("explain", "--state-dir", str(tmp_path))
+    assert plain(*ask, "t") == ["train"]
+    assert sorted(plain(*ask, "job")) == ["job-0/tell", "job-0/train", "job-1/tell"]
+    assert sorted(plain(*ask, "")) == ["ml/job-0/tell", "ml/job-0/train", "ml/job-1/tell"]
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_gets_its_script_and_its_answers(shell: str, capsys) -> None:
     assert run_command_line(["completion", shell]) == 0
