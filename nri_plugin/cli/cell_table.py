@@ -88,7 +88,7 @@ def fold(cell: str, width: int) -> list[str]:
     for part in _parts(cell.lstrip()):
         if lines[-1].strip() and len(lines[-1]) + len(part) > width:
             lines.append(indent)
-        lines[-1] += part
+        lines[-1] += part if lines[-1].strip() else part.lstrip()
     return [
         piece
         for line in lines

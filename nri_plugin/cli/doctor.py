@@ -131,7 +131,7 @@ def as_text(groups: Groups, width: int | None, *, colour: bool) -> Iterator[str]
     mounts = sorted({finding.mount for found in groups.values() for finding in found if finding.mount})
     if mounts:
         yield from _wrapped(
-            f"To see the rest, mount {', '.join(mounts)} of the node, or, in a cluster:", width
+            f"To see the rest, mount {', '.join(mounts)} of the node, or, in a cluster:", width, indent=0
         )
         yield f"  {WHOLE_NODE}"
 
@@ -169,10 +169,10 @@ def _lines(finding: Finding, width: int | None, *, colour: bool) -> Iterator[str
         yield f"{INDENT}   {finding.command}"
 
 
-def _wrapped(text: str, width: int | None) -> list[str]:
+def _wrapped(text: str, width: int | None, indent: int = len(INDENT)) -> list[str]:
     if width is None:
         return [text]
-    return textwrap.wrap(text, max(width - len(INDENT), 20), break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, max(width - indent, 20), break_long_words=False, break_on_hyphens=False)
 
 
 def as_json(groups: Groups, *, strict: bool) -> str:

@@ -25,6 +25,10 @@ def test_a_folded_name_keeps_its_indent() -> None:
     assert fold("  setup (stopped)", 8) == ["  setup ", "  (stopp", "  ed)"]
 
 
+def test_a_sentence_goes_on_where_its_first_line_began() -> None:
+    assert fold("whole cores, on one machine", 15) == ["whole cores,", "on one machine"]
+
+
 @given(st.lists(st.integers(0, 9999), min_size=1, max_size=40), st.integers(8, 60))
 def test_folding_loses_nothing(numbers: list[int], width: int) -> None:
     cell = ",".join(map(str, numbers))

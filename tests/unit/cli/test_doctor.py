@@ -50,6 +50,11 @@ def test_text_keeps_to_the_width_and_commands_can_be_pasted() -> None:
     assert [line.split()[0] for line in lines if len(line) > 60] == ["run", "kubectl"]
 
 
+def test_the_last_sentence_has_the_whole_width() -> None:
+    sentence = "To see the rest, mount /etc/x of the node, or, in a cluster:"
+    assert sentence in list(as_text(GROUPS, len(sentence), colour=False))
+
+
 def test_colour_changes_labels_only() -> None:
     coloured = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in as_text(GROUPS, 80, colour=True)]
     assert coloured == list(as_text(GROUPS, 80, colour=False))
