@@ -283,4 +283,4 @@ def _devices(description: Description, ids: Sequence[int]) -> tuple[PlacedDevice
 
 
 def _refuse(description: Description, detail: str, where: str = "") -> NoReturn:
-    raise ConfigError(where or f"machine {description.name}", detail)
+    raise ConfigError(where or description.file or f"machine {description.name}", detail)

@@ -111,6 +111,7 @@ class Description:
         cpu_places: where CPUs are named: (mask, FILE:LINE:COLUMN).
         devices: in the order written.
         links: between devices; of several for one pair the heaviest counts.
+        file: where it was read; empty where only its name is known.
     """
 
     name: str = "machine"
@@ -133,6 +134,7 @@ class Description:
     cpu_places: tuple[tuple[int, str], ...] = field(default=(), compare=False)
     devices: tuple[DescribedDevice, ...] = ()
     links: tuple[Link, ...] = ()
+    file: str = field(default="", compare=False)
 
 
 def parse(text: str, name: str = "machine", source: str = "") -> Description:
@@ -146,8 +148,8 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
     Raises:
         ConfigError: with file, line and column, what was expected and what was found.
     """
+    description = Description(name=name, title=_title(text), file=source)
     source = source or name
-    description = Description(name=name, title=_title(text))
     for clause in read_clauses(text, source):
         description = _clause(description, clause)
     if not description.cores:

@@ -123,10 +123,11 @@ def test_every_cpu_number_is_given_once() -> None:
         ("2 cores, offline 2", "m.txt:1:18: 'offline 2' names cpus beyond 0-1"),
         ("2 cores, isolated 0-9", "m.txt:1:19: 'isolated 0-9' names cpus beyond 0-1"),
         ("2 cores, no L3 on 7", "m.txt:1:19: 'no L3 on 7' names cpus beyond 0-1"),
+        ("9000 cores", "m.txt: the shape has more than the 8192 cpus the kernel can have"),
         ("2 cores, isolated 0\noffline 1\n  offline 77", "m.txt:3:11: 'offline 1,77' names cpus beyond 0-1"),
     ],
 )
-def test_a_cpu_that_the_machine_lacks_is_refused_where_it_is_named(text: str, message: str):
+def test_what_the_machine_cannot_have_is_refused_where_it_is_named(text: str, message: str):
     with pytest.raises(ConfigError) as caught:
         lay_out(parse(text, "m", source="m.txt"))
     assert str(caught.value) == message
