@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nri_plugin.app import config_yaml as source
-from nri_plugin.app.config_flags import values_of
+from nri_plugin.app.config_flags import SET, values_of
 from nri_plugin.app.config_keys import KEYS, Settings
 from nri_plugin.app.config_kubelet import memory_node_place
 from nri_plugin.app.config_pasted import KIND, OTHER_KEYS, own_part
@@ -245,6 +245,8 @@ def _unknown(place: Place, name: str, *, is_list_told: bool) -> ConfigError:
             "so that such keys are passed over"
         )
     error = unknown(place, name, tuple(KEYS))
+    if str(place).startswith(SET) and KNOWN_ARE in error.detail:
+        return place.error("unknown key; the README's chapter Configuration lists the keys there are")
     return (
         place.error("unknown key; see the list above")
         if is_list_told and KNOWN_ARE in error.detail
