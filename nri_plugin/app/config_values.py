@@ -78,6 +78,9 @@ def cpu_list(value: source.Value) -> CPUSet:
 
 def amount(value: source.Value) -> Fraction:
     """A Kubernetes quantity that is not negative, exact."""
+    read = source.scalar(value)
+    if read.kind not in ("str", "int", "float") and read.text:
+        raise value.place.error(f"expected a quantity such as 500m or 2, found {source.as_read(read)}")
     found = source.text_or_number(value)
     try:
         size = parse_quantity(found)

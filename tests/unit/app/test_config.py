@@ -185,6 +185,10 @@ def test_a_folder_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None
         ("reservedSystemCPUs: 1_0", "which YAML reads as a number"),
         ("reservedSystemCPUs: 3-1", "runs backwards"),
         ("kubeReserved: {cpu: -1}", "f:1:21: kubeReserved.cpu: expected a word, found -1"),
+        (
+            "kubeReserved: {cpu: true}",
+            "f:1:21: kubeReserved.cpu: expected a quantity such as 500m or 2, found true, which YAML reads as",
+        ),
         ("kubeReserved: {cpu: '-1'}", "f:1:21: kubeReserved.cpu: -1 is negative"),
         ("kubeReserved: {cpu: 1x}", "f:1:21: kubeReserved.cpu: '1x' has the unknown suffix"),
         ("kubeReserved: {hugepages-2Mi: 1Gi}", "f:1:16: kubeReserved.hugepages-2Mi: cannot be reserved here"),
