@@ -140,7 +140,7 @@ def checkpoint_state(path: str) -> State | None:
     try:
         checkpoint = read_checkpoint(path)
     except CheckpointError as error:
-        raise CheckpointError(path, f"{error.detail}; {what_to_do(error)}") from error
+        raise CheckpointError(path, f"{error.detail}; {what_to_do(error, path)}") from error
     return None if checkpoint is None else checkpoint.state
 
 

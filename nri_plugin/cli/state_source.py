@@ -89,7 +89,7 @@ def load_checkpoint(path: str) -> Checkpoint:
     except CheckpointError as error:
         is_elsewhere = isinstance(error.__cause__, OSError)
         kind = WrongUsageError if is_elsewhere else FailedError
-        raise kind(f"{error}; {what_to_do(error)}") from error
+        raise kind(f"{error}; {what_to_do(error, path)}") from error
     if checkpoint is None and os.path.exists(f"{path}.previous"):
         raise WrongUsageError(
             f"{path}: there is no checkpoint, only the generation before it; `nri-pin state repair` takes that"
@@ -114,14 +114,16 @@ def is_observed(source: str) -> bool:
     return os.path.basename(source) == OBSERVED_FILE_NAME
 
 
-def what_to_do(error: CheckpointError) -> str:
-    """What to do about a checkpoint that cannot be read."""
+def what_to_do(error: CheckpointError, path: str) -> str:
+    """What to do about a checkpoint that cannot be read; no agent is known to mend one outside of its own folder."""
     if isinstance(error.__cause__, PermissionError):
         return "run as root"
     if isinstance(error.__cause__, OtherVersionError):
         return "show it with the nri-pin that wrote it"
     if isinstance(error.__cause__, OSError):
         return "name the agent's --state-dir, or a checkpoint with --file"
+    if os.path.dirname(os.path.abspath(path)) != DEFAULT_DIR:
+        return "`nri-pin state repair` shows what can be saved of it"
     return (
         "nothing has to be deleted: the agent writes a new one at its next change, and at its next start "
         "sets this one aside and rebuilds from the one before it or from the runtime; "

@@ -486,7 +486,7 @@ def test_verify_looks_only_at_running_containers(tmp_path: Path) -> None:
     assert run("verify", tmp_path / "state", "--cgroup-root", str(tree)).exit_code == 0
 
 
-def test_what_cannot_be_read_ends_in_what_to_do(directory: Path) -> None:
+def test_what_cannot_be_read_ends_in_what_to_do(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = directory / "state.json"
     whole = file.read_text()
     file.write_text(whole.replace('"version":2', '"version":99', 1))
@@ -494,7 +494,12 @@ def test_what_cannot_be_read_ends_in_what_to_do(directory: Path) -> None:
     assert "version 99" in other
     assert other.rstrip().endswith("; show it with the nri-pin that wrote it")
     file.write_text(whole[:-20])
-    assert "nothing has to be deleted: the agent writes a new one" in run("verify", directory).output
+    damaged = run("verify", directory).output
+    assert damaged.rstrip().endswith("; `nri-pin state repair` shows what can be saved of it")
+    assert "the agent writes" not in damaged
+    with monkeypatch.context() as patched:
+        patched.setattr("nri_plugin.cli.state_source.DEFAULT_DIR", str(directory))
+        assert "nothing has to be deleted: the agent writes a new one" in run("verify", directory).output
     file.unlink()
     file.symlink_to("elsewhere")
     assert "name the agent's --state-dir" in run("verify", directory).output
