@@ -15,35 +15,45 @@ DEFAULTS = Settings()
 HELP = f"""\
 Usage: nri-pin run [OPTIONS]
 
-  Run the agent: connect to the container runtime and place every container it creates.
+  Run the agent: connect to the container runtime and place every container it
+  creates.
 
 Options:
-  --config FILE          The configuration file.  [default: {DEFAULT_PATH}]
+  --config FILE          The configuration file.
+                         [default: {DEFAULT_PATH}]
 
   Each of these wins over the configuration file; paths may be relative:
-  --nri-socket PATH      The runtime's NRI socket.  [default: {DEFAULTS.nri_socket}]
+  --nri-socket PATH      The runtime's NRI socket.
+                         [default: {DEFAULTS.nri_socket}]
   --state-dir DIR        Where the checkpoint is kept.  [default: {DEFAULTS.state_dir}]
-  --sysfs-root DIR       The folder that holds the machine's sys and proc.  [default: /host if it has them, else /]
+  --sysfs-root DIR       The folder that holds the machine's sys and proc.
+                         [default: /host if it has them, else /]
   --cgroup-root DIR      The mount point of the cgroup tree.
   --plugin-name NAME     The name the runtime logs.
-  --plugin-index NN      Two digits; the runtime calls plugins in this order.  [default: {DEFAULTS.plugin_index}]
+  --plugin-index NN      Two digits; the runtime calls plugins in this order.
+                         [default: {DEFAULTS.plugin_index}]
   --log-level LEVEL      {", ".join(LEVELS)}.
   --log-format FORMAT    {" or ".join(FORMATS)}.
   --observe              Decide, log and count, and change nothing.
-  --cpu-manager-policy POLICY, --cpu-manager-policy-options NAME=VALUE,...
-  --topology-manager-policy POLICY, --topology-manager-policy-options NAME=VALUE,...
+  --cpu-manager-policy POLICY,
+  --cpu-manager-policy-options NAME=VALUE,...
+  --topology-manager-policy POLICY,
+  --topology-manager-policy-options NAME=VALUE,...
   --topology-manager-scope SCOPE
-                         As for the kubelet; options replace those of the file altogether.
+                         As for the kubelet; options replace those of the file
+                         altogether.
 
-  --record FILE          Also append everything that is decided to a file, for nri-pin replay.
+  --record FILE          Also append everything that is decided to a file, for
+                         nri-pin replay.
   -h, --help             Show this text and leave.
 
 The smallest configuration keeps a CPU for the system:
   reservedSystemCPUs: "0"
 
-Exit code: 0 stopped by a signal, 2 when something has to be configured differently, 70 when it was stuck
-for 30 s and ended itself, 1 otherwise.
-Signals: SIGHUP reads the configuration again, SIGTERM stops the agent and changes nothing.
+Exit code: 0 stopped by a signal, 2 when something has to be configured
+differently, 70 when it was stuck for 30 s and ended itself, 1 otherwise.
+Signals: SIGHUP reads the configuration again, SIGTERM stops the agent and
+changes nothing.
 
 Examples:
   nri-pin run

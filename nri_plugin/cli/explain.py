@@ -26,8 +26,9 @@ Examples:
   nri-pin explain --state-dir ./state --cpu 12    on the node whose state directory this is, or a copy of it
   nri-pin explain worker -o json
 
-\b
-A name is NAMESPACE/POD/CONTAINER, the end of that, or the beginning of a container's id.
+A name is NAMESPACE/POD/CONTAINER, the end of that, or the beginning of a
+container's id.
+
 Exit code: 0; 1 where a what-if would be refused, or no answer can be had; 2 for a wrong question.
 """
 

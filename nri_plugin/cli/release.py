@@ -24,7 +24,8 @@ Examples:
 
 \b
 In this order:
-  1. stop the agent, and keep it from being started again; it would pin everything again
+  1. stop the agent, and keep it from being started again; it would
+     pin everything again
   2. nri-pin release
 
 Containers go on running. Memory nodes stay as they are. The runtime keeps the cpuset it was told at creation: a

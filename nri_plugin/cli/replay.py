@@ -26,11 +26,9 @@ Examples:
   nri-pin replay ./day.jsonl --config ./other.yaml --until 14:30 --only default/web-0
   nri-pin replay ./day.jsonl --config ./other.yaml -o json | jq .replayed
 
-\b
 FILE is what nri-pin run --record wrote, or a state directory: the agent keeps the latest
 events in its folder history. A recording holds its machine, so any computer will do.
 
-\b
 Exit code: 0 done; 1 without --config: something is decided otherwise today, or nothing
 could be decided again, or with --only: that pod is not in it; 2 wrong usage or configuration,
 or no recording.

@@ -39,8 +39,9 @@ Examples:
 From the kubelet's static managers to nri-pin, on a node that goes on working:
   1. stop the kubelet; containers go on running
   2. nri-pin state import /var/lib/kubelet
-  3. set cpuManagerPolicy, topologyManagerPolicy and memoryManagerPolicy of the kubelet to none and
-     remove its cpu_manager_state and memory_manager_state
+  3. set cpuManagerPolicy, topologyManagerPolicy and memoryManagerPolicy of
+     the kubelet to none and remove its cpu_manager_state and
+     memory_manager_state
   4. start nri-pin, then the kubelet
 """
 

@@ -37,6 +37,14 @@ def helps() -> list[tuple[str, ...]]:
     return words
 
 
+def test_what_help_says_beside_examples_and_tables_fits_80_columns(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in [("explain",), ("replay",), ("release",), ("state", "import"), ("run",)]:
+        run_command_line([*words, "--help"])
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if len(line) > 80 and not line.startswith("    nri-pin ")] == []
+
+
 def test_every_command_has_help_and_examples(capsys) -> None:
     for words in helps():
         assert run_command_line([*words, "--help"]) == 0
