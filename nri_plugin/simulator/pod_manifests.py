@@ -123,6 +123,9 @@ class Manifests:
             yield f"{_times('pod', self._over)} passed over: Succeeded or Failed, nothing is held by it any more"
         if self._elsewhere:
             yield f"{_times('pod', self._elsewhere)} of other nodes than {self.node} passed over"
+        of_workloads = sum(1 for one in self.pods if one.workload)
+        if self.node and of_workloads:
+            yield f"{_times('pod', of_workloads)} of workloads all taken: they name no node, --node chooses none of them"
         if len(self._nodes) > 1:
             yield (
                 f"pods of {len(self._nodes)} nodes are all played on this one machine; --node NAME takes those of one"

@@ -167,6 +167,16 @@ def test_pods_that_are_over_hold_nothing_and_those_of_other_nodes_can_be_left_ou
     assert "2 pods of other nodes than n1 passed over" in list(here.notes())
 
 
+def test_with_a_node_named_it_is_said_that_pods_of_workloads_name_none() -> None:
+    text = f"kind: Deployment\nmetadata: {{name: web}}\nspec: {{replicas: 3, {TEMPLATE}}}\n"
+    assert list(manifests(text).notes()) == []
+    found = manifests(text, "n9")
+    assert len(found.pods) == 3
+    assert list(found.notes()) == [
+        "3 pods of workloads all taken: they name no node, --node chooses none of them"
+    ]
+
+
 def test_what_is_not_simulated_is_named() -> None:
     text = """\
 kind: Service
