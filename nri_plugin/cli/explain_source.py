@@ -16,7 +16,7 @@ from nri_plugin.cli.state_source import fits, what_to_do
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.facts import InformedCreate
-from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
+from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.host.recording import read
 from nri_plugin.host.recording_lines import DIRECTORY
 from nri_plugin.nri.events import CreateContainer
@@ -268,6 +268,12 @@ def _by_configuration(state_dir: str, config: str | None, state_file: str | None
 
     from nri_plugin.host.sysfs import discover
 
+    if config is None and root is None and os.path.abspath(state_dir) != DEFAULT_DIR:
+        recorded = _by_history(
+            state_dir, state_file
+        )  # of another node perhaps, which no file of this one tells of
+        if recorded is not None:
+            return recorded
     try:
         chosen = load(config or DEFAULT_PATH)
     except NothingConfiguredError:

@@ -87,6 +87,21 @@ def test_without_a_configuration_machine_and_options_are_those_of_the_history(tm
         ground(str(tmp_path), None, None, str(tmp_path / "none"))
 
 
+def test_a_state_directory_that_was_named_goes_by_its_own_history_before_the_nodes_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lived(tmp_path, ON, [creation("a", cpu=4)])
+    config = tmp_path / "config.yaml"
+    config.write_text("cpuManagerPolicy: sttic\n")
+    monkeypatch.setattr("nri_plugin.cli.explain_source.DEFAULT_PATH", str(config))
+    assert ground(str(tmp_path), None, None, None).node.reserved == ON.reserved
+    with pytest.raises(ConfigError, match="sttic"):
+        ground(str(tmp_path), str(config), None, None)
+    monkeypatch.setattr("nri_plugin.cli.explain_source.DEFAULT_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match="sttic"):
+        ground(str(tmp_path), None, None, None)
+
+
 def test_a_history_that_cannot_be_read_is_no_ground(tmp_path: Path) -> None:
     lived(tmp_path, ON, [])
     (tmp_path / "history/recording.jsonl").write_text("nothing\n")
