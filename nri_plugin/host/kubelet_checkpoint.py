@@ -94,6 +94,19 @@ def load_refusal(data: bytes, manager: str, policy: str, *, pod_level: bool = Fa
     return ""
 
 
+def expected_checksum(record: Record, manager: str) -> int | None:
+    """The checksum of the newest form that the record has; None where one is right or it has no form."""
+    expected = []
+    for form in FORMS[manager, bool(record.get("podEntries"))]:
+        if not _form_refusal(record, form):
+            return None
+        try:
+            expected.append(checksum(form.render(record)))
+        except (UnreadableError, AttributeError, LookupError, TypeError, ValueError):
+            continue
+    return expected[0] if expected else None
+
+
 def _form_refusal(record: Record, form: Form) -> str:
     try:
         text = form.render(record)

@@ -15,10 +15,12 @@ from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.errors import CheckpointError
 from nri_plugin.host.kubelet_checkpoint import (
     Record,
+    UnreadableError,
     checksum,
     cpu_v1,
     cpu_v2,
     cpu_v3,
+    expected_checksum,
     load_refusal,
     memory_v1,
     memory_v2,
@@ -217,8 +219,22 @@ def _record(file: File, manager: str) -> Record:
     policy = "static" if manager == "cpu" else "Static"
     refusals = [load_refusal(file.data, manager, policy, pod_level=level) for level in (False, True)]
     if all(refusals):
-        raise CheckpointError(file.name, f"cannot be used; a kubelet would say: {refusals[0]}")
+        raise CheckpointError(
+            file.name,
+            f"cannot be used; {_checksums(file, manager)}a kubelet would say: {refusals[0]}",
+        )
     return parse(file.data)
+
+
+def _checksums(file: File, manager: str) -> str:
+    """Both checksums where they differ; the kubelet's own words are about the oldest form, and mislead."""
+    try:
+        record = parse(file.data)
+    except UnreadableError:
+        return ""
+    expected = expected_checksum(record, manager)
+    found = record.get("checksum", "none")
+    return "" if expected is None else f"its checksum: expected {expected}, found {found}; "
 
 
 def _cpus(record: Record) -> tuple[dict[str, CPUSet], dict[str, CPUSet]]:

@@ -181,6 +181,17 @@ def test_verify_says_what_a_kubelet_would_find(site: Site) -> None:
     assert "the kubelet's CPU Manager would say: not all reserved cpus" in result.output
 
 
+def test_a_wrong_checksum_is_told_before_the_kubelets_own_words(site: Site) -> None:
+    record = {"policyName": "static", "defaultCpuSet": "0-1,6-7,12-15", "entries": APART}
+    site.write_cpu(json.dumps(record | {"checksum": 7}))
+    result = site.run("import")
+    assert result.exit_code == 2
+    assert (
+        f"cpu_manager_state: cannot be used; its checksum: expected {checksum(cpu_v2(record))}, found 7; "
+        "a kubelet would say: "
+    ) in result.output
+
+
 def test_verify_finds_nothing_wrong_with_promises_that_wait_for_the_agent(site: Site) -> None:
     site.wrote(APART, "0-1,6-7,12-15")
     assert site.run("import").exit_code == 0
