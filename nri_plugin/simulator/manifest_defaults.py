@@ -7,6 +7,7 @@ Source: Kubernetes v1.36 pkg/apis/core/v1/defaults.go and core/validation.
 """
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -27,6 +28,9 @@ OF_A_POD = ("containers", "initContainers", "overhead", "resources")
 OF_A_CONTAINER = ("name", "resources", "restartPolicy")
 OF_RESOURCES = ("limits", "requests", "claims")
 """Keys that say what a pod gets. Misspelt they would be taken for left out, and the answer would be about another pod."""
+
+LONGEST_LABEL = 63
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 LOOK_LIKE_THEM = ("resizePolicy", "restartPolicyRules")
 """Keys of containers that are meant as they are written."""
@@ -128,6 +132,11 @@ def _container(value: object, path: Path, seen: set[str]) -> Object:
     found = checked_mapping(value, path)
     refuse_slips(found, path, OF_A_CONTAINER)
     name = checked_text(found.get("name") or None, (*path, "name"), "the name of a container")
+    if len(name) > LONGEST_LABEL or not _LABEL.fullmatch(name):
+        raise ManifestError(
+            (*path, "name"),
+            f"expected at most {LONGEST_LABEL} small letters, digits and inner '-', found {name[:80]!r}",
+        )
     if name in seen:
         raise ManifestError((*path, "name"), f"container {name} is there already; rename one of them")
     seen.add(name)

@@ -50,6 +50,17 @@ TEMPLATES: Mapping[str, str] = {
 }
 """By kind: the key that says how many pods there are at once, one where it is empty or left out."""
 
+VERSIONS: Mapping[str, str] = {
+    "Pod": "v1",
+    "ReplicationController": "v1",
+    "Deployment": "apps/v1",
+    "StatefulSet": "apps/v1",
+    "ReplicaSet": "apps/v1",
+    "DaemonSet": "apps/v1",
+    "Job": "batch/v1",
+}
+"""By kind: the apiVersion that an API server has it in; items of lists leave theirs out."""
+
 NOT_LOOKED_AT = (
     "affinity",
     "ephemeralContainers",
@@ -104,6 +115,9 @@ class Manifests:
         """
         found = checked_mapping(obj, path)
         kind = checked_text(found.get("kind"), (*path, "kind"), "the kind of the object, such as Pod")
+        version = found.get("apiVersion")
+        if version is not None and version != VERSIONS.get(kind, version):
+            raise ManifestError((*path, "apiVersion"), f"{kind} is of {VERSIONS[kind]}, found {version}")
         if kind == "List" or kind.endswith("List"):
             for number, item in enumerate(checked_list(found.get("items"), (*path, "items"))):
                 self.read(_with_kind(item, kind), (*path, "items", number))

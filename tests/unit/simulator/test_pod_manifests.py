@@ -167,6 +167,30 @@ def test_pods_that_are_over_hold_nothing_and_those_of_other_nodes_can_be_left_ou
     assert "2 pods of other nodes than n1 passed over" in list(here.notes())
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "{apiVersion: v1, kind: Deployment, metadata: {name: p}, spec: {template: {}}}",
+            "apiVersion: Deployment is of apps/v1, found v1",
+        ),
+        ("{apiVersion: v2, kind: Pod, metadata: {name: p}}", "apiVersion: Pod is of v1, found v2"),
+        (
+            "{kind: Pod, metadata: {name: p}, spec: {containers: [{name: DP_}]}}",
+            "spec.containers[0].name: expected at most 63 small letters, digits and inner '-', found 'DP_'",
+        ),
+        (
+            f"{{kind: Pod, metadata: {{name: p}}, spec: {{containers: [{{name: {'a' * 64}}}]}}}}",
+            "spec.containers[0].name: expected at most 63",
+        ),
+    ],
+)
+def test_versions_and_names_that_the_api_server_refuses_are_refused(text: str, told: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        manifests(text)
+    assert str(caught.value).startswith(told)
+
+
 def test_with_a_node_named_it_is_said_that_pods_of_workloads_name_none() -> None:
     text = f"kind: Deployment\nmetadata: {{name: web}}\nspec: {{replicas: 3, {TEMPLATE}}}\n"
     assert list(manifests(text).notes()) == []
