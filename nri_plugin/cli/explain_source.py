@@ -154,6 +154,8 @@ def ground(
 ) -> Ground:
     """Where a what-if is asked: a described machine, else this node by its agent, else by its configuration.
 
+    A state directory that is not the default one goes by its own history before the configuration of this node.
+
     Raises:
         ConfigError: there is neither an agent nor a configuration, or it is wrong or does not fit the machine.
         HostError: the machine cannot be read.
