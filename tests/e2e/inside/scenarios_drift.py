@@ -57,7 +57,10 @@ def a_narrowed_pod_is_widened_again(node: Node, cpus: int) -> None:
 
 
 def files_taken_away_come_back(node: Node, cpus: int) -> None:
-    """Somebody takes cpuset out of a living pod's subtree_control: files and values are gone."""
+    """Somebody takes cpuset out of a living pod's subtree_control: files and values are gone.
+
+    The CPUs come back. Memory nodes do not, by design: on a running container they are never written.
+    """
     pod = node.run(guaranteed("stripped", cpus))
     directory = cpuset_directory(node.pid(pod.id))
     own, above = node.observe(pod.id).allowed_cpus, _pod_directory(directory)
@@ -67,8 +70,8 @@ def files_taken_away_come_back(node: Node, cpus: int) -> None:
         node.expect("the drift happens: the file is gone", gone, directory)
     back = directory / "cpuset.cpus"
     _until(node, "it has its CPUs again", lambda: back.exists() and node.observe(pod.id).allowed_cpus == own)
-    _settle(node)
     node.remove(pod)
+    _settle(node)
 
 
 def systemd_sets_a_property(node: Node, cpus: int) -> None:
