@@ -1,5 +1,6 @@
 """What all tests share: strict skips, the root marker, hypothesis profiles, where recorded data lies."""
 
+import logging
 import os
 import tempfile
 from collections.abc import Generator
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from nri_plugin.app.logs import LOGGER_NAME
 
 HERE = Path(__file__).parent
 NOBODY = 65534
@@ -91,6 +94,16 @@ def data_dirs(name: str, variable: str) -> list[Path]:
     extra = os.environ.get(variable)
     own = HERE / name
     return ([own] if own.is_dir() else []) + ([Path(extra)] if extra else [])
+
+
+@pytest.fixture(autouse=True)
+def fresh_log() -> None:
+    """Every test begins with the log of a fresh process, whatever an earlier one set up.
+
+    A log with handlers takes the agent's complaints, and pytest listens at those that do not propagate.
+    """
+    log = logging.getLogger(LOGGER_NAME)
+    log.handlers, log.propagate = [], True
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What holds for every command, whichever it is: found by walking the table, so that new ones are held to it too."""
 
-import logging
 import os
 import pty
 import re
@@ -15,7 +14,6 @@ import pytest
 
 from nri_plugin import __main__ as entry
 from nri_plugin.app import arguments
-from nri_plugin.app.logs import LOGGER_NAME
 from nri_plugin.cli import main as cli
 
 README = Path(__file__).parents[3] / "README.md"
@@ -34,16 +32,6 @@ SERVING = {"run", "export", "extender"}
 
 WRITTEN = {"--keep", "--html", "--record"}
 """Options whose file is made, not read."""
-
-
-@pytest.fixture(autouse=True)
-def fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process of its own: a log that an earlier test set up would take the agent's complaints.
-
-    pytest listens at loggers that do not propagate, so it is no longer one of these, either.
-    """
-    monkeypatch.setattr(logging.getLogger(LOGGER_NAME), "handlers", [])
-    monkeypatch.setattr(logging.getLogger(LOGGER_NAME), "propagate", True)
 
 
 def leaves(
