@@ -63,7 +63,7 @@ class Clause:
     def number(self, least: int = 0, what: str = "a number") -> int:
         """Take a number."""
         text = self.text
-        if not text.isdigit() or len(text) > 6 or int(text) < least:
+        if not (text.isascii() and text.isdigit()) or len(text) > 6 or int(text) < least:
             self.fail(what if least == 0 else f"{what} from {least}")
         self.position += 1
         return int(text)

@@ -78,6 +78,7 @@ def test_the_first_comment_is_the_title() -> None:
         ("", "m.txt:1:1: expected a clause such as '4 cores each', found none"),
         ("2 sockets", "m.txt:1:1: expected a clause such as '4 cores each', found none"),
         ("2 sockets,\n 4 coers", "m.txt:2:4: expected sockets, NUMA nodes, L3, cores or threads, found 'coers'"),
+        ("² sockets", "m.txt:1:1: expected how many from 1, found '²'"),
         ("2 sockets each each", "m.txt:1:16: expected the end of the clause (a comma and a space, or a new line), found 'each'"),
         ("0 sockets", "m.txt:1:1: expected how many from 1, found '0'"),
         ("2 cores, SMT", "m.txt:1:13: expected threads from 1, found the end of the clause"),
