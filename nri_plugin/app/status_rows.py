@@ -8,7 +8,6 @@ A line holds everything: who missed some is right again with the next. CPUs and 
 of pods, containers and allocations are those of the checkpoint.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,16 +27,13 @@ from nri_plugin.host.checkpoint_rows import (
     pod_from,
     pod_row,
 )
-from nri_plugin.ids import CoreID, NUMANodeID, SocketID, UncoreCacheID
+from nri_plugin.host.recording_node import TopologyRow, topology_from, topology_row
 from nri_plugin.options import Node, Options
 from nri_plugin.state import State
-from nri_plugin.topology import NUMANode, Topology
 
 VERSION = 1
 LINE_BYTES = 64 << 20
 """A longer line is no status: 10,000 containers take a twentieth of it."""
-
-Groups = tuple[tuple[int, str], ...]
 
 
 class RefusalRow(Struct, frozen=True):
@@ -103,29 +99,6 @@ class LostRow(Struct, frozen=True):
     runs_on: str
 
 
-class NUMARow(Struct, frozen=True):
-    """A `NUMANode`."""
-
-    id: int
-    cpus: str
-    memory_bytes: int | None = None
-    hugepages: tuple[tuple[int, int], ...] = ()
-    distances: tuple[int, ...] | None = None
-
-
-class MachineRow(Struct, frozen=True):
-    """A `Topology`."""
-
-    online: str
-    cores: Groups
-    sockets: Groups
-    nodes: tuple[NUMARow, ...]
-    caches: Groups
-    caches_known: bool
-    offline: str
-    isolated: str
-
-
 class RuntimeRow(Struct, frozen=True):
     """The container runtime that the agent answers, as it introduced itself.
 
@@ -146,7 +119,7 @@ class StatusRow(Struct, frozen=True):
 
     version: int
     agent: str
-    machine: MachineRow
+    machine: TopologyRow
     options: dict[str, Any]
     reserved: str
     pods: tuple[PodRow, ...]
@@ -195,7 +168,7 @@ def encode(status: Status) -> bytes:
     row = StatusRow(
         version=VERSION,
         agent=__version__,
-        machine=_machine_row(node.topology),
+        machine=topology_row(node.topology),
         options=msgspec.to_builtins(node.options),
         reserved=str(node.reserved),
         pods=tuple(pod_row(*item) for item in state.pods.items()),
@@ -226,7 +199,7 @@ def decode(line: bytes) -> Status:
         allocations=dict(map(allocation_from, row.allocations)),
     )
     options = msgspec.convert(row.options, Options)
-    node = Node(_topology(row.machine), options, CPUSet.parse(row.reserved))
+    node = Node(topology_from(row.machine), options, CPUSet.parse(row.reserved))
     return Status(node, state, row.refusals, row.drifts, row.runtime, row.agent, row.observing)
 
 
@@ -234,45 +207,7 @@ class _VersionRow(Struct):
     version: int
 
 
-def _machine_row(topology: Topology) -> MachineRow:
-    return MachineRow(
-        online=str(topology.online),
-        cores=_rows(topology.cores),
-        sockets=_rows(topology.sockets),
-        nodes=tuple(
-            NUMARow(node.id, str(node.cpus), node.memory_bytes, node.hugepages, node.distances)
-            for node in topology.nodes
-        ),
-        caches=_rows(topology.caches),
-        caches_known=topology.caches_known,
-        offline=str(topology.offline),
-        isolated=str(topology.isolated),
-    )
-
-
 def _lost_row(node: Node, state: State, key: str, lost: CPUSet) -> LostRow:
     uid, _, container = key.partition("/")
     left = state.allocations[key].cpus - lost
     return LostRow(uid, container, str(lost), str(left or state.shared_pool(node)))
-
-
-def _rows(groups: Iterable[tuple[int, CPUSet]]) -> Groups:
-    return tuple((int(number), str(cpus)) for number, cpus in groups)
-
-
-def _topology(row: MachineRow) -> Topology:
-    return Topology(
-        online=CPUSet.parse(row.online),
-        cores=tuple((CoreID(number), CPUSet.parse(cpus)) for number, cpus in row.cores),
-        sockets=tuple((SocketID(number), CPUSet.parse(cpus)) for number, cpus in row.sockets),
-        nodes=tuple(
-            NUMANode(
-                NUMANodeID(one.id), CPUSet.parse(one.cpus), one.memory_bytes, one.hugepages, one.distances
-            )
-            for one in row.nodes
-        ),
-        caches=tuple((UncoreCacheID(number), CPUSet.parse(cpus)) for number, cpus in row.caches),
-        caches_known=row.caches_known,
-        offline=CPUSet.parse(row.offline),
-        isolated=CPUSet.parse(row.isolated),
-    )

@@ -57,7 +57,7 @@ class NodeRow(Row, frozen=True):
 def node_row(node: Node) -> NodeRow:
     """The row of a node."""
     return NodeRow(
-        topology=_topology_row(node.topology),
+        topology=topology_row(node.topology),
         options=msgspec.to_builtins(node.options, order="deterministic"),
         reserved=str(node.reserved),
         withheld=str(node.withheld),
@@ -81,7 +81,7 @@ def node_from(row: NodeRow, providers: tuple[HintProvider, ...] = ()) -> Node:
         raise ValueError(f"option {min(unknown)} is not known to this version")
     options = msgspec.convert(row.options, Options)
     return Node(
-        _topology(row.topology),
+        topology_from(row.topology),
         options,
         CPUSet.parse(row.reserved),
         providers if names_of(providers) == row.hint_providers else (),
@@ -89,7 +89,8 @@ def node_from(row: NodeRow, providers: tuple[HintProvider, ...] = ()) -> Node:
     )
 
 
-def _topology_row(machine: Topology) -> TopologyRow:
+def topology_row(machine: Topology) -> TopologyRow:
+    """The row of a machine."""
     return TopologyRow(
         online=str(machine.online),
         cores=_listed(machine.cores),
@@ -109,7 +110,12 @@ def _listed(groups: Iterable[tuple[int, CPUSet]]) -> tuple[tuple[int, str], ...]
     return tuple((number, str(cpus)) for number, cpus in groups)
 
 
-def _topology(row: TopologyRow) -> Topology:
+def topology_from(row: TopologyRow) -> Topology:
+    """A machine from its row.
+
+    Raises:
+        ValueError: a set is no kernel list.
+    """
     return Topology(
         online=CPUSet.parse(row.online),
         cores=tuple((CoreID(number), CPUSet.parse(cpus)) for number, cpus in row.cores),
