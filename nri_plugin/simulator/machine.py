@@ -88,7 +88,7 @@ def build_topology(description: Description) -> Topology:
         ),
         caches_known=bool(has_l3),
         offline=CPUSet(layout.present & ~layout.online),
-        isolated=CPUSet(layout.isolated),
+        isolated=CPUSet(layout.isolated | layout.tickless),
     )
 
 

@@ -56,6 +56,7 @@ class Layout:
         present: mask of all CPUs.
         online: present without the offline ones; never empty.
         isolated: mask.
+        tickless: mask; the kernel calls them nohz_full.
         with_l3: mask of CPUs that have a level 3 cache.
         has_numa: whether the kernel shows the nodes.
         devices: what pods can ask for; on no NUMA node where the kernel shows none.
@@ -66,6 +67,7 @@ class Layout:
     present: int
     online: int
     isolated: int
+    tickless: int
     with_l3: int
     has_numa: bool
     devices: tuple[PlacedDevice, ...] = ()
@@ -111,6 +113,7 @@ def lay_out(description: Description) -> Layout:
         present=present,
         online=present & ~description.offline,
         isolated=description.isolated,
+        tickless=description.tickless,
         with_l3=0 if description.without_l3 < 0 else present & ~description.without_l3,
         has_numa=description.has_numa,
         devices=_devices(description, [node.id for node in nodes]),
@@ -264,7 +267,12 @@ def _named(description: Description, what: str, ids: Sequence[int], needed: int)
 
 def _named_cpus(description: Description) -> dict[str, int]:
     without_l3 = max(description.without_l3, 0)
-    return {"offline": description.offline, "isolated": description.isolated, "no L3 on": without_l3}
+    return {
+        "offline": description.offline,
+        "isolated": description.isolated,
+        "nohz_full": description.tickless,
+        "no L3 on": without_l3,
+    }
 
 
 def _list(ids: Sequence[int]) -> str:

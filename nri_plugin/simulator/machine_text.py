@@ -23,7 +23,7 @@ and caches that are not named: one socket, one node per socket, one L3 per socke
     cpu-less nodes LIST [memory SIZE]                  further nodes without CPUs (16Gi)
     distances [local N] [socket N] [remote N] [cpu-less N]   (10, 12, 21, as remote)
     distances N N ... / N N ... / ...                  rows by ascending node id
-    offline LIST | isolated LIST                       CPUs
+    offline LIST | isolated LIST | nohz_full LIST      CPUs; the last run without a tick
     no L3 [on LIST] | no NUMA | no distances           what the kernel does not show
     devices RESOURCE COUNT [named ID ...] [on NODES] [+ COUNT ...] [as device nodes | variable | CDI]
                                                        what pods can ask for, with ids 0, 1, ... where none
@@ -105,7 +105,7 @@ class Description:
         cpuless: (node id, memory in kB).
         distances: None for a kernel that does not show them.
         offline: mask of CPUs.
-        isolated: likewise.
+        isolated, tickless: likewise.
         without_l3: likewise; -1 for all.
         has_numa: False for a kernel without NUMA nodes.
         cpu_places: where CPUs are named: (mask, FILE:LINE:COLUMN).
@@ -129,6 +129,7 @@ class Description:
     distances: Distances | None = field(default=Distances())
     offline: int = 0
     isolated: int = 0
+    tickless: int = 0
     without_l3: int = 0
     has_numa: bool = True
     cpu_places: tuple[tuple[int, str], ...] = field(default=(), compare=False)
@@ -328,6 +329,11 @@ def _isolated(description: Description, clause: Clause) -> Description:
     return _named_cpus(description, clause, "isolated", "cpus such as 0-3,8")
 
 
+def _tickless(description: Description, clause: Clause) -> Description:
+    clause.take("cpu")
+    return _named_cpus(description, clause, "tickless", "cpus such as 0-3,8")
+
+
 def _no(description: Description, clause: Clause) -> Description:
     word = clause.expect("l3", "numa", "distance")
     if word == "distance":
@@ -363,6 +369,7 @@ _KEYWORDS: Mapping[str, Handler] = {
     "distance": _distances,
     "offline": _offline,
     "isolated": _isolated,
+    "nohz_full": _tickless,
     "no": _no,
     "device": _devices,
     "link": _links,

@@ -85,6 +85,7 @@ def _cpu_lists(layout: Layout) -> Files:
             "possible": layout.present,
             "offline": layout.present & ~layout.online,
             "isolated": layout.isolated,
+            **({"nohz_full": layout.tickless} if layout.tickless else {}),
         }.items()
     } | {f"{CPU_DIR}/kernel_max": "8191"}
 

@@ -184,7 +184,7 @@ def _devices(layout: Layout) -> Iterator[str]:
 
 
 def _kernel_words(description: Description, layout: Layout) -> Iterator[str]:
-    """Huge pages by node, and CPUs that are isolated at boot."""
+    """Huge pages by node, and CPUs that are kept free of work or of the tick at boot."""
     sizes = sorted({size for node in layout.nodes for size, _ in node.hugepages})
     for size in sizes:
         pools = [(node.id, dict(node.hugepages).get(size, 0)) for node in layout.nodes]
@@ -193,3 +193,5 @@ def _kernel_words(description: Description, layout: Layout) -> Iterator[str]:
             yield f"hugepagesz={size // 1024}M hugepages={given}"
     if description.isolated:
         yield f"isolcpus={bits.format_list(description.isolated)}"
+    if description.tickless:
+        yield f"nohz_full={bits.format_list(description.tickless)}"

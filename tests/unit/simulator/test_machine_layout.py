@@ -122,6 +122,7 @@ def test_every_cpu_number_is_given_once() -> None:
     [
         ("2 cores, offline 2", "m.txt:1:18: 'offline 2' names cpus beyond 0-1"),
         ("2 cores, isolated 0-9", "m.txt:1:19: 'isolated 0-9' names cpus beyond 0-1"),
+        ("2 cores, nohz_full 2", "m.txt:1:20: 'nohz_full 2' names cpus beyond 0-1"),
         ("2 cores, no L3 on 7", "m.txt:1:19: 'no L3 on 7' names cpus beyond 0-1"),
         ("9000 cores", "m.txt: the shape has more than the 8192 cpus the kernel can have"),
         ("2 cores, isolated 0\noffline 1\n  offline 77", "m.txt:3:11: 'offline 1,77' names cpus beyond 0-1"),

@@ -77,6 +77,12 @@ def test_cpus_without_a_tick_are_isolated_in_a_dump_as_on_the_node(tmp_path: Pat
     assert str(machine_from(json.dumps(facts).encode(), "d", "d").topology.isolated) == "1,4-5"
 
 
+def test_cpus_without_a_tick_are_isolated_in_a_description_as_on_the_node(tmp_path: Path) -> None:
+    text = SMALL + ", nohz_full 4-5"
+    assert str(machine_from(text.encode(), "d", "d").topology.isolated) == "1,4-5"
+    assert json.loads(dump_of(text, tmp_path))["cpus_nohz_full"] == "4-5"
+
+
 def test_a_described_machine_has_the_facts_of_its_tree(tmp_path: Path) -> None:
     build_sysfs(load("laptop"), str(tmp_path))
     assert read_machine("laptop").facts() == live_machine(str(tmp_path)).facts()

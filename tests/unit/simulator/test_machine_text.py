@@ -40,6 +40,7 @@ PLAIN = Description(cores=((1, None),))
         ("no distances", {"distances": None}),
         ("offline 3,5-6\noffline 9", {"offline": 0b1001101000}),
         ("isolated CPUs 1", {"isolated": 0b10}),
+        ("nohz_full 1-2", {"tickless": 0b110}),
         ("no L3", {"without_l3": -1}),
         ("no L3 on 4-5", {"without_l3": 0b110000}),
         ("no NUMA", {"has_numa": False}),
