@@ -23,7 +23,7 @@ from nri_plugin.simulator.player import Outcome, Player
 from nri_plugin.simulator.runtime_store import Placement
 from nri_plugin.simulator.scenario import Scenario
 from nri_plugin.simulator.stage import Stage
-from nri_plugin.simulator.steps import Drift, Expect, Online, Part, Restart, Run, Second, Update
+from nri_plugin.simulator.steps import Drift, Expect, Online, Part, Release, Restart, Run, Second, Update
 
 PAGE = 80
 """Columns in which the table of the checkpoint is at home."""
@@ -167,6 +167,8 @@ class TextReport:
             self._line(f"  = {step.target} was put on {step.cpus} by somebody else, and put back: {changed}")
         elif isinstance(step, Second):
             self._line("  = a second agent was started by mistake; it ended and said why")
+        elif isinstance(step, Release):
+            self._line(f"  = the agent has ended and nri-pin release gave everything back: {changed}")
         elif isinstance(step, Online):
             self._line(f"  = online now: {step.cpus}")
 

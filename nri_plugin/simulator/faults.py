@@ -1,4 +1,4 @@
-"""What happens to a node against its will: foreign writes, CPUs that go, a second agent.
+"""What happens to a node beside containers: foreign writes, CPUs that go, a second agent, and our leaving it.
 
 Each is first seen to happen, then the agent is given time, as long as a node would take.
 """
@@ -70,6 +70,25 @@ def second_agent(stage: Stage) -> str:
     if done.returncode and "another agent" in said:
         return ""
     return f"a second agent should refuse to start beside the first; it ended with {done.returncode}: {said[-300:]}"
+
+
+def release_node(stage: Stage) -> str:
+    """End the agent as a node does, and give everything back with `nri-pin release`.
+
+    Returns:
+        What was not as expected; empty when both ended well.
+    """
+    if code := stage.stop_agent():
+        return f"the agent should end when it is told to; it ended with {code}"
+    for _ in range(
+        2
+    ):  # the stand-in for the kernel answers only between two: the second sees what the first did
+        done = subprocess.run(
+            stage.release_command, check=False, capture_output=True, text=True, timeout=_SECOND_S
+        )
+        stage.runtime.absorb()
+    said = (done.stdout + done.stderr)[-300:]
+    return f"release ended with {done.returncode}: {said}" if done.returncode else ""
 
 
 def write_times(folder: Path) -> dict[Path, int]:

@@ -14,7 +14,14 @@ from nri_plugin.policy.smt_counts import whole_core_count
 from nri_plugin.simulator.cgroup_tree import CgroupWriteError
 from nri_plugin.simulator.device_delivery import delivered
 from nri_plugin.simulator.device_manager import Given, NotAdmittedError
-from nri_plugin.simulator.faults import foreign_write, second_agent, settled_writes, switch_cpus, write_times
+from nri_plugin.simulator.faults import (
+    foreign_write,
+    release_node,
+    second_agent,
+    settled_writes,
+    switch_cpus,
+    write_times,
+)
 from nri_plugin.simulator.pods import PERIOD_US, ContainerSpec, PodSpec
 from nri_plugin.simulator.runtime import RefusedError
 from nri_plugin.simulator.runtime_store import Placement
@@ -25,6 +32,7 @@ from nri_plugin.simulator.steps import (
     Expect,
     Online,
     Part,
+    Release,
     Remove,
     Restart,
     Run,
@@ -62,7 +70,7 @@ class Player:
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
         self._not_admitted: set[str] = set()
         self._may_move = False
-        self._disturbed: set[str] = set()  # given other CPUs by a kubelet while no agent could object
+        self._disturbed: set[str] = set()  # given other CPUs while no agent could object
 
     def play(self, step: Step) -> Outcome:
         """Do one step and judge what came of it."""
@@ -126,7 +134,7 @@ class Player:
                 self._update(step, notes)
             case Restart():
                 self._restart(step, notes)
-            case Drift() | Second() | Online():
+            case Drift() | Second() | Release() | Online():
                 self._befall(step, notes)
             case Spin():
                 pass  # there are no threads here to balance
@@ -200,6 +208,8 @@ class Player:
         if isinstance(step, Stop):
             (runtime.stop_pod if is_pod else runtime.stop)(step.target)
             return
+        if not self.stage.agent_pid:  # the next agent gives what has ended to those that share
+            self._disturbed |= {key for key in self._running() if not self.wants_own(key)}
         for key in runtime.containers_of(step.target):
             self.promised.pop(key, None)
         (runtime.remove_pod if is_pod else runtime.remove)(step.target)
@@ -248,12 +258,15 @@ class Player:
         if not step.is_down:
             notes.updates = len(self.stage.start_agent())
 
-    def _befall(self, step: Drift | Second | Online, notes: Notes) -> None:
+    def _befall(self, step: Drift | Second | Release | Online, notes: Notes) -> None:
         match step:
             case Drift():
                 notes.problems += filter(None, [foreign_write(self.stage, step.target, step.cpus)])
             case Second():
                 notes.problems += filter(None, [second_agent(self.stage)])
+            case Release():
+                self._disturbed |= set(self._running())
+                notes.problems += filter(None, [release_node(self.stage)])
             case Online():
                 self._may_move = True
                 switch_cpus(self.stage, step.cpus)

@@ -20,6 +20,7 @@ from nri_plugin.simulator.steps import (
     Expect,
     Online,
     Part,
+    Release,
     Remove,
     Restart,
     Run,
@@ -57,6 +58,7 @@ class StepReader:
             "kill": self._kill,
             "drift": self._drift,
             "second": self._second,
+            "release": self._release,
             "online": self._online,
             "spin": self._spin,
             "expect": self._expect,
@@ -120,6 +122,11 @@ class StepReader:
         _only(section, "second")
         one_of(Part.AGENT.value)(section.entries["second"])
         return Second(_line(section))
+
+    def _release(self, section: source.Section) -> Step:
+        _only(section, "release")
+        one_of(Part.AGENT.value)(section.entries["release"])
+        return Release(_line(section))
 
     def _online(self, section: source.Section) -> Step:
         _only(section, "online")

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -203,6 +203,16 @@ class Stage:
         asked = {"exporterSocket": str(self.places.exporter)} if self.devices.devices else {}
         return {**asked, **scenario.config}
 
+    @property
+    def release_command(self) -> list[str]:
+        """Gives back what the agent pinned, once it has ended."""
+        options = {
+            "--state-dir": self.places.state,
+            "--root": self.places.machine,
+            "--cgroup-root": self.places.cgroups,
+        }
+        return [sys.executable, "-P", "-m", "nri_plugin", "release", *_words(options)]
+
     def _command(self) -> list[str]:
         options = {
             "--config": self.places.config,
@@ -211,8 +221,7 @@ class Stage:
             "--sysfs-root": self.places.machine,
             "--cgroup-root": self.places.cgroups,
         }
-        words = [str(word) for pair in options.items() for word in pair]
-        return [sys.executable, "-P", "-m", "nri_plugin", "run", *words]
+        return [sys.executable, "-P", "-m", "nri_plugin", "run", *_words(options)]
 
 
 @contextmanager
@@ -243,6 +252,10 @@ def described(text: str) -> machine.Description:
     """
     is_description = "\n" in text or "," in text
     return machine.parse(text) if is_description else machine.load(text)
+
+
+def _words(options: Mapping[str, Path]) -> list[str]:
+    return [str(word) for pair in options.items() for word in pair]
 
 
 def _kept(folder: Path) -> Path:

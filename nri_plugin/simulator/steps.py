@@ -114,6 +114,13 @@ class Second:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """The agent ends and `nri-pin release` gives everything back; who is restarted later keeps its promises."""
+
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
 class Online:
     """From now on exactly these CPUs are online."""
 
@@ -162,5 +169,5 @@ class Expect:
 
 
 Step: TypeAlias = (
-    Say | Run | Start | Stop | Remove | Update | Restart | Drift | Second | Online | Spin | Expect
+    Say | Run | Start | Stop | Remove | Update | Restart | Drift | Second | Release | Online | Spin | Expect
 )

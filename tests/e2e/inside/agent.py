@@ -71,6 +71,19 @@ class Agent:
             return None, "it stayed"
         return done.returncode, done.stdout + done.stderr
 
+    def release(self) -> tuple[int, str]:
+        """Give back what it pinned, once it has ended; return the status and what was said."""
+        command = [
+            PYTHON,
+            "-m",
+            "nri_plugin",
+            "release",
+            "--state-dir",
+            str(self.config.get("stateDir", "/run/nri-pin")),
+        ]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
     def times_joined(self) -> int:
         """How often the runtime has taken a plugin since its log began."""
         return len(self.runtime.log_lines(_SYNCHRONIZED))

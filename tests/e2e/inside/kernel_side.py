@@ -43,6 +43,19 @@ def judge(node: Node, where: str, pod: Pod, name: str, wanted: dict[str, str]) -
         node.equal(f"{where}: {key} of {name}", _first(files[key]), word)
 
 
+def held_apart() -> dict[str, str]:
+    """Cgroups of pods that ask for CPUs of their own, or have them, by path below the root: what they say."""
+    found = {}
+    for file in (
+        *CGROUPS.glob("kubepods*/**/cpuset.cpus.exclusive"),
+        *CGROUPS.glob("kubepods*/cpuset.cpus.exclusive"),
+    ):
+        found[str(file.relative_to(CGROUPS))] = file.read_text().strip()
+    for file in CGROUPS.glob("kubepods*/**/cpuset.cpus.partition"):
+        found[str(file.relative_to(CGROUPS))] = file.read_text().strip().removeprefix("member")
+    return {path: said for path, said in found.items() if said}
+
+
 def limit_pod(node: Node, pod: Pod) -> None:
     """Give the pod the quota that a kubelet gives it before its first container: where all of them have a limit."""
     limits = [one.limit_milli for one in pod.spec.containers]

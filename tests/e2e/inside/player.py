@@ -9,7 +9,7 @@ from typing import Any
 
 from .cri import CRIError
 from .foreign import frozen, write_as
-from .kernel_side import judge, limit_pod, spin
+from .kernel_side import held_apart, judge, limit_pod, spin
 from .looking import anonymous_nodes, caches_of, memory_bytes
 from .machine_devices import DeviceFinder
 from .node import Node, Pod
@@ -187,6 +187,14 @@ class Player:
             status not in (0, None) and "another agent" in said,
             f"status {status}: {said[-300:]}",
         )
+
+    def _do_release(self, step: Json) -> None:
+        """The agent ends and everything is given back; no cgroup holds CPUs apart from the others after that."""
+        self.node.agent.stop()
+        status, said = self.node.agent.release()
+        where = f"line {step['line']}: nri-pin release"
+        self.node.expect(f"{where} gives everything back", status == 0, f"status {status}: {said[-300:]}")
+        self.node.equal(f"{where} leaves no CPU apart", held_apart(), {})
 
     def _do_spin(self, step: Json) -> None:
         pod, (name,) = self._named(step["target"])

@@ -5,7 +5,7 @@ import pytest
 from nri_plugin.simulator import player
 from nri_plugin.simulator.player import Player
 from nri_plugin.simulator.scenario import parse
-from nri_plugin.simulator.stage import stage
+from nri_plugin.simulator.stage import Stage, stage
 
 HEAD = """\
 machine: |
@@ -39,6 +39,22 @@ def test_a_write_that_the_kernel_would_reject_is_no_drift() -> None:
 
 def test_a_second_agent_ends_and_says_why() -> None:
     assert problems("  - second: agent\n") == []
+
+
+def test_a_node_is_left_and_taken_up_again() -> None:
+    left = "  - release: agent\n  - expect: a/own/c\n    cpus: 0-3\n  - expect: a/shared/c\n    cpus: 0-3\n"
+    again = "  - restart: agent\n  - expect: a/own/c\n    cpus: 1-2\n  - expect: a/shared/c\n    cpus: 0,3\n"
+    assert problems(left + again) == []
+
+
+def test_a_release_that_fails_is_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stage, "release_command", ["false"])
+    assert problems("  - release: agent\n") == ["release ended with 1: "]
+
+
+def test_a_pod_that_ends_unseen_leaves_its_cpus_to_the_others() -> None:
+    gone = "  - kill: agent\n  - remove: a/own\n  - expect: a/shared/c\n    cpus: 0,3\n"
+    assert problems(gone + "  - restart: agent\n  - expect: a/shared/c\n    cpus: 0-3\n") == []
 
 
 def test_a_restart_writes_nothing() -> None:

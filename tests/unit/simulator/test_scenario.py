@@ -12,6 +12,7 @@ from nri_plugin.simulator.steps import (
     Expect,
     Online,
     Part,
+    Release,
     Remove,
     Restart,
     Run,
@@ -221,12 +222,14 @@ def test_what_befalls_a_node_can_be_said() -> None:
   - second: agent
   - restart: agent
     writes: 0
+  - release: agent
 """
     )
     assert scenario.steps[1:] == (
         Drift(8, "prod/db/db", CPUSet.parse("0-3"), Writer.RELOAD),
         Second(11),
         Restart(12, Part.AGENT, writes=0),
+        Release(14),
     )
 
 
