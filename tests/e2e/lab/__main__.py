@@ -7,12 +7,12 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.cpuset_table import cases
 
-from .accelerator import accelerator
+from .boots import boots, perform_boots
 from .cells import Cell
 from .figures import ROOTS, measure, measured
 from .lab_files import (
@@ -28,11 +28,10 @@ from .qemu_machine import guest_machine
 from .ready import Lab
 from .report import write_report
 from .results import keep, kept
-from .rules import MACHINE, perform_rules, rules_on_the_tree
+from .rules import MACHINE, rules_on_the_tree
 from .session import (
     COLUMNS,
     EMBEDDED,
-    Column,
     booted,
     column_named,
     perform,
@@ -44,7 +43,6 @@ from .setting_up import CANNOT_RUN, MACHINE_LOCK, check_machine, default_work, p
 from .shell import CannotRun, LabError
 from .terminal import attach
 
-_IN_A_BOOT = 8
 _NAMES = [column.name for column in COLUMNS]
 _EPILOG = """examples:
   hack/lab list
@@ -134,6 +132,13 @@ def _add_all(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--embedded-only", action="store_true", help="no guest: the embedded runtime alone, needs no root"
     )
+    parser.add_argument(
+        "--missing", action="store_true", help="leave out what passed according to the results that are kept"
+    )
+    parser.add_argument(
+        "--guests", type=int, choices=range(1, 17), default=1, metavar="N",
+        help="so many at once; each keeps a CPU busy and takes its machine's memory  [default: 1]",
+    )  # fmt: skip
     _add_report(parser)
     parser.set_defaults(do=_all)
 
@@ -173,52 +178,39 @@ def _all(arguments: argparse.Namespace) -> int:
     for name in arguments.machine or []:
         if name not in wanted:
             raise LabError(f"no scenario plays on {name}; they do on {', '.join(wanted)}")
-    cells: list[Cell] = []
-    columns = [] if arguments.embedded_only else arguments.runtime or _NAMES
-    for column in map(column_named, columns):
-        for machine in arguments.machine or wanted:
-            for names in _boots(wanted[machine], arguments.scenario):
-                cells += _one_boot(machine, names, column, arguments.work)
+    chosen = {machine: wanted[machine] for machine in arguments.machine or wanted}
+    if arguments.scenario:
+        chosen = {
+            machine: [name for name in names if name in arguments.scenario]
+            for machine, names in chosen.items()
+        }
+        chosen = {machine: names for machine, names in chosen.items() if names}
     if arguments.embedded_only:
         cells = [
-            cell
-            for machine in arguments.machine or wanted
-            for cell in _on_embedded(machine, wanted, arguments)
+            cell for machine, names in chosen.items() for cell in _on_embedded(machine, names, arguments.work)
         ]
+    else:
+        cells = _in_guests(chosen, arguments)
     _report(arguments)
     return _conclude(cells, None)
 
 
-def _on_embedded(machine: str, wanted: dict[str, list[str]], arguments: argparse.Namespace) -> list[Cell]:
+def _in_guests(chosen: Mapping[str, Sequence[str]], arguments: argparse.Namespace) -> list[Cell]:
+    columns = [column_named(name) for name in arguments.runtime or _NAMES]
+    asked = boots(chosen, columns, arguments.work if arguments.missing else None)
+    if not asked:
+        return []
+    with _ready(arguments.work, [boot.column.root for boot in asked]) as lab:
+        return perform_boots(asked, lab, arguments.guests)
+
+
+def _on_embedded(machine: str, names: Sequence[str], work: Path) -> list[Cell]:
     """Every scenario of a machine on the embedded runtime alone."""
-    found = []
-    for names in _boots(wanted[machine], arguments.scenario):
-        found += (
-            perform_embedded(session(machine, COLUMNS[0], names))[0]
-            if names
-            else [rules_on_the_tree(cases())]
-        )
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    keep(arguments.work, machine, EMBEDDED, found, "")
-    return found
-
-
-def _boots(scenarios: list[str], only: list[str] | None) -> list[list[str]]:
-    """What is played in one boot each: few enough that a guest that hangs costs little."""
-    chosen = [name for name in scenarios if not only or name in only]
-    if not scenarios:
-        return [[]]
-    return [chosen[at : at + _IN_A_BOOT] for at in range(0, len(chosen), _IN_A_BOOT)]
-
-
-def _one_boot(machine: str, names: list[str], column: Column, work: Path) -> list[Cell]:
-    place = work / "runs" / f"lab-{machine}-{column.name}"
-    with _ready(work, [column.root]) as lab:  # others may have their turn in between
-        if names:
-            found = perform(session(machine, column, names), lab, place)
-        else:
-            found = perform_rules(column, lab, place)
-        keep(lab.work, machine, column.name, found, accelerator(lab, column.root))
+    found = (
+        perform_embedded(session(machine, COLUMNS[0], names))[0] if names else [rules_on_the_tree(cases())]
+    )
+    work.mkdir(parents=True, exist_ok=True)
+    keep(work, machine, EMBEDDED, found, "")
     return found
 
 
@@ -281,7 +273,7 @@ def _ready(work: Path, roots: list[str], *, guests: bool = True) -> Iterator[Lab
 def _conclude(cells: list[Cell], file: Path | None) -> int:
     if file is not None:
         file.write_text(json.dumps([cell.as_dict() for cell in cells], indent=1) + "\n")
-    width = max(len(cell.scenario) for cell in cells)
+    width = max((len(cell.scenario) for cell in cells), default=0)
     lines = [""]
     for cell in cells:
         verdict = "FAILED" if cell.failures else "ok"

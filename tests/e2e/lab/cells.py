@@ -69,7 +69,7 @@ class Listener:
             cell.passed += 1
         elif kind == "fact":
             cell.failures.append(f"{message['fact']}: {message['detail']}")
-            say(f"  {cell.scenario}: NOT {cell.failures[-1][:300]}")
+            say(f"  {cell.scenario}, {cell.runtime}: NOT {cell.failures[-1][:300]}")
         elif kind == "figure":
             cell.figures[message["what"]] = message["value"]
         elif kind == "step":
@@ -77,4 +77,6 @@ class Listener:
         elif kind == "end":
             cell.seconds = message["seconds"]
             self.ended.add(cell.scenario)
-            say(f"  {cell.scenario}: {cell.seconds} s, {cell.passed} held, {len(cell.failures)} did not")
+            say(
+                f"  {cell.scenario}, {cell.runtime}: {cell.seconds} s, {cell.passed} held, {len(cell.failures)} did not"
+            )

@@ -39,6 +39,16 @@ def keep(work: Path, machine: str, column: str, cells: list[Cell], accelerator: 
         (folder / f"{machine}.{column}.{scenario}.json").write_text(text + "\n")
 
 
+def passed(work: Path, machine: str, column: str) -> set[str]:
+    """Scenarios of a machine that were played under a runtime, and nothing failed."""
+    return {
+        cell.scenario
+        for result in kept(work)
+        for cell in result.cells
+        if (cell.machine, cell.runtime) == (machine, column) and not cell.failures
+    }
+
+
 def kept(work: Path) -> list[Result]:
     """All results, oldest first."""
     found = []

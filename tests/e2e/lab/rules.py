@@ -1,15 +1,18 @@
 """The table of kernel rules on both sides: the simulated cgroup tree, and a guest's kernel (cgroup v2)."""
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tests.cpuset_table import Case, cases, contradiction, tree_for
 
 from .cells import Cell, Listener
+from .guest import Guest
 from .lab_files import machine_named
 from .prepare import inside
 from .ready import Lab
 from .session import EMBEDDED, Column, booted
+from .shell import LabError
 
 MACHINE = SCENARIO = "cpuset-rules"
 
@@ -21,14 +24,24 @@ def perform_rules(column: Column, lab: Lab, place: Path) -> list[Cell]:
         MACHINE, SCENARIO, column.name, limitation="the guest's kernel alone, without a container runtime"
     )
     listener = Listener({SCENARIO: cell}, place / "output.log")
-    with booted(machine_named(MACHINE), column, lab, place) as guest:
-        (place / "cases.json").write_text(json.dumps(table))
-        guest.put(place / "cases.json", "/run/cases.json")
-        guest.run(" ".join(inside("kernel_rules", "/run/cases.json")), listener.hear)
-        cell.figures = {"boot seconds": guest.seconds_to_boot, "kernel": listener.versions.get("kernel", "?")}
+    try:
+        _play(table, cell, listener, booted(machine_named(MACHINE), column, lab, place), place / "cases.json")
+    except (LabError, OSError) as error:
+        cell.failures.append(str(error))
     if SCENARIO not in listener.ended:
         cell.failures.append(f"it broke off; see {listener.log}")
     return [rules_on_the_tree(table), cell]
+
+
+def _play(
+    table: list[Case], cell: Cell, listener: Listener, booting: AbstractContextManager[Guest], file: Path
+) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(table))
+    with booting as guest:
+        guest.put(file, "/run/cases.json")
+        guest.run(" ".join(inside("kernel_rules", "/run/cases.json")), listener.hear)
+        cell.figures = {"boot seconds": guest.seconds_to_boot, "kernel": listener.versions.get("kernel", "?")}
 
 
 def rules_on_the_tree(table: list[Case]) -> Cell:

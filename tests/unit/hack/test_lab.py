@@ -9,6 +9,7 @@ from nri_plugin.host.sysfs import read_topology
 from nri_plugin.simulator.machine import build_topology
 from nri_plugin.simulator.machine import parse as parse_machine
 from nri_plugin.simulator.scenario import parse
+from tests.e2e.lab.boots import boots
 from tests.e2e.lab.cells import Cell, Listener
 from tests.e2e.lab.embedded import play_embedded
 from tests.e2e.lab.lab_files import (
@@ -22,7 +23,8 @@ from tests.e2e.lab.lab_files import (
 from tests.e2e.lab.plan import plan
 from tests.e2e.lab.qemu_machine import guest_machine
 from tests.e2e.lab.report import as_html, as_markdown, gather
-from tests.e2e.lab.results import Result
+from tests.e2e.lab.results import Result, keep
+from tests.e2e.lab.session import column_named
 from tests.e2e.lab.shell import LabError
 from tests.oracles.recordings import RecordedFiles, read_recording
 
@@ -107,8 +109,8 @@ def test_devices_are_behind_a_bridge_of_their_node() -> None:
 
 
 def test_huge_pages_and_isolated_cpus_are_told_to_the_kernel() -> None:
-    text = "2 sockets, 2 cores each\nmemory 1Gi\nhugepages 4 x 2Mi on 1\nisolated 3"
-    assert guest_machine(text, "m").kernel == ("hugepagesz=2M hugepages=1:4", "isolcpus=3")
+    text = "2 sockets, 2 cores each\nmemory 1Gi\nhugepages 4 x 2Mi on 1\nisolated 3, nohz_full 1-2"
+    assert guest_machine(text, "m").kernel == ("hugepagesz=2M hugepages=1:4", "isolcpus=3", "nohz_full=1-2")
 
 
 def test_every_machine_of_the_lab_can_be_booted() -> None:
@@ -166,6 +168,16 @@ def test_the_report_shows_what_passed_failed_and_is_limited() -> None:
     assert "| p50 ms | 2.5 |" in text
 
 
+def test_what_passed_before_is_not_booted_again(tmp_path: Path) -> None:
+    names = [f"s{number}" for number in range(10)]
+    cells = [Cell("m", "s1", "containerd-2"), Cell("m", "s2", "containerd-2", failures=["it broke"])]
+    keep(tmp_path, "m", "containerd-2", cells, "tcg")
+    (first, second) = boots({"m": names}, [column_named("containerd-2")], None)
+    assert (first.scenarios, second.scenarios) == (tuple(names[:8]), ("s8", "s9"))
+    (first, second) = boots({"m": names}, [column_named("containerd-2")], tmp_path)
+    assert (first.scenarios, second.scenarios) == (("s0", *names[2:9]), ("s9",))
+
+
 @pytest.mark.parametrize(
     "path", [pytest.param(path, id=path.name) for path in sorted(RECORDED.glob("lab-*.json.gz"))]
 )
@@ -173,7 +185,7 @@ def test_a_real_kernel_shows_the_machine_that_was_described(path: Path) -> None:
     machine = machine_named(path.name.removeprefix("lab-").removesuffix(".json.gz"))
     seen = read_topology(RecordedFiles(read_recording(path)))
     described = build_topology(parse_machine(machine.text))
-    for part in ("online", "offline", "cores", "sockets", "caches_known"):
+    for part in ("online", "offline", "isolated", "cores", "sockets", "caches_known"):
         assert getattr(seen, part) == getattr(described, part), part
     assert [cpus for _, cpus in seen.caches] == [cpus for _, cpus in described.caches]
     assert [(node.id, node.cpus) for node in seen.nodes] == [(node.id, node.cpus) for node in described.nodes]

@@ -1,0 +1,77 @@
+"""Which boots `hack/lab all` makes: every scenario on its machine under every runtime, a few in each boot."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from .accelerator import accelerator
+from .cells import Cell
+from .ready import Lab
+from .results import keep, passed
+from .rules import MACHINE as RULES
+from .rules import perform_rules
+from .session import Column, perform, session
+
+_IN_A_BOOT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """One boot of a machine under a runtime; without scenarios it plays the table of kernel rules."""
+
+    machine: str
+    column: Column
+    scenarios: tuple[str, ...]
+    number: int
+
+    def perform(self, lab: Lab) -> list[Cell]:
+        """Play it, and keep what it showed at once, so that an interrupted run is not lost."""
+        place = lab.work / "runs" / f"lab-{self.machine}-{self.column.name}-{self.number}"
+        if self.scenarios:
+            found = perform(session(self.machine, self.column, self.scenarios), lab, place)
+        else:
+            found = perform_rules(self.column, lab, place)
+        keep(lab.work, self.machine, self.column.name, found, accelerator(lab, self.column.root))
+        return found
+
+
+def boots(
+    wanted: Mapping[str, Sequence[str]], columns: Sequence[Column], lacking_in: Path | None
+) -> list[Boot]:
+    """The boots that these scenarios need.
+
+    Args:
+        wanted: scenarios by machine; none asks for the table of kernel rules.
+        lacking_in: leave out what passed according to the results kept there.
+    """
+    found = []
+    for column in columns:
+        for machine, names in wanted.items():
+            done = passed(lacking_in, machine, column.name) if lacking_in else set()
+            found += list(_of_machine(machine, column, names, done))
+    return found
+
+
+def perform_boots(asked: Sequence[Boot], lab: Lab, at_once: int) -> list[Cell]:
+    """Play them, so many guests side by side: each keeps one CPU busy."""
+    for root in sorted({boot.column.root for boot in asked}):
+        accelerator(lab, root)
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        played = list(pool.map(lambda boot: boot.perform(lab), asked))
+    return [cell for cells in played for cell in cells]
+
+
+def chunks(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """What is played in one boot each: few enough that a guest that hangs costs little."""
+    for at in range(0, len(names), _IN_A_BOOT):
+        yield tuple(names[at : at + _IN_A_BOOT])
+
+
+def _of_machine(machine: str, column: Column, names: Sequence[str], done: set[str]) -> Iterator[Boot]:
+    if not names:
+        if RULES not in done:
+            yield Boot(machine, column, (), 1)
+        return
+    for number, some in enumerate(chunks([name for name in names if name not in done]), 1):
+        yield Boot(machine, column, some, number)
