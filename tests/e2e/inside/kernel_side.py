@@ -13,6 +13,7 @@ from .waiting import wait_for
 _SETTLES_S = 25
 _WATCHED_S = 4.0
 _WARM_S = 1.0
+_CRUN_LEVEL = "container"  # with systemd crun puts the processes one level below the scope
 _FORK = """
 import os, sys
 open(sys.argv[1], "w").write(str(os.getpid()))
@@ -30,9 +31,10 @@ for child in children: os.kill(child, 9)
 
 def judge(node: Node, where: str, pod: Pod, name: str, wanted: dict[str, str]) -> None:
     """Compare with what is wanted, once that had time to come about: it follows an answer, it is no part of it."""
-    leaf = _directory(node.pid(pod.ids[name]))
+    own = _directory(node.pid(pod.ids[name]))
+    leaf = own.parent if own.name == _CRUN_LEVEL else own
     files = {
-        "quota": leaf / "cpu.max",
+        "quota": own / "cpu.max" if (own / "cpu.max").exists() else leaf / "cpu.max",
         "podQuota": leaf.parent / "cpu.max",
         "partition": leaf / "cpuset.cpus.partition",
         "sandbox": _sandbox(leaf.parent, pod.sandbox) / "cpuset.cpus.effective",

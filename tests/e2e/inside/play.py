@@ -4,7 +4,7 @@ After every step the containers are looked at through the kernel: `Cpus_allowed_
 processes, cpuset files, the pages of `numa_maps`. Where the embedded runtime has given a picture of the same step,
 both must be the same; what the agent puts right by itself is given time.
 
-    python3 -m e2e.inside.play PLANS.json [--systemd]
+    python3 -m e2e.inside.play PLANS.json [--systemd] [--crun]
 """
 
 import json
@@ -59,7 +59,8 @@ def main(arguments: list[str]) -> None:
     plans = json.loads(Path(arguments[0]).read_text())
     tell("runtime", version=version(), kernel=os.uname().release)
     make_kubepods(systemd=with_systemd)
-    runtime = Containerd(systemd=with_systemd, nri=_EMULATED, environment=_FEW_THREADS)
+    binary = "crun" if "--crun" in arguments else "runc"
+    runtime = Containerd(binary, systemd=with_systemd, nri=_EMULATED, environment=_FEW_THREADS)
     runtime.start()
     node = Node(runtime, Agent(runtime, {}))
     for number, plan in enumerate(plans):

@@ -9,7 +9,8 @@ from .kubepods import make_kubepods
 if __name__ == "__main__":
     with_systemd = "--systemd" in sys.argv
     make_kubepods(systemd=with_systemd)
-    runtime = Containerd(systemd=with_systemd, nri={"plugin_registration_timeout": "60s"})
+    binary = "crun" if "--crun" in sys.argv else "runc"
+    runtime = Containerd(binary, systemd=with_systemd, nri={"plugin_registration_timeout": "60s"})
     runtime.start()
     agent = Agent(runtime, {"reservedSystemCPUs": "0"})
     agent.start()

@@ -59,7 +59,7 @@ RECIPES = {
     "trixie": RootRecipe(
         "trixie", ("linux-image-cloud-amd64", "dbus", "systemd-sysv")
     ),  # containerd 1.7; the kernel of all guests
-    "sid": RootRecipe("sid", ("dbus", "systemd-sysv")),  # containerd 2.1 or later
+    "sid": RootRecipe("sid", ("crun", "dbus", "systemd-sysv")),  # containerd 2.1 or later
 }
 
 

@@ -32,12 +32,18 @@ EMBEDDED = "embedded"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A real runtime: its name in reports, the root it is in, and who makes its cgroups."""
+    """A real runtime: its name in reports, the root it is in, who makes its cgroups, and its OCI runtime."""
 
     name: str
     root: str
     systemd: bool
     embedded: str
+    oci: str = "runc"
+
+    @property
+    def words(self) -> list[str]:
+        """What the inner half is told."""
+        return [*(["--systemd"] if self.systemd else []), *(["--crun"] if self.oci == "crun" else [])]
 
 
 COLUMNS = (
@@ -45,6 +51,7 @@ COLUMNS = (
     Column("containerd-1.7-systemd", "trixie", True, "containerd-1.7"),
     Column("containerd-2", "sid", False, "containerd-2.1"),
     Column("containerd-2-systemd", "sid", True, "containerd-2.1"),
+    Column("containerd-2-systemd-crun", "sid", True, "containerd-2.1", "crun"),
 )
 
 
@@ -158,8 +165,7 @@ def play_plans(
     """Have a guest play plans; return the player's status."""
     (place / "plans.json").write_text(json.dumps(plans))
     running.put(place / "plans.json", "/run/plans.json")
-    words = ["--systemd"] if column.systemd else []
-    return running.run(" ".join(inside("play", "/run/plans.json", *words)), hear)
+    return running.run(" ".join(inside("play", "/run/plans.json", *column.words)), hear)
 
 
 def _limitation(scenario: Scenario, column: Column) -> str:
