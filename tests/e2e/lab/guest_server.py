@@ -2,8 +2,8 @@
 
 `{"put": PATH, "data": BASE64}` appends to a file and is answered by `{"rc": 0}`; `{"run": SHELL_TEXT}` is answered by
 one `{"line": TEXT}` for each line printed, as it comes, and `{"rc": STATUS}` at the end. A daemon that keeps the
-output open does not hold the answer back: the end is the end of the started process. Standard library only: it
-starts before anything else.
+output open does not hold the answer back: the end is the end of the started process. When nobody is at the other end
+any more, the guest ends at once. Standard library only: it starts before anything else.
 """
 
 import base64
@@ -23,7 +23,7 @@ def _find_port() -> str:
 
 
 class Server:
-    """Answers one request after the other, for ever."""
+    """Answers one request after the other, until the other side is gone."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -36,10 +36,13 @@ class Server:
             data = data[os.write(self._port, data) :]
 
     def requests(self) -> None:
-        """Read requests and answer them."""
+        """Read requests and answer them; a port without anybody behind it is empty, and ends this."""
         while True:
             while b"\n" not in self._buffer:
-                self._buffer += os.read(self._port, 1 << 16)
+                data = os.read(self._port, 1 << 16)
+                if not data:
+                    return
+                self._buffer += data
             line, self._buffer = self._buffer.split(b"\n", 1)
             try:
                 self._answer(json.loads(line))
@@ -83,7 +86,13 @@ class Server:
         process.stdout.close()
 
 
+def _end_the_guest() -> None:
+    """A reboot, which QEMU is told to take as the end; init systems would take their time."""
+    Path("/proc/sysrq-trigger").write_text("b")
+
+
 if __name__ == "__main__":
     server = Server(os.open(_find_port(), os.O_RDWR))
     server.send(ready=Path("/proc/uptime").read_text().split()[0])
     server.requests()
+    _end_the_guest()
