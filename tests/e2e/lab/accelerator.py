@@ -6,11 +6,12 @@ Inside another virtual machine `/dev/kvm` is often there while a stock kernel do
 from dataclasses import replace
 from pathlib import Path
 
-from .guest import EMULATION, Guest, GuestRecipe
+from .guest import Guest
+from .guest_recipe import EMULATION, GuestRecipe
 from .progress import say
 from .qemu_machine import guest_machine
 from .ready import Lab
-from .shell import LabError
+from .shell import Interrupted, LabError
 
 _HARDWARE = "kvm"
 _DEVICE = Path("/dev/kvm")
@@ -37,6 +38,8 @@ def _probe(lab: Lab, root: str) -> str:
         with Guest(replace(recipe, accelerator=_HARDWARE), lab.work / "probe.log") as guest:
             say(f"guests run under {_HARDWARE}: one came up in {guest.seconds_to_boot} s")
             return _HARDWARE
+    except Interrupted:
+        raise
     except LabError as error:
         say(f"{_DEVICE} is there, but no guest came up under it; guests are emulated: {str(error)[:200]}")
         return EMULATION

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from .shell import DIES_WITH_US
+
 _CGROUPS = Path("/sys/fs/cgroup")
 _ENTER = """
 set -e
@@ -38,7 +40,20 @@ def run_in_root(root: Path, payload: Path, out: Path, command: list[str], hear: 
     place = out.with_name(out.name + ".overlay")
     place.mkdir(exist_ok=True)
     before = set(_pod_cgroups())
-    words = ["unshare", "-m", "-p", "-f", "-u", "-i", "--kill-child", "bash", "-c", _ENTER, "_"]
+    words = [
+        *DIES_WITH_US,
+        "unshare",
+        "-m",
+        "-p",
+        "-f",
+        "-u",
+        "-i",
+        "--kill-child",
+        "bash",
+        "-c",
+        _ENTER,
+        "_",
+    ]
     started = [*words, str(root), str(payload), str(place), str(out), *command]
     try:
         with subprocess.Popen(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nri_plugin import bits
 from nri_plugin.simulator.cgroup_names import Driver
 from nri_plugin.simulator.scenario import Scenario
 from nri_plugin.simulator.steps import Drift, Writer
@@ -16,7 +17,8 @@ from nri_plugin.simulator.steps import Drift, Writer
 from .accelerator import accelerator
 from .cells import Cell, Listener
 from .embedded import Played, devices_of, play_embedded
-from .guest import Guest, GuestRecipe, boot
+from .guest import Guest, boot
+from .guest_recipe import GuestRecipe
 from .guest_units import INIT
 from .lab_files import machine_text, scenario_named
 from .plan import plan
@@ -185,21 +187,28 @@ def booted(guest: GuestMachine, column: Column, lab: Lab, place: Path) -> Iterat
     with boot(recipe, place / "console.log") as running:
         say(f"  {column.name}: booted in {running.seconds_to_boot} s")
         running.put(lab.roots[column.root].payload, "/run/payload.tar.gz")
-        running.run("mkdir -p /out && tar -C / -xzf /run/payload.tar.gz")
-        for part in filter(None, [guest.offline]):
-            running.run(_switch_off(part))
+        running.must_run("mkdir -p /out && tar -C / -xzf /run/payload.tar.gz", "unpacking the checkout")
+        if guest.offline:
+            running.must_run(_switch_off(guest.offline), f"switching off CPUs {guest.offline}")
         try:
             yield running
-        finally:
-            running.get_directory("/out", place / "out")
+        except Exception:  # not KeyboardInterrupt: the guest is still at what it was told
+            _bring_out(running, place / "out")
+            raise
+        _bring_out(running, place / "out")
+
+
+def _bring_out(running: Guest, target: Path) -> None:
+    """Logs of a guest that has ended do not come; why it ended is said by whoever waited for it."""
+    try:
+        running.get_directory("/out", target)
+    except (LabError, OSError) as error:
+        say(f"  the guest's logs did not come out: {str(error)[:200]}")
 
 
 def _switch_off(cpus: str) -> str:
-    numbers = []
-    for part in cpus.split(","):
-        first, _, last = part.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    return "; ".join(f"echo 0 >/sys/devices/system/cpu/cpu{cpu}/online" for cpu in numbers)
+    switches = [f"/sys/devices/system/cpu/cpu{cpu}/online" for cpu in bits.iterate(bits.parse_list(cpus))]
+    return " && ".join(f"echo 0 >{switch}" for switch in switches)
 
 
 def record(running: Guest, target: Path) -> None:

@@ -4,9 +4,20 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+"""Before a command: it ends when the thread that started it does, however that ends."""
+
 
 class LabError(Exception):
     """Something of the lab itself broke; the product was not judged."""
+
+
+class WrongUse(LabError):  # noqa: N818 - it is an answer, not a fault
+    """What was asked for does not exist or contradicts itself."""
+
+
+class Interrupted(LabError):  # noqa: N818 - it is an answer, not a fault
+    """Somebody ended the command; nothing that came to light afterwards counts."""
 
 
 class CannotRun(Exception):  # noqa: N818 - it is an answer, not a fault
