@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .node import Node
-from .observe import cpuset_directory
+from .observe import CRUN_LEVEL, cpuset_directory
 
 
 @contextlib.contextmanager
@@ -24,7 +24,10 @@ def frozen(pid: int) -> Iterator[None]:
 def write_as(who: str, container: str, node: Node, cpus: str) -> None:
     """Put a container on `cpus` in somebody's way; without systemd the write that it would make is made."""
     if who == "write" or not node.runtime.systemd:
-        write(cpuset_directory(node.pid(container)) / "cpuset.cpus", cpus)
+        own = cpuset_directory(node.pid(container))
+        if own.name == CRUN_LEVEL:  # the level above bounds it
+            write(own.parent / "cpuset.cpus", cpus)
+        write(own / "cpuset.cpus", cpus)
         return
     scope = f"cri-containerd-{container}.scope"
     if who == "daemon-reload":  # it marks units only; any change of one makes systemd write all that it knows

@@ -7,13 +7,12 @@ import time
 from pathlib import Path
 
 from .node import Node, Pod
-from .observe import CGROUPS, format_list, parse_list
+from .observe import CGROUPS, CRUN_LEVEL, format_list, parse_list
 from .waiting import wait_for
 
 _SETTLES_S = 25
 _WATCHED_S = 4.0
 _WARM_S = 1.0
-_CRUN_LEVEL = "container"  # with systemd crun puts the processes one level below the scope
 _FORK = """
 import os, sys
 open(sys.argv[1], "w").write(str(os.getpid()))
@@ -32,9 +31,9 @@ for child in children: os.kill(child, 9)
 def judge(node: Node, where: str, pod: Pod, name: str, wanted: dict[str, str]) -> None:
     """Compare with what is wanted, once that had time to come about: it follows an answer, it is no part of it."""
     own = _directory(node.pid(pod.ids[name]))
-    leaf = own.parent if own.name == _CRUN_LEVEL else own
+    leaf = own.parent if own.name == CRUN_LEVEL else own
     files = {
-        "quota": own / "cpu.max" if (own / "cpu.max").exists() else leaf / "cpu.max",
+        "quota": own / "cpu.max" if _first(own / "cpu.max") != "max" else leaf / "cpu.max",
         "podQuota": leaf.parent / "cpu.max",
         "partition": leaf / "cpuset.cpus.partition",
         "sandbox": _sandbox(leaf.parent, pod.sandbox) / "cpuset.cpus.effective",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
+CRUN_LEVEL = "container"
+"""With systemd crun puts the processes, and a cpuset of their own, one level below the scope."""
 
 
 def parse_list(text: str) -> set[int]:
