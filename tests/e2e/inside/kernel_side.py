@@ -13,6 +13,7 @@ from .waiting import wait_for
 _SETTLES_S = 25
 _WATCHED_S = 4.0
 _WARM_S = 1.0
+_ABSENT = "(no file)"
 _FORK = """
 import os, sys
 open(sys.argv[1], "w").write(str(os.getpid()))
@@ -33,7 +34,7 @@ def judge(node: Node, where: str, pod: Pod, name: str, wanted: dict[str, str]) -
     own = _directory(node.pid(pod.ids[name]))
     leaf = own.parent if own.name == CRUN_LEVEL else own
     files = {
-        "quota": own / "cpu.max" if _first(own / "cpu.max") != "max" else leaf / "cpu.max",
+        "quota": own / "cpu.max" if _first(own / "cpu.max") not in ("max", _ABSENT) else leaf / "cpu.max",
         "podQuota": leaf.parent / "cpu.max",
         "partition": leaf / "cpuset.cpus.partition",
         "sandbox": _sandbox(leaf.parent, pod.sandbox) / "cpuset.cpus.effective",
@@ -115,5 +116,5 @@ def _sandbox(above: Path, sandbox: str) -> Path:
 
 def _first(file: Path) -> str:
     """The quota without its period, the partition with its reason, or a list."""
-    text = file.read_text().strip() if file.exists() else "(no file)"
+    text = file.read_text().strip() if file.exists() else _ABSENT
     return text.split()[0] if file.name == "cpu.max" else text
