@@ -12,23 +12,19 @@ from pathlib import Path
 
 from tests.cpuset_table import cases
 
+from .arguments import parser
 from .boots import boots, perform_boots
 from .cells import Cell
+from .code_state import code_state
 from .figures import ROOTS, measure, measured
-from .lab_files import (
-    RECORDED,
-    REPORTS,
-    machine_names,
-    machine_text,
-    scenario_named,
-    scenario_names,
-    scenarios_by_machine,
-)
+from .lab_files import machine_names, machine_text, scenario_named, scenario_names
 from .qemu_machine import guest_machine
 from .ready import Lab
 from .report import write_report
-from .results import keep, kept
-from .rules import MACHINE, rules_on_the_tree
+from .results import keep, kept, passed
+from .rules import MACHINE as RULES
+from .rules import rules_on_the_tree
+from .selection import check_run, selected
 from .session import (
     COLUMNS,
     EMBEDDED,
@@ -39,129 +35,44 @@ from .session import (
     record,
     session,
 )
-from .setting_up import CANNOT_RUN, MACHINE_LOCK, check_machine, default_work, prepare, take_lock
-from .shell import CannotRun, LabError
+from .setting_up import CANNOT_RUN, MACHINE_LOCK, check_machine, prepare, take_lock
+from .shell import CannotRun, LabError, WrongUse
 from .terminal import attach
+from .writing import make_folder, write_whole
 
 _NAMES = [column.name for column in COLUMNS]
-_EPILOG = """examples:
-  hack/lab list
-  hack/lab run four-nodes pool-squeezed-and-regrown --runtime containerd-2
-  hack/lab run "2 sockets, 4 cores each, SMT 2" mine.yaml --json result.json
-  hack/lab shell kep3545-8-nodes
-"""
 
 
 def main(words: list[str]) -> int:
     """Do what the words say; return the exit status."""
-    arguments = _parser().parse_args(words)
+    arguments = parser(_COMMANDS).parse_args(words)
     try:
         return int(arguments.do(arguments))
     except CannotRun as error:
-        print(f"hack/lab: CANNOT RUN HERE, NOTHING WAS TESTED: {error}", file=sys.stderr)  # noqa: T201
-        return CANNOT_RUN
+        return _refuse(f"CANNOT RUN HERE, NOTHING WAS TESTED: {error}", CANNOT_RUN)
+    except WrongUse as error:
+        return _refuse(str(error), 2)
     except LabError as error:
-        print(f"hack/lab: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+        return _refuse(str(error), 1)
+    except BrokenPipeError:
+        return 1  # whoever read has left, and hears no reasons
+    except OSError as error:
+        return _refuse(f"{error.filename or 'this machine'}: {error.strerror or error}", 1)
     except KeyboardInterrupt:
-        return 130
+        return _refuse("interrupted; what was broken off is not kept", 130)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hack/lab",
-        description="Described machines as guests with a real kernel, a real containerd and the agent of this checkout.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_run(
-        commands.add_parser(
-            "run", help="boot a machine once and play scenarios in it, compared with the embedded runtime"
-        )
-    )
-    _add_shell(commands.add_parser("shell", help="boot a machine and give its console to this terminal"))
-    _add_all(
-        commands.add_parser("all", help="every scenario on its machine under every runtime, and the report")
-    )
-    _add_report(commands.add_parser("report", help="write the report anew from the results that were kept"))
-    _add_record(
-        commands.add_parser("record", help="record what a real kernel shows of machines, as test data")
-    )
-    figures = commands.add_parser("measure", help="what the plugin costs a creation, on this machine itself")
-    figures.set_defaults(do=_measure)
-    _common(figures)
-    listing = commands.add_parser("list", help="name the lab's machines, scenarios and runtimes")
-    listing.set_defaults(do=_list)
-    return parser
-
-
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--work", type=Path, default=default_work(), metavar="DIR", help="roots, disks and reports (kept)"
-    )
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("machine", help="one of the lab's, a shipped one, a file, or a description")
-    parser.add_argument("scenarios", nargs="+", metavar="scenario", help="one of the lab's, or a file")
-    parser.add_argument(
-        "--runtime", action="append", choices=_NAMES, help=f"may be repeated  [default: {_NAMES[0]}]"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was seen after every step")
-    parser.add_argument(
-        "--embedded-only", action="store_true", help="no guest: the embedded runtime alone, needs no root"
-    )
-    _common(parser)
-    parser.set_defaults(do=_run)
-
-
-def _add_record(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("machines", nargs="+", metavar="machine", help="as for run")
-    parser.add_argument(
-        "--to", type=Path, default=RECORDED, metavar="DIR", help="where lab-NAME.json.gz goes"
-    )
-    _common(parser)
-    parser.set_defaults(do=_record)
-
-
-def _add_all(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--machine", action="append", metavar="NAME", help="only this one; may be repeated")
-    parser.add_argument("--runtime", action="append", choices=_NAMES, help="only this one; may be repeated")
-    parser.add_argument("--scenario", action="append", metavar="NAME", help="only this one; may be repeated")
-    parser.add_argument(
-        "--embedded-only", action="store_true", help="no guest: the embedded runtime alone, needs no root"
-    )
-    parser.add_argument(
-        "--missing", action="store_true", help="leave out what passed according to the results that are kept"
-    )
-    parser.add_argument(
-        "--guests", type=int, choices=range(1, 17), default=1, metavar="N",
-        help="so many at once; each keeps a CPU busy and takes its machine's memory  [default: 1]",
-    )  # fmt: skip
-    _add_report(parser)
-    parser.set_defaults(do=_all)
-
-
-def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--report", type=Path, default=REPORTS, metavar="DIR", help="where report.md and report.html go"
-    )
-    _common(parser)
-    parser.set_defaults(do=_report)
-
-
-def _add_shell(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("machine", help="one of the lab's, a shipped one, a file, or a description")
-    parser.add_argument("--runtime", choices=_NAMES, default=_NAMES[0])
-    _common(parser)
-    parser.set_defaults(do=_shell)
+def _refuse(reason: str, status: int) -> int:
+    print(f"hack/lab: {reason}", file=sys.stderr)  # noqa: T201
+    return status
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    check_run(arguments.machine, arguments.scenarios)
+    if arguments.json:
+        make_folder(arguments.json.parent)
     columns = [column_named(name) for name in arguments.runtime or _NAMES[:1]]
     sessions = [session(arguments.machine, column, arguments.scenarios) for column in columns]
-    guest_machine(*machine_text(arguments.machine))
     if arguments.embedded_only:
         return _conclude([cell for asked in sessions for cell in perform_embedded(asked)[0]], arguments.json)
     cells: list[Cell] = []
@@ -174,23 +85,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _all(arguments: argparse.Namespace) -> int:
     """One boot for every machine and runtime; each result is kept at once, so that an interrupted run is not lost."""
-    wanted = scenarios_by_machine() | {MACHINE: []}
-    for name in arguments.machine or []:
-        if name not in wanted:
-            raise LabError(f"no scenario plays on {name}; they do on {', '.join(wanted)}")
-    chosen = {machine: wanted[machine] for machine in arguments.machine or wanted}
-    if arguments.scenario:
-        chosen = {
-            machine: [name for name in names if name in arguments.scenario]
-            for machine, names in chosen.items()
-        }
-        chosen = {machine: names for machine, names in chosen.items() if names}
-    if arguments.embedded_only:
-        cells = [
-            cell for machine, names in chosen.items() for cell in _on_embedded(machine, names, arguments.work)
-        ]
-    else:
-        cells = _in_guests(chosen, arguments)
+    chosen = selected(arguments.machine, arguments.scenario)
+    if not arguments.embedded_only:
+        check_machine()
+    make_folder(arguments.report)
+    make_folder(arguments.work)
+    code_state()
+    play = _on_embedded if arguments.embedded_only else _in_guests
+    cells = play(chosen, arguments)
+    if not cells:
+        print("nothing is missing: all of it passed with today's code")  # noqa: T201
     _report(arguments)
     return _conclude(cells, None)
 
@@ -204,17 +108,22 @@ def _in_guests(chosen: Mapping[str, Sequence[str]], arguments: argparse.Namespac
         return perform_boots(asked, lab, arguments.guests)
 
 
-def _on_embedded(machine: str, names: Sequence[str], work: Path) -> list[Cell]:
-    """Every scenario of a machine on the embedded runtime alone."""
-    found = (
-        perform_embedded(session(machine, COLUMNS[0], names))[0] if names else [rules_on_the_tree(cases())]
-    )
-    work.mkdir(parents=True, exist_ok=True)
-    keep(work, machine, EMBEDDED, found, "")
-    return found
+def _on_embedded(chosen: Mapping[str, Sequence[str]], arguments: argparse.Namespace) -> list[Cell]:
+    """The same on the embedded runtime alone."""
+    cells = []
+    for machine, names in chosen.items():
+        done = passed(arguments.work, machine, EMBEDDED) if arguments.missing else set()
+        wanted = [name for name in names if name not in done]
+        found = perform_embedded(session(machine, COLUMNS[0], wanted))[0] if wanted else []
+        if not names and RULES not in done:
+            found = [rules_on_the_tree(cases())]
+        keep(arguments.work, machine, EMBEDDED, found, "")
+        cells += found
+    return cells
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    make_folder(arguments.report)
     results = kept(arguments.work)
     if not results:
         raise LabError("no results are kept; hack/lab all makes them")
@@ -224,6 +133,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _record(arguments: argparse.Namespace) -> int:
+    make_folder(arguments.to)
     for word in arguments.machines:
         text, name = machine_text(word)
         target = arguments.to / f"lab-{name}.json.gz"
@@ -236,6 +146,7 @@ def _record(arguments: argparse.Namespace) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
+    check_machine()
     with take_lock(MACHINE_LOCK), _ready(arguments.work, list(ROOTS), guests=False) as lab:
         for root in ROOTS:
             measure(lab, root)
@@ -252,10 +163,13 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 def _list(_arguments: argparse.Namespace) -> int:
+    width = max(map(len, [*machine_names(), *scenario_names()])) + 2
     lines = ["machines"]
-    lines += [f"  {name:<28}{machine_text(name)[0].splitlines()[0].lstrip('# ')}" for name in machine_names()]
+    lines += [
+        f"  {name:<{width}}{machine_text(name)[0].splitlines()[0].lstrip('# ')}" for name in machine_names()
+    ]
     lines += ["", "scenarios"]
-    lines += [f"  {name:<28}{scenario_named(name)[1].name}" for name in scenario_names()]
+    lines += [f"  {name:<{width}}{scenario_named(name)[1].name}" for name in scenario_names()]
     lines += ["", "runtimes", *(f"  {name}" for name in _NAMES)]
     print("\n".join(lines))  # noqa: T201
     return 0
@@ -265,14 +179,14 @@ def _list(_arguments: argparse.Namespace) -> int:
 def _ready(work: Path, roots: list[str], *, guests: bool = True) -> Iterator[Lab]:
     """The lab, built where it is not, and this machine's lock."""
     mirror = check_machine()
-    work.mkdir(parents=True, exist_ok=True)
+    make_folder(work)
     with take_lock(work / "lock"):
         yield prepare(roots, sorted(set(roots)) if guests else [], mirror, work)
 
 
 def _conclude(cells: list[Cell], file: Path | None) -> int:
     if file is not None:
-        file.write_text(json.dumps([cell.as_dict() for cell in cells], indent=1) + "\n")
+        write_whole(file, json.dumps([cell.as_dict() for cell in cells], indent=1) + "\n")
     width = max((len(cell.scenario) for cell in cells), default=0)
     lines = [""]
     for cell in cells:
@@ -285,6 +199,16 @@ def _conclude(cells: list[Cell], file: Path | None) -> int:
     print("\n".join([*lines, "", f"{len(cells) - failed} passed, {failed} failed"]), flush=True)  # noqa: T201
     return 1 if failed else 0
 
+
+_COMMANDS = {
+    "run": _run,
+    "shell": _shell,
+    "all": _all,
+    "report": _report,
+    "record": _record,
+    "measure": _measure,
+    "list": _list,
+}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -11,7 +11,9 @@ from .ready import Lab
 from .results import keep, passed
 from .rules import MACHINE as RULES
 from .rules import perform_rules
+from .running import RUNNING
 from .session import Column, perform, session
+from .shell import Interrupted
 
 _IN_A_BOOT = 8
 
@@ -26,12 +28,18 @@ class Boot:
     number: int
 
     def perform(self, lab: Lab) -> list[Cell]:
-        """Play it, and keep what it showed at once, so that an interrupted run is not lost."""
+        """Play it, and keep what it showed at once, so that an interrupted run is not lost.
+
+        Raises:
+            Interrupted: it was broken off; what was kept before stays.
+        """
         place = lab.work / "runs" / f"lab-{self.machine}-{self.column.name}-{self.number}"
         if self.scenarios:
             found = perform(session(self.machine, self.column, self.scenarios), lab, place)
         else:
             found = perform_rules(self.column, lab, place)
+        if RUNNING.is_interrupted:
+            raise Interrupted(f"{self.machine}, {self.column.name}: broken off, nothing is kept of it")
         keep(lab.work, self.machine, self.column.name, found, accelerator(lab, self.column.root))
         return found
 
@@ -43,7 +51,7 @@ def boots(
 
     Args:
         wanted: scenarios by machine; none asks for the table of kernel rules.
-        lacking_in: leave out what passed according to the results kept there.
+        lacking_in: leave out what passed with today's code according to the results kept there.
     """
     found = []
     for column in columns:
@@ -58,7 +66,12 @@ def perform_boots(asked: Sequence[Boot], lab: Lab, at_once: int) -> list[Cell]:
     for root in sorted({boot.column.root for boot in asked}):
         accelerator(lab, root)
     with ThreadPoolExecutor(max_workers=at_once) as pool:
-        played = list(pool.map(lambda boot: boot.perform(lab), asked))
+        try:
+            played = list(pool.map(lambda boot: boot.perform(lab), asked))
+        except BaseException:  # most of all Ctrl-C: leaving the pool waits for what runs
+            RUNNING.interrupt()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return [cell for cells in played for cell in cells]
 
 

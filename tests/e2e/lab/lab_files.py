@@ -7,7 +7,7 @@ from nri_plugin.errors import ConfigError, HostError
 from nri_plugin.simulator.scenario import Scenario, parse
 
 from .qemu_machine import GuestMachine, guest_machine
-from .shell import LabError
+from .shell import WrongUse
 
 _HERE = Path(__file__).resolve().parents[1]
 MACHINES, SCENARIOS = _HERE / "machines", _HERE / "scenarios"
@@ -19,7 +19,7 @@ def machine_text(word: str) -> tuple[str, str]:
     """Text and name of a machine; words with a comma are the description itself.
 
     Raises:
-        LabError: there is none of that name.
+        WrongUse: there is none of that name, or it is no text.
     """
     if "," in word or "\n" in word:
         return word, "described"
@@ -27,11 +27,12 @@ def machine_text(word: str) -> tuple[str, str]:
     own = MACHINES / f"{word}.txt"
     for found in (own, Path(word)):
         if found.is_file():
-            return found.read_text("utf-8"), found.stem
+            return _text(found), found.stem
     if "/" not in word and shipped.is_file():
         return shipped.read_text("utf-8"), word
-    raise LabError(
-        f"there is no machine {word}; `hack/lab list` names the lab's, `nri-pin topology --list` the shipped"
+    raise WrongUse(
+        f"there is no machine {word}; `hack/lab list` names the lab's, `nri-pin topology --list` the shipped, "
+        'and a description has a comma in it: "1 socket, 4 cores each"'
     )
 
 
@@ -39,7 +40,7 @@ def machine_named(word: str) -> GuestMachine:
     """A machine as a guest gets it.
 
     Raises:
-        LabError: there is none, or QEMU cannot be given it.
+        WrongUse: there is none, or QEMU cannot be given it.
     """
     return guest_machine(*machine_text(word))
 
@@ -58,16 +59,31 @@ def scenario_named(word: str) -> tuple[str, Scenario]:
     """Name and content of a scenario.
 
     Raises:
-        LabError: there is none, or it is wrong.
+        WrongUse: there is none, or it is wrong; the text names the file as it was named.
     """
     own = SCENARIOS / f"{word}.yaml"
-    path = own if own.is_file() else Path(word)
+    is_own = own.is_file()
+    path = own if is_own else Path(word)
+    if not path.is_file():
+        raise WrongUse(f"there is no scenario {word}; `hack/lab list` names the lab's")
     try:
-        return path.stem, parse(path.read_text("utf-8"), path.name)
-    except ConfigError as error:
-        raise LabError(str(error)) from error
-    except (OSError, HostError) as error:
-        raise LabError(f"there is no scenario {word}; `hack/lab list` names the lab's") from error
+        return path.stem, parse(_text(path), path.name if is_own else word)
+    except (ConfigError, HostError) as error:
+        raise WrongUse(str(error)) from error
+
+
+def _text(path: Path) -> str:
+    """What a file holds.
+
+    Raises:
+        WrongUse: it cannot be read, or is no text.
+    """
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise WrongUse(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise WrongUse(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def scenarios_by_machine() -> dict[str, list[str]]:

@@ -20,7 +20,7 @@ from nri_plugin.simulator.machine_devices import Delivery
 from nri_plugin.simulator.machine_layout import Core, Layout, Node, lay_out
 from nri_plugin.simulator.machine_text import Description
 
-from .shell import LabError
+from .shell import WrongUse
 
 CPU_MODEL = "SapphireRapids,check=off"
 """Shows caches, dies and threads under emulation; models of another vendor show the last-level cache as one."""
@@ -60,16 +60,16 @@ def guest_machine(text: str, name: str) -> GuestMachine:
     """The machine that a description asks for.
 
     Raises:
-        LabError: the description is wrong, or QEMU has no such machine.
+        WrongUse: the description is wrong, or QEMU has no such machine.
     """
     try:
         fitted, notes = _fitted(text, name)
         description = machine.parse(fitted, name)
         layout = lay_out(description)
     except (ConfigError, HostError) as error:
-        raise LabError(str(error)) from error
+        raise WrongUse(str(error)) from error
     if (cpus := layout.present.bit_count()) > MOST_CPUS:
-        raise LabError(f"{name} has {cpus} CPUs; the lab boots at most {MOST_CPUS}, play it with hack/e2e b")
+        raise WrongUse(f"{name} has {cpus} CPUs; the lab boots at most {MOST_CPUS}, play it with hack/e2e b")
     smp, cache = _smp(name, layout.cores)
     return GuestMachine(
         text=fitted,
@@ -88,7 +88,7 @@ def _fitted(text: str, name: str) -> tuple[str, tuple[str, ...]]:
     notes, added = [], []
     has_threads = any((threads or description.smt) > 1 for _, threads in description.cores)
     if description.interleaved_by:
-        raise LabError(f"{name}: QEMU numbers CPUs through; leave 'interleaved' out")
+        raise WrongUse(f"{name}: QEMU numbers CPUs through; leave 'interleaved' out")
     if has_threads and not description.are_siblings_adjacent:
         added.append("siblings adjacent")
         notes.append("threads of a core are numbered next to each other, as QEMU does")
@@ -96,7 +96,7 @@ def _fitted(text: str, name: str) -> tuple[str, tuple[str, ...]]:
     mib = [node.memory_kb // _MIB_KB for node in layout.nodes]
     if sum(mib) > MOST_MEMORY_MIB:
         if description.cpuless:
-            raise LabError(f"{name}: {sum(mib)} MiB of memory are too much; give its CPU-less nodes less")
+            raise WrongUse(f"{name}: {sum(mib)} MiB of memory are too much; give its CPU-less nodes less")
         each = max(_FITTED_TOTAL_MIB // len(mib), _LEAST_NODE_MIB)
         added.append("memory " + " ".join(f"{each if size else 0}Mi" for size in mib))
         notes.append(f"every NUMA node has {each} MiB of memory")
@@ -117,7 +117,7 @@ def _smp(name: str, cores: Sequence[Core]) -> tuple[str, str]:
     spans = any(len({core.socket for core in group}) > 1 for group in nodes.values())
     dies = len(nodes) // len(sockets) if nests and not spans else caches_of_socket
     if caches_of_socket % max(dies, 1):
-        raise LabError(f"{name}: {caches_of_socket} L3 of a socket do not divide into {dies} NUMA nodes")
+        raise WrongUse(f"{name}: {caches_of_socket} L3 of a socket do not divide into {dies} NUMA nodes")
     modules = caches_of_socket // dies
     counts = f"sockets={len(sockets)},dies={dies},modules={modules},cores={in_cache},threads={threads}"
     return f"{len(cores) * threads},{counts}", "module" if modules > 1 else "die"
@@ -133,7 +133,7 @@ def _groups(cores: Sequence[Core], key: Callable[[Core], int]) -> Mapping[int, l
 def _same(name: str, what: str, numbers: Iterable[int]) -> int:
     found = sorted(set(numbers))
     if len(found) != 1:
-        raise LabError(f"{name}: QEMU needs the same number of {what}, found {found}")
+        raise WrongUse(f"{name}: QEMU needs the same number of {what}, found {found}")
     return found[0]
 
 
@@ -145,7 +145,7 @@ def _memory(layout: Layout) -> Iterator[str]:
         return
     for number, node in enumerate(layout.nodes):
         if node.id != number:
-            raise LabError(f"QEMU numbers NUMA nodes from 0 without gaps; there is no node {number}")
+            raise WrongUse(f"QEMU numbers NUMA nodes from 0 without gaps; there is no node {number}")
         words = [f"node,nodeid={node.id}"]
         words += [f"cpus={part}" for part in bits.format_list(node.cpus).split(",") if part]
         if node.memory_kb:
@@ -167,7 +167,7 @@ def _devices(layout: Layout) -> Iterator[str]:
     for number, device in enumerate(layout.devices):
         nodes = list(bits.iterate(device.nodes.mask))
         if len(nodes) > 1:
-            raise LabError(f"device {device.id} of {device.resource} is on several nodes; QEMU takes one")
+            raise WrongUse(f"device {device.id} of {device.resource} is on several nodes; QEMU takes one")
         bus = "pcie.0"
         if nodes and nodes[0] not in buses:
             buses[nodes[0]] = f"bridge{nodes[0]}"

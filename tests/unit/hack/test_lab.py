@@ -1,4 +1,4 @@
-"""The machine lab without a guest: what QEMU is told, what a guest is sent, what the report says."""
+"""The machine lab without a guest: what QEMU is told, what a guest is sent, what a kernel showed."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,6 @@ from nri_plugin.host.sysfs import read_topology
 from nri_plugin.simulator.machine import build_topology
 from nri_plugin.simulator.machine import parse as parse_machine
 from nri_plugin.simulator.scenario import parse
-from tests.e2e.lab.boots import boots
 from tests.e2e.lab.cells import Cell, Listener
 from tests.e2e.lab.embedded import play_embedded
 from tests.e2e.lab.lab_files import (
@@ -22,20 +21,9 @@ from tests.e2e.lab.lab_files import (
 )
 from tests.e2e.lab.plan import plan
 from tests.e2e.lab.qemu_machine import guest_machine
-from tests.e2e.lab.report import as_html, as_markdown, gather
-from tests.e2e.lab.results import Result, keep
-from tests.e2e.lab.session import column_named
 from tests.e2e.lab.shell import LabError
 from tests.oracles.recordings import RecordedFiles, read_recording
 
-ABOUT = {
-    "date": "2026-01-01 00:00 UTC",
-    "checkout": "abc",
-    "host": "2 CPUs",
-    "load": "1.0",
-    "qemu": "QEMU 10",
-    "accelerator": "tcg",
-}
 PLAYED = [(machine, name) for machine, names in scenarios_by_machine().items() for name in names]
 
 
@@ -152,30 +140,6 @@ def test_facts_of_a_guest_fill_the_cell_of_their_scenario(tmp_path: Path) -> Non
     listener.hear("something for people")
     assert (cell.passed, cell.failures, cell.seconds) == (1, ["it does not: seen 1"], 2.5)
     assert listener.ended == {"s"}
-
-
-def test_the_report_shows_what_passed_failed_and_is_limited() -> None:
-    cells = (
-        Cell("one-node", "two-agents", "embedded", 4, seconds=1.0),
-        Cell("one-node", "two-agents", "containerd-2", 3, ["a < b: seen 1"], 2.0, "no <systemd>"),
-    )
-    page = gather([Result(cells, ABOUT)], {"containerd 2.1.9": {"p50 ms": 2.5}})
-    text, web = as_markdown(page), as_html(page)
-    assert "| two agents by mistake | ok 4 / 1 s | not played | not played | FAILED 1 | not played |" in text
-    assert "* FAILED one-node, two-agents, containerd-2: a < b: seen 1" in text
-    assert "two-agents: no &lt;systemd&gt; (containerd-2)" in web
-    assert "2, of which 1 passed" in text
-    assert "| p50 ms | 2.5 |" in text
-
-
-def test_what_passed_before_is_not_booted_again(tmp_path: Path) -> None:
-    names = [f"s{number}" for number in range(10)]
-    cells = [Cell("m", "s1", "containerd-2"), Cell("m", "s2", "containerd-2", failures=["it broke"])]
-    keep(tmp_path, "m", "containerd-2", cells, "tcg")
-    (first, second) = boots({"m": names}, [column_named("containerd-2")], None)
-    assert (first.scenarios, second.scenarios) == (tuple(names[:8]), ("s8", "s9"))
-    (first, second) = boots({"m": names}, [column_named("containerd-2")], tmp_path)
-    assert (first.scenarios, second.scenarios) == (("s0", *names[2:9]), ("s9",))
 
 
 @pytest.mark.parametrize(

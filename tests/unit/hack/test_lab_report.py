@@ -1,0 +1,161 @@
+"""The lab's report, and the results that it is made of: what counts, what is asked for again, what is damaged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.lab import code_state, results
+from tests.e2e.lab.boots import Boot, boots, perform_boots
+from tests.e2e.lab.cells import Cell
+from tests.e2e.lab.ready import Lab
+from tests.e2e.lab.report import as_html, as_markdown, write_report
+from tests.e2e.lab.report_page import gather
+from tests.e2e.lab.results import Result, keep, kept
+from tests.e2e.lab.running import Running
+from tests.e2e.lab.session import column_named
+from tests.e2e.lab.shell import Interrupted, LabError
+
+ABOUT = {
+    "date": "2026-01-01 00:00 UTC",
+    "checkout": "abc",
+    "host": "2 CPUs",
+    "load": "1.0",
+    "qemu": "QEMU 10",
+    "accelerator": "tcg",
+}
+CONTAINERD = column_named("containerd-2")
+NAMES = [f"s{number}" for number in range(10)]
+
+
+def cell(runtime: str, passed: int = 1, failures: tuple[str, ...] = ()) -> Cell:
+    return Cell("one-node", "two-agents", runtime, passed, list(failures))
+
+
+def about(**values: str) -> dict[str, Any]:
+    return ABOUT | {"state": code_state.state_of("one-node", "two-agents")} | values
+
+
+def head(*found: Result) -> dict[str, str]:
+    return dict(gather(found, {}).facts)
+
+
+def asked(folder: Path) -> list[tuple[str, ...]]:
+    return [boot.scenarios for boot in boots({"m": NAMES}, [CONTAINERD], folder)]
+
+
+def test_the_report_shows_what_passed_failed_and_is_limited() -> None:
+    cells = (
+        Cell("one-node", "two-agents", "embedded", 4, seconds=1.0),
+        Cell("one-node", "two-agents", "containerd-2", 3, ["a < b: seen 1"], 2.0, "no <systemd>"),
+    )
+    page = gather([Result(cells, ABOUT)], {"containerd 2.1.9": {"p50 ms": 2.5}})
+    text, web = as_markdown(page), as_html(page)
+    assert "| two agents by mistake | ok 4 / 1 s | not played | not played | FAILED 1 | not played |" in text
+    assert "* FAILED one-node, two-agents, containerd-2: a < b: seen 1" in text
+    assert "two-agents: no &lt;systemd&gt; (containerd-2)" in web
+    assert "| p50 ms | 2.5 |" in text
+
+
+def test_the_head_counts_what_was_not_played_beside_what_was() -> None:
+    page = gather([Result((cell("embedded"), cell("containerd-2", 3, ("no",))), ABOUT)], {})
+    every = sum(len(row) for _, _, rows in page.tables for _, _, row in rows)
+    assert dict(page.facts)["cells"] == f"{every}: 1 passed, 1 failed, {every - 2} not played"
+
+
+def test_the_head_counts_cells_that_another_state_of_the_code_has_made() -> None:
+    found = Result((cell("embedded"),), ABOUT), Result((cell("containerd-2"),), about())
+    assert head(*found)["cells of another state of the code"].startswith("1 of 2;")
+
+
+def test_loads_are_compared_as_numbers() -> None:
+    found = [Result((cell("embedded"),), ABOUT | {"load": load}) for load in ("9.9", "10.3", "1.8")]
+    assert "load 1.8 to 10.3" in head(*found)["host"]
+
+
+def test_a_failure_of_the_embedded_runtime_outlives_a_later_pass_as_another_runtime() -> None:
+    failed = Result((cell("embedded", failures=("wrong",)),), about(column="containerd-1.7"))
+    passed = Result((cell("embedded"),), about(column="containerd-2", date="2026-01-02"))
+    text = as_markdown(gather([failed, passed], {}))
+    assert "* FAILED one-node, two-agents, embedded: as containerd-1.7: wrong" in text
+
+
+def test_a_failure_of_older_code_does_not_outlive_a_pass_of_today_s() -> None:
+    failed = Result((cell("embedded", failures=("wrong",)),), ABOUT)
+    assert "FAILED" not in as_markdown(gather([failed, Result((cell("embedded"),), about())], {}))
+
+
+def test_what_was_told_in_words_is_in_the_report() -> None:
+    shown = Cell("one-node", "two-agents", "containerd-2", 1, figures={"spinners ran on": "2-3 | 4"})
+    text = as_markdown(gather([Result((shown,), about())], {}))
+    assert "| two-agents | containerd-2 | spinners ran on | 2-3 \\| 4 |" in text
+
+
+def test_what_passed_before_is_not_booted_again(tmp_path: Path) -> None:
+    cells = [Cell("m", "s1", "containerd-2", 1), Cell("m", "s2", "containerd-2", 1, ["it broke"])]
+    keep(tmp_path, "m", "containerd-2", [*cells, Cell("m", "s3", "containerd-2", 0)], "tcg")
+    (first, second) = boots({"m": NAMES}, [CONTAINERD], None)
+    assert (first.scenarios, second.scenarios) == (tuple(NAMES[:8]), ("s8", "s9"))
+    assert asked(tmp_path) == [("s0", *NAMES[2:9]), ("s9",)]
+
+
+def test_what_another_state_of_the_code_passed_is_lacking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(tmp_path, "m", "containerd-2", [Cell("m", "s1", "containerd-2", 1)], "tcg")
+    assert "s1" not in asked(tmp_path)[0]
+    monkeypatch.setattr(results, "state_of", lambda _machine, _scenario: "another")
+    assert "s1" in asked(tmp_path)[0]
+
+
+def test_the_state_of_the_code_depends_on_scenario_and_machine() -> None:
+    found = {
+        code_state.state_of(machine, scenario)
+        for machine in ("one-node", "four-nodes")
+        for scenario in ("two-agents", "runtime-restart", "cpuset-rules")
+    }
+    assert len(found) == 6
+
+
+def test_a_damaged_result_is_named(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    for text in ('{"about"', "[]", '{"cells": [{}], "about": {}}'):
+        (tmp_path / "results" / "m.c.s.json").write_text(text)
+        with pytest.raises(LabError, match=r"m\.c\.s\.json is damaged"):
+            kept(tmp_path)
+
+
+def test_what_other_versions_have_noted_in_a_result_is_passed_over(tmp_path: Path) -> None:
+    keep(tmp_path, "m", "containerd-2", [Cell("m", "s1", "containerd-2", 1)], "tcg")
+    (path,) = (tmp_path / "results").glob("*.json")
+    read = json.loads(path.read_text())
+    read["cells"][0]["later"] = 1
+    path.write_text(json.dumps(read))
+    assert [found.scenario for result in kept(tmp_path) for found in result.cells] == ["s1"]
+
+
+def test_a_report_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "report.md").mkdir()
+    with pytest.raises(LabError, match=r"report\.md could not be written"):
+        write_report([Result((cell("embedded"),), ABOUT)], tmp_path, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
+
+
+def test_what_was_broken_off_replaces_no_earlier_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(tmp_path, "m", "containerd-2", [Cell("m", "s1", "containerd-2", 1)], "tcg")
+    ours = Running()
+
+    def broken_off(*_arguments: object) -> list[Cell]:
+        ours.interrupt()
+        return [Cell("m", "s1", "containerd-2", failures=["the guest ended"])]
+
+    monkeypatch.setattr("tests.e2e.lab.boots.RUNNING", ours)
+    monkeypatch.setattr("tests.e2e.lab.boots.accelerator", lambda _lab, _root: "tcg")
+    monkeypatch.setattr("tests.e2e.lab.boots.session", lambda *_arguments: None)
+    monkeypatch.setattr("tests.e2e.lab.boots.perform", broken_off)
+    with pytest.raises(Interrupted):
+        perform_boots([Boot("m", CONTAINERD, ("s1",), 1)], Lab(tmp_path, {}, {}), 1)
+    assert not [found.failures for result in kept(tmp_path) for found in result.cells if found.failures]
