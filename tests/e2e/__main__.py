@@ -1,6 +1,6 @@
 """Command line of `hack/e2e`.
 
-Exit status: 0 everything held, 1 something did not, 77 this machine cannot do it and nothing was tested.
+Exit status: 0 everything held, 1 something did not, 130 interrupted, 77 this machine cannot do it and nothing was tested.
 """
 
 import argparse
@@ -14,6 +14,8 @@ from .lab.progress import say
 from .lab.runs import RUNS, Run, perform_all
 from .lab.setting_up import CANNOT_RUN, MACHINE_LOCK, check_machine, default_work, prepare, take_lock
 from .lab.shell import CannotRun, LabError
+
+_INTERRUPTED = 130
 
 
 def main() -> int:
@@ -33,8 +35,16 @@ def main() -> int:
     except LabError as error:
         print(f"hack/e2e: the lab could not be built: {error}", flush=True)  # noqa: T201
         return 1
-    with lock, folder:
-        outcomes = perform_all(runs, lab)
+    except OSError as error:
+        print(f"hack/e2e: {error.filename or 'this machine'}: {error.strerror or error}", flush=True)  # noqa: T201
+        return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    try:
+        with lock, folder:
+            outcomes = perform_all(runs, lab)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     return _conclude(outcomes, arguments.work, keep=arguments.keep)
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from .accelerator import accelerator
 from .direct import run_in_root
 from .guest import Guest
 from .lab_files import machine_named
@@ -15,6 +16,7 @@ from .outcome import Outcome
 from .prepare import inside
 from .progress import say, step
 from .ready import Lab
+from .running import RUNNING
 from .session import booted, column_named, perform_embedded, play_plans, session
 from .shell import LabError
 
@@ -76,8 +78,16 @@ RUNS = (
 def perform_all(runs: Sequence[Run], lab: Lab) -> list[Outcome]:
     """Play the runs on this machine one by one, then the guests side by side: each of them keeps one CPU busy."""
     outcomes = [perform(run, lab) for run in runs if not run.in_guest]
+    guests = [run for run in runs if run.in_guest]
+    for root in sorted({run.root for run in guests}):
+        accelerator(lab, root)  # asked once, before two of them ask at the same time
     with ThreadPoolExecutor(max_workers=max(1, min(2, (os.cpu_count() or 1)))) as pool:
-        return outcomes + list(pool.map(lambda run: perform(run, lab), [run for run in runs if run.in_guest]))
+        try:
+            return outcomes + list(pool.map(lambda run: perform(run, lab), guests))
+        except BaseException:  # most of all Ctrl-C: leaving the pool waits for what runs
+            RUNNING.interrupt()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def perform(run: Run, lab: Lab) -> Outcome:

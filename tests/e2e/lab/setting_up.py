@@ -3,8 +3,10 @@
 import fcntl
 import io
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -47,14 +49,30 @@ def check_machine() -> Mirror:
 
 
 def take_lock(path: Path) -> io.TextIOWrapper:
-    """Keep a second command off this machine's cgroups, or off a folder's disks, until this one ends."""
-    file = path.open("w")
+    """Keep a second command off this machine's cgroups, or off a folder's disks, until this one ends.
+
+    The file names who holds it. Waiting has no limit: the other may play for hours, and Ctrl-C ends the wait.
+    """
+    file = path.open("a+")  # whoever waits must not wipe out the holder's name
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        say("waiting for another hack/e2e or hack/lab on this machine")
+        say(f"waiting for {_holder(file)}, which holds {path}; Ctrl-C ends the wait")
         fcntl.flock(file, fcntl.LOCK_EX)
+    file.truncate(0)
+    file.write(f"process {os.getpid()}: {_own_words()}\n")
+    file.flush()
     return file
+
+
+def _holder(file: io.TextIOWrapper) -> str:
+    file.seek(0)
+    return file.readline().strip() or "another hack/e2e or hack/lab"
+
+
+def _own_words() -> str:
+    command = "hack/lab" if Path(sys.argv[0]).parent.name == "lab" else "hack/e2e"
+    return shlex.join([command, *sys.argv[1:]])
 
 
 def prepare(roots_wanted: list[str], guests: list[str], mirror: Mirror, work: Path) -> Lab:
