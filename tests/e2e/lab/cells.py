@@ -17,7 +17,7 @@ class Cell:
     Attributes:
         runtime: the column, `embedded` or the name of a real one.
         failures: facts that did not hold, a sentence each.
-        limitation: why it was not played there; empty where it was.
+        limitation: what it does not show there although it was played; empty where it shows all.
         steps: what was seen after every step.
     """
 

@@ -1,7 +1,8 @@
 """From a described machine to the words QEMU is given, so that a kernel sees the machine of a text.
 
 The language is the simulator's. What QEMU cannot be told is refused with the reason, or fitted where that changes
-no shape: QEMU numbers the threads of a core next to each other, and memory comes out of this machine's own.
+no shape: QEMU numbers the threads of a core next to each other, and memory above `MOST_MEMORY_MIB` becomes the same
+on every node that has any.
 
     sockets                      sockets
     NUMA nodes of a socket       dies, unless a cache spans several of them; a node over two sockets is no level
@@ -29,6 +30,8 @@ MOST_CPUS = 64
 """Beyond that an emulated boot takes minutes."""
 
 MOST_MEMORY_MIB = 4096
+"""A larger machine is fitted into half of it: an emulated kernel that touches more takes long to boot."""
+
 _FITTED_TOTAL_MIB, _LEAST_NODE_MIB = 2048, 128
 _MIB_KB = 1024
 
