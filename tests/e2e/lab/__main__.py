@@ -111,8 +111,9 @@ def _in_guests(chosen: Mapping[str, Sequence[str]], arguments: argparse.Namespac
 def _on_embedded(chosen: Mapping[str, Sequence[str]], arguments: argparse.Namespace) -> list[Cell]:
     """The same on the embedded runtime alone."""
     cells = []
+    results = kept(arguments.work) if arguments.missing else []
     for machine, names in chosen.items():
-        done = passed(arguments.work, machine, EMBEDDED) if arguments.missing else set()
+        done = passed(results, machine, EMBEDDED)
         wanted = [name for name in names if name not in done]
         found = perform_embedded(session(machine, COLUMNS[0], wanted))[0] if wanted else []
         if not names and RULES not in done:

@@ -12,6 +12,7 @@ from .progress import say
 from .qemu_machine import guest_machine
 from .ready import Lab
 from .shell import Interrupted, LabError
+from .writing import write_whole
 
 _HARDWARE = "kvm"
 _DEVICE = Path("/dev/kvm")
@@ -28,7 +29,7 @@ def accelerator(lab: Lab, root: str) -> str:
     if not kept.exists():
         for leftover in lab.work.glob("accelerator-*"):
             leftover.unlink()
-        kept.write_text(_probe(lab, root))
+        write_whole(kept, _probe(lab, root))
     return kept.read_text()
 
 

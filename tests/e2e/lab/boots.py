@@ -8,7 +8,7 @@ from pathlib import Path
 from .accelerator import accelerator
 from .cells import Cell
 from .ready import Lab
-from .results import keep, passed
+from .results import keep, kept, passed
 from .rules import MACHINE as RULES
 from .rules import perform_rules
 from .running import RUNNING
@@ -54,10 +54,10 @@ def boots(
         lacking_in: leave out what passed with today's code according to the results kept there.
     """
     found = []
+    results = kept(lacking_in) if lacking_in else []
     for column in columns:
         for machine, names in wanted.items():
-            done = passed(lacking_in, machine, column.name) if lacking_in else set()
-            found += list(_of_machine(machine, column, names, done))
+            found += list(_of_machine(machine, column, names, passed(results, machine, column.name)))
     return found
 
 

@@ -6,8 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from .progress import say
+from .shell import LabError
 
-_MARK = "@@"
+MARK = "@@"
+
+
+def message_of(line: str) -> dict[str, Any]:
+    """The message that a marked line holds.
+
+    Raises:
+        LabError: it holds none; something else was written between its characters.
+    """
+    try:
+        message: dict[str, Any] = json.loads(line.removeprefix(MARK))
+    except ValueError as error:
+        raise LabError(f"the inner half told something that is no message: {line[:200]}") from error
+    return message
 
 
 @dataclass
@@ -51,12 +65,16 @@ class Listener:
     ended: set[str] = field(default_factory=set)
 
     def hear(self, line: str) -> None:
-        """Take one line that the inner half printed."""
+        """Take one line that the inner half printed.
+
+        Raises:
+            LabError: it should be a message, and is none.
+        """
         with self.log.open("a") as log:
             log.write(line + "\n")
-        if not line.startswith(_MARK):
+        if not line.startswith(MARK):
             return
-        message = json.loads(line.removeprefix(_MARK))
+        message = message_of(line)
         kind = message.pop("kind")
         cell = self.cells.get(message.get("scenario", ""))
         if kind == "runtime":

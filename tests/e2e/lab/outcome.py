@@ -1,12 +1,10 @@
 """What the inner half tells, line by line, turned into progress lines and one row of the final table."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .cells import MARK, message_of
 from .progress import say
-
-_MARK = "@@"
 
 
 @dataclass
@@ -30,9 +28,9 @@ class Outcome:
         """Take one line that the inner half printed."""
         with self.log.open("a") as log:
             log.write(line + "\n")
-        if not line.startswith(_MARK):
+        if not line.startswith(MARK):
             return
-        message = json.loads(line.removeprefix(_MARK))
+        message = message_of(line)
         kind = message["kind"]
         if kind == "runtime":
             self.runtime = message["version"]

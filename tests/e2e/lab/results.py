@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,11 @@ def keep(work: Path, machine: str, column: str, cells: list[Cell], accelerator: 
         write_whole(folder / f"{machine}.{column}.{scenario}.json", json.dumps(said, indent=1) + "\n")
 
 
-def passed(work: Path, machine: str, column: str) -> set[str]:
+def passed(results: Iterable[Result], machine: str, column: str) -> set[str]:
     """Scenarios of a machine that were played under a runtime with today's code, showed something and failed nowhere."""
     return {
         cell.scenario
-        for result in kept(work)
+        for result in results
         for cell in result.cells
         if (cell.machine, cell.runtime) == (machine, column)
         if cell.passed and not cell.failures and result.is_current(cell)

@@ -40,8 +40,10 @@ def _play(
     file.write_text(json.dumps(table))
     with booting as guest:
         guest.put(file, "/run/cases.json")
-        guest.run(" ".join(inside("kernel_rules", "/run/cases.json")), listener.hear)
+        status = guest.run(" ".join(inside("kernel_rules", "/run/cases.json")), listener.hear)
         cell.figures = {"boot seconds": guest.seconds_to_boot, "kernel": listener.versions.get("kernel", "?")}
+    if status:
+        raise LabError(f"playing the table ended with status {status}; see {listener.log}")
 
 
 def rules_on_the_tree(table: list[Case]) -> Cell:

@@ -142,6 +142,11 @@ def test_facts_of_a_guest_fill_the_cell_of_their_scenario(tmp_path: Path) -> Non
     assert listener.ended == {"s"}
 
 
+def test_half_a_message_of_a_guest_is_an_error_that_shows_it(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="is no message: @@"):
+        Listener({}, tmp_path / "log").hear('@@{"kind"')
+
+
 @pytest.mark.parametrize(
     "path", [pytest.param(path, id=path.name) for path in sorted(RECORDED.glob("lab-*.json.gz"))]
 )
