@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .lab.outcome import Outcome, table
 from .lab.progress import say
-from .lab.runs import RUNS, Run, perform_all
+from .lab.runs import RUNS, Run, perform_all, place_of
 from .lab.setting_up import CANNOT_RUN, MACHINE_LOCK, check_machine, default_work, prepare, take_lock
 from .lab.shell import CannotRun, LabError
 
@@ -26,7 +26,6 @@ def main() -> int:
         mirror = check_machine()
         arguments.work.mkdir(parents=True, exist_ok=True)
         lock, folder = take_lock(MACHINE_LOCK), take_lock(arguments.work / "lock")
-        shutil.rmtree(arguments.work / "runs", ignore_errors=True)
         guests = sorted({run.root for run in runs if run.in_guest})
         lab = prepare(sorted({run.root for run in runs}), guests, mirror, arguments.work)
     except CannotRun as error:
@@ -45,7 +44,11 @@ def main() -> int:
             outcomes = perform_all(runs, lab)
     except KeyboardInterrupt:
         return _INTERRUPTED
-    return _conclude(outcomes, arguments.work, keep=arguments.keep)
+    status = _conclude(outcomes, arguments.work, keep=arguments.keep)
+    if not status and not arguments.keep:
+        for run in runs:  # those of other runs, which may have failed, stay
+            shutil.rmtree(place_of(run, arguments.work), ignore_errors=True)
+    return status
 
 
 def _arguments() -> argparse.Namespace:
@@ -97,8 +100,6 @@ def _conclude(outcomes: list[Outcome], work: Path, *, keep: bool) -> int:
         lines += [f"FAILED {outcome.run}: {text}" for text in wrong]
     if failed or keep:
         lines.append(f"reports and logs: {work / 'runs'}")
-    else:
-        shutil.rmtree(work / "runs", ignore_errors=True)
     print("\n".join([*lines, f"{passed} passed, {failed} failed"]), flush=True)  # noqa: T201
     return 1 if failed or not passed else 0
 

@@ -90,9 +90,14 @@ def perform_all(runs: Sequence[Run], lab: Lab) -> list[Outcome]:
             raise
 
 
+def place_of(run: Run, work: Path) -> Path:
+    """Where a run leaves its logs."""
+    return work / "runs" / run.title.replace(":", "").replace(",", "").replace(" ", "-")
+
+
 def perform(run: Run, lab: Lab) -> Outcome:
     """Play one run; whatever breaks becomes its outcome."""
-    place = lab.work / "runs" / run.title.replace(":", "").replace(",", "").replace(" ", "-")
+    place = place_of(run, lab.work)
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     outcome = Outcome(run.title, place / "output.log")
