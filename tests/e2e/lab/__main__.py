@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.cpuset_table import cases
 
@@ -128,9 +129,18 @@ def _report(arguments: argparse.Namespace) -> int:
     results = kept(arguments.work)
     if not results:
         raise LabError("no results are kept; hack/lab all makes them")
-    for path in write_report(results, arguments.report, measured(arguments.work)):
+    for path in write_report(results, arguments.report, _figures(arguments.work)):
         print(path)  # noqa: T201
     return 0
+
+
+def _figures(work: Path) -> dict[str, dict[str, Any]]:
+    try:
+        return measured(work)
+    except (ValueError, AttributeError) as error:
+        raise LabError(
+            f"a file in {work / 'figures'} is damaged ({error}); delete it and measure again"
+        ) from error
 
 
 def _record(arguments: argparse.Namespace) -> int:

@@ -135,3 +135,13 @@ def test_a_lock_names_who_holds_it_and_keeps_that_while_others_try(
         with path.open("a+") as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert path.read_text() == f"process {os.getpid()}: hack/lab all --missing\n"
+
+
+def test_damaged_figures_are_told_with_their_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--work", str(tmp_path), "--report", str(tmp_path)]
+    assert command.main(["all", EMBEDDED, "--scenario", "cpuset-rules", *words]) == 0
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "sid.json").write_text("{")
+    assert f"a file in {tmp_path}/figures is damaged" in told(capsys, "report", *words)[1]
