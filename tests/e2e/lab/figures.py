@@ -33,19 +33,26 @@ def measure(lab: Lab, root: str) -> None:
         elif line.startswith(_MARK) and "version" in line:
             found["version"] = json.loads(line.removeprefix(_MARK))["version"]
 
-    load = f"{os.getloadavg()[0]:.1f}"
+    before = os.getloadavg()[0]
     prepared = lab.roots[root]
     place = lab.work / "runs" / f"measure-{root}"
     if run_in_root(prepared.root, prepared.payload, place / "out", inside("measure"), hear):
         raise LabError(f"measuring {ROOTS[root]} broke off: {said[-5:]}")
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    found |= {
-        "load when it began": load,
+    found |= loads(before, os.getloadavg()[0], os.cpu_count() or 1) | {
         "measured": f"{date}, {os.cpu_count()} CPUs, cgroups of this machine",
     }
     folder = lab.work / "figures"
     folder.mkdir(exist_ok=True)
     (folder / f"{root}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def loads(before: float, after: float, cpus: int) -> dict[str, str]:
+    """Load averages at both ends, and a word of warning where others had the CPUs: the calls go one by one."""
+    said = {"load when it began": f"{before:.1f}", "load when it ended": f"{after:.1f}"}
+    if max(before, after) > cpus:
+        said["busy machine"] = f"not representative: the load was above {cpus} CPUs"
+    return said
 
 
 def measured(work: Path) -> dict[str, dict[str, Any]]:
