@@ -132,7 +132,9 @@ def _not_preferred(state: MemoryState, request: Mapping[str, int], best: Hint, a
 def _shortfall(state: MemoryState, request: Mapping[str, int], within: int) -> str:
     where = f"that include {bits.format_list(within)} " if within else ""
     every = bits.from_ids(state.machine.nodes)
-    return f"no NUMA nodes {where}have enough free memory: {_amounts(state, request, every)}"
+    text = f"no NUMA nodes {where}have enough free memory: {_amounts(state, request, every)}"
+    has_enough = all(_free(state, name, every) >= size for name, size in request.items())
+    return f"{text}; {_barred(state, every)}" if has_enough and is_barred(state, every) else text
 
 
 def _amounts(state: MemoryState, request: Mapping[str, int], nodes: int) -> str:

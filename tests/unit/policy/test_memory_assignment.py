@@ -101,6 +101,14 @@ def test_a_shortage_is_refused_with_the_numbers(given, text):
     assert refusal(InsufficientMemoryError, TWO, {"memory": 21}, given) == text
 
 
+def test_enough_in_all_that_may_not_be_taken_together_is_said_to_be_that():
+    apart = memory_state(machine(10, 10), [[block(0b01, 2)], [block(0b10, 3)]])
+    assert refusal(InsufficientMemoryError, apart, {"memory": 12}, hint(0b01)) == (
+        "no NUMA nodes that include 0 have enough free memory: memory: 12 wanted, 15 free on 0-1; memory on NUMA nodes "
+        "0-1 together would mix with allocations on 0 and 1; a node serves one group of nodes at a time"
+    )
+
+
 def test_a_shortage_names_all_resources_in_order():
     amounts = {"memory": {0: 10}, "hugepages-2Mi": {0: 4}}
     state = memory_state(MemoryMachine((0,), amounts, {}, amounts))
