@@ -97,16 +97,16 @@ def as_html(page: Page) -> str:
     return "\n".join([*parts, "</html>", ""])
 
 
-def _text(cell: Cell | None) -> str:
-    if cell is None:
-        return "not played"
+def _text(cell: Cell | str) -> str:
+    if isinstance(cell, str):
+        return cell
     if cell.failures:
         return f"FAILED {len(cell.failures)}"
     return f"ok {cell.passed} / {cell.seconds:.0f} s" + (" (limited)" if cell.limitation else "")
 
 
-def _class(cell: Cell | None) -> str:
-    return "none" if cell is None else "bad" if cell.failures else "ok"
+def _class(cell: Cell | str) -> str:
+    return "none" if isinstance(cell, str) else "bad" if cell.failures else "ok"
 
 
 def _esc(text: str) -> str:

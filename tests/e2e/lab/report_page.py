@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .boots import left_out
 from .cells import Cell
 from .lab_files import machine_text, scenario_named, scenarios_by_machine
 from .results import Result
@@ -12,11 +13,10 @@ from .session import COLUMNS, EMBEDDED
 from .shell import LabError
 
 RUNTIMES = (EMBEDDED, *(column.name for column in COLUMNS))
-_RUNTIMES_REAL = {column.name for column in COLUMNS}
 _SAID_IN_THE_HEAD = {"version", "kernel"}
 
-Row = tuple[str, str, tuple[Cell | None, ...]]
-"""Scenario, its name, and one cell for each runtime."""
+Row = tuple[str, str, tuple[Cell | str, ...]]
+"""Scenario, its name, and for each runtime a cell, or why there is none."""
 
 Cells = dict[tuple[str, str], dict[str, Cell]]
 """By machine and scenario, then by runtime."""
@@ -93,7 +93,12 @@ def _attributed(cell: Cell, column: str) -> Cell:
 def _rows(cells: Cells, machine: str) -> Iterable[Row]:
     for (of, scenario), row in sorted(cells.items()):
         if of == machine:
-            yield scenario, _name(scenario), tuple(row.get(runtime) for runtime in RUNTIMES)
+            yield scenario, _name(scenario), tuple(_shown_cell(row, of, runtime) for runtime in RUNTIMES)
+
+
+def _shown_cell(row: Mapping[str, Cell], machine: str, runtime: str) -> Cell | str:
+    is_asked = runtime == EMBEDDED or runtime in _asked(machine)
+    return row.get(runtime) or ("not played" if is_asked else "-")
 
 
 def _facts(results: Sequence[Result], cells: Cells, old: int) -> tuple[tuple[str, str], ...]:
@@ -109,7 +114,7 @@ def _facts(results: Sequence[Result], cells: Cells, old: int) -> tuple[tuple[str
         ("accelerator", _listed(about, "accelerator")),
         ("guest kernel", ", ".join(sorted(kernels))),
         ("containerd", ", ".join(sorted(versions))),
-        ("cells", _counted(every, len(cells) * len(RUNTIMES))),
+        ("cells", _counted(every, len(cells) + sum(len(_asked(machine)) for machine, _ in cells))),
         (
             "cells of another state of the code",
             f"{old} of {len(every)}; `hack/lab all --missing` plays them anew",
@@ -148,13 +153,20 @@ def _one_line(text: str) -> str:
 def _gaps(cells: Cells) -> Iterable[str]:
     """What this report does not show, and how to have it shown."""
     unseen = [
-        f"{name} on {machine}" for (machine, name), row in cells.items() if not _RUNTIMES_REAL & set(row)
+        f"{name} on {machine}" for (machine, name), row in cells.items() if not _asked(machine) & set(row)
     ]
-    holes = sum(len(_RUNTIMES_REAL - set(row)) for row in cells.values())
+    holes = sum(len(_asked(machine) - set(row)) for (machine, _), row in cells.items())
+    reasons = {left_out(machine, column) for machine, _ in cells for column in COLUMNS}
+    yield from (f"left out by design: {why}" for why in sorted(reasons) if why)
     if holes:
         yield f"{holes} cells of real runtimes were not played for want of time; `hack/lab all --missing` plays them and keeps the others' results"
     if unseen:
         yield f"not seen on a real kernel in this report: {', '.join(sorted(unseen))}"
+
+
+def _asked(machine: str) -> set[str]:
+    """The real runtimes that play on a machine."""
+    return {column.name for column in COLUMNS if not left_out(machine, column)}
 
 
 def _figures(cells: Iterable[Cell]) -> Iterable[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from tests.e2e.lab.boots import Boot, boots, perform_boots
 from tests.e2e.lab.cells import Cell
 from tests.e2e.lab.ready import Lab
 from tests.e2e.lab.report import as_html, as_markdown, write_report
-from tests.e2e.lab.report_page import gather
+from tests.e2e.lab.report_page import RUNTIMES, gather
 from tests.e2e.lab.results import Result, keep, kept
 from tests.e2e.lab.running import Running
 from tests.e2e.lab.session import column_named
@@ -60,7 +60,7 @@ def test_the_report_shows_what_passed_failed_and_is_limited() -> None:
 
 def test_the_head_counts_what_was_not_played_beside_what_was() -> None:
     page = gather([Result((cell("embedded"), cell("containerd-2", 3, ("no",))), ABOUT)], {})
-    every = sum(len(row) for _, _, rows in page.tables for _, _, row in rows)
+    every = sum(one != "-" for _, _, rows in page.tables for _, _, row in rows for one in row)
     assert dict(page.facts)["cells"] == f"{every}: 1 passed, 1 failed, {every - 2} not played"
 
 
@@ -159,3 +159,11 @@ def test_what_was_broken_off_replaces_no_earlier_result(
     with pytest.raises(Interrupted):
         perform_boots([Boot("m", CONTAINERD, ("s1",), 1)], Lab(tmp_path, {}, {}), 1)
     assert not [found.failures for result in kept(tmp_path) for found in result.cells if found.failures]
+
+
+def test_what_is_left_out_by_design_is_no_gap_and_has_its_reason() -> None:
+    page = gather([Result((cell("embedded"),), ABOUT)], {})
+    rows = {scenario: row for _, _, rows in page.tables for scenario, _, row in rows}
+    assert rows["cpuset-rules"] == ("not played", "not played", "-", "-", "-", "-")
+    assert rows["thirty-two-nodes"][RUNTIMES.index("containerd-2-systemd-crun")] == "-"
+    assert sum(remark.startswith("left out by design: ") for remark in page.remarks) == 2
