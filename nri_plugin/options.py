@@ -223,14 +223,17 @@ class Node:
 
     @cached_property
     def allocatable(self) -> CPUSet:
-        """CPUs that may become exclusive: online minus reserved."""
-        return self.topology.online - self.reserved - self.withheld
+        """CPUs that may become exclusive: online minus reserved, and minus what others took."""
+        return self.topology.online - self.reserved - self.topology.taken - self.withheld
 
     @cached_property
     def isolated(self) -> CPUSet:
-        """Online CPUs that the shared pool stays out of because the kernel isolates them."""
+        """Online CPUs that the shared pool stays out of because the kernel isolates them.
+
+        Those that others took are so under every option: nothing of ours would run there.
+        """
         if self.options.isolated_cpus is IsolatedCPUs.IGNORE:
-            return NO_CPUS
+            return self.topology.taken & self.topology.online
         return self.topology.isolated & self.topology.online
 
 

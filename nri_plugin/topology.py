@@ -55,6 +55,7 @@ class Topology:
         caches_known: False when no CPU has an L3 of its own, so that `caches` are the sockets.
         offline: CPUs present but not online.
         isolated: CPUs the kernel keeps for whoever is put there: isolcpus, nohz_full, isolated partitions of others.
+        taken: those of them in isolated partitions of others, on which no container can run.
     """
 
     online: CPUSet
@@ -65,6 +66,7 @@ class Topology:
     caches_known: bool = True
     offline: CPUSet = NO_CPUS
     isolated: CPUSet = NO_CPUS
+    taken: CPUSet = NO_CPUS
 
     @classmethod
     def from_rows(

@@ -167,7 +167,7 @@ class KernelSideKeeper:
             for trouble in ours.adopt(known.items()):
                 self._say(trouble)
             self._former = None
-        for trouble in ours.end_others(wanted):
+        for trouble in (*ours.end_others(wanted), *ours.mend(self._handler.node.topology.online)):
             self._say(trouble)
 
     def _make_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> Iterator[None]:

@@ -3,7 +3,8 @@
 A nested partition takes its CPUs from `cpuset.cpus.exclusive` of every cgroup above it. Three things would keep CPUs
 out of everybody's reach for good: taking them away above while the leaf still has them, removing a leaf whose
 partition is invalid, and a sibling whose cpuset holds one of them. So: leaves end before those above shrink, an
-invalid one is made a member at once, and CPUs are given to siblings only after it ended.
+invalid one is made a member at once, and CPUs are given to siblings only after it ended. A leaf that was removed
+while nobody could do that has lost its CPUs: they are mended.
 
 Source: kernel Documentation/admin-guide/cgroup-v2.rst, cpuset.cpus.partition (6.7 and later); order and leaks were
     seen on kernel 6.12.
@@ -24,7 +25,15 @@ from nri_plugin.topology import Topology
 
 ISOLATED = "cpuset.cpus.isolated"
 PARTITION, EXCLUSIVE = "cpuset.cpus.partition", "cpuset.cpus.exclusive"
+CPUS, EFFECTIVE = "cpuset.cpus", "cpuset.cpus.effective"
 MEMBER = "member"
+MENDED = "nri-pin-mended"
+"""An empty cgroup beside those of pods, left until the next boot where CPUs had to be mended; see `Partitions.mend`."""
+
+NO_MORE = (
+    "a container was removed while its partition was invalid, and its kernel may fall over the next partition: \
+there is none until the next boot"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,7 @@ class Partitions:
     def __init__(self, top: str) -> None:
         self._top = top
         self._made: dict[CgroupRef, Partition] = {}
+        self._ended = CPUSet()
 
     def __len__(self) -> int:
         """How many there are."""
@@ -90,15 +100,53 @@ class Partitions:
             else:
                 ended.append(self._made.pop(ref))
         for one in ended:
+            self._ended |= one.cpus
             troubles += self._shrink_above(one.target, one.cpus)
         return troubles
 
+    def mend(self, online: CPUSet) -> list[HostError]:
+        """Give everybody back the CPUs of partitions that were invalid when their cgroups were removed.
+
+        The kernel keeps those apart though no cgroup has them; a partition of all of them below the root, made and
+        ended, brings them back. What is removed so stays in a list of the kernel's nested partitions, too, which can
+        bring it down when the next one comes and goes: so none is made from then on, and the cgroup that was used to
+        mend is left as the mark of that for every later agent.
+
+        Source: seen on kernel 6.12, "list_del corruption" in remote_partition_disable.
+
+        Returns:
+            What the kernel refused; it is not tried again.
+        """
+        lost, self._ended = (self._ended & online) - self._reachable(online), CPUSet()
+        for one in self._made.values():
+            lost -= one.cpus
+        if not lost:
+            return []
+        directory = os.path.join(self._top, MENDED)
+        try:
+            _make_and_end(directory, lost)
+        except HostError as error:
+            return [error]
+        left = lost - self._reachable(online)
+        said = (
+            f"CPUs {left} of a partition that is gone are in nobody's reach; switch them offline and online"
+        )
+        return [HostError(directory, said)] if left else []
+
+    def _reachable(self, online: CPUSet) -> CPUSet:
+        """CPUs that the root of the tree can run on; all of them where it does not say so."""
+        try:
+            return CPUSet.parse(_read(self._top, EFFECTIVE)) or online
+        except ValueError:
+            return online
+
     def make(self, wanted: Mapping[CgroupRef, Partition]) -> Iterator[Settled]:
         """Make those that are not there yet; what the kernel does not grant is left as an ordinary cpuset."""
+        is_spoilt = os.path.isdir(os.path.join(self._top, MENDED))
         for ref, partition in wanted.items():
             if ref in self._made:
                 continue
-            trouble = self._make(partition)
+            trouble = NO_MORE if is_spoilt else self._make(partition)
             if trouble is not None:
                 yield Settled(partition, trouble)
 
@@ -162,6 +210,9 @@ class Partitions:
 def with_isolated(topology: Topology, top: str, own: CPUSet) -> Topology:
     """The machine with CPUs in isolated partitions of others counted among those that the kernel isolates.
 
+    Those are taken, too: a cgroup outside such a partition cannot run there. CPUs that were isolated at boot may be
+    in the kernel's list without any partition, and are not.
+
     Args:
         topology: as sysfs has it.
         top: the root of a cgroup v2 tree, whose `cpuset.cpus.isolated` lists all of them.
@@ -175,7 +226,8 @@ def with_isolated(topology: Topology, top: str, own: CPUSet) -> Topology:
         others = CPUSet.parse(_read(top, ISOLATED)) - own
     except ValueError as error:
         raise HostError(path, f"holds no CPU list: {error}") from None
-    return topology if others <= topology.isolated else replace(topology, isolated=topology.isolated | others)
+    taken = others - topology.isolated
+    return replace(topology, isolated=topology.isolated | others, taken=taken) if taken else topology
 
 
 def end(leaf: str) -> None:
@@ -189,10 +241,30 @@ def end(leaf: str) -> None:
     _set(leaf, CPUSet())
 
 
-def end_all(top: str, promised: Iterable[tuple[CgroupRef, CPUSet]]) -> list[HostError]:
+def end_all(top: str, promised: Iterable[tuple[CgroupRef, CPUSet]], online: CPUSet) -> list[HostError]:
     """End whatever partitions these cgroups have: all leaves first, then what is above them; returns what failed."""
     partitions = Partitions(top)
-    return [*partitions.adopt(promised), *partitions.end_others({})]
+    return [*partitions.adopt(promised), *partitions.end_others({}), *partitions.mend(online)]
+
+
+def _make_and_end(directory: str, cpus: CPUSet) -> None:
+    """A partition of `cpus` for a moment, in a cgroup of its own that stays.
+
+    The root of the tree is closed even to its owner, who needs no capability to open it.
+    """
+    top = os.path.dirname(directory)
+    try:
+        mode = os.stat(top).st_mode & 0o777
+        os.chmod(top, mode | 0o200)
+        try:
+            os.makedirs(directory, exist_ok=True)
+        finally:
+            os.chmod(top, mode)
+        _write(directory, CPUS, str(cpus))
+        _write(directory, PARTITION, "isolated")
+        _write(directory, PARTITION, MEMBER)
+    except OSError as error:
+        raise HostError(directory, f"CPUs {cpus} cannot be brought back ({error.strerror})") from None
 
 
 def _set(directory: str, cpus: CPUSet) -> None:

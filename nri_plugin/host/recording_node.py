@@ -42,6 +42,7 @@ class TopologyRow(Row, frozen=True):
     caches_known: bool = True
     offline: str = ""
     isolated: str = ""
+    taken: str = ""
 
 
 class NodeRow(Row, frozen=True):
@@ -103,6 +104,7 @@ def topology_row(machine: Topology) -> TopologyRow:
         caches_known=machine.caches_known,
         offline=str(machine.offline),
         isolated=str(machine.isolated),
+        taken=str(machine.taken),
     )
 
 
@@ -130,4 +132,5 @@ def topology_from(row: TopologyRow) -> Topology:
         caches_known=row.caches_known,
         offline=CPUSet.parse(row.offline),
         isolated=CPUSet.parse(row.isolated),
+        taken=CPUSet.parse(row.taken),
     )

@@ -48,7 +48,7 @@ def release(cgroups: Cgroups, state: State, online: CPUSet) -> Released:
         CgroupRef(pod.cgroup_parent, pod.sandbox_path) for pod in state.pods.values() if pod.sandbox_path
     ]
     if cgroups.version == 2:
-        found.failures += map(str, end_all(cgroups.tree.directory, promised(state)))
+        found.failures += map(str, end_all(cgroups.tree.directory, promised(state), online))
     for ref in (*slices_of(state), *sandboxes):
         _guarded(found, _widen_if_set, cgroups, ref, online, found)
     for ref in containers:

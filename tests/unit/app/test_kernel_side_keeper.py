@@ -61,6 +61,10 @@ class FakeDomains:
             self._journal.append(f"end {ref.path}")
         return [HostError("/x", "was not taken")] if self.stubborn else []
 
+    def mend(self, online: CPUSet) -> list[HostError]:
+        self.mended_for = online
+        return []
+
     def make(self, wanted: Mapping[CgroupRef, Partition]) -> Iterator[Settled]:
         for ref, one in wanted.items():
             if ref not in self.made:

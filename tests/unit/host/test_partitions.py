@@ -1,5 +1,8 @@
 """Partitions on ordinary files; `Kernel` judges every write as the kernel would and notes the order."""
 
+import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from nri_plugin.state import CgroupRef
 from tests.builders import machine
 
 A, B = "kubepods/poda/a", "kubepods/podb/b"
+ALL = CPUSet.parse("0-15")
 PATHS = ("kubepods", "kubepods/poda", A, "kubepods/podb", B)
 
 
@@ -31,6 +35,7 @@ class Kernel:
     def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.top, self.steps, self.leaks = top, list[str](), list[str]()
         self.invalid = ""
+        self.ends: Callable[[], object] = lambda: None
         for path in PATHS:
             (top / path).mkdir(parents=True)
             (top / path / PARTITION).write_text("member\n")
@@ -46,11 +51,13 @@ class Kernel:
                 lost = self.cpus(leaf) - CPUSet.parse(text)
                 if leaf.startswith(f"{path}/") and lost and self.word(leaf) != "member":
                     self.leaks.append(f"{lost} of {leaf}")
-        if name == PARTITION and text != "member":
+        if name == PARTITION and text != "member" and path in PATHS:
             above = [one for one in PATHS if path.startswith(f"{one}/")]
             if self.invalid or not all(self.cpus(path) <= self.cpus(one) for one in (path, *above)):
                 text = f"{text} invalid ({self.invalid or 'not in the parent'})"
         self._write(directory, name, text)
+        if path not in PATHS and text == "member":
+            self.ends()
 
     def word(self, path: str) -> str:
         file = self.top / path / PARTITION
@@ -111,7 +118,7 @@ def test_it_ends_from_the_leaf_up_and_leaves_others_their_cpus(kernel: Kernel, t
 
 def test_all_leaves_end_before_anything_above_shrinks(kernel: Kernel, tmp_path: Path) -> None:
     settle(Partitions(str(tmp_path)), wanted(A, "4-5"), wanted(B, "6-7"))
-    assert module.end_all(str(tmp_path), [(ref(A), CPUSet()), (ref(B), CPUSet())]) == []
+    assert module.end_all(str(tmp_path), [(ref(A), CPUSet()), (ref(B), CPUSet())], ALL) == []
     assert (kernel.exclusive(), kernel.leaks) == ({}, [])
 
 
@@ -198,10 +205,85 @@ def test_a_kernel_without_exclusive_cpus_is_named(kernel: Kernel, tmp_path: Path
     assert "was not taken (No such file or directory)" in trouble
 
 
+def make(directory: str, exist_ok: bool) -> None:
+    """As the kernel does it: the files of a cgroup come with it, and nobody may make one in a closed directory."""
+    assert Path(directory).parent.stat().st_mode & 0o200
+    Path(directory).mkdir(exist_ok=exist_ok)
+    for name in ("cpuset.cpus", PARTITION):
+        (Path(directory) / name).write_text("\n")
+
+
+def leaked(kernel: Kernel, tmp_path: Path, left: str) -> Partitions:
+    """A partition of 4-5 whose cgroup is gone, on a machine whose root can run on `left`."""
+    ours = Partitions(str(tmp_path))
+    settle(ours, wanted(A, "4-5"), wanted(B, "6-7"))
+    shutil.rmtree(tmp_path / A)
+    (tmp_path / "cpuset.cpus.effective").write_text(f"{left}\n")
+    kernel.steps.clear()
+    assert ours.end_others({ref(B): wanted(B, "6-7")}) == []
+    kernel.steps.clear()
+    return ours
+
+
+def test_cpus_that_a_removed_partition_lost_are_mended(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = leaked(kernel, tmp_path, "0-3,8-15")
+    tmp_path.chmod(0o555)
+
+    monkeypatch.setattr(os, "makedirs", make)
+    kernel.ends = lambda: (tmp_path / "cpuset.cpus.effective").write_text("0-5,8-15\n")
+    assert ours.mend(ALL) == []
+    assert tmp_path.stat().st_mode & 0o777 == 0o555
+    top = module.MENDED
+    assert kernel.steps == [f"{top} cpus=4-5", f"{top} partition=isolated", f"{top} partition=member"]
+    assert ours.mend(ALL) == []
+    assert len(kernel.steps) == 3
+    assert settle(ours, wanted(A, "4-5")) == [("a", module.NO_MORE)]
+    assert settle(Partitions(str(tmp_path)), wanted(A, "4-5")) == [("a", module.NO_MORE)]
+
+
+def test_nothing_is_mended_that_is_offline_or_in_reach(kernel: Kernel, tmp_path: Path) -> None:
+    assert leaked(kernel, tmp_path, "0-5,8-15").mend(ALL) == []
+    assert kernel.steps == []
+
+
+def test_nothing_is_mended_while_its_cpus_are_offline(kernel: Kernel, tmp_path: Path) -> None:
+    assert leaked(kernel, tmp_path, "0-3,8-15").mend(CPUSet.parse("0-3,6-15")) == []
+    assert kernel.steps == []
+
+
+@pytest.mark.parametrize("effective", ["", "some\n"])
+def test_a_root_that_does_not_say_what_it_can_run_on_lost_nothing(
+    kernel: Kernel, tmp_path: Path, effective: str
+) -> None:
+    ours = leaked(kernel, tmp_path, "0")
+    (tmp_path / "cpuset.cpus.effective").write_text(effective)
+    assert ours.mend(ALL) == []
+    assert kernel.steps == []
+
+
+def test_cpus_that_do_not_come_back_are_named(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = leaked(kernel, tmp_path, "0-3,8-15")
+    monkeypatch.setattr(os, "makedirs", make)
+    (said,) = ours.mend(ALL)
+    assert "CPUs 4-5 of a partition that is gone are in nobody's reach" in str(said)
+
+
+def test_a_tree_that_takes_no_new_cgroup_is_named(kernel: Kernel, tmp_path: Path) -> None:
+    ours = leaked(kernel, tmp_path, "0-3,8-15")
+    (tmp_path / module.MENDED).write_text("")
+    (said,) = ours.mend(ALL)
+    assert "CPUs 4-5 cannot be brought back (File exists)" in str(said)
+
+
 def test_cpus_in_isolated_partitions_of_others_are_isolated(tmp_path: Path) -> None:
     (tmp_path / "cpuset.cpus.isolated").write_text("4-7\n")
     topology = replace(machine(), isolated=CPUSet.of(9))
-    assert str(module.with_isolated(topology, str(tmp_path), CPUSet.parse("4-5")).isolated) == "6-7,9"
+    found = module.with_isolated(topology, str(tmp_path), CPUSet.parse("4-5"))
+    assert (str(found.isolated), str(found.taken)) == ("6-7,9", "6-7")
     assert module.with_isolated(topology, str(tmp_path), CPUSet.parse("4-7")) is topology
 
 
