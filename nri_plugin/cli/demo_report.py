@@ -23,7 +23,20 @@ from nri_plugin.simulator.player import Outcome, Player
 from nri_plugin.simulator.runtime_store import Placement
 from nri_plugin.simulator.scenario import Scenario
 from nri_plugin.simulator.stage import Stage
-from nri_plugin.simulator.steps import Drift, Expect, Online, Part, Release, Restart, Run, Second, Update
+from nri_plugin.simulator.steps import (
+    Drift,
+    Expect,
+    Foreign,
+    Logged,
+    Online,
+    Part,
+    Release,
+    Restart,
+    Run,
+    Second,
+    Step,
+    Update,
+)
 
 PAGE = 80
 """Columns in which the table of the checkpoint is at home."""
@@ -34,6 +47,8 @@ PRODUCTION = "agent, protocol, decisions, checkpoint"
 STAND_INS = "container runtime, hardware, cgroup tree"
 NOT_WATCHED = "written after its code, never compared with the real one"
 LEGEND = "marks: + created  ~ given another cpuset  - ended  x refused  = looked at again"
+_MOVING = (Drift, Release, Foreign)
+"""After these it is told how many containers changed their CPUs."""
 CHECKED = (
     "every container began where it stayed",
     "exclusive CPUs belong to one container each",
@@ -158,19 +173,12 @@ class TextReport:
         step = outcome.step
         changed = f"{outcome.compared} containers compared, {len(outcome.changed)} cpusets changed"
         if isinstance(step, Restart):
-            killed = "SIGKILL sent, back" if step.part is Part.AGENT else "runtime restarted, agent back"
-            self._line(f"  = {killed} after {outcome.took_s:.1f} s: {changed}")
+            self._line(f"  = {_restarted(step)} after {outcome.took_s:.1f} s: {changed}")
         elif isinstance(step, Update):
             cpus = player.stage.runtime.placements()[step.target].effective
             self._line(f"  = {step.target} still runs on {cpus}: {len(outcome.changed)} cpusets changed")
-        elif isinstance(step, Drift):
-            self._line(f"  = {step.target} was put on {step.cpus} by somebody else, and put back: {changed}")
-        elif isinstance(step, Second):
-            self._line("  = a second agent was started by mistake; it ended and said why")
-        elif isinstance(step, Release):
-            self._line(f"  = the agent has ended and nri-pin release gave everything back: {changed}")
-        elif isinstance(step, Online):
-            self._line(f"  = online now: {step.cpus}")
+        elif (text := _befallen(step, there_is_an_agent=bool(player.stage.agent_pid))) is not None:
+            self._line(f"  = {text}: {changed}" if isinstance(step, _MOVING) else f"  = {text}")
 
     def _arrived(self, placement: Placement, player: Player) -> str:
         key = f"  + {placement.key:<{self._keys}}"
@@ -205,6 +213,39 @@ class TextReport:
         if len(click.unstyle(text)) > self._width and "\n" not in text:
             text = "\n".join(_folded(click.unstyle(text), self._width))
         click.echo(in_encoding(text, sys.stdout.encoding), color=self._colour)
+
+
+def _restarted(step: Restart) -> str:
+    """What was ended, and what came back."""
+    if step.is_down:
+        return f"{step.part} killed, not started again,"
+    told = "SIGKILL sent, back" if step.part is Part.AGENT else "runtime restarted, agent back"
+    values = ", ".join(f"{key} {value}" for key, value in step.config.items())
+    return f"{told} with {values}" if values else told
+
+
+def _befallen(step: Step, *, there_is_an_agent: bool) -> str | None:
+    """What happened to the node beside containers; None for a step that is told otherwise."""
+    match step:
+        case Drift():
+            back = "and put back" if there_is_an_agent else "and there is no agent to put it back"
+            return f"{step.target} was put on {step.cpus} by somebody else, {back}"
+        case Second():
+            return "a second agent was started by mistake; it ended and said why"
+        case Release():
+            return "the agent has ended and nri-pin release gave everything back"
+        case Online():
+            return f"online now: {step.cpus}"
+        case Foreign():
+            what = f"has {step.cpus} as {step.kind} partition" if step.cpus else "gave up its partition"
+            return f"somebody else {what}"
+        case Logged():
+            return (
+                f"the agent's log says: {step.text}"
+                if not step.only
+                else f"only a real {step.only} has it logged: {step.text}"
+            )
+    return None
 
 
 def _folded(text: str, width: int) -> list[str]:

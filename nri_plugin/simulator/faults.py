@@ -17,17 +17,21 @@ from nri_plugin.simulator.cgroup_tree import Resource
 from nri_plugin.simulator.machine_tree import CPU_DIR, Files
 from nri_plugin.simulator.runtime_store import Placement
 from nri_plugin.simulator.stage import Stage
+from nri_plugin.simulator.steps import Kind
 
 LIMIT_S = 15.0
 """The agent's sweep looks every five seconds; a repair is confirmed and may wait for its turn."""
 CALM_S = 1.2
 """The machine is looked at every half second."""
+ISOLATED = "cpuset.cpus.isolated"
 _PAUSE_S = 0.02
 _SECOND_S = 20.0
 
 
 def foreign_write(stage: Stage, key: str, cpus: CPUSet) -> str:
     """Somebody writes `cpuset.cpus` of a container while the agent stands still; then it has time to put it right.
+
+    While there is no agent it only happens.
 
     Returns:
         What was not as expected; empty when the drift happened and was put right.
@@ -40,6 +44,8 @@ def foreign_write(stage: Stage, key: str, cpus: CPUSet) -> str:
         mirror.flush()
         if (now := _effective(stage, key)) != cpus:
             return f"{key} should have drifted to {cpus}, it runs on {now}"
+    if not stage.agent_pid:
+        return ""
     if _until(lambda: _effective(stage, key) == before):
         return ""
     return f"{key} drifted to {cpus} and was not put back on {before} within {LIMIT_S:g} s"
@@ -57,6 +63,30 @@ def switch_cpus(stage: Stage, cpus: CPUSet) -> None:
     mirror.tree.set_online(cpus)
     mirror.flush()
     _calm(stage)
+
+
+def foreign_partition(stage: Stage, kind: Kind, cpus: CPUSet) -> None:
+    """Somebody's cgroup beside those of pods becomes such a partition: its CPUs are out of everybody else's reach.
+
+    Nothing of a partition is here but what the others notice: less for everybody, and the kernel's list.
+    """
+    mirror = stage.runtime.cgroups.mirror
+    mirror.tree.set_online(stage.topology.online - cpus)
+    mirror.flush()
+    isolated = str(cpus) if kind is Kind.ISOLATED else ""
+    (stage.places.cgroups / ISOLATED).write_text(f"{isolated}\n", "ascii")
+
+
+def has_logged(stage: Stage, text: str, since: int) -> int:
+    """How far the agent's log holds `text` after `since`, in bytes, once it does; 0 where it does not."""
+    log = stage.places.log
+
+    def end() -> int:
+        place = log.read_bytes().find(text.encode(), since)
+        return place + len(text.encode()) if place >= 0 else 0
+
+    _until(lambda: end() > 0)
+    return end()
 
 
 def second_agent(stage: Stage) -> str:
@@ -92,8 +122,9 @@ def release_node(stage: Stage) -> str:
 
 
 def write_times(folder: Path) -> dict[Path, int]:
-    """When each cpuset file below `folder` was last written, in nanoseconds."""
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("cpuset.*")}
+    """When each cpuset and quota file below `folder` was last written, in nanoseconds."""
+    found = (path for name in ("cpuset.*", "cpu.max") for path in folder.rglob(name))
+    return {path: path.stat().st_mtime_ns for path in found}
 
 
 def settled_writes(stage: Stage) -> dict[Path, int]:

@@ -15,7 +15,9 @@ from nri_plugin.simulator.cgroup_tree import CgroupWriteError
 from nri_plugin.simulator.device_delivery import delivered
 from nri_plugin.simulator.device_manager import Given, NotAdmittedError
 from nri_plugin.simulator.faults import (
+    foreign_partition,
     foreign_write,
+    has_logged,
     release_node,
     second_agent,
     settled_writes,
@@ -30,6 +32,8 @@ from nri_plugin.simulator.step_outcome import Change, Notes, Outcome, Refusal
 from nri_plugin.simulator.steps import (
     Drift,
     Expect,
+    Foreign,
+    Logged,
     Online,
     Part,
     Release,
@@ -70,6 +74,7 @@ class Player:
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
         self._not_admitted: set[str] = set()
         self._may_move = False
+        self._heard = 0  # bytes of the agent's log that an earlier step has asked for
         self._disturbed: set[str] = set()  # given other CPUs while no agent could object
 
     def play(self, step: Step) -> Outcome:
@@ -134,12 +139,10 @@ class Player:
                 self._update(step, notes)
             case Restart():
                 self._restart(step, notes)
-            case Drift() | Second() | Release() | Online():
+            case Drift() | Second() | Release() | Online() | Foreign():
                 self._befall(step, notes)
-            case Spin():
-                pass  # there are no threads here to balance
-            case Expect():
-                self._expect(step, notes)
+            case Expect() | Logged() | Spin():
+                self._ask(step, notes)
 
     # ------------------------------------------------------------------ steps
 
@@ -243,7 +246,7 @@ class Player:
         folder = self.stage.places.cgroups
         before = write_times(folder) if step.writes is None else settled_writes(self.stage)
         self._restart_part(step, notes)
-        after = write_times(folder)
+        after = write_times(folder) if step.writes is None else settled_writes(self.stage)
         written = [path for path, when in after.items() if before.get(path) != when]
         if step.writes is not None and len(written) > step.writes:
             notes.problems.append(f"{len(written)} cpuset files were written, at most {step.writes} expected")
@@ -255,23 +258,40 @@ class Player:
                 notes.updates = len(self.stage.server.wait_for_plugin())
             return
         self.stage.kill_agent()
+        self.stage.reconfigure(step.config)
         if not step.is_down:
             notes.updates = len(self.stage.start_agent())
 
-    def _befall(self, step: Drift | Second | Release | Online, notes: Notes) -> None:
+    def _befall(self, step: Drift | Second | Release | Online | Foreign, notes: Notes) -> None:
+        if isinstance(step, Release | Foreign) or (isinstance(step, Drift) and not self.stage.agent_pid):
+            self._disturbed |= set(self._running())
         match step:
             case Drift():
                 notes.problems += filter(None, [foreign_write(self.stage, step.target, step.cpus)])
             case Second():
                 notes.problems += filter(None, [second_agent(self.stage)])
             case Release():
-                self._disturbed |= set(self._running())
                 notes.problems += filter(None, [release_node(self.stage)])
             case Online():
                 self._may_move = True
                 switch_cpus(self.stage, step.cpus)
+            case Foreign():
+                foreign_partition(self.stage, step.kind, step.cpus)
+
+    def _unsaid(self, step: Logged) -> Iterator[str]:
+        end = has_logged(self.stage, step.text, self._heard)
+        self._heard = end or self._heard
+        if not end:
+            yield f"the agent should have logged {step.text}, it did not"
 
     # ------------------------------------------------------------ expectations
+
+    def _ask(self, step: Expect | Logged | Spin, notes: Notes) -> None:
+        """There are no threads here to balance, and no kernel that gives reasons."""
+        if isinstance(step, Expect):
+            self._expect(step, notes)
+        elif isinstance(step, Logged) and not step.only:
+            notes.problems += self._unsaid(step)
 
     def _expect(self, step: Expect, notes: Notes) -> None:
         if step.refused is not None:

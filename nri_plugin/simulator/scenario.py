@@ -16,6 +16,7 @@ Containers take `cpu` and `memory` (request and limit at once), or `requests` an
 a pod manifest. Every complaint names file, line and key.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -30,8 +31,9 @@ from nri_plugin.app.config_values import choice, one_of, unknown
 from nri_plugin.errors import ConfigError
 from nri_plugin.simulator.behaviour import BEHAVIOURS
 from nri_plugin.simulator.cgroup_names import Driver
+from nri_plugin.simulator.scenario_containers import plain
 from nri_plugin.simulator.scenario_steps import StepReader
-from nri_plugin.simulator.steps import Step
+from nri_plugin.simulator.steps import Restart, Step
 
 KEYS = ("name", "machine", "runtime", "driver", "cgroup", "config", "steps")
 DEFAULT_RUNTIME = "containerd-2.1"
@@ -91,6 +93,7 @@ def parse(text: str, file: str) -> Scenario:
     top = source.parse(text, file)
     refuse_unknown(top, KEYS)
     given = top.entries
+    config = _config(required(top, "config"), text, file)
     return Scenario(
         file=file,
         name=source.text(given["name"]) if "name" in given else stem(file),
@@ -98,8 +101,8 @@ def parse(text: str, file: str) -> Scenario:
         runtime=one_of(*BEHAVIOURS)(given["runtime"]) if "runtime" in given else DEFAULT_RUNTIME,
         driver=choice(Driver)(given["driver"]) if "driver" in given else Driver.SYSTEMD,
         cgroup_version=_cgroup_version(given["cgroup"]) if "cgroup" in given else 2,
-        config=_config(required(top, "config"), text, file),
-        steps=_steps(required(top, "steps")),
+        config=config,
+        steps=_configurable(_steps(required(top, "steps")), config, file),
     )
 
 
@@ -140,6 +143,16 @@ def _steps(value: source.Value) -> tuple[Step, ...]:
     return steps
 
 
+def _configurable(steps: tuple[Step, ...], config: Mapping[str, Any], file: str) -> tuple[Step, ...]:
+    """The same, once the agent's own reader has found nothing wrong with what they make of its configuration."""
+    now = dict(config)
+    for step in steps:
+        if isinstance(step, Restart) and step.config:
+            now |= step.config
+            load_text("\n" * (step.line - 1) + json.dumps(now), file)
+    return steps
+
+
 def stem(file: str) -> str:
     """What a scenario is called that does not say it itself."""
     return Path(file).stem
@@ -149,8 +162,8 @@ def _config(value: source.Value, text: str, file: str) -> Mapping[str, Any]:
     """The configuration as plain values, after the agent's own reader has found nothing wrong with it."""
     source.section(value)
     load_text(cut_out(text, "config"), file)
-    plain = _plain(value)
-    return plain if isinstance(plain, dict) else {}
+    values = plain(value)
+    return values if isinstance(values, dict) else {}
 
 
 def cut_out(text: str, key: str) -> str:
@@ -160,11 +173,3 @@ def cut_out(text: str, key: str) -> str:
     marks = next((value.start_mark, value.end_mark) for name, value in root.value if name.value == key)
     start, end = marks
     return "\n" * int(start.line) + " " * int(start.column) + text[start.index : end.index]
-
-
-def _plain(value: source.Value) -> Any:
-    if isinstance(value, source.Section):
-        return {key: _plain(entry) for key, entry in value.entries.items()}
-    if isinstance(value, source.Sequence):
-        return [_plain(item) for item in value.items]
-    return value.text if value.kind == "str" else yaml.safe_load(value.text)

@@ -7,6 +7,9 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil
+from typing import Any
+
+import yaml
 
 from nri_plugin.app import config_yaml as source
 from nri_plugin.app.config_values import amount, one_of, unknown, whole_bytes
@@ -116,3 +119,12 @@ def texts(given: Mapping[str, source.Value], key: str) -> dict[str, str]:
     if key not in given:
         return {}
     return {name: source.text(value) for name, value in source.section(given[key]).entries.items()}
+
+
+def plain(value: source.Value) -> Any:
+    """What was written as plain values, numbers and booleans as YAML takes them."""
+    if isinstance(value, source.Section):
+        return {key: plain(entry) for key, entry in value.entries.items()}
+    if isinstance(value, source.Sequence):
+        return [plain(item) for item in value.items]
+    return value.text if value.kind == "str" else yaml.safe_load(value.text)

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from math import ceil
+from typing import Any
 
 from nri_plugin.app import config_yaml as source
 from nri_plugin.app.config_values import amount, choice, cpu_list, either, one_of, unknown, whole_bytes
+from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri.messages import Resources
 from nri_plugin.simulator.pods import (
@@ -14,10 +16,13 @@ from nri_plugin.simulator.pods import (
     quota_from_milli,
     shares_from_milli,
 )
-from nri_plugin.simulator.scenario_containers import read_container, texts
+from nri_plugin.simulator.scenario_containers import plain, read_container, texts
 from nri_plugin.simulator.steps import (
     Drift,
     Expect,
+    Foreign,
+    Kind,
+    Logged,
     Online,
     Part,
     Release,
@@ -38,7 +43,7 @@ from nri_plugin.state import QOSClass
 RUN_KEYS = ("containers", "initContainers", "annotations", "labels", "qos", "copies")
 UPDATE_KEYS = ("cpu", "memory", "cpus", "mems")
 EXPECT_KEYS = ("cpus", "mems", "exclusive", "numaNodes", "caches", "devices", "refused", "kernel")
-KERNEL_KEYS = ("quota", "podQuota", "partition", "sandbox")
+KERNEL_KEYS = ("quota", "podQuota", "partition", "sandbox", "root")
 
 
 class StepReader:
@@ -60,6 +65,8 @@ class StepReader:
             "second": self._second,
             "release": self._release,
             "online": self._online,
+            "partition": self._foreign,
+            "logged": self._logged,
             "spin": self._spin,
             "expect": self._expect,
         }
@@ -101,22 +108,39 @@ class StepReader:
         return Remove(_line(section), self._target(section.entries["remove"]))
 
     def _restart(self, section: source.Section) -> Step:
-        _only(section, "restart", "writes")
-        part = choice(Part)(section.entries["restart"])
-        return Restart(_line(section), part, writes=_number(section.entries, "writes"))
+        _only(section, "restart", "writes", "config")
+        given = section.entries
+        part = choice(Part)(given["restart"])
+        if "config" not in given:
+            return Restart(_line(section), part, writes=_number(given, "writes"))
+        if part is not Part.AGENT:
+            raise section.keys["config"].error(
+                "only the agent has a configuration here; write restart: agent"
+            )
+        return Restart(
+            _line(section), part, writes=_number(given, "writes"), config=_configured(given["config"])
+        )
 
     def _kill(self, section: source.Section) -> Step:
         _only(section, "kill")
         return Restart(_line(section), choice(Part)(section.entries["kill"]), is_down=True)
 
     def _drift(self, section: source.Section) -> Step:
-        _only(section, "drift", "cpus", "by")
+        _only(section, "drift", "cpus", "by", "meanwhile")
         target = self._container(section.entries["drift"])
         cpus = cpu_list(section.entries["cpus"]) if "cpus" in section.entries else None
         if cpus is None:
             raise section.place.error("cpus is missing: where the container is put")
         by = choice(Writer)(section.entries["by"]) if "by" in section.entries else Writer.PERSON
-        return Drift(_line(section), target, cpus, by)
+        meanwhile = self._meanwhile(section.entries["meanwhile"]) if "meanwhile" in section.entries else {}
+        return Drift(_line(section), target, cpus, by, meanwhile)
+
+    def _meanwhile(self, value: source.Value) -> dict[str, Mapping[str, str]]:
+        """What the kernel says, by container."""
+        section = source.section(value)
+        for key, place in section.keys.items():
+            self._known_container(key, place)
+        return {key: _kernel(each) for key, each in section.entries.items()}
 
     def _second(self, section: source.Section) -> Step:
         _only(section, "second")
@@ -131,6 +155,25 @@ class StepReader:
     def _online(self, section: source.Section) -> Step:
         _only(section, "online")
         return Online(_line(section), cpu_list(section.entries["online"]))
+
+    def _foreign(self, section: source.Section) -> Step:
+        _only(section, "partition", "cpus")
+        kind = choice(Kind)(section.entries["partition"])
+        cpus = cpu_list(section.entries["cpus"]) if "cpus" in section.entries else CPUSet()
+        if bool(cpus) is (kind is Kind.MEMBER):
+            said = (
+                "a member has none of its own; leave cpus out"
+                if cpus
+                else "cpus is missing: whose it becomes"
+            )
+            raise section.place.error(said)
+        return Foreign(_line(section), kind, cpus)
+
+    def _logged(self, section: source.Section) -> Step:
+        _only(section, "logged", "only")
+        given = section.entries
+        only = one_of("kernel")(given["only"]) if "only" in given else ""
+        return Logged(_line(section), source.text(given["logged"]), only)
 
     def _update(self, section: source.Section) -> Step:
         _only(section, "update", *UPDATE_KEYS)
@@ -187,22 +230,33 @@ class StepReader:
 
     def _target(self, value: source.Value) -> str:
         """A pod or container that an earlier step made."""
-        found = source.text(value)
-        pod, container = _split(found)
-        if pod not in self._containers:
-            raise value.place.error(
-                f"no earlier step made a pod {pod}; made were {_listed(self._containers)}"
-            )
-        if container and container not in self._containers[pod]:
-            known = either(*self._containers[pod])
-            raise value.place.error(f"pod {pod} has no container {container}; it has {known}")
-        return found
+        return self._known(source.text(value), value.place)
 
     def _container(self, value: source.Value) -> str:
-        found = self._target(value)
-        if found.count("/") != 2:
-            raise value.place.error(f"expected NAMESPACE/POD/CONTAINER, found {found}")
+        return self._known_container(source.text(value), value.place)
+
+    def _known(self, found: str, place: source.Place) -> str:
+        pod, container = _split(found)
+        if pod not in self._containers:
+            raise place.error(f"no earlier step made a pod {pod}; made were {_listed(self._containers)}")
+        if container and container not in self._containers[pod]:
+            known = either(*self._containers[pod])
+            raise place.error(f"pod {pod} has no container {container}; it has {known}")
         return found
+
+    def _known_container(self, found: str, place: source.Place) -> str:
+        self._known(found, place)
+        if found.count("/") != 2:
+            raise place.error(f"expected NAMESPACE/POD/CONTAINER, found {found}")
+        return found
+
+
+def _configured(value: source.Value) -> dict[str, Any]:
+    """Keys of the agent's configuration; its own reader judges them with the keys that stay."""
+    section = source.section(value)
+    if not section.entries:
+        raise section.place.error("nothing is changed; name a key of the agent's configuration")
+    return {key: plain(each) for key, each in section.entries.items()}
 
 
 def _kernel(value: source.Value) -> dict[str, str]:

@@ -115,8 +115,8 @@ class Stage:
         self.reserved = CPUSet.parse(str(scenario.config.get("reservedSystemCPUs", "")))
         places.machine.mkdir(parents=True)
         machine.build_sysfs(description, str(places.machine))
-        config = self._config(scenario)
-        places.config.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        self._configured = self._config(scenario)
+        self.reconfigure({})
         mirror = CgroupMirror(CgroupTree.of(self.topology, version=scenario.cgroup_version), places.cgroups)
         mirror.materialize()
         behaviour = BEHAVIOURS[scenario.runtime]
@@ -158,6 +158,11 @@ class Stage:
                 if link is not None and link is not before and link.session.lost:
                     raise AgentFailedError(str(error), self.last_words()) from error
         raise AgentFailedError(f"it did not connect within {AGENT_START_S:g} s", self.last_words())
+
+    def reconfigure(self, changes: Mapping[str, Any]) -> None:
+        """Give the agent's file other values for these keys; an agent reads it when it starts."""
+        self._configured = {**self._configured, **changes}
+        self.places.config.write_text(yaml.safe_dump(self._configured, sort_keys=False), encoding="utf-8")
 
     def kill_agent(self) -> None:
         """SIGKILL: no chance to say goodbye or to write anything."""

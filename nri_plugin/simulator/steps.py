@@ -4,9 +4,9 @@ A target is `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
@@ -19,6 +19,15 @@ class Part(StrEnum):
 
     AGENT = "agent"
     RUNTIME = "runtime"
+
+
+class Kind(StrEnum):
+    """What a cgroup of somebody else is to the kernel."""
+
+    ISOLATED = "isolated"
+    ROOT = "root"
+    MEMBER = "member"
+    """None any more."""
 
 
 class Writer(StrEnum):
@@ -87,23 +96,30 @@ class Restart:
     """A part is killed without warning and started again; `is_down` leaves it down.
 
     Attributes:
-        writes: how many cpuset files may be written meanwhile; None = not asked.
+        writes: how many cpuset and quota files may be written until what follows from it is done; None = not asked.
+        config: keys of the agent's configuration that are others from now on.
     """
 
     line: int
     part: Part
     is_down: bool = False
     writes: int | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Somebody else changes the CPUs of a container; it happens, and is put right."""
+    """Somebody else changes the CPUs of a container; it happens, and is put right unless the agent is down.
+
+    Attributes:
+        meanwhile: what a real kernel says of containers before it is put right, as in `Expect.kernel`.
+    """
 
     line: int
     target: str
     cpus: CPUSet
     by: Writer = Writer.PERSON
+    meanwhile: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +142,29 @@ class Online:
 
     line: int
     cpus: CPUSet
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Somebody else's cgroup beside those of pods becomes a partition with these CPUs, or ceases to be one."""
+
+    line: int
+    kind: Kind
+    cpus: CPUSet
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """The agent's log has said this since the last such step, or says it soon; it is no fault then.
+
+    Attributes:
+        text: part of a line.
+        only: `kernel` where only a real one gives reason to say it.
+    """
+
+    line: int
+    text: str
+    only: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +192,8 @@ class Expect:
         caches: over how many uncore caches.
         devices: ids by resource, all it has.
         refused: a part of the reason for which it was refused.
-        kernel: what only a real kernel can tell: `quota`, `podQuota`, `partition`, and the CPUs of its `sandbox`.
+        kernel: what only a real kernel can tell: `quota`, `podQuota`, `partition`, the CPUs of its `sandbox`, and
+            those that the `root` of the cgroup tree can run on.
     """
 
     line: int
@@ -169,5 +209,19 @@ class Expect:
 
 
 Step: TypeAlias = (
-    Say | Run | Start | Stop | Remove | Update | Restart | Drift | Second | Release | Online | Spin | Expect
+    Say
+    | Run
+    | Start
+    | Stop
+    | Remove
+    | Update
+    | Restart
+    | Drift
+    | Second
+    | Release
+    | Online
+    | Foreign
+    | Logged
+    | Spin
+    | Expect
 )

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.simulator import player
+from nri_plugin.simulator import faults, player
 from nri_plugin.simulator.player import Player
 from nri_plugin.simulator.scenario import parse
 from nri_plugin.simulator.stage import Stage, stage
@@ -17,6 +17,7 @@ steps:
   - run: a/own
     containers: {c: {cpu: 2, memory: 1Gi}}
 """
+AGAIN = "  - run: a/again\n    containers: {c: {cpu: 2, memory: 1Gi}}\n"
 
 
 def problems(steps: str) -> list[str]:
@@ -63,9 +64,54 @@ def test_a_restart_writes_nothing() -> None:
 
 def test_writes_during_a_restart_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([{Path("a"): 1}, {Path("a"): 2}])
-    monkeypatch.setattr(player, "write_times", lambda _folder: next(times))
+    monkeypatch.setattr(player, "settled_writes", lambda _stage: next(times))
     (said,) = problems("  - restart: agent\n    writes: 0\n")
     assert said == "1 cpuset files were written, at most 0 expected"
+
+
+def test_a_write_that_follows_a_restart_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = Stage.start_agent
+
+    def and_write_later(node: Stage) -> object:
+        found = begun(node)
+        (node.places.cgroups / "cpu.max").write_text("max 100000\n")
+        return found
+
+    monkeypatch.setattr(
+        Stage, "start_agent", lambda node: and_write_later(node) if node.server.link else begun(node)
+    )
+    (said,) = problems("  - restart: agent\n    writes: 0\n")
+    assert said == "1 cpuset files were written, at most 0 expected"
+
+
+def test_an_agent_that_is_down_puts_nothing_back() -> None:
+    drifted = "  - kill: agent\n  - drift: a/own/c\n    cpus: 0-3\n  - expect: a/own/c\n    cpus: 0-3\n"
+    assert problems(drifted + "  - restart: agent\n  - expect: a/own/c\n    cpus: 1-2\n") == []
+
+
+def test_an_agent_comes_back_with_another_configuration() -> None:
+    changed = "  - restart: agent\n    config: {reservedSystemCPUs: 0-1}\n"
+    assert problems("  - remove: a/own\n" + changed + AGAIN + "  - expect: a/again/c\n    cpus: 2-3\n") == []
+    assert problems("  - remove: a/own\n" + AGAIN + "  - expect: a/again/c\n    cpus: 1-2\n") == []
+
+
+def test_nobody_is_promised_what_somebody_else_holds_apart() -> None:
+    taken = "  - remove: a/own\n  - partition: isolated\n    cpus: 2-3\n  - restart: agent\n"
+    pool = "  - expect: a/shared/c\n    cpus: 0-1\n" + AGAIN + "  - expect: a/again/c\n    refused: cpus\n"
+    back = "  - partition: member\n  - restart: agent\n  - expect: a/shared/c\n    cpus: 0-3\n"
+    assert problems(taken + pool + back) == []
+
+
+def test_a_partition_that_is_not_isolated_is_only_out_of_reach() -> None:
+    assert problems("  - partition: root\n    cpus: 3\n  - expect: a/shared/c\n    cpus: 0\n") == []
+
+
+def test_what_the_agent_logged_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert problems("  - logged: ready cpus=0-3\n  - restart: agent\n  - logged: ready cpus=0-3\n") == []
+    monkeypatch.setattr(faults, "LIMIT_S", 0.1)
+    (said,) = problems("  - logged: ready cpus=0-3\n  - logged: ready cpus=0-3\n")
+    assert said == "the agent should have logged ready cpus=0-3, it did not"
+    assert problems("  - logged: Operation not permitted\n    only: kernel\n") == []
 
 
 def test_a_cpu_that_goes_leaves_the_machine_s_files_and_comes_back() -> None:

@@ -10,6 +10,9 @@ from nri_plugin.simulator.scenario import Scenario, load, parse
 from nri_plugin.simulator.steps import (
     Drift,
     Expect,
+    Foreign,
+    Kind,
+    Logged,
     Online,
     Part,
     Release,
@@ -170,6 +173,35 @@ def test_init_containers_belong_to_the_pod() -> None:
         (HEAD + POD + "  - update: prod/db/db\n", "nothing is changed"),
         (HEAD + POD + "  - restart: node\n", "expected agent or runtime, found node"),
         (HEAD + POD + "  - online: x\n", "expected a CPU list such as 0-3,8"),
+        (HEAD + POD + "  - restart: agent\n    config: {}\n", "config: nothing is changed; name a key"),
+        (
+            HEAD + POD + "  - restart: agent\n    config: {isolation: some}\n",
+            "isolation: expected none, partition or isolated, found some",
+        ),
+        (
+            HEAD + POD + "  - restart: runtime\n    config: {isolation: none}\n",
+            "config: only the agent has a configuration here; write restart: agent",
+        ),
+        (HEAD + POD + "  - restart: agent\n    conf: {}\n", "conf: unknown key; did you mean config?"),
+        (
+            HEAD + POD + "  - partition: apart\n    cpus: 1\n",
+            "expected isolated, root or member, found apart",
+        ),
+        (HEAD + POD + "  - partition: isolated\n", "cpus is missing: whose it becomes"),
+        (HEAD + POD + "  - partition: member\n    cpus: 1\n", "a member has none of its own; leave cpus out"),
+        (HEAD + POD + "  - logged: x\n    only: embedded\n", "expected kernel, found embedded"),
+        (
+            HEAD
+            + POD
+            + "  - drift: prod/db/db\n    cpus: 1\n    meanwhile: {prod/db/web: {partition: root}}\n",
+            "pod prod/db has no container web; it has db",
+        ),
+        (
+            HEAD
+            + POD
+            + "  - drift: prod/db/db\n    cpus: 1\n    meanwhile: {prod/db/db: {partitions: root}}\n",
+            "partitions: unknown key; did you mean partition?",
+        ),
         (HEAD + POD + "runtime: docker\n", "found docker"),
         (HEAD + POD + "cgroup: 3\n", "expected 1 or 2, found 3"),
         (HEAD + POD + "  - {}\n", "a step begins with say, run"),
@@ -230,6 +262,34 @@ def test_what_befalls_a_node_can_be_said() -> None:
         Second(11),
         Restart(12, Part.AGENT, writes=0),
         Release(14),
+    )
+
+
+def test_what_only_a_kernel_can_tell_can_be_said() -> None:
+    scenario = steps_of(
+        POD
+        + """\
+  - drift: prod/db/db
+    cpus: 0-3
+    meanwhile: {prod/db/db: {partition: root invalid}}
+  - partition: isolated
+    cpus: 4-5
+  - partition: member
+  - restart: agent
+    config: {isolation: none}
+  - logged: partition made
+  - logged: not permitted
+    only: kernel
+"""
+    )
+    said = {"prod/db/db": {"partition": "root invalid"}}
+    assert scenario.steps[1:] == (
+        Drift(8, "prod/db/db", CPUSet.parse("0-3"), meanwhile=said),
+        Foreign(11, Kind.ISOLATED, CPUSet.parse("4-5")),
+        Foreign(13, Kind.MEMBER, CPUSet()),
+        Restart(14, Part.AGENT, config={"isolation": "none"}),
+        Logged(16, "partition made"),
+        Logged(17, "not permitted", only="kernel"),
     )
 
 
