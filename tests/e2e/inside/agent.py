@@ -13,6 +13,7 @@ from .waiting import wait_for
 
 PYTHON = "/opt/nri-pin/bin/python3"
 _SYNCHRONIZED = "plugin invocation order"  # containerd says so whenever a plugin has joined
+_ENDS_S = 20
 # said when the runtime restarts, and when a pod is refused on purpose
 _EXPECTED = (
     "connection to the container runtime ended",
@@ -41,9 +42,8 @@ class Agent:
 
     @property
     def pid(self) -> int:
-        """Process id while it runs."""
-        assert self._process is not None
-        return self._process.pid
+        """Process id while it runs, 0 while there is none."""
+        return 0 if self._process is None else self._process.pid
 
     def write_config(self, **changes: Any) -> None:
         """Write the configuration file; JSON is YAML."""
@@ -119,6 +119,10 @@ class Agent:
         lines = self.log.read_text().splitlines()
         return [line for line in lines if " INFO " not in line and not any(text in line for text in expected)]
 
+    def lines(self) -> list[str]:
+        """What it logged so far; nothing before it was first started."""
+        return self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+
     def excuse(self, lines: list[str]) -> None:
         """Count these lines of its log among those that a scenario brought about."""
         self._excused += lines
@@ -164,6 +168,11 @@ class Agent:
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(20)
-            self._process = None
+            process, self._process = self._process, None
+            process.send_signal(how)
+            try:
+                process.wait(_ENDS_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise RuntimeError(f"the agent did not end {_ENDS_S} s after {how.name}") from None

@@ -8,17 +8,43 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .node import Node
-from .observe import CRUN_LEVEL, cpuset_directory
+from .observe import CGROUPS, CRUN_LEVEL, cpuset_directory
+
+_SOMEBODY = CGROUPS / "somebody"
 
 
 @contextlib.contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """The agent stands still meanwhile, so that what happens without it can be seen."""
-    os.kill(pid, signal.SIGSTOP)
+    """The agent stands still meanwhile, so that what happens without it can be seen; 0 is no agent."""
+    if pid:
+        os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        if pid:
+            os.kill(pid, signal.SIGCONT)
+
+
+def hold_apart(kind: str, cpus: str) -> None:
+    """Somebody's cgroup at the root of the tree becomes such a partition with these CPUs; as a member it is removed.
+
+    Raises:
+        OSError: the kernel does not take it.
+    """
+    if kind == "member":
+        if _SOMEBODY.exists():
+            write(_SOMEBODY / "cpuset.cpus.partition", kind)
+            _SOMEBODY.rmdir()
+        return
+    _SOMEBODY.mkdir(exist_ok=True)
+    write(_SOMEBODY / "cpuset.cpus", cpus)
+    write(_SOMEBODY / "cpuset.cpus.partition", kind)
+
+
+def somebody_s_partition() -> str:
+    """What the kernel says of it."""
+    file = _SOMEBODY / "cpuset.cpus.partition"
+    return file.read_text().strip() if file.exists() else "member"
 
 
 def write_as(who: str, container: str, node: Node, cpus: str) -> None:

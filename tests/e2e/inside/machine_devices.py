@@ -15,12 +15,23 @@ class DeviceFinder:
     def __init__(self, described: list[dict[str, Any]]) -> None:
         left = _behind_ports() if described else {}
         self._places: dict[tuple[str, str], tuple[str, str]] = {}
+        self._described = {(each["resource"], each["id"]): each["node"] for each in described}
         for number, device in enumerate(described):
             address = left[device["node"] or "-1"].pop(0)
             self._places[device["resource"], device["id"]] = (
                 address if device["how"] == "variable" else _character_device(number),
                 device["how"],
             )
+
+    def nodes(self, given: dict[str, list[str]]) -> set[int]:
+        """NUMA nodes of these ids by resource: the kernel's word for one on the bus, else as described."""
+        found = set()
+        for resource, ids in given.items():
+            for each in ids:
+                file = _PCI / self._places[resource, each][0] / "numa_node"
+                word = file.read_text().strip() if file.exists() else self._described[resource, each]
+                found |= {int(word)} if word not in ("", "-1") else set()
+        return found
 
     def delivered(self, given: dict[str, list[str]]) -> tuple[list[str], list[str]]:
         """Environment and device files of a container that was given ids by resource."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .agent import Agent
+from .complaints import complaints
 from .containerd import Containerd, version
 from .kubepods import make_kubepods
 from .node import Node
@@ -32,14 +33,19 @@ def play(node: Node, plan: dict[str, Any], number: int) -> None:
     agent = Agent(node.runtime, {**plan["config"], "stateDir": f"/run/nri-pin-{number}"})
     agent.log = Path(f"/out/agent-{plan['name']}.log")
     node.agent = agent
-    agent.start()
     player = Player(node, plan)
     try:
+        agent.start()
         for step in plan["steps"]:
             player.play(step)
+        player.judge_what_is_left()
     finally:
-        player.leave()
-        agent.stop()
+        try:
+            player.leave()
+        finally:
+            agent.stop()
+    said = complaints(agent.lines(), plan["steps"], player.ever_refused)
+    node.equal("the agent complained of nothing that the steps do not explain", said, [])
 
 
 def _told(node: Node, plan: dict[str, Any], number: int) -> None:

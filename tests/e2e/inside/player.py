@@ -8,18 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from .cri import CRIError
-from .foreign import frozen, write_as
-from .kernel_side import held_apart, judge, limit_pod, spin
-from .looking import anonymous_nodes, caches_of, memory_bytes
+from .expecting import expect
+from .foreign import frozen, hold_apart, somebody_s_partition, write_as
+from .kernel_side import expect_nothing_apart, judge, limit_pod, spin
+from .looking import anonymous_nodes, memory_bytes
 from .machine_devices import DeviceFinder
 from .node import Node, Pod
-from .observe import CGROUPS, format_list, node_cpus, parse_list, parse_mask
+from .observe import CGROUPS, format_list, parse_list, parse_mask
 from .pods import ContainerSpec, PodSpec
 from .report import tell
 from .waiting import wait_for
 from .write_watch import WriteWatch
 
 _SETTLES_S = 25
+_SWEPT_S = 13.0
+"""What follows from a restart is written a moment after it, and everything is looked at each ten seconds."""
+_REMOVALS = 3
 _CPUS = Path("/sys/devices/system/cpu")
 _WITNESSES = Path("/run/lab/witnesses")
 _PAGE_BYTES = 2 << 20
@@ -38,9 +42,11 @@ class Player:
     refused: dict[str, str] = field(default_factory=dict)
     _serial: int = 0
     _judged: set[str] = field(default_factory=set)  # refusals that were compared
+    _heard: int = 0  # lines of the agent's log that an earlier step has asked for
 
     def __post_init__(self) -> None:
-        self._finder = DeviceFinder(self.plan["devices"])
+        self.ever_refused: set[str] = set()
+        self.finder = DeviceFinder(self.plan["devices"])
 
     # ------------------------------------------------------------------ a step
 
@@ -50,21 +56,38 @@ class Player:
         getattr(self, f"_do_{step['do']}")(step)
         wanted = step.get("wanted")
         seen = self._picture()
-        if wanted is not None and step["do"] != "say":
+        unmended = step["do"] == "drift" and not self.node.agent.pid  # what a kernel makes of that is its own
+        if wanted is not None and step["do"] != "say" and not unmended:
             seen = self._settled(wanted)
             self._compare(step, wanted, seen)
         if step["do"] == "expect":
-            self._expect(step)
+            expect(self, step)
         tell("step", scenario=self.plan["name"], line=step["line"], do=step["do"], seen=seen,
              seconds=round(time.monotonic() - began, 2))  # fmt: skip
 
     def leave(self) -> None:
-        """Remove every pod, whatever state it is in."""
-        for key in [*self.pods]:
-            with contextlib.suppress(CRIError):
-                self._remove_pod(key)
+        """Remove every pod, whatever state it is in, also what an earlier scenario could not be rid of."""
+        with contextlib.suppress(OSError):
+            hold_apart("member", "")
         if (_CPUS / "offline").read_text().strip():
             _set_online(parse_list((_CPUS / "present").read_text()))
+        self.pods.clear()
+        left = [pod for pod in [*self.node.pods] if not self._is_gone(pod)]
+        self.node.equal("every pod could be removed", [pod.spec.name for pod in left], [])
+
+    def _is_gone(self, pod: Pod) -> bool:
+        for _ in range(_REMOVALS):
+            with contextlib.suppress(CRIError):
+                self.node.remove(pod)
+                return True
+        return False
+
+    def judge_what_is_left(self) -> None:
+        """With the last pod nothing is held apart any more; there may be no agent by now, and it may need time."""
+        for key in [*self.pods]:
+            self._remove_pod(key)
+        hold_apart("member", "")
+        expect_nothing_apart(self.node, "at the end")
 
     def running(self) -> dict[str, str]:
         """Ids of running containers by key."""
@@ -76,6 +99,11 @@ class Player:
 
     def _do_say(self, step: Json) -> None:
         pass
+
+    def refuse(self, key: str, error: CRIError) -> None:
+        """Note why a container was refused."""
+        self.refused[key] = error.reason
+        self.ever_refused.add(key)
 
     def _do_run(self, step: Json) -> None:
         given = step["pod"]
@@ -91,7 +119,7 @@ class Player:
             try:
                 self.node.create(pod, container)
             except CRIError as error:
-                self.refused[full] = error.reason
+                self.refuse(full, error)
                 if container.name in init:
                     return
                 continue
@@ -101,13 +129,13 @@ class Player:
                 self._stop(pod, container.name)
 
     def _do_start(self, step: Json) -> None:
-        pod, names = self._named(step["target"])
+        pod, names = self.named(step["target"])
         for name in names:
             spec = next(each for each in pod.spec.containers if each.name == name)
             self._start(pod, f"{'/'.join(step['target'].split('/')[:2])}/{name}", spec)
 
     def _do_stop(self, step: Json) -> None:
-        pod, names = self._named(step["target"])
+        pod, names = self.named(step["target"])
         for name in names:
             self._stop(pod, name)
         if step["target"].count("/") == 1:
@@ -118,17 +146,17 @@ class Player:
         if target.count("/") == 1:
             self._remove_pod(target)
             return
-        pod, (name,) = self._named(target)
+        pod, (name,) = self.named(target)
         self.node.end(pod, name)
 
     def _do_update(self, step: Json) -> None:
-        pod, (name,) = self._named(step["target"])
+        pod, (name,) = self.named(step["target"])
         try:
             self.node.cri.call(
                 "UpdateContainerResources", container_id=pod.ids[name], linux=step["resources"]
             )
         except CRIError as error:
-            self.refused[step["target"]] = error.reason
+            self.refuse(step["target"], error)
 
     def _do_restart(self, step: Json) -> None:
         if "writes" not in step:
@@ -137,9 +165,10 @@ class Player:
         watch = WriteWatch(*CGROUPS.glob("kubepods*"))
         self.node.expect("the watch sees every container", len(watch) > len(self.running()), len(watch))
         self._restart(step)
+        time.sleep(_SWEPT_S)
         written = watch.writes()
         self.node.expect(
-            f"line {step['line']}: at most {step['writes']} writes to cpuset files",
+            f"line {step['line']}: at most {step['writes']} writes to cpuset and quota files",
             len(written) <= step["writes"],
             written[:5],
         )
@@ -149,6 +178,7 @@ class Player:
         agent, runtime = self.node.agent, self.node.runtime
         if step["part"] == "agent":
             agent.kill()
+            agent.write_config(**step.get("config", {}))
             if not step["is_down"]:
                 agent.start()
             return
@@ -160,7 +190,7 @@ class Player:
 
     def _do_drift(self, step: Json) -> None:
         """Somebody else writes while the agent stands still: first it is seen to happen, then it is put right."""
-        pod, (name,) = self._named(step["target"])
+        pod, (name,) = self.named(step["target"])
         identity = pod.ids[name]
         before, wanted = self.node.observe(identity).allowed_cpus, parse_list(step["cpus"])
         with frozen(self.node.agent.pid):
@@ -169,6 +199,11 @@ class Player:
             happens = f"line {step['line']}: the drift happens"
             self.node.equal(happens, format_list(seen.file_cpus), format_list(wanted))
             self.node.expect(happens, seen.allowed_cpus != before, format_list(seen.allowed_cpus))
+            for key, said in step.get("meanwhile", {}).items():
+                owner, (its,) = self.named(key)
+                judge(self.node, f"line {step['line']}: meanwhile", owner, its, said)
+        if not self.node.agent.pid:
+            return
         began = time.monotonic()
         with contextlib.suppress(TimeoutError):
             wait_for(
@@ -194,10 +229,31 @@ class Player:
         status, said = self.node.agent.release()
         where = f"line {step['line']}: nri-pin release"
         self.node.expect(f"{where} gives everything back", status == 0, f"status {status}: {said[-300:]}")
-        self.node.equal(f"{where} leaves no CPU apart", held_apart(), {})
+        expect_nothing_apart(self.node, where)
+
+    def _do_foreign(self, step: Json) -> None:
+        """The kernel takes it, and then nobody else has these CPUs; the agent may take its time to follow."""
+        hold_apart(step["kind"], step["cpus"])
+        where = f"line {step['line']}: somebody's partition"
+        self.node.equal(f"{where} is made", somebody_s_partition(), step["kind"])
+        others = parse_list((CGROUPS / "cpuset.cpus.effective").read_text())
+        self.node.equal(f"{where} has its CPUs", others & parse_list(step["cpus"]), set())
+
+    def _do_logged(self, step: Json) -> None:
+        with contextlib.suppress(TimeoutError):
+            wait_for(lambda: self._said(step["text"]) > 0, _SETTLES_S, "the agent has said it")
+        end = self._said(step["text"])
+        last = self.node.agent.lines()[-3:]
+        self.node.expect(f"line {step['line']}: the agent's log says {step['text']}", end > 0, last)
+        self._heard = end or self._heard
+
+    def _said(self, text: str) -> int:
+        """How many lines of the log there are up to one with `text`, of those not yet asked for; 0 where none has it."""
+        lines = enumerate(self.node.agent.lines(), 1)
+        return next((number for number, line in lines if number > self._heard and text in line), 0)
 
     def _do_spin(self, step: Json) -> None:
-        pod, (name,) = self._named(step["target"])
+        pod, (name,) = self.named(step["target"])
         spin(self.node, f"line {step['line']}", pod, name, step["on"])
 
     def _do_online(self, step: Json) -> None:
@@ -230,7 +286,7 @@ class Player:
         self._serial += 1
         place.mkdir(parents=True, exist_ok=True)
         score = 1000 - 1000 * given["request_bytes"] // memory_bytes()
-        environment, files = self._finder.delivered(devices)
+        environment, files = self.finder.delivered(devices)
         return ContainerSpec(
             name=given["name"],
             cpu_milli=given["cpu_milli"],
@@ -274,7 +330,8 @@ class Player:
     def _remove_pod(self, key: str) -> None:
         self.node.remove(self.pods.pop(key))
 
-    def _named(self, target: str) -> tuple[Pod, list[str]]:
+    def named(self, target: str) -> tuple[Pod, list[str]]:
+        """The pod, and the names of its containers that are meant."""
         pod = self.pods["/".join(target.split("/")[:2])]
         name = target.split("/")[2:]
         return pod, name or list(pod.ids)
@@ -313,42 +370,6 @@ class Player:
             self.node.expect(
                 f"{where}: {key} is refused in the same words", holds, f"seen {ours}, wanted {words}"
             )
-
-    def _expect(self, step: Json) -> None:
-        where, target = f"line {step['line']}", step["target"]
-        if "refused" in step:
-            reason = self.refused.get(target, "")
-            self.node.expect(
-                f"{where}: the CRI error says {step['refused']}", step["refused"] in reason, reason
-            )
-            return
-        identity = self.running().get(target)
-        self.node.expect(f"{where}: {target} runs", identity is not None, self.refused.get(target, ""))
-        if identity is None:
-            return
-        seen = self.node.observe(identity)
-        cpus = seen.allowed_cpus
-        nodes = [number for number, own in node_cpus().items() if own & cpus]
-        found = {
-            "cpus": format_list(cpus),
-            "mems": format_list(seen.allowed_mems),
-            "numa_nodes": len(nodes),
-            "caches": caches_of(cpus),
-        }
-        for name, value in found.items():
-            if name in step:
-                self.node.equal(f"{where}: {name} of {target}", value, step[name])
-        self.node.equal(
-            f"{where}: cpuset.cpus.effective of {target} says what /proc says", seen.effective_cpus, cpus
-        )
-        if "kernel" in step:
-            pod, (name,) = self._named(target)
-            judge(self.node, where, pod, name, step["kernel"])
-        if step.get("exclusive"):
-            self.node.equal(f"{where}: {target} has CPUs to itself", len(cpus), step["exclusive"])
-            others = {key for key, other in self.running().items() if other != identity
-                      and self.node.observe(other).allowed_cpus & cpus}  # fmt: skip
-            self.node.equal(f"{where}: nobody shares the CPUs of {target}", others, set())
 
 
 def _huge_pages(pid: int) -> int:

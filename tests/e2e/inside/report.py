@@ -30,10 +30,9 @@ class Expectations:
         """Tell whether two values are the same."""
         self.expect(fact, seen == wanted, f"seen {seen}, wanted {wanted}")
 
-    @staticmethod
-    def figure(what: str, value: object) -> None:
+    def figure(self, what: str, value: object) -> None:
         """Tell something measured; it is printed and never judged."""
-        tell("figure", what=what, value=value)
+        tell("figure", scenario=self.scenario, what=what, value=value)
 
 
 def play(expectations: Expectations, scenarios: Iterable[Callable[..., None]], *arguments: Any) -> None:

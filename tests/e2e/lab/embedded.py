@@ -1,7 +1,7 @@
 """The first of the two runners: the embedded runtime, with the real agent as a process, on files."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from nri_plugin.errors import NriPinError
@@ -10,9 +10,11 @@ from nri_plugin.simulator.machine_layout import lay_out
 from nri_plugin.simulator.player import Player
 from nri_plugin.simulator.scenario import Scenario
 from nri_plugin.simulator.stage import Stage, described, stage
-from nri_plugin.simulator.steps import Say
+from nri_plugin.simulator.steps import Drift, Expect, Logged, Say, Spin, Step
 
 Json = dict[str, Any]
+
+NO_KERNEL = "what only a kernel can tell is not judged on the embedded runtime"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +25,15 @@ class Played:
         pictures: after every step, in order: `containers` with cpus and mems of those that run, `refused` with reasons,
             `devices` by container.
         problems: what was not as expected, a sentence each.
-        facts: how many expectations and laws were judged.
+        facts: how many steps were judged.
+        limitation: what was not; empty where everything was.
     """
 
     pictures: tuple[Json, ...]
     problems: tuple[str, ...]
     facts: int
     seconds: float
+    limitation: str = ""
 
 
 def play_embedded(scenario: Scenario, text: str) -> Played:
@@ -48,8 +52,29 @@ def play_embedded(scenario: Scenario, text: str) -> Played:
                 pictures.append(_picture(node, player))
     except NriPinError as error:
         problems.append(str(error))
-    facts = sum(not isinstance(step, Say) for step in scenario.steps)
-    return Played(tuple(pictures), tuple(problems), facts, time.monotonic() - began)
+    facts = sum(map(_is_judged, scenario.steps))
+    limitation = NO_KERNEL if any(map(_asks_a_kernel, scenario.steps)) else ""
+    return Played(tuple(pictures), tuple(problems), facts, time.monotonic() - began, limitation)
+
+
+def _asks_a_kernel(step: Step) -> bool:
+    """Whether something in it is passed over here."""
+    match step:
+        case Expect():
+            return step.kernel is not None
+        case Drift():
+            return bool(step.meanwhile)
+        case Logged():
+            return bool(step.only)
+    return isinstance(step, Spin)
+
+
+def _is_judged(step: Step) -> bool:
+    """Whether it can fail here: a step that only a kernel answers is no fact, nor is a sentence."""
+    if isinstance(step, Expect):
+        asked = {field.name for field in fields(step) if getattr(step, field.name) is not None}
+        return asked != {"line", "target", "kernel"}
+    return not isinstance(step, Say | Spin) and not (isinstance(step, Logged) and step.only)
 
 
 def devices_of(text: str) -> list[Json]:

@@ -35,6 +35,7 @@ def step_values(step: Step) -> Json:
         case Restart():
             values = {"part": str(step.part), "is_down": step.is_down}
             values |= {} if step.writes is None else {"writes": step.writes}
+            values |= {"config": dict(step.config)} if step.config else {}
         case Expect():
             values = _given(step)
         case _:
@@ -51,7 +52,9 @@ def _given(step: Step) -> Json:
 
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
-        return {key: each if isinstance(each, str) else list(each) for key, each in value.items()}
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return list(value)
     if isinstance(value, bool | int | float):
         return value
     return value.value if isinstance(value, Enum) else str(value)

@@ -121,7 +121,8 @@ def _embedded(asked: Session, word: str, scenario: Scenario, guest: GuestMachine
 def _cell_of(machine: str, word: str, played: Played) -> Cell:
     failures = list(played.problems)
     return Cell(
-        machine, word, EMBEDDED, played.facts - len(failures), failures, round(played.seconds, 1),
+        machine, word, EMBEDDED, max(0, played.facts - len(failures)), failures, round(played.seconds, 1),
+        played.limitation,
         steps=[{"seen": picture} for picture in played.pictures],
     )  # fmt: skip
 

@@ -1,0 +1,41 @@
+"""What an agent may complain of in its log: what the steps of a scenario bring about, and what the scenario names.
+
+Both runners judge by it, so that it knows neither of them: steps are plain values, as in a plan.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_MACHINE = ("the machine changed", "a container lost exclusive CPUs, they stay promised to it")
+_RUNTIME = ("connection to the container runtime ended", "no connection to the container runtime")
+_DRIFT = (
+    "cpuset drifted and was put right",
+    "cpusets drifted",
+    "somebody else gives CPUs to containers, too",
+)
+# systemd takes the controller from a slice in which nobody needs it any more: with the last pod, and it comes back
+_ALWAYS = ("cause=files-gone",)
+_BROUGHT_BY = {"online": _MACHINE, "drift": _DRIFT}
+
+
+def complaints(lines: Iterable[str], steps: Iterable[Mapping[str, Any]], refused: Iterable[str]) -> list[str]:
+    """Lines above the level of information that nothing in the scenario explains.
+
+    Args:
+        lines: of the log.
+        steps: as played, `do` says which.
+        refused: keys of containers that were refused at some time, NAMESPACE/POD/CONTAINER.
+    """
+    steps = list(steps)
+    expected = {text for step in steps for text in _BROUGHT_BY.get(step["do"], ())}
+    expected |= {*_ALWAYS, *(step["text"] for step in steps if step["do"] == "logged")}
+    expected |= {text for step in steps if step.get("part") == "runtime" for text in _RUNTIME}
+    if any(step["do"] == "update" and "cpuset_cpus" in step["resources"] for step in steps):
+        expected |= set(_DRIFT)  # a kubelet that pins writes as a stranger does
+    pods = {f" pod={key.rpartition('/')[0]} container={key.rpartition('/')[2]} " for key in refused}
+    return [line for line in lines if " INFO " not in line and not _is_expected(line, expected, pods)]
+
+
+def _is_expected(line: str, expected: set[str], pods: set[str]) -> bool:
+    refusal = " WARNING refused op=" in line and any(pod in line for pod in pods)
+    return refusal or any(text in line for text in expected)
