@@ -42,7 +42,7 @@ class Player:
     refused: dict[str, str] = field(default_factory=dict)
     _serial: int = 0
     _judged: set[str] = field(default_factory=set)  # refusals that were compared
-    _heard: int = 0  # lines of the agent's log that an earlier step has asked for
+    _heard: int = 0  # how far earlier steps have asked for the agent's log
 
     def __post_init__(self) -> None:
         self.ever_refused: set[str] = set()
@@ -195,6 +195,8 @@ class Player:
         before, wanted = self.node.observe(identity).allowed_cpus, parse_list(step["cpus"])
         with frozen(self.node.agent.pid):
             write_as(step["by"], identity, self.node, step["cpus"])
+            if step["by"] == "daemon-reload" and not self.node.runtime.systemd:
+                limit_pod(self.node, pod)  # what systemd would do with it
             seen = self.node.observe(identity)
             happens = f"line {step['line']}: the drift happens"
             self.node.equal(happens, format_list(seen.file_cpus), format_list(wanted))
@@ -248,9 +250,9 @@ class Player:
         self._heard = end or self._heard
 
     def _said(self, text: str) -> int:
-        """How many lines of the log there are up to one with `text`, of those not yet asked for; 0 where none has it."""
-        lines = enumerate(self.node.agent.lines(), 1)
-        return next((number for number, line in lines if number > self._heard and text in line), 0)
+        """Where `text` ends in the part of the log that was not asked for yet; 0 where it is not there."""
+        place = "\n".join(self.node.agent.lines()).find(text, self._heard)
+        return place + len(text) if place >= 0 else 0
 
     def _do_spin(self, step: Json) -> None:
         pod, (name,) = self.named(step["target"])

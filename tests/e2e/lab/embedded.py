@@ -11,8 +11,14 @@ from nri_plugin.simulator.player import Player
 from nri_plugin.simulator.scenario import Scenario
 from nri_plugin.simulator.stage import Stage, described, stage
 from nri_plugin.simulator.steps import Drift, Expect, Logged, Say, Spin, Step
+from tests.e2e.inside.complaints import complaints
+
+from .plan import step_values
 
 Json = dict[str, Any]
+
+_NO_PARTITIONS = ("no partition, it has an ordinary cpuset",)
+"""The cgroup tree here has none."""
 
 NO_KERNEL = "what only a kernel can tell is not judged on the embedded runtime"
 
@@ -50,11 +56,20 @@ def play_embedded(scenario: Scenario, text: str) -> Played:
                     outcome = player.play(step)
                     problems += [f"{scenario.file}:{step.line}: {text}" for text in outcome.problems]
                 pictures.append(_picture(node, player))
+            problems += _complaints(scenario, node, pictures)
     except NriPinError as error:
         problems.append(str(error))
-    facts = sum(map(_is_judged, scenario.steps))
+    facts = sum(map(_is_judged, scenario.steps)) + 1  # and the log
     limitation = NO_KERNEL if any(map(_asks_a_kernel, scenario.steps)) else ""
     return Played(tuple(pictures), tuple(problems), facts, time.monotonic() - began, limitation)
+
+
+def _complaints(scenario: Scenario, node: Stage, pictures: list[Json]) -> list[str]:
+    """What the agent complained of though nothing in the scenario explains it."""
+    steps = [*map(step_values, scenario.steps), *({"do": "logged", "text": text} for text in _NO_PARTITIONS)]
+    refused = {key for picture in pictures for key in picture["refused"]}
+    said = complaints(node.places.log.read_text("utf-8", "replace").splitlines(), steps, refused)
+    return [f"{scenario.file}: the agent complained: {line}" for line in said]
 
 
 def _asks_a_kernel(step: Step) -> bool:
