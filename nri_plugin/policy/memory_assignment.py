@@ -134,7 +134,7 @@ def _shortfall(state: MemoryState, request: Mapping[str, int], within: int) -> s
     every = bits.from_ids(state.machine.nodes)
     text = f"no NUMA nodes {where}have enough free memory: {_amounts(state, request, every)}"
     has_enough = all(_free(state, name, every) >= size for name, size in request.items())
-    return f"{text}; {_barred(state, every)}" if has_enough and is_barred(state, every) else text
+    return f"{text}; {_barred(state, every)}" if has_enough else text
 
 
 def _amounts(state: MemoryState, request: Mapping[str, int], nodes: int) -> str:

@@ -103,10 +103,18 @@ def test_a_shortage_is_refused_with_the_numbers(given, text):
 
 def test_enough_in_all_that_may_not_be_taken_together_is_said_to_be_that():
     apart = memory_state(machine(10, 10), [[block(0b01, 2)], [block(0b10, 3)]])
-    assert refusal(InsufficientMemoryError, apart, {"memory": 12}, hint(0b01)) == (
-        "no NUMA nodes that include 0 have enough free memory: memory: 12 wanted, 15 free on 0-1; memory on NUMA nodes "
-        "0-1 together would mix with allocations on 0 and 1; a node serves one group of nodes at a time"
-    )
+    for wanted in (12, 15):
+        assert refusal(InsufficientMemoryError, apart, {"memory": wanted}, hint(0b01)) == (
+            f"no NUMA nodes that include 0 have enough free memory: memory: {wanted} wanted, 15 free on 0-1; memory on "
+            "NUMA nodes 0-1 together would mix with allocations on 0 and 1; a node serves one group of nodes at a time"
+        )
+
+
+def test_too_little_in_all_is_not_said_to_be_apart():
+    amounts = {"memory": {0: 10, 1: 10}, "hugepages-2Mi": {0: 4, 1: 4}}
+    apart = memory_state(MemoryMachine((0, 1), amounts, {}, amounts), [[block(0b01, 2)], [block(0b10, 3)]])
+    text = refusal(InsufficientMemoryError, apart, {"memory": 12, "hugepages-2Mi": 9}, hint(0b01))
+    assert text.endswith("hugepages-2Mi: 9 wanted, 8 free on 0-1; memory: 12 wanted, 15 free on 0-1")
 
 
 def test_a_shortage_names_all_resources_in_order():
