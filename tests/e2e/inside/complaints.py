@@ -18,7 +18,8 @@ _DRIFT = (
 _SYSTEMD_S = re.compile(
     r" WARNING cpuset drifted and was put right name=kubepods\S* .*cause=(files-gone|never-set)"
 )
-_BROUGHT_BY = {"online": _MACHINE, "drift": _DRIFT}
+_TAKEN = ("effective cpuset differs from what was promised",)
+_BROUGHT_BY = {"online": _MACHINE, "drift": _DRIFT, "foreign": _TAKEN}
 
 
 def complaints(lines: Iterable[str], steps: Iterable[Mapping[str, Any]], refused: Iterable[str]) -> list[str]:
