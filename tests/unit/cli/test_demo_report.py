@@ -1,0 +1,56 @@
+import pytest
+
+from nri_plugin.cli.demo_report import _befallen, _restarted
+from nri_plugin.cpuset import CPUSet
+from nri_plugin.simulator.steps import (
+    Drift,
+    Foreign,
+    Kind,
+    Logged,
+    Online,
+    Part,
+    Release,
+    Restart,
+    Second,
+    Spin,
+    Step,
+)
+
+SOME = CPUSet.parse("2-3")
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (Restart(1, Part.AGENT), "SIGKILL sent, back"),
+        (Restart(1, Part.RUNTIME), "runtime restarted, agent back"),
+        (Restart(1, Part.AGENT, is_down=True), "agent killed, not started again,"),
+        (Restart(1, Part.AGENT, config={"isolation": "none"}), "SIGKILL sent, back with isolation none"),
+    ],
+)
+def test_a_restart_says_what_ended_and_what_came_back(step: Restart, told: str) -> None:
+    assert _restarted(step) == told
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (Second(1), "a second agent was started by mistake; it ended and said why"),
+        (Release(1), "the agent has ended and nri-pin release gave everything back"),
+        (Online(1, SOME), "online now: 2-3"),
+        (Foreign(1, Kind.ISOLATED, SOME), "somebody else has 2-3 as isolated partition"),
+        (Foreign(1, Kind.MEMBER, CPUSet()), "somebody else gave up its partition"),
+        (Logged(1, "ready"), "the agent's log says: ready"),
+        (Logged(1, "ready", "kernel"), "only a real kernel has it logged: ready"),
+        (Spin(1, "a/b/c", "all"), None),
+    ],
+)
+def test_what_befalls_a_node_is_a_line(step: Step, told: str | None) -> None:
+    assert _befallen(step, there_is_an_agent=True) == told
+
+
+def test_a_drift_says_who_put_it_back() -> None:
+    drift = Drift(1, "a/b/c", SOME)
+    assert _befallen(drift, there_is_an_agent=True) == "a/b/c was put on 2-3 by somebody else, and put back"
+    said = _befallen(drift, there_is_an_agent=False)
+    assert said == "a/b/c was put on 2-3 by somebody else, and there is no agent to put it back"
