@@ -63,6 +63,11 @@ def write_as(who: str, container: str, node: Node, cpus: str) -> None:
     _systemctl("set-property", "--runtime", scope, f"AllowedCPUs={cpus}")
 
 
+def is_out_of_reach(who: str, container: str, node: Node) -> bool:
+    """Whether crun's own level keeps systemd from the processes: it knows the scope, and that has become no tighter."""
+    return who != "write" and cpuset_directory(node.pid(container)).name == CRUN_LEVEL
+
+
 def write(file: Path, text: str) -> None:
     """Write in one call; a shell would truncate first."""
     descriptor = os.open(file, os.O_WRONLY)

@@ -9,7 +9,7 @@ from typing import Any
 
 from .cri import CRIError
 from .expecting import expect
-from .foreign import frozen, hold_apart, somebody_s_partition, write_as
+from .foreign import frozen, hold_apart, is_out_of_reach, somebody_s_partition, write_as
 from .kernel_side import expect_nothing_apart, judge, limit_pod, spin
 from .looking import anonymous_nodes, memory_bytes
 from .machine_devices import DeviceFinder
@@ -192,15 +192,12 @@ class Player:
         """Somebody else writes while the agent stands still: first it is seen to happen, then it is put right."""
         pod, (name,) = self.named(step["target"])
         identity = pod.ids[name]
-        before, wanted = self.node.observe(identity).allowed_cpus, parse_list(step["cpus"])
+        before = self.node.observe(identity).allowed_cpus
         with frozen(self.node.agent.pid):
             write_as(step["by"], identity, self.node, step["cpus"])
             if step["by"] == "daemon-reload" and not self.node.runtime.systemd:
                 limit_pod(self.node, pod)  # what systemd would do with it
-            seen = self.node.observe(identity)
-            happens = f"line {step['line']}: the drift happens"
-            self.node.equal(happens, format_list(seen.file_cpus), format_list(wanted))
-            self.node.expect(happens, seen.allowed_cpus != before, format_list(seen.allowed_cpus))
+            self._see_drift(step, identity, before)
             for key, said in step.get("meanwhile", {}).items():
                 owner, (its,) = self.named(key)
                 judge(self.node, f"line {step['line']}: meanwhile", owner, its, said)
@@ -216,6 +213,16 @@ class Player:
         self.node.figure(
             f"seconds until drift by {step['by']} was put right", round(time.monotonic() - began, 2)
         )
+
+    def _see_drift(self, step: Json, identity: str, before: set[int]) -> None:
+        seen = self.node.observe(identity)
+        if is_out_of_reach(step["by"], identity, self.node):
+            reach = f"line {step['line']}: systemd does not reach the processes below crun's scope"
+            self.node.equal(reach, format_list(seen.allowed_cpus), format_list(before))
+            return
+        happens = f"line {step['line']}: the drift happens"
+        self.node.equal(happens, format_list(seen.file_cpus), format_list(parse_list(step["cpus"])))
+        self.node.expect(happens, seen.allowed_cpus != before, format_list(seen.allowed_cpus))
 
     def _do_second(self, step: Json) -> None:
         status, said = self.node.agent.another()
