@@ -167,7 +167,8 @@ class KernelSideKeeper:
             for trouble in ours.adopt(known.items()):
                 self._say(trouble)
             self._former = None
-        for trouble in (*ours.end_others(wanted), *ours.mend(self._handler.node.topology.online)):
+        online, now_s = self._handler.node.topology.online, self._loop.clock()
+        for trouble in (*ours.end_others(wanted), *ours.mend(online, now_s)):
             self._say(trouble)
 
     def _make_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> Iterator[None]:

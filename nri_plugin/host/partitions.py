@@ -11,7 +11,8 @@ Source: kernel Documentation/admin-guide/cgroup-v2.rst, cpuset.cpus.partition (6
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from nri_plugin.cpuset import CPUSet
@@ -29,6 +30,9 @@ CPUS, EFFECTIVE = "cpuset.cpus", "cpuset.cpus.effective"
 MEMBER = "member"
 MENDED = "nri-pin-mended"
 """An empty cgroup beside those of pods, left until the next boot where CPUs had to be mended; see `Partitions.mend`."""
+
+LOST_AFTER_S = 5.0
+"""The kernel takes a removed cgroup apart in the background: milliseconds, on a large busy machine tenths of seconds."""
 
 NO_MORE = (
     "a container was removed while its partition was invalid, and its kernel may fall over the next partition: \
@@ -55,6 +59,7 @@ class Partitions:
         self._top = top
         self._made: dict[CgroupRef, Partition] = {}
         self._ended = CPUSet()
+        self._lost_since_s: float | None = None
 
     def __len__(self) -> int:
         """How many there are."""
@@ -104,24 +109,41 @@ class Partitions:
             troubles += self._shrink_above(one.target, one.cpus)
         return troubles
 
-    def mend(self, online: CPUSet) -> list[HostError]:
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether CPUs are out of reach that may come back by themselves."""
+        return self._lost_since_s is not None
+
+    def mend(self, online: CPUSet, now_s: float) -> list[HostError]:
         """Give everybody back the CPUs of partitions that were invalid when their cgroups were removed.
 
-        The kernel keeps those apart though no cgroup has them; a partition of all of them below the root, made and
+        The kernel gives back those of a valid one a moment after its cgroup was removed, so lost is what is out of
+        reach at two looks that are LOST_AFTER_S apart. It keeps those apart though no cgroup has them; a partition of all of them below the root, made and
         ended, brings them back. What is removed so stays in a list of the kernel's nested partitions, too, which can
         bring it down when the next one comes and goes: so none is made from then on, and the cgroup that was used to
         mend is left as the mark of that for every later agent.
 
         Source: seen on kernel 6.12, "list_del corruption" in remote_partition_disable.
 
+        Args:
+            online: CPUs that the machine has now.
+            now_s: of a clock that only goes forward.
+
         Returns:
             What the kernel refused; it is not tried again.
         """
-        lost, self._ended = (self._ended & online) - self._reachable(online), CPUSet()
+        self._ended -= self._reachable(online)
         for one in self._made.values():
-            lost -= one.cpus
+            self._ended -= one.cpus
+        lost = self._ended & online
         if not lost:
+            self._lost_since_s = None
             return []
+        if self._lost_since_s is None:
+            self._lost_since_s = now_s
+        if now_s - self._lost_since_s < LOST_AFTER_S:
+            return []
+        self._ended, self._lost_since_s = CPUSet(), None
         directory = os.path.join(self._top, MENDED)
         try:
             _make_and_end(directory, lost)
@@ -241,10 +263,22 @@ def end(leaf: str) -> None:
     _set(leaf, CPUSet())
 
 
-def end_all(top: str, promised: Iterable[tuple[CgroupRef, CPUSet]], online: CPUSet) -> list[HostError]:
-    """End whatever partitions these cgroups have: all leaves first, then what is above them; returns what failed."""
+def end_all(
+    top: str,
+    promised: Iterable[tuple[CgroupRef, CPUSet]],
+    online: CPUSet,
+    wait: Callable[[float], None] = time.sleep,
+) -> list[HostError]:
+    """End whatever partitions these cgroups have: all leaves first, then what is above them; returns what failed.
+
+    Where CPUs are out of reach then, it waits to know whether they are lost.
+    """
     partitions = Partitions(top)
-    return [*partitions.adopt(promised), *partitions.end_others({}), *partitions.mend(online)]
+    troubles = [*partitions.adopt(promised), *partitions.end_others({}), *partitions.mend(online, 0.0)]
+    if partitions.is_in_doubt:
+        wait(LOST_AFTER_S)
+        troubles += partitions.mend(online, LOST_AFTER_S)
+    return troubles
 
 
 def _make_and_end(directory: str, cpus: CPUSet) -> None:

@@ -61,7 +61,8 @@ class FakeDomains:
             self._journal.append(f"end {ref.path}")
         return [HostError("/x", "was not taken")] if self.stubborn else []
 
-    def mend(self, online: CPUSet) -> list[HostError]:
+    def mend(self, online: CPUSet, now_s: float) -> list[HostError]:
+        assert now_s >= 0
         self.mended_for = online
         return []
 
