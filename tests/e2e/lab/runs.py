@@ -10,14 +10,13 @@ from pathlib import Path
 
 from .accelerator import accelerator
 from .direct import run_in_root
-from .guest import Guest
 from .lab_files import machine_named
 from .outcome import Outcome
 from .prepare import inside
 from .progress import say, step
 from .ready import Lab
 from .running import RUNNING
-from .session import booted, column_named, perform_embedded, play_plans, session
+from .session import booted, column_named
 from .shell import LabError
 
 
@@ -47,8 +46,6 @@ _MACHINES = (
 )
 
 _MACHINE = "four-nodes"
-_SCENARIOS = ("pool-squeezed-and-regrown", "refusals-in-the-cri-error", "created-before-started-after")
-"""Of the lab's, played in the guests of run c in the same boot; `hack/lab all` plays them all."""
 
 RUNS = (
     Run("a", "a: this machine, containerd 1.7", "trixie", "run_machine"),
@@ -124,16 +121,7 @@ def _directly(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
 def _in_guest(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
     words = ["--systemd"] if run.with_systemd else []
     with booted(machine_named(_MACHINE), column_named(run.column), lab, place) as guest:
-        status = guest.run(" ".join(inside(run.module, *words)), outcome.hear)
-        return status or _scenarios(run, guest, place, outcome)
-
-
-def _scenarios(run: Run, guest: Guest, place: Path, outcome: Outcome) -> int:
-    """The lab's scenario files, each on the embedded runtime first."""
-    asked = session(_MACHINE, column_named(run.column), _SCENARIOS)
-    cells, _, plans = perform_embedded(asked)
-    outcome.failures += [f"{cell.scenario}, embedded: {text}" for cell in cells for text in cell.failures]
-    return play_plans(guest, plans, asked.column, place, outcome.hear)
+        return guest.run(" ".join(inside(run.module, *words)), outcome.hear)
 
 
 def _tail(log: Path) -> str:
