@@ -15,8 +15,20 @@ from .running import RUNNING
 from .session import COLUMNS, Column, perform, session
 from .shell import Interrupted
 
-_IN_A_BOOT = 8
-_CRUN_PLAYS_ON = ("four-nodes", "isolated-cpus", "hugepages-and-nics")
+_IN_A_BOOT = 6
+_DECIDED = (
+    "an-l3-over",
+    "isolated-cpus",
+    "kep-",
+    "many-nodes",
+    "nic-",
+    "nodes-without",
+    "pod-scope",
+    "split-l3",
+    "thirty-two",
+)
+"""How scenarios begin that show what is decided, whoever then makes the cgroups."""
+_PLAY_WHAT_IS_DECIDED = ("containerd-1.7", "containerd-2-systemd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +70,19 @@ def boots(
     results = kept(lacking_in) if lacking_in else []
     for column in columns:
         for machine, names in wanted.items():
-            if left_out(machine, column):
-                continue
-            found += list(_of_machine(machine, column, names, passed(results, machine, column.name)))
+            done = passed(results, machine, column.name)
+            asked = [name for name in names or (RULES,) if name not in done and not left_out(name, column)]
+            found += list(_of_machine(machine, column, asked))
     return found
 
 
-def left_out(machine: str, column: Column) -> str:
-    """Why nothing is played there by design; empty where it is played."""
-    if machine == RULES and column != COLUMNS[0]:
+def left_out(scenario: str, column: Column) -> str:
+    """Why it is not played there by design; empty where it is played."""
+    if scenario == RULES and column != COLUMNS[0]:
         return "the table of kernel rules needs no runtime, and all guests have one kernel"
-    if column.oci == "crun" and machine not in _CRUN_PLAYS_ON:
-        return f"crun makes other cgroups, not other machines: it plays on {', '.join(_CRUN_PLAYS_ON)}"
+    if scenario.startswith(_DECIDED) and column.name not in _PLAY_WHAT_IS_DECIDED:
+        where = " and ".join(_PLAY_WHAT_IS_DECIDED)
+        return f"what is decided does not depend on who makes the cgroups: such scenarios play under {where}"
     return ""
 
 
@@ -93,10 +106,6 @@ def chunks(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield tuple(names[at : at + _IN_A_BOOT])
 
 
-def _of_machine(machine: str, column: Column, names: Sequence[str], done: set[str]) -> Iterator[Boot]:
-    if not names:
-        if RULES not in done:
-            yield Boot(machine, column, (), 1)
-        return
-    for number, some in enumerate(chunks([name for name in names if name not in done]), 1):
-        yield Boot(machine, column, some, number)
+def _of_machine(machine: str, column: Column, names: Sequence[str]) -> Iterator[Boot]:
+    for number, some in enumerate(chunks(names), 1):
+        yield Boot(machine, column, () if some == (RULES,) else some, number)

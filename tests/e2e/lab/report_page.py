@@ -93,11 +93,15 @@ def _attributed(cell: Cell, column: str) -> Cell:
 def _rows(cells: Cells, machine: str) -> Iterable[Row]:
     for (of, scenario), row in sorted(cells.items()):
         if of == machine:
-            yield scenario, _name(scenario), tuple(_shown_cell(row, of, runtime) for runtime in RUNTIMES)
+            yield (
+                scenario,
+                _name(scenario),
+                tuple(_shown_cell(row, scenario, runtime) for runtime in RUNTIMES),
+            )
 
 
-def _shown_cell(row: Mapping[str, Cell], machine: str, runtime: str) -> Cell | str:
-    is_asked = runtime == EMBEDDED or runtime in _asked(machine)
+def _shown_cell(row: Mapping[str, Cell], scenario: str, runtime: str) -> Cell | str:
+    is_asked = runtime == EMBEDDED or runtime in _asked(scenario)
     return row.get(runtime) or ("not played" if is_asked else "-")
 
 
@@ -114,7 +118,7 @@ def _facts(results: Sequence[Result], cells: Cells, old: int) -> tuple[tuple[str
         ("accelerator", _listed(about, "accelerator")),
         ("guest kernel", ", ".join(sorted(kernels))),
         ("containerd", ", ".join(sorted(versions))),
-        ("cells", _counted(every, len(cells) + sum(len(_asked(machine)) for machine, _ in cells))),
+        ("cells", _counted(every, len(cells) + sum(len(_asked(scenario)) for _, scenario in cells))),
         (
             "cells of another state of the code",
             f"{old} of {len(every)}; `hack/lab all --missing` plays them anew",
@@ -152,11 +156,9 @@ def _one_line(text: str) -> str:
 
 def _gaps(cells: Cells) -> Iterable[str]:
     """What this report does not show, and how to have it shown."""
-    unseen = [
-        f"{name} on {machine}" for (machine, name), row in cells.items() if not _asked(machine) & set(row)
-    ]
-    holes = sum(len(_asked(machine) - set(row)) for (machine, _), row in cells.items())
-    reasons = {left_out(machine, column) for machine, _ in cells for column in COLUMNS}
+    unseen = [f"{name} on {machine}" for (machine, name), row in cells.items() if not _asked(name) & set(row)]
+    holes = sum(len(_asked(name) - set(row)) for (_, name), row in cells.items())
+    reasons = {left_out(name, column) for _, name in cells for column in COLUMNS}
     yield from (f"left out by design: {why}" for why in sorted(reasons) if why)
     if holes:
         yield f"{holes} cells of real runtimes were not played for want of time; `hack/lab all --missing` plays them and keeps the others' results"
@@ -164,9 +166,9 @@ def _gaps(cells: Cells) -> Iterable[str]:
         yield f"not seen on a real kernel in this report: {', '.join(sorted(unseen))}"
 
 
-def _asked(machine: str) -> set[str]:
-    """The real runtimes that play on a machine."""
-    return {column.name for column in COLUMNS if not left_out(machine, column)}
+def _asked(scenario: str) -> set[str]:
+    """The real runtimes under which it is played."""
+    return {column.name for column in COLUMNS if not left_out(scenario, column)}
 
 
 def _figures(cells: Iterable[Cell]) -> Iterable[tuple[str, str, str]]:
