@@ -11,7 +11,7 @@ from tests.e2e.lab.boots import Boot, boots, perform_boots
 from tests.e2e.lab.cells import Cell
 from tests.e2e.lab.ready import Lab
 from tests.e2e.lab.report import as_html, as_markdown, write_report
-from tests.e2e.lab.report_page import RUNTIMES, gather
+from tests.e2e.lab.report_page import gather
 from tests.e2e.lab.results import Result, keep, kept
 from tests.e2e.lab.running import Running
 from tests.e2e.lab.session import column_named
