@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import json
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,8 +169,10 @@ def _shell(arguments: argparse.Namespace) -> int:
     text, name = machine_text(arguments.machine)
     guest, column = guest_machine(text, name), column_named(arguments.runtime)
     place = arguments.work / "runs" / f"shell-{name}"
-    with _ready(arguments.work, [column.root]) as lab, booted(guest, column, lab, place) as running:
-        attach(running)
+    with _ready(arguments.work, [column.root]) as lab, tempfile.TemporaryDirectory() as directory:
+        terminal = f"{directory}/terminal"
+        with booted(guest, column, lab, place, terminal) as running:
+            attach(running, terminal, column.words)
     return 0
 
 

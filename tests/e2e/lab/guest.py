@@ -87,6 +87,10 @@ class Guest:
                     raise QemuRefused(f"QEMU ended with status {status}; {self._ends()}") from None
         raise LabError(f"QEMU did not open the port within {_START_LIMIT_S} s; {self._ends()}")
 
+    def be_patient(self) -> None:
+        """From now on it may be silent for as long as it likes, as a shell is whose person thinks."""
+        self._connection.settimeout(None)
+
     def run(self, shell_text: str, hear: Callable[[str], None] = lambda _line: None) -> int:
         """Run a command in the guest, give every line it prints to `hear`, return its status."""
         self._send({"run": shell_text})

@@ -24,6 +24,7 @@ class GuestRecipe:
         init: its first process with its kernel parameters.
         accelerator: QEMU's.
         boot_limit_s: how long it may take until it answers.
+        terminal: the socket to offer the guest's /dev/hvc0 on; empty for none.
     """
 
     disk: Path
@@ -32,6 +33,7 @@ class GuestRecipe:
     init: str = "/sbin/lab-init"
     accelerator: str = EMULATION
     boot_limit_s: float = _BOOT_LIMIT_S
+    terminal: str = ""
 
 
 def command_for(recipe: GuestRecipe, console: Path, port: str) -> list[str]:
@@ -44,6 +46,9 @@ def command_for(recipe: GuestRecipe, console: Path, port: str) -> list[str]:
     # each names its bus: with further host bridges QEMU would choose one of them
     command += ["-device", "virtio-serial-pci,bus=pcie.0", "-chardev", f"socket,id=port,path={port}"]
     command += ["-device", "virtserialport,chardev=port,name=lab"]
+    if recipe.terminal:
+        command += ["-chardev", f"socket,id=terminal,path={recipe.terminal},server=on,wait=off"]
+        command += ["-device", "virtconsole,chardev=terminal"]
     command += ["-drive", f"if=none,id=disk,format=raw,file={recipe.disk},snapshot=on,cache=unsafe"]
     command += ["-device", "nvme,drive=disk,serial=disk,bus=pcie.0"]
     words = " ".join([_KERNEL_LINE, _FASTER_BOOT, *guest.kernel, f"init={recipe.init}"])

@@ -179,10 +179,15 @@ def _limitation(scenario: Scenario, column: Column) -> str:
 
 
 @contextmanager
-def booted(guest: GuestMachine, column: Column, lab: Lab, place: Path) -> Iterator[Guest]:
-    """A guest with the checkout in it; its logs are brought out when it ends."""
+def booted(guest: GuestMachine, column: Column, lab: Lab, place: Path, terminal: str = "") -> Iterator[Guest]:
+    """A guest with the checkout in it; its logs are brought out when it ends.
+
+    Args:
+        terminal: the socket to offer a terminal of the guest on.
+    """
     place.mkdir(parents=True, exist_ok=True)
-    recipe = GuestRecipe(*lab.disks[column.root], guest, accelerator=accelerator(lab, column.root))
+    chosen = accelerator(lab, column.root)
+    recipe = GuestRecipe(*lab.disks[column.root], guest, accelerator=chosen, terminal=terminal)
     if column.systemd:
         recipe = replace(recipe, init=INIT)
     with boot(recipe, place / "console.log") as running:
