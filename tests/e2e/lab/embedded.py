@@ -121,6 +121,7 @@ def _picture(node: Stage, player: Player) -> Json:
         },
         "refused": dict(player.refusals),
         "devices": {
-            key: {name: list(ids) for name, ids in player.devices_of(key).items()} for key in running
+            key: {name: list(ids) for name, ids in player.devices_of(key).items()}
+            for key in {*running, *player.refusals}  # who is refused has been given devices before
         },
     }
