@@ -132,6 +132,8 @@ class Partitions:
         Returns:
             What the kernel refused; it is not tried again.
         """
+        if not self._ended:
+            return []
         self._ended -= self._reachable(online)
         for one in self._made.values():
             self._ended -= one.cpus

@@ -110,9 +110,8 @@ def release_node(stage: Stage) -> str:
     """
     if code := stage.stop_agent():
         return f"the agent should end when it is told to; it ended with {code}"
-    for _ in range(
-        2
-    ):  # the stand-in for the kernel answers only between two: the second sees what the first did
+    for _ in range(2):
+        # the stand-in for the kernel answers only between two: the second sees what the first did
         done = subprocess.run(
             stage.release_command, check=False, capture_output=True, text=True, timeout=_SECOND_S
         )
