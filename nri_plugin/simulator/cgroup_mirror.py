@@ -4,11 +4,13 @@ Directories do not answer writes: `absorb` reads what was written since the last
 rules and puts the files right. What was rejected is reported, since the writer was told nothing.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nri_plugin.errors import HostError
+from nri_plugin.host.cgroup import LONGEST_VALUE
 from nri_plugin.simulator.cgroup_rules import V1, V2
 from nri_plugin.simulator.cgroup_tree import ROOT, CgroupTree, CgroupWriteError, Resource
 
@@ -164,8 +166,9 @@ class CgroupMirror:
         ):
             text = self.tree.text(ROOT, Resource(name.removeprefix("cpuset.")), effective=True)
         file = self.directory(path) / name
-        if self._written.get(file) == text + "\n":
-            return
+        known = self._written.get(file)
+        if known is not None and known.rstrip("\n") == text:
+            return  # nor when only the line end differs: its writer may be about to write again
         try:
             file.write_text(text + "\n", encoding="ascii")
         except OSError as error:
@@ -174,7 +177,12 @@ class CgroupMirror:
 
 
 def _read(file: Path) -> str:
+    """The text by one read(2): two of them could give the beginning of one value and the end of the next."""
     try:
-        return file.read_text(encoding="ascii", errors="replace")
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, LONGEST_VALUE).decode("ascii", "replace")
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise HostError(str(file), f"cannot be read: {error.strerror}") from error

@@ -1,3 +1,10 @@
+import array
+import contextlib
+import fcntl
+import os
+import termios
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +28,13 @@ def mirror(root: Path, version: int = 2) -> CgroupMirror:
 
 def read(root: Path, *parts: str) -> str:
     return root.joinpath(*parts).read_text()
+
+
+def unread(pipe: int) -> int:
+    """Bytes nobody has read yet."""
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
 
 
 def test_v2_files_lie_where_the_kernel_has_them(tmp_path: Path) -> None:
@@ -69,6 +83,34 @@ def test_a_file_of_no_bytes_is_a_writer_under_way(tmp_path: Path) -> None:
     assert made.absorb().accepted == ()
     assert made.tree.own_cpus("kubepods") == CPUSet.of(1)
     assert file.read_text() == ""
+
+
+def test_a_value_is_read_at_once_however_soon_the_next_one_comes(tmp_path: Path) -> None:
+    made = mirror(tmp_path)
+    file = tmp_path / "kubepods" / "cpuset.cpus"
+    file.unlink()
+    os.mkfifo(file)
+
+    def write() -> None:
+        with file.open("wb", buffering=0) as pipe, contextlib.suppress(BrokenPipeError):
+            pipe.write(b"1")
+            while unread(pipe.fileno()):
+                time.sleep(0.001)
+            pipe.write(b"-3")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    accepted = made.absorb().accepted
+    writer.join()
+    assert [change.after for change in accepted] == ["1"]
+
+
+def test_a_value_that_only_lacks_the_line_end_is_left_alone(tmp_path: Path) -> None:
+    made = mirror(tmp_path)
+    file = tmp_path / "kubepods" / "cpuset.cpus"
+    file.write_text("1-2")
+    made.absorb()
+    assert file.read_text() == "1-2"
 
 
 def test_a_removed_cgroup_is_gone_from_the_directory(tmp_path: Path) -> None:
