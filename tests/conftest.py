@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -19,6 +20,10 @@ OPTIONAL_DATA = ("NRI_PIN_MACHINES", "NRI_PIN_VECTORS")
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+# A shell starts what runs in its background with SIGINT ignored, and so would be every process a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
