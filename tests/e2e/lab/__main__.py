@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.cpuset_table import cases
 
-from .arguments import parser
+from .arguments import parser, report_folder
 from .boots import boots, perform_boots
 from .cells import Cell
 from .code_state import code_state
@@ -90,7 +90,7 @@ def _all(arguments: argparse.Namespace) -> int:
     chosen = selected(arguments.machine, arguments.scenario)
     if not arguments.embedded_only:
         check_machine()
-    make_folder(arguments.report)
+    make_folder(report_folder(arguments))
     make_folder(arguments.work)
     code_state()
     play = _on_embedded if arguments.embedded_only else _in_guests
@@ -126,11 +126,12 @@ def _on_embedded(chosen: Mapping[str, Sequence[str]], arguments: argparse.Namesp
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    make_folder(arguments.report)
+    folder = report_folder(arguments)
+    make_folder(folder)
     results = kept(arguments.work)
     if not results:
         raise LabError("no results are kept; hack/lab all makes them")
-    for path in write_report(results, arguments.report, _figures(arguments.work)):
+    for path in write_report(results, folder, _figures(arguments.work)):
         print(path)  # noqa: T201
     return 0
 

@@ -10,12 +10,21 @@ from .setting_up import default_work
 
 Command = Callable[[argparse.Namespace], int]
 
+_IN_CHECKOUT = "tests/e2e of the checkout"
 _NAMES = [column.name for column in COLUMNS]
 _EPILOG = """examples:
   hack/lab list
   hack/lab run four-nodes pool-squeezed-and-regrown --runtime containerd-2
   hack/lab run "2 sockets, 4 cores each, SMT 2" mine.yaml --json result.json
   hack/lab shell kep3545-8-nodes
+  hack/lab all --missing --guests 2
+  hack/lab record four-nodes --to /tmp/recorded
+  hack/lab measure
+"""
+_ALL = """Play every scenario on its machine under every runtime and write the report.
+
+Where guests are emulated on two CPUs this takes two hours and more; each result is kept at once, and --missing goes
+on where a former run was broken off.
 """
 
 
@@ -37,8 +46,9 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
 
 def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--work", type=Path, default=default_work(), metavar="DIR", help="roots, disks and reports (kept)"
-    )
+        "--work", type=Path, default=default_work(), metavar="DIR",
+        help="roots, disks and results, kept, some 2 GB; or NRI_PIN_E2E_WORK  [default: %(default)s]",
+    )  # fmt: skip
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -76,19 +86,36 @@ def _add_all(parser: argparse.ArgumentParser) -> None:
         "--guests", type=int, choices=range(1, 17), default=1, metavar="N",
         help="so many at once; each keeps a CPU busy and takes its machine's memory  [default: 1]",
     )  # fmt: skip
-    _add_report(parser)
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR",
+        help=f"where report.md and report.html go  [default: {_IN_CHECKOUT}; report/ of the work folder where not all was asked for]",
+    )  # fmt: skip
+    parser.description = _ALL
+    _common(parser)
+
+
+def report_folder(arguments: argparse.Namespace) -> Path:
+    """Where the report goes: not over the committed one unless everything was asked for, or that place."""
+    is_narrow = any(
+        getattr(arguments, name, None) for name in ("machine", "runtime", "scenario", "embedded_only")
+    )
+    chosen: Path = arguments.report or (arguments.work / "report" if is_narrow else REPORTS)
+    return chosen
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--report", type=Path, default=REPORTS, metavar="DIR", help="where report.md and report.html go"
-    )
+        "--report", type=Path, metavar="DIR",
+        help=f"where report.md and report.html go  [default: {_IN_CHECKOUT}]",
+    )  # fmt: skip
     _common(parser)
 
 
 def _add_shell(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("machine", help="one of the lab's, a shipped one, a file, or a description")
-    parser.add_argument("--runtime", choices=_NAMES, default=_NAMES[0])
+    parser.add_argument(
+        "--runtime", choices=_NAMES, default=_NAMES[0], help="the one in the guest  [default: %(default)s]"
+    )
     _common(parser)
 
 

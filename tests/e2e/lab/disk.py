@@ -61,5 +61,7 @@ def _add_kernel_modules(root: Path, kernel_root: Path) -> None:
 def _only(directory: Path, pattern: str) -> Path:
     found = sorted(directory.glob(pattern))
     if len(found) != 1:
-        raise LabError(f"expected one {pattern} in {directory}, found {len(found)}")
+        raise LabError(
+            f"expected one {pattern} in {directory}, found {len(found)}; delete that root and run again"
+        )
     return found[0]

@@ -136,11 +136,15 @@ class Guest:
         try:
             data = base64.b64decode("".join(lines), validate=True)
         except binascii.Error as error:
-            raise LabError(f"{path} did not arrive from the guest: {error}") from error
+            raise LabError(
+                f"{path} did not arrive from the guest: {error}; run again, the guest's console is in the work folder"
+            ) from error
         done = subprocess.run(["tar", "-C", str(target), "-xz"], input=data, check=False, capture_output=True)
         if done.returncode:
             said = done.stderr.decode(errors="replace")[-500:]
-            raise LabError(f"{path} did not arrive whole from the guest: {said}")
+            raise LabError(
+                f"{path} did not arrive whole from the guest: {said}; run again, the guest's console is in the work folder"
+            )
 
     def close(self) -> None:
         """End the guest; doing it twice does nothing."""

@@ -33,4 +33,6 @@ def extract_kernel(compressed: Path, target: Path) -> None:
                 target.write_bytes(found)
                 return
             at = data.find(magic, at + 1)
-    raise LabError(f"{compressed} holds no kernel compressed with zstd, xz or gzip")
+    raise LabError(
+        f"{compressed} holds no kernel compressed with zstd, xz or gzip; delete that root and run again"
+    )

@@ -11,6 +11,11 @@ from .results import Result
 from .writing import write_whole
 
 _BAR = r"\|"  # in a table of Markdown a bare one ends the cell
+_LEGEND = (
+    "`ok 25 / 12 s`: 25 facts held, none did not, in 12 seconds. Every cell of a real runtime also holds",
+    "that every container is where the embedded runtime has it, after every step. `(limited)`: see the limitations;",
+    "`-`: left out by design, with the reason there.",
+)
 _STYLE = """
 :root { color-scheme: light dark; --ok: #1a7f37; --bad: #b42318; --dim: #6b7280; --line: #8884; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
@@ -42,9 +47,8 @@ def as_markdown(page: Page) -> str:
     lines += [f"* {what}: {value}" for what, value in page.facts]
     lines += [
         "",
-        "`ok 25 / 12 s`: 25 facts held, none did not, in 12 seconds. Every cell of a real runtime also holds",
+        *_LEGEND,
     ]
-    lines += ["that every container is where the embedded runtime has it, after every step."]
     for machine, title, rows in page.tables:
         lines += ["", f"## {machine}", "", f"{title}", "", f"| scenario | {' | '.join(RUNTIMES)} |"]
         lines += ["|---" * (len(RUNTIMES) + 1) + "|"]
@@ -73,7 +77,7 @@ def as_html(page: Page) -> str:
     parts = ["<!doctype html><html lang=en><meta charset=utf-8><title>Machine lab</title>"]
     parts += [f"<style>{_STYLE}</style><h1>What the machine lab found</h1><ul>"]
     parts += [f"<li>{_esc(what)}: <b>{_esc(value)}</b>" for what, value in page.facts]
-    parts.append("</ul>")
+    parts.append(f"</ul><p>{' '.join(_LEGEND).replace('`', '')}")
     for machine, title, rows in page.tables:
         parts.append(f"<h2>{_esc(machine)}</h2><p>{_esc(title)}<table><tr><th>scenario")
         parts += [f"<th>{_esc(runtime)}" for runtime in RUNTIMES]

@@ -13,6 +13,7 @@ from .session import COLUMNS, EMBEDDED
 from .shell import LabError
 
 RUNTIMES = (EMBEDDED, *(column.name for column in COLUMNS))
+_LIMITS = "60 s to register, 20 s for a request, for CPUs are emulated; `hack/e2e` works within the runtime's own 5 s and 2 s"
 _SAID_IN_THE_HEAD = {"version", "kernel"}
 
 Row = tuple[str, str, tuple[Cell | str, ...]]
@@ -118,6 +119,7 @@ def _facts(results: Sequence[Result], cells: Cells, old: int) -> tuple[tuple[str
         ("accelerator", _listed(about, "accelerator")),
         ("guest kernel", ", ".join(sorted(kernels))),
         ("containerd", ", ".join(sorted(versions))),
+        ("its limits in the guests", _LIMITS),
         ("cells", _counted(every, len(cells) + sum(len(_asked(scenario)) for _, scenario in cells))),
         (
             "cells of another state of the code",
@@ -138,14 +140,17 @@ def _counted(cells: Sequence[Cell], possible: int) -> str:
 
 
 def _remarks(cells: Iterable[Cell]) -> Iterable[str]:
-    limited: dict[str, list[str]] = {}
+    limited: dict[str, dict[str, set[str]]] = {}
     for cell in cells:
         for failure in cell.failures:
             yield f"FAILED {cell.machine}, {cell.scenario}, {cell.runtime}: {_one_line(failure)}"
         if cell.limitation:
-            limited.setdefault(f"{cell.scenario}: {cell.limitation}", []).append(cell.runtime)
-    for what, runtimes in limited.items():
-        yield f"{what} ({', '.join(sorted(set(runtimes)))})"
+            limited.setdefault(cell.limitation, {}).setdefault(cell.runtime, set()).add(cell.scenario)
+    for limitation, places in limited.items():
+        where = (
+            f"{runtime}: {', '.join(sorted(scenarios))}" for runtime, scenarios in sorted(places.items())
+        )
+        yield f"{limitation} ({'; '.join(where)})"
 
 
 def _one_line(text: str) -> str:
@@ -161,7 +166,7 @@ def _gaps(cells: Cells) -> Iterable[str]:
     reasons = {left_out(name, column) for _, name in cells for column in COLUMNS}
     yield from (f"left out by design: {why}" for why in sorted(reasons) if why)
     if holes:
-        yield f"{holes} cells of real runtimes were not played for want of time; `hack/lab all --missing` plays them and keeps the others' results"
+        yield f"{holes} cells of real runtimes are not played yet; `hack/lab all --missing` plays them and keeps the others' results"
     if unseen:
         yield f"not seen on a real kernel in this report: {', '.join(sorted(unseen))}"
 

@@ -31,6 +31,10 @@ from .shell import LabError
 EMBEDDED = "embedded"
 """The column of the embedded runtime, playing whichever real one it is compared with."""
 
+_OUT_OF_REACH = (
+    "systemd's write does not reach the processes below crun's scope: that they stay is what is shown"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -137,7 +141,7 @@ def _real(
 ) -> list[Cell]:
     name = machine_text(asked.machine)[1]
     cells = {
-        word: Cell(name, word, asked.column.name, limitation=_limitation(scenario, asked.column))
+        word: Cell(name, word, asked.column.name, limitation=limitation(scenario, asked.column))
         for word, scenario in asked.scenarios
     }
     listener = Listener(cells, place / "output.log")
@@ -171,11 +175,14 @@ def play_plans(
     return running.run(" ".join(inside("play", "/run/plans.json", *column.words)), hear)
 
 
-def _limitation(scenario: Scenario, column: Column) -> str:
-    wants_systemd = any(isinstance(step, Drift) and step.by is not Writer.PERSON for step in scenario.steps)
-    if wants_systemd and not column.systemd:
+def limitation(scenario: Scenario, column: Column) -> str:
+    """What its cell does not show, though it passes; empty for nothing."""
+    writers = {step.by for step in scenario.steps if isinstance(step, Drift)} - {Writer.PERSON}
+    if not writers:
+        return ""
+    if not column.systemd:
         return "without systemd the write that it would make is played instead"
-    return ""
+    return _OUT_OF_REACH if column.oci == "crun" else ""
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.lab import __main__ as command
+from tests.e2e.lab.arguments import parser, report_folder
+from tests.e2e.lab.lab_files import REPORTS
 from tests.e2e.lab.selection import selected
 from tests.e2e.lab.setting_up import take_lock
 from tests.e2e.lab.shell import CannotRun
@@ -40,6 +42,21 @@ def test_wrong_words_are_refused_before_anything_runs(
     status, said = told(capsys, *words)
     assert status == 2
     assert reason in said
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ([], REPORTS),
+        (["--missing", "--guests", "2"], REPORTS),
+        (["--scenario", "two-agents"], Path("/kept/report")),
+        ([EMBEDDED], Path("/kept/report")),
+        (["--runtime", "containerd-2", "--report", "/elsewhere"], Path("/elsewhere")),
+    ],
+)
+def test_less_than_everything_does_not_replace_the_committed_report(words: list[str], place: Path) -> None:
+    commands = dict.fromkeys(("run", "shell", "all", "report", "record", "measure", "list"), lambda _words: 0)
+    assert report_folder(parser(commands).parse_args(["all", "--work", "/kept", *words])) == place
 
 
 def test_a_wrong_machine_and_a_wrong_scenario_are_told_together(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,12 +9,13 @@ import pytest
 from tests.e2e.lab import code_state, results
 from tests.e2e.lab.boots import Boot, boots, perform_boots
 from tests.e2e.lab.cells import Cell
+from tests.e2e.lab.lab_files import scenario_named
 from tests.e2e.lab.ready import Lab
 from tests.e2e.lab.report import as_html, as_markdown, write_report
 from tests.e2e.lab.report_page import gather
 from tests.e2e.lab.results import Result, keep, kept
 from tests.e2e.lab.running import Running
-from tests.e2e.lab.session import column_named
+from tests.e2e.lab.session import column_named, limitation
 from tests.e2e.lab.shell import Interrupted, LabError
 
 ABOUT = {
@@ -54,7 +55,7 @@ def test_the_report_shows_what_passed_failed_and_is_limited() -> None:
     text, web = as_markdown(page), as_html(page)
     assert "| two agents by mistake | ok 4 / 1 s | not played | not played | FAILED 1 | not played |" in text
     assert "* FAILED one-node, two-agents, containerd-2: a < b: seen 1" in text
-    assert "two-agents: no &lt;systemd&gt; (containerd-2)" in web
+    assert "no &lt;systemd&gt; (containerd-2: two-agents)" in web
     assert "| p50 ms | 2.5 |" in text
 
 
@@ -84,6 +85,29 @@ def test_a_failure_of_the_embedded_runtime_outlives_a_later_pass_as_another_runt
 def test_a_failure_of_older_code_does_not_outlive_a_pass_of_today_s() -> None:
     failed = Result((cell("embedded", failures=("wrong",)),), ABOUT)
     assert "FAILED" not in as_markdown(gather([failed, Result((cell("embedded"),), about())], {}))
+
+
+def test_a_limitation_of_many_cells_is_said_once() -> None:
+    names = ("two-agents", "runtime-restart")
+    shown = [Cell("one-node", name, "embedded", 1, limitation="no kernel") for name in names]
+    limited = (*shown, Cell("one-node", "two-agents", "containerd-2", 1, limitation="no kernel"))
+    remarks = gather([Result(limited, about())], {}).remarks
+    assert remarks[0] == "no kernel (containerd-2: two-agents; embedded: runtime-restart, two-agents)"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "runtime", "said"),
+    [
+        ("drift-by-systemd", "containerd-2", "without systemd"),
+        ("drift-by-systemd", "containerd-2-systemd", ""),
+        ("drift-by-systemd", "containerd-2-systemd-crun", "below crun's scope"),
+        ("drift-by-a-person", "containerd-2-systemd-crun", ""),
+    ],
+)
+def test_a_drift_that_a_runtime_cannot_show_limits_its_cell(scenario: str, runtime: str, said: str) -> None:
+    found = limitation(scenario_named(scenario)[1], column_named(runtime))
+    assert said in found
+    assert bool(said) == bool(found)
 
 
 def test_what_was_told_in_words_is_in_the_report() -> None:
