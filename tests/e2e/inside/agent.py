@@ -56,8 +56,7 @@ class Agent:
         joined = self.times_joined()
         began = time.monotonic()
         with self.log.open("a") as log:
-            rights = _PARTITIONING if self.config.get("isolation", "none") != "none" else _BARE
-            command = [*rights, PYTHON, "-m", "nri_plugin", "run", "--config", str(self.config_file)]
+            command = [*self._rights(), PYTHON, "-m", "nri_plugin", "run", "--config", str(self.config_file)]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.wait_until_joined(joined)
         return time.monotonic() - began
@@ -72,8 +71,9 @@ class Agent:
         return done.returncode, done.stdout + done.stderr
 
     def release(self) -> tuple[int, str]:
-        """Give back what it pinned, once it has ended; return the status and what was said."""
+        """Give back what it pinned, once it has ended and with its rights; return the status and what was said."""
         command = [
+            *self._rights(),
             PYTHON,
             "-m",
             "nri_plugin",
@@ -165,6 +165,9 @@ class Agent:
         ]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         return "" if done.returncode == 0 else done.stdout + done.stderr
+
+    def _rights(self) -> list[str]:
+        return _PARTITIONING if self.config.get("isolation", "none") != "none" else _BARE
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:

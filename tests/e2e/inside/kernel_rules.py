@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .observe import parse_list
 from .report import Expectations, tell
 
 Json = dict[str, Any]
@@ -106,7 +107,7 @@ def put(file: Path, text: str) -> None:
 
 def switch(online: str) -> None:
     """Exactly these CPUs are online from now on; the first has no switch."""
-    wanted = {cpu for part in online.split(",") for cpu in _run(part)}
+    wanted = parse_list(online)
     for path in _CPUS.glob("cpu[0-9]*/online"):
         value = str(int(int(path.parent.name[3:]) in wanted))
         if path.read_text().strip() != value:
@@ -130,11 +131,6 @@ def play(kernel: KernelCpusets, line: str) -> None:
         return
     if error:
         raise AssertionError(f"'{action}' was accepted, not refused with {error}")
-
-
-def _run(part: str) -> range:
-    first, _, last = part.partition("-")
-    return range(int(first), int(last or first) + 1)
 
 
 def _play_case(facts: Expectations, case: Json, number: int) -> None:

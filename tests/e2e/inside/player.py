@@ -201,7 +201,7 @@ class Player:
             for key, said in step.get("meanwhile", {}).items():
                 owner, (its,) = self.named(key)
                 judge(self.node, f"line {step['line']}: meanwhile", owner, its, said)
-        if not self.node.agent.pid:
+        if not self.node.agent.pid or is_out_of_reach(step["by"], identity, self.node):
             return
         began = time.monotonic()
         with contextlib.suppress(TimeoutError):
