@@ -13,6 +13,7 @@ from .ready import Lab
 from .shell import LabError
 
 _MARK = "@@"
+_LOOK_S = 5.0
 ROOTS = {"trixie": "containerd 1.7", "sid": "containerd 2"}
 
 
@@ -33,13 +34,13 @@ def measure(lab: Lab, root: str) -> None:
         elif line.startswith(_MARK) and "version" in line:
             found["version"] = json.loads(line.removeprefix(_MARK))["version"]
 
-    before = os.getloadavg()[0]
+    before = busy_cpus()
     prepared = lab.roots[root]
     place = lab.work / "runs" / f"measure-{root}"
     if run_in_root(prepared.root, prepared.payload, place / "out", inside("measure"), hear):
         raise LabError(f"measuring {ROOTS[root]} broke off: {said[-5:]}")
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    found |= loads(before, os.getloadavg()[0], os.cpu_count() or 1) | {
+    found |= others(before, busy_cpus(), os.cpu_count() or 1) | {
         "measured": f"{date}, {os.cpu_count()} CPUs, cgroups of this machine",
     }
     folder = lab.work / "figures"
@@ -47,11 +48,28 @@ def measure(lab: Lab, root: str) -> None:
     (folder / f"{root}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
-def loads(before: float, after: float, cpus: int) -> dict[str, str]:
-    """Load averages at both ends, the second with our own share, and a word of warning where others had the CPUs."""
-    said = {"load when it began": f"{before:.1f}", "load when it ended": f"{after:.1f}"}
-    if before > cpus:
-        said["busy machine"] = f"not representative: the load was above {cpus} CPUs before it began"
+def busy_cpus() -> float:
+    """How many CPUs are at work while we only look; a load average would still count what we did a minute ago."""
+    work, idle = _ticks()
+    time.sleep(_LOOK_S)
+    later_work, later_idle = _ticks()
+    passed = later_work + later_idle - work - idle
+    return (os.cpu_count() or 1) * (later_work - work) / max(1, passed)
+
+
+def _ticks() -> tuple[int, int]:
+    """Time at work and idle (waiting for a disk counts as that) since the boot, of all CPUs. Source: proc_stat(5)."""
+    user, nice, system, idle, iowait, *rest = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    )
+    return user + nice + system + sum(rest[:3]), idle + iowait
+
+
+def others(before: float, after: float, cpus: int) -> dict[str, str]:
+    """What others did on the CPUs at both ends, and a word of warning where it was more than a quarter of them."""
+    said = {"CPUs that others kept busy before and after": f"{before:.1f} and {after:.1f} of {cpus}"}
+    if max(before, after) > cpus / 4:
+        said["busy machine"] = "not representative: others had more than a quarter of the CPUs"
     return said
 
 
