@@ -75,7 +75,7 @@ class Player:
         self._not_admitted: set[str] = set()
         self._may_move = False
         self._heard = 0  # bytes of the agent's log that an earlier step has asked for
-        self._disturbed: set[str] = set()  # given other CPUs while no agent could object
+        self._disturbed: set[str] = set()  # born, or given other CPUs, while no agent could object
 
     def play(self, step: Step) -> Outcome:
         """Do one step and judge what came of it."""
@@ -166,6 +166,8 @@ class Player:
                 key = f"{pod.key}/{spec.name}"
                 if self._create(pod, spec, notes):
                     notes.arrived.append(key)
+                    if not self.stage.agent_pid:
+                        self._disturbed.add(key)
                     if step.start:
                         self.stage.runtime.start(key)
 
@@ -366,11 +368,10 @@ class Player:
 
     def _overlaps(self, running: Placements) -> Iterator[str]:
         """Exclusive sets are disjoint and nothing else runs on them."""
-        own = {
-            key: each for key, each in running.items() if self.wants_own(key) and key not in self._disturbed
-        }
+        judged = {key: each for key, each in running.items() if key not in self._disturbed}
+        own = {key: each for key, each in judged.items() if self.wants_own(key)}
         for key, placement in own.items():
-            for other, its in running.items():
+            for other, its in judged.items():
                 common = placement.effective & its.effective
                 if other != key and common and not (other in own and other < key):
                     yield f"{key} and {other} share CPUs {common}"
