@@ -73,6 +73,11 @@ OTHERS: list[tuple[str, Change]] = [
     ("isolated-cpus-on-request", {"isolatedCPUs": "ignore"}),
     ("isolated-cpus-for-exclusive", {"isolatedCPUs": "on-request"}),
     ("isolated-cpus-for-exclusive", {"isolatedCPUs": "ignore"}),
+    ("quota-restored-on-shrink", {"annotationNamespaces": None}),
+    ("quota-restored-on-shrink", {"annotationNamespaces": ["b"]}),
+    ("refusals-in-the-cri-error", {POLICY: "restricted"}),
+    ("refusals-in-the-cri-error", {CPU_OPTIONS: None}),
+    ("refusals-in-the-cri-error", NO_MEMORY_MANAGER),
 ]
 
 
