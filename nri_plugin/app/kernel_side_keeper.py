@@ -69,7 +69,7 @@ class KernelSideKeeper:
         log: a line for each quota that was changed, and for what fails.
         cgroups: the cpusets.
         cpu_quotas: None where the node has none that we see.
-        own_domains: partitions; None on cgroup v1, which has none.
+        own_domains: partitions.
 
     Attributes:
         lifted: cgroups without the CPU quota they would have; this and the counts below may be read by any thread.
@@ -82,7 +82,7 @@ class KernelSideKeeper:
         log: logging.Logger,
         cgroups: Cgroups,
         cpu_quotas: CPUQuotas | None,
-        own_domains: Partitions | None = None,
+        own_domains: Partitions,
     ) -> None:
         self._handler, self._loop, self._log = handler, loop, log
         self._cgroups, self._quotas, self._domains = cgroups, cpu_quotas, own_domains
@@ -98,7 +98,7 @@ class KernelSideKeeper:
     @property
     def partitions(self) -> int:
         """Partitions that are made."""
-        return len(self._domains) if self._domains is not None else 0
+        return len(self._domains)
 
     @property
     def refused(self) -> int:
@@ -151,13 +151,10 @@ class KernelSideKeeper:
         """A step is a file or a few."""
         node, state = self._handler.node, self._handler.state
         pool, rest = state.shared_pool(node), dict(sandboxes(node, state))
-        if self._domains is None:
-            yield from self._keep_sandboxes(pool, rest)
-        else:
-            domains = {one.target: one for one in partitions(node, state)}
-            self._end_domains(self._domains, domains)  # before a sandbox gets their CPUs
-            yield from self._keep_sandboxes(pool, rest)
-            yield from self._make_domains(self._domains, domains)
+        domains = {one.target: one for one in partitions(node, state)}
+        self._end_domains(self._domains, domains)  # before a sandbox gets their CPUs
+        yield from self._keep_sandboxes(pool, rest)
+        yield from self._make_domains(self._domains, domains)
         if self._quotas is not None:
             yield from self._keep_quotas(self._quotas, list(quotas(node, state)))
 

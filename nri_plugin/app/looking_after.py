@@ -20,8 +20,9 @@ from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.cgroup_root import find_cpuset_tree
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.host.cpu_quota import CPUQuotas
-from nri_plugin.host.partitions import Partitions, with_isolated
+from nri_plugin.host.partitions import ON_V1, Partitions, with_isolated
 from nri_plugin.host.sysfs import discover, outline
+from nri_plugin.options import Isolation
 from nri_plugin.topology import Topology
 
 
@@ -92,7 +93,11 @@ def keep_kernel_side(
         cgroups = Cgroups.open(config.cgroup_root)
     except HostError:
         return None  # said already
-    domains = Partitions(cgroups.tree.directory) if cgroups.version != 1 else None
+    why_none = ON_V1 if cgroups.version == 1 else ""
+    asked = handler.node.options.isolation
+    if why_none and asked is not Isolation.NONE:
+        say(log, logging.WARNING, "no partitions here, isolation does nothing", isolation=asked, err=why_none)
+    domains = Partitions(cgroups.tree.directory, why_none)
     keeper = KernelSideKeeper(handler, loop, log, cgroups, CPUQuotas.beside(cgroups.tree), domains)
     keeper.start()
     return keeper

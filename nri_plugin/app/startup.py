@@ -313,7 +313,8 @@ def lock_state_dir(state_dir: str, wait_s: float = 0.0) -> int:
             os.close(descriptor)
             raise CheckpointError(
                 str(path),
-                f"another agent{holder} works on this state directory; stop it, or give another with --state-dir or stateDir",
+                f"another agent{holder} works on this state directory; stop it first: two agents on one node would "
+                "hand out the same CPUs",
             )
         time.sleep(LOCK_PAUSE_S)
     os.ftruncate(descriptor, 0)

@@ -8,10 +8,12 @@ from nri_plugin.cli.doctor_findings import Finding, advice, fine, not_visible, t
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.host.node_evidence import Hidden
 from nri_plugin.host.node_evidence_cgroups import TREE, Group, Tree
+from nri_plugin.host.partitions import MENDED
 
 FREE_PARTITIONS = ("", "member")
 QOS_ENDINGS = ("burstable", "besteffort", "burstable.slice", "besteffort.slice")
 MOST_NAMED = 3
+BOOT_WITH_V2 = "grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class CgroupEvidence:
         runtime_systemd: whether the runtime uses systemd; None where nothing is written or seen.
         allowed: CPUs that groups may be narrower by, because containers of ours have them to themselves.
         is_ours: whether an agent of ours looks after the cpusets, or has left a checkpoint.
+        asks_partitions: whether the configuration, or the annotation of a container that runs, asks for them.
+        may_partition: whether the agent that runs has SYS_ADMIN; None where that cannot be seen.
     """
 
     tree: Tree | Hidden | str
@@ -33,6 +37,8 @@ class CgroupEvidence:
     runtime_systemd: bool | None = None
     allowed: CPUSet = NO_CPUS
     is_ours: bool = False
+    asks_partitions: bool = False
+    may_partition: bool | None = None
 
 
 def judge(seen: CgroupEvidence) -> Iterator[Finding]:
@@ -46,14 +52,15 @@ def judge(seen: CgroupEvidence) -> Iterator[Finding]:
             "cgroups",
             f"{TREE}: {tree}",
             "boot with cgroup v2",
-            "grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1",
+            BOOT_WITH_V2,
         )
         return
     yield _version(tree)
     yield _driver(seen, tree)
     yield _delegation(tree)
     yield _width(seen, tree)
-    yield _partitions(tree)
+    yield _partitions(seen, tree)
+    yield from _isolation(seen, tree)
     yield from _pinned(seen, tree)
 
 
@@ -163,7 +170,7 @@ def _pinned(seen: CgroupEvidence, tree: Tree) -> Iterator[Finding]:
         )
 
 
-def _partitions(tree: Tree) -> Finding:
+def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:
     found = [group for group in tree.groups if group.partition not in FREE_PARTITIONS and group.path]
     broken = [group for group in found if "invalid" in group.partition]
     if broken:
@@ -174,9 +181,52 @@ def _partitions(tree: Tree) -> Finding:
             "end it, or give it CPUs that nobody else has",
             f"echo member > {shlex.quote(f'{tree.directory}/{group.path}')}/cpuset.cpus.partition",
         )
-    if found:
+    others = [group for group in found if not group.effective or group.effective - seen.allowed]
+    if others:
         names = ", ".join(
-            f"{group.path} ({group.partition}, CPUs {group.effective})" for group in found[:MOST_NAMED]
+            f"{group.path} ({group.partition}, CPUs {group.effective})" for group in others[:MOST_NAMED]
         )
         return advice("partitions", f"{names} keep CPUs to themselves", "see that they are meant to")
+    if found:
+        cpus = NO_CPUS
+        for group in found:
+            cpus |= group.effective or NO_CPUS
+        return fine("partitions", f"{len(found)}, of our exclusive containers: CPUs {cpus}")
     return fine("partitions", "no pod keeps CPUs to itself by a partition")
+
+
+def _isolation(seen: CgroupEvidence, tree: Tree) -> Iterator[Finding]:
+    """Whether containers that should be partitions can be: here, by the kernel, by the agent's rights."""
+    if tree.is_spoilt:
+        tell = to_do if seen.asks_partitions else advice
+        yield tell(
+            "isolation",
+            f"{tree.directory}/{MENDED}: a container was removed while its partition was invalid, and this kernel may "
+            "fall over the next one, so that the agent makes none",
+            "boot the node anew; the mark goes with it",
+        )
+    elif seen.asks_partitions:
+        yield _can_partition(seen, tree)
+
+
+def _can_partition(seen: CgroupEvidence, tree: Tree) -> Finding:
+    if tree.version == 1:
+        return to_do(
+            "isolation",
+            "asked for, and cgroup v1 has no partitions: containers have ordinary cpusets",
+            "boot with cgroup v2, or set isolation: none",
+            BOOT_WITH_V2,
+        )
+    if tree.nests_partitions is False:
+        return to_do(
+            "isolation",
+            "asked for, and this kernel has no partitions below the root: containers have ordinary cpusets",
+            "use Linux 6.7 or later, or set isolation: none",
+        )
+    if seen.may_partition is False:
+        return to_do(
+            "isolation",
+            "asked for, and the agent lacks the capability SYS_ADMIN, without which the kernel grants no partition",
+            "give it (chart: agent.partitions: true), or set isolation: none",
+        )
+    return fine("isolation", "asked for, and nothing that is seen here is in its way")

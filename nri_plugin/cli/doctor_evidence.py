@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nri_plugin import __version__
 from nri_plugin.app import config as configuration
@@ -26,6 +26,8 @@ from nri_plugin.host.mounts import is_in_memory
 from nri_plugin.host.node_evidence import Hidden, NodeView, Process
 from nri_plugin.host.node_evidence_cgroups import read_tree
 from nri_plugin.host.sysfs import discover
+from nri_plugin.kernel_side import partitions
+from nri_plugin.options import Isolation
 from nri_plugin.topology import Topology
 
 ANSWER_S = 2.0
@@ -91,7 +93,11 @@ def collect(view: NodeView, asked: Asked) -> Evidence:
             reserved,
             is_only_observed=status is not None and status.observing,
         ),
-        _cgroups(view, told, seen, topology, status, checkpoint),
+        replace(
+            _cgroups(view, told, seen, topology, status, checkpoint),
+            asks_partitions=_asks_partitions(config, status),
+            may_partition=_may_partition(view, _find_agent(running)),
+        ),
         KernelEvidence(kernel.read_kernel(view), topology, reserved, _runs(processes, "irqbalance")),
         _agent(view, (path, config_error), state_dir, status, trouble, checkpoint, config, processes),
     )
@@ -259,6 +265,19 @@ def _cgroups(
         state.exclusive if state else CPUSet(),
         is_ours=state is not None,
     )
+
+
+def _asks_partitions(config: Config | None, status: Status | None) -> bool:
+    """Whether any container should have one: by the configuration, or by its annotation."""
+    if status is None:
+        return config is not None and config.options.isolation is not Isolation.NONE
+    asked = status.node.options.isolation is not Isolation.NONE
+    return asked or any(partitions(status.node, status.state))
+
+
+def _may_partition(view: NodeView, agent: Process | None) -> bool | None:
+    """Whether that process has the capability; None where it is not seen."""
+    return None if agent is None or view.is_copy else kernel.is_admin(view, agent.pid)
 
 
 def _agent(

@@ -9,6 +9,7 @@ from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup_root import find_cpuset_tree
 from nri_plugin.host.mounts import MOUNTINFO
 from nri_plugin.host.node_evidence import Hidden, NodeView
+from nri_plugin.host.partitions import CPUS, EXCLUSIVE, MENDED
 
 TREE = "/sys/fs/cgroup"
 TOPS = ("kubepods.slice", "kubepods")
@@ -47,6 +48,8 @@ class Tree:
         top: `kubepods.slice` or `kubepods`, empty when the node has run no pod yet.
         groups: the root, the top, QoS slices and pods, outermost first.
         options: of the mount, such as `nsdelegate`; None where the mount is not seen.
+        nests_partitions: whether groups below the root can be partitions; None where no group has cpuset files yet.
+        is_spoilt: whether CPUs of a partition had to be mended, after which the agent makes none until the next boot.
     """
 
     version: int
@@ -54,6 +57,8 @@ class Tree:
     top: str = ""
     groups: tuple[Group, ...] = ()
     options: tuple[str, ...] | None = None
+    nests_partitions: bool | None = None
+    is_spoilt: bool = False
 
 
 def read_tree(view: NodeView, path: str = "") -> Tree | Hidden | str:
@@ -70,7 +75,22 @@ def read_tree(view: NodeView, path: str = "") -> Tree | Hidden | str:
     top = next((name for name in TOPS if os.path.isdir(os.path.join(found.directory, name))), "")
     paths = ["", *_below(found.directory, top)] if top else [""]
     groups = tuple(_group(found.directory, name, found.version) for name in paths)
-    return Tree(found.version, found.directory, top, groups, _options(found.directory))
+    return Tree(
+        found.version,
+        found.directory,
+        top,
+        groups,
+        _options(found.directory),
+        _nests_partitions(os.path.join(found.directory, top)) if top else None,
+        os.path.isdir(os.path.join(found.directory, MENDED)),
+    )
+
+
+def _nests_partitions(place: str) -> bool | None:
+    """By the file that such a group takes its CPUs from; distributions bring it to older kernels, too."""
+    if not os.path.exists(os.path.join(place, CPUS)):
+        return None
+    return os.path.exists(os.path.join(place, EXCLUSIVE))
 
 
 def _below(directory: str, top: str, levels: int = LEVELS) -> list[str]:

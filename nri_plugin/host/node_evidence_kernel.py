@@ -5,13 +5,18 @@ import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.node_evidence import NOT_COPIED, Hidden, NodeView
 
 ISOLATING = ("isolcpus", "nohz_full", "rcu_nocbs")
 BALANCING = "/proc/sys/kernel/numa_balancing"
+SYS_ADMIN = 21
+"""Source: Linux, include/uapi/linux/capability.h."""
+
 _FLAG = re.compile(r"^[a-z_]+$")
+_IN_FORCE = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,16 @@ def boot_options(line: str) -> tuple[dict[str, CPUSet], dict[str, str]]:
         except ValueError:
             unread[name] = value
     return known, unread
+
+
+def is_admin(view: NodeView, pid: int) -> bool | None:
+    """Whether a process of the node has the capability SYS_ADMIN; None where that cannot be seen."""
+    proc = "/proc" if view.root == "/" else f"{view.root}/proc"
+    try:
+        found = _IN_FORCE.search(Path(proc, str(pid), "status").read_text("utf-8", "replace"))
+    except OSError:
+        return None
+    return bool(int(found[1], 16) >> SYS_ADMIN & 1) if found else None
 
 
 def free_bytes(path: str) -> int | None:

@@ -35,9 +35,11 @@ LOST_AFTER_S = 5.0
 """The kernel takes a removed cgroup apart in the background: milliseconds, on a large busy machine tenths of seconds."""
 
 NO_MORE = (
-    "a container was removed while its partition was invalid, and its kernel may fall over the next partition: \
-there is none until the next boot"
+    "a container was removed while its partition was invalid, and its kernel may fall over the next partition: "
+    "there is none until the next boot"
 )
+
+ON_V1 = "cgroup v1 has no partitions; boot with cgroup v2, or set isolation: none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,15 @@ class Settled:
 
 
 class Partitions:
-    """The partitions of a cgroup v2 tree that are ours.
+    """The partitions of a cgroup tree that are ours.
 
     Args:
         top: the root of the tree.
+        why_none: why none can be made there; empty where the kernel is asked.
     """
 
-    def __init__(self, top: str) -> None:
-        self._top = top
+    def __init__(self, top: str, why_none: str = "") -> None:
+        self._top, self._why_none = top, why_none
         self._made: dict[CgroupRef, Partition] = {}
         self._ended = CPUSet()
         self._lost_since_s: float | None = None
@@ -117,8 +120,7 @@ class Partitions:
     def mend(self, online: CPUSet, now_s: float) -> list[HostError]:
         """Give everybody back the CPUs of partitions that were invalid when their cgroups were removed.
 
-        The kernel gives back those of a valid one a moment after its cgroup was removed, so lost is what is out of
-        reach at two looks that are LOST_AFTER_S apart. It keeps those apart though no cgroup has them; a partition of all of them below the root, made and
+        The kernel keeps those apart though no cgroup has them; a partition of all of them below the root, made and
         ended, brings them back. What is removed so stays in a list of the kernel's nested partitions, too, which can
         bring it down when the next one comes and goes: so none is made from then on, and the cgroup that was used to
         mend is left as the mark of that for every later agent.
@@ -132,18 +134,8 @@ class Partitions:
         Returns:
             What the kernel refused; it is not tried again.
         """
-        if not self._ended:
-            return []
-        self._ended -= self._reachable(online)
-        for one in self._made.values():
-            self._ended -= one.cpus
-        lost = self._ended & online
+        lost = self._lost(online, now_s) if self._ended else CPUSet()
         if not lost:
-            self._lost_since_s = None
-            return []
-        if self._lost_since_s is None:
-            self._lost_since_s = now_s
-        if now_s - self._lost_since_s < LOST_AFTER_S:
             return []
         self._ended, self._lost_since_s = CPUSet(), None
         directory = os.path.join(self._top, MENDED)
@@ -157,6 +149,22 @@ class Partitions:
         )
         return [HostError(directory, said)] if left else []
 
+    def _lost(self, online: CPUSet, now_s: float) -> CPUSet:
+        """Those that are out of reach at two looks that are LOST_AFTER_S apart.
+
+        The kernel gives back the CPUs of a valid partition a moment after its cgroup was removed.
+        """
+        self._ended -= self._reachable(online)
+        for one in self._made.values():
+            self._ended -= one.cpus
+        lost = self._ended & online
+        if not lost:
+            self._lost_since_s = None
+            return lost
+        if self._lost_since_s is None:
+            self._lost_since_s = now_s
+        return lost if now_s - self._lost_since_s >= LOST_AFTER_S else CPUSet()
+
     def _reachable(self, online: CPUSet) -> CPUSet:
         """CPUs that the root of the tree can run on; all of them where it does not say so."""
         try:
@@ -166,11 +174,12 @@ class Partitions:
 
     def make(self, wanted: Mapping[CgroupRef, Partition]) -> Iterator[Settled]:
         """Make those that are not there yet; what the kernel does not grant is left as an ordinary cpuset."""
-        is_spoilt = os.path.isdir(os.path.join(self._top, MENDED))
+        spoilt = NO_MORE if os.path.isdir(os.path.join(self._top, MENDED)) else ""
+        why_none = self._why_none or spoilt
         for ref, partition in wanted.items():
             if ref in self._made:
                 continue
-            trouble = NO_MORE if is_spoilt else self._make(partition)
+            trouble = why_none or self._make(partition)
             if trouble is not None:
                 yield Settled(partition, trouble)
 

@@ -1,6 +1,7 @@
 """What is put together to notice drift and a changed machine, on a folder that stands in for both."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,16 +10,20 @@ import pytest
 from nri_plugin.app import looking_after
 from nri_plugin.app.drift_report import DriftReport
 from nri_plugin.app.drift_watch import FIRST_SWEEP_S
-from nri_plugin.app.looking_after import look_after
+from nri_plugin.app.kernel_side_keeper import SWEEP_PAUSE_S
+from nri_plugin.app.looking_after import keep_kernel_side, look_after
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.machine_watch import LOOK_PAUSE_S
 from nri_plugin.app.status_socket import StatusFeed
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
+from nri_plugin.host.partitions import ON_V1
 from nri_plugin.host.sysfs import discover
-from nri_plugin.options import Node, Options
+from nri_plugin.options import Isolation, Node, Options
 from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
 from tests.agent_fakes import Bench
+from tests.builders import machine
+from tests.unit.app.test_drift_watch import FakeLoop
 
 STATE = State(
     {"u": PodRecord("u", "s", "web", "shop", cgroup_parent="/pod")},
@@ -127,3 +132,49 @@ def test_without_a_watch_of_the_kernel_it_is_said_and_swept(
 def test_without_a_tree_nothing_is_watched(scene: Scene) -> None:
     (scene.top / "cg/cgroup.controllers").unlink()
     assert scene.begin() == 0
+
+
+class V1:
+    """A stand-in for a tree of cgroup v1 with a container that runs, and what is kept beside its cpuset."""
+
+    def __init__(self, top: Path, *, isolation: Isolation, annotation: str = "") -> None:
+        (top / "cg/cpuset/pod/own").mkdir(parents=True)
+        (top / "cg/cpuset/cpuset.cpus").write_text("0-3\n")
+        options = Options(isolation=isolation, annotation_namespaces=frozenset({"shop"}))
+        asked = (("nri-pin/isolation.container.own", annotation),) if annotation else ()
+        pod = replace(STATE.pods["u"], annotations=asked)
+        self.bench = Bench(
+            Node(machine(nodes=1, cores=4), options, CPUSet.of(0)), replace(STATE, pods={"u": pod})
+        )
+        self.loop = FakeLoop(self.bench.clock)
+        config = SimpleNamespace(cgroup_root=f"{top}/cg")
+        keeper = keep_kernel_side(config, self.bench.log, self.bench.handler, self.loop)  # type: ignore[arg-type]
+        assert keeper is not None
+        self.keeper = keeper
+        self.at_start = self.bench.lines.texts("WARNING")
+
+    def look(self) -> None:
+        self.loop.advance(SWEEP_PAUSE_S)
+
+
+def test_isolation_on_cgroup_v1_is_warned_of_at_the_start_and_counted_as_refused(tmp_path: Path) -> None:
+    v1 = V1(tmp_path, isolation=Isolation.PARTITION)
+    assert v1.at_start == ["no partitions here, isolation does nothing"]
+    assert v1.bench.lines.fields(v1.at_start[0])["err"] == ON_V1
+    v1.look()
+    v1.look()
+    assert (v1.keeper.refused, v1.keeper.partitions) == (1, 0)
+    assert v1.bench.lines.texts("WARNING")[1:] == ["no partition, it has an ordinary cpuset"]
+
+
+def test_isolation_by_annotation_is_warned_of_once_asked_for(tmp_path: Path) -> None:
+    v1 = V1(tmp_path, isolation=Isolation.NONE, annotation="isolated")
+    assert v1.at_start == []
+    v1.look()
+    assert v1.bench.lines.fields("no partition, it has an ordinary cpuset")["err"] == ON_V1
+
+
+def test_without_isolation_cgroup_v1_is_no_matter(tmp_path: Path) -> None:
+    v1 = V1(tmp_path, isolation=Isolation.NONE)
+    v1.look()
+    assert (v1.bench.lines.texts("WARNING"), v1.keeper.refused) == ([], 0)

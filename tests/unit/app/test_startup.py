@@ -157,6 +157,15 @@ def test_the_lock_is_exclusive_and_names_its_holder(tmp_path: Path):
     os.close(lock_state_dir(str(tmp_path / "state")))
 
 
+def test_nobody_is_led_to_a_second_agent_by_another_state_directory(tmp_path: Path):
+    held = lock_state_dir(str(tmp_path))
+    with pytest.raises(CheckpointError) as caught:
+        lock_state_dir(str(tmp_path))
+    os.close(held)
+    assert str(caught.value).startswith(f"{tmp_path}/lock: another agent (process {os.getpid()})")
+    assert str(caught.value).endswith("stop it first: two agents on one node would hand out the same CPUs")
+
+
 def test_the_state_directory_is_made_for_its_owner_alone(tmp_path: Path):
     os.close(lock_state_dir(str(tmp_path / "a" / "state")))
     assert (tmp_path / "a" / "state").stat().st_mode & 0o777 == 0o700

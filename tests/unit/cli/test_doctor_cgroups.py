@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from nri_plugin.cli.doctor_cgroups import CgroupEvidence, judge
@@ -115,3 +117,56 @@ def test_containers_that_somebody_else_has_pinned_are_named() -> None:
     )
     assert "foreign-cpusets" not in found(tree(pinned), is_ours=True)
     assert "foreign-cpusets" not in found(tree(free, wide))
+
+
+def test_partitions_of_our_own_containers_are_as_they_should_be() -> None:
+    ours = (
+        group("kubepods.slice/p/a", "4-5", partition="isolated"),
+        group("kubepods.slice/p/b", "7", partition="root"),
+    )
+    answer = found(tree(*ours), allowed=CPUSet.parse("4-7"))["partitions"]
+    assert (answer.verdict, answer.says) == (Verdict.OK, "2, of our exclusive containers: CPUs 4-5,7")
+
+
+@pytest.mark.parametrize("effective", ["3-4", ""])
+def test_partitions_of_others_are_told_beside_our_own(effective: str) -> None:
+    ours = group("kubepods.slice/p/a", "4-5", partition="isolated")
+    other = group("kubepods.slice/p/vm", effective, partition="root")
+    answer = found(tree(ours, other), allowed=CPUSet.parse("4-5"))["partitions"]
+    assert answer.verdict is Verdict.ADVICE
+    assert answer.says == f"kubepods.slice/p/vm (root, CPUs {effective}) keep CPUs to themselves"
+
+
+def test_without_isolation_nothing_is_said_of_it() -> None:
+    assert "isolation" not in found(tree(version=1), may_partition=False)
+
+
+@pytest.mark.parametrize(
+    ("version", "nests", "may", "says", "do"),
+    [
+        (1, None, None, "cgroup v1 has no partitions", "boot with cgroup v2"),
+        (2, False, None, "this kernel has no partitions below the root", "use Linux 6.7 or later"),
+        (2, True, False, "the agent lacks the capability SYS_ADMIN", "chart: agent.partitions: true"),
+        (2, None, False, "the agent lacks the capability SYS_ADMIN", "chart: agent.partitions: true"),
+    ],
+)
+def test_isolation_that_cannot_be_has_its_reason_and_a_next_step(
+    version: int, nests: bool | None, may: bool | None, says: str, do: str
+) -> None:
+    seen = replace(tree(version=version), nests_partitions=nests)
+    answer = found(seen, asks_partitions=True, may_partition=may)["isolation"]
+    assert (answer.verdict, says in answer.says, do in answer.do) == (Verdict.TO_DO, True, True)
+
+
+@pytest.mark.parametrize(("nests", "may"), [(True, True), (True, None), (None, None)])
+def test_isolation_that_nothing_is_known_against_is_fine(nests: bool | None, may: bool | None) -> None:
+    seen = replace(tree(), nests_partitions=nests)
+    assert found(seen, asks_partitions=True, may_partition=may)["isolation"].verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(("asks", "verdict"), [(True, Verdict.TO_DO), (False, Verdict.ADVICE)])
+def test_the_mark_of_mended_cpus_asks_for_a_boot(asks: bool, verdict: Verdict) -> None:
+    answer = found(replace(tree(), is_spoilt=True), asks_partitions=asks)["isolation"]
+    assert answer.verdict is verdict
+    assert answer.says.startswith("/sys/fs/cgroup/nri-pin-mended: ")
+    assert answer.do.startswith("boot the node anew")

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from nri_plugin.host.mounts import Mount
 from nri_plugin.host.node_evidence import Hidden, NodeView
 from nri_plugin.host.node_evidence_kubelet import STATE_FILES
 from nri_plugin.nri.events import Configure
-from nri_plugin.options import Node, Options
+from nri_plugin.options import Isolation, Node, Options
 from nri_plugin.simulator.machine import build_sysfs
 from nri_plugin.simulator.machine_text import parse
 from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
@@ -175,3 +176,44 @@ def test_a_machine_out_of_sight_is_not_guessed(tmp_path: Path) -> None:
 def test_files_of_a_machine_that_make_no_sense_are_told(root: Path) -> None:
     write(root, "sys/devices/system/cpu/online", "many")
     assert "many" in str(read_topology(NodeView(str(root), [])))
+
+
+def test_partitions_are_asked_for_by_the_configuration_or_by_what_the_agent_was_told(root: Path) -> None:
+    write(root, "etc/nri-pin/config.yaml", 'reservedSystemCPUs: "1"\n')
+    assert not collect(NodeView(str(root), []), Asked()).cgroups.asks_partitions
+    write(root, "etc/nri-pin/config.yaml", 'reservedSystemCPUs: "1"\nisolation: partition\n')
+    assert collect(NodeView(str(root), []), Asked()).cgroups.asks_partitions
+
+
+@pytest.mark.parametrize(
+    ("isolation", "annotation", "asks"),
+    [
+        (Isolation.PARTITION, "", True),
+        (Isolation.NONE, "isolated", True),
+        (Isolation.NONE, "none", False),
+        (Isolation.NONE, "", False),
+    ],
+)
+def test_an_agent_that_runs_tells_who_asks_for_partitions(
+    root: Path, isolation: Isolation, annotation: str, asks: bool
+) -> None:
+    (root / "state").mkdir()
+    options = Options(isolation=isolation, annotation_namespaces=frozenset({"shop"}))
+    given = (("nri-pin/isolation.container.app", annotation),) if annotation else ()
+    state = replace(STATE, pods={"u1": replace(STATE.pods["u1"], annotations=given)})
+    node = Node(machine(nodes=2, cores=4), options, CPUSet.parse("0"))
+    socket = StatusSocket(Path("state/agent.sock"), lambda: (node, state), StatusFeed(), lambda: None)
+    try:
+        seen = collect(NodeView(str(root), []), Asked(state_dir="/state"))
+    finally:
+        socket.close()
+    assert seen.cgroups.asks_partitions is asks
+
+
+def test_what_the_agent_may_is_seen_where_it_runs(root: Path) -> None:
+    process(root, 1, "init", "/sbin/init")
+    process(root, 9, "nri-pin", "/usr/bin/nri-pin", "run")
+    write(root, "proc/9/status", "CapEff:\t0000000000000000\n")
+    live = NodeView(str(root), [Mount(f"{root}/proc", "proc", ())])
+    assert collect(live, Asked()).cgroups.may_partition is False
+    assert collect(NodeView(str(root), []), Asked()).cgroups.may_partition is None  # of a copy nobody knows

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.mounts import Mount
 from nri_plugin.host.node_evidence import Hidden, NodeView
@@ -50,3 +52,33 @@ def test_no_tree_is_told_or_hidden(tmp_path: Path) -> None:
 
 def test_a_real_tree_is_read() -> None:
     assert isinstance(read_tree(NodeView("/")), Tree | str | Hidden)
+
+
+@pytest.mark.parametrize(
+    ("files", "nests"),
+    [
+        ({"cpuset__cpus": "\n", "cpuset__cpus__exclusive": "\n"}, True),
+        ({"cpuset__cpus": "\n"}, False),
+        ({}, None),  # the controller is not passed on
+    ],
+)
+def test_whether_groups_can_be_partitions_is_told_by_the_files_of_one(
+    tmp_path: Path, files: dict[str, str], nests: bool | None
+) -> None:
+    root = tmp_path / "sys/fs/cgroup"
+    write(root, cgroup__controllers="cpuset\n")
+    empty = read_tree(NodeView(str(tmp_path), []))
+    assert isinstance(empty, Tree)
+    assert empty.nests_partitions is None
+    write(root / "kubepods.slice", **files)
+    tree = read_tree(NodeView(str(tmp_path), []))
+    assert isinstance(tree, Tree)
+    assert (tree.nests_partitions, tree.is_spoilt) == (nests, False)
+
+
+def test_the_mark_of_mended_cpus_is_seen(tmp_path: Path) -> None:
+    write(tmp_path / "sys/fs/cgroup", cgroup__controllers="cpuset\n")
+    (tmp_path / "sys/fs/cgroup/nri-pin-mended").mkdir()
+    tree = read_tree(NodeView(str(tmp_path), []))
+    assert isinstance(tree, Tree)
+    assert tree.is_spoilt

@@ -4,7 +4,7 @@ import pytest
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.node_evidence import Hidden, NodeView
-from nri_plugin.host.node_evidence_kernel import Kernel, boot_options, free_bytes, read_kernel
+from nri_plugin.host.node_evidence_kernel import Kernel, boot_options, free_bytes, is_admin, read_kernel
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,20 @@ def test_this_kernel_has_a_release() -> None:
 def test_room_is_told_where_it_can_be(tmp_path: Path) -> None:
     assert (free_bytes(str(tmp_path)) or 0) > 0
     assert free_bytes(str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("CapEff:\t000001ffffffffff", True),
+        ("CapEff:\t0000000000200000", True),
+        ("CapEff:\t000001ffffdfffff", False),
+        ("CapEff:\t0000000000000000", False),
+        ("Name:\tnri-pin", None),
+    ],
+)
+def test_a_process_may_be_an_admin_of_the_system(tmp_path: Path, line: str, answer: bool | None) -> None:
+    (tmp_path / "proc/9").mkdir(parents=True)
+    (tmp_path / "proc/9/status").write_text(f"State:\tS\n{line}\nSeccomp:\t0\n")
+    assert is_admin(NodeView(str(tmp_path), []), 9) is answer
+    assert is_admin(NodeView(str(tmp_path), []), 10) is None

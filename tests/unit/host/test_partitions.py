@@ -205,6 +205,13 @@ def test_a_kernel_without_exclusive_cpus_is_named(kernel: Kernel, tmp_path: Path
     assert "was not taken (No such file or directory)" in trouble
 
 
+def test_where_there_can_be_none_the_kernel_is_not_asked(kernel: Kernel, tmp_path: Path) -> None:
+    ours = Partitions(str(tmp_path), module.ON_V1)
+    assert settle(ours, wanted(A, "4-5")) == [("a", module.ON_V1)]
+    assert (len(ours), kernel.steps) == (0, [])
+    assert "boot with cgroup v2" in module.ON_V1
+
+
 def make(directory: str, exist_ok: bool) -> None:
     """As the kernel does it: the files of a cgroup come with it, and nobody may make one in a closed directory."""
     assert Path(directory).parent.stat().st_mode & 0o200
