@@ -96,22 +96,36 @@ class CgroupMirror:
         kernel would.
         """
         accepted: list[Accepted] = []
-        rejected: list[CgroupWriteError] = []
-        for path in list(self.tree):
-            for resource in Resource:
-                self._absorb_file(path, resource, accepted, rejected)
+        refused = self._look(accepted)
+        while refused:
+            # What would have allowed it may have been written before it, but after we had read that file.
+            before = len(accepted)
+            refused = self._look(accepted)
+            if len(accepted) == before:
+                break
+        self._written.update({file: error.text for file, error in refused.items()})
         self.flush()
+        rejected = tuple(refused.values())
         self.rejections += rejected
-        return Absorbed(tuple(accepted), tuple(rejected))
+        return Absorbed(tuple(accepted), rejected)
 
     def flush(self) -> None:
         """Write every file whose text changed."""
         for path in self.tree:
             self._put_sets(path)
 
-    def _absorb_file(
-        self, path: str, resource: Resource, accepted: list[Accepted], rejected: list[CgroupWriteError]
-    ) -> None:
+    def _look(self, accepted: list[Accepted]) -> dict[Path, CgroupWriteError]:
+        """Take over what the rules allow; returns what they forbid."""
+        refused: dict[Path, CgroupWriteError] = {}
+        for path in list(self.tree):
+            for resource in Resource:
+                try:
+                    self._absorb_file(path, resource, accepted)
+                except CgroupWriteError as error:
+                    refused[self.directory(path) / self._own_name(path, resource)] = error
+        return refused
+
+    def _absorb_file(self, path: str, resource: Resource, accepted: list[Accepted]) -> None:
         name = self._own_name(path, resource)
         if not name:
             return
@@ -120,12 +134,8 @@ class CgroupMirror:
         if text in {self._written.get(file), ""}:
             return
         before = self.tree.text(path, resource)
+        self.tree.write(path, resource, text)
         self._written[file] = text
-        try:
-            self.tree.write(path, resource, text)
-        except CgroupWriteError as error:
-            rejected.append(error)
-            return
         accepted.append(Accepted(path, resource, before, self.tree.text(path, resource)))
 
     def _own_name(self, path: str, resource: Resource) -> str:

@@ -13,8 +13,9 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.nodemask import NodeMask
+from nri_plugin.simulator import cgroup_mirror
 from nri_plugin.simulator.cgroup_mirror import CgroupMirror
-from nri_plugin.simulator.cgroup_tree import CgroupTree
+from nri_plugin.simulator.cgroup_tree import CgroupTree, Resource
 from nri_plugin.state import CgroupRef
 
 
@@ -103,6 +104,29 @@ def test_a_value_is_read_at_once_however_soon_the_next_one_comes(tmp_path: Path)
     accepted = made.absorb().accepted
     writer.join()
     assert [change.after for change in accepted] == ["1"]
+
+
+def test_a_child_may_be_looked_at_after_its_parent_was_widened_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = mirror(tmp_path, version=1)
+    parent, child = (made.directory(path) / "cpuset.cpus" for path in ("kubepods/pod1", "kubepods/pod1/abc"))
+    for path in ("kubepods", "kubepods/pod1"):
+        made.tree.write(path, Resource.CPUS, "0-3" if path == "kubepods" else "0-1")
+    made.flush()
+    read = cgroup_mirror._read
+
+    def read_and_write(file: Path) -> str:
+        text = read(file)
+        if file == parent and text == "0-1\n":
+            parent.write_text("0-3")
+            child.write_text("3")
+        return text
+
+    monkeypatch.setattr(cgroup_mirror, "_read", read_and_write)
+    absorbed = made.absorb()
+    assert absorbed.rejected == ()
+    assert made.tree.text("kubepods/pod1/abc", Resource.CPUS) == "3"
 
 
 def test_a_value_that_only_lacks_the_line_end_is_left_alone(tmp_path: Path) -> None:
