@@ -13,19 +13,20 @@ from pathlib import Path
 
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
-from nri_plugin.simulator.cgroup_tree import Resource
+from nri_plugin.simulator.cgroup_tree import ROOT, Resource
 from nri_plugin.simulator.machine_tree import CPU_DIR, Files
 from nri_plugin.simulator.runtime_store import Placement
 from nri_plugin.simulator.stage import Stage
 from nri_plugin.simulator.steps import Kind
 
-LIMIT_S = 15.0
-"""The agent's sweep looks every five seconds; a repair is confirmed and may wait for its turn."""
+LIMIT_S = 60.0
+"""The agent's sweep looks every five seconds; a repair is confirmed and may wait for its turn, on a busy machine twice."""
 CALM_S = 1.2
 """The machine is looked at every half second."""
 ISOLATED = "cpuset.cpus.isolated"
 _PAUSE_S = 0.02
-_SECOND_S = 20.0
+_SECOND_S = 60.0
+_FOLLOWED = "the machine changed"
 
 
 def foreign_write(stage: Stage, key: str, cpus: CPUSet) -> str:
@@ -58,10 +59,14 @@ def switch_cpus(stage: Stage, cpus: CPUSet) -> None:
         HostError: the machine's files cannot be written.
     """
     files, links = stage.machine_files(cpus)
-    _rewrite(stage.places.machine, files, links)
     mirror = stage.runtime.cgroups.mirror
+    is_news = mirror.tree.effective_cpus(ROOT) != cpus
+    logged = stage.places.log.stat().st_size if stage.agent_pid else 0
+    _rewrite(stage.places.machine, files, links)
     mirror.tree.set_online(cpus)
     mirror.flush()
+    if stage.agent_pid and is_news:
+        has_logged(stage, _FOLLOWED, logged)
     _calm(stage)
 
 
