@@ -201,6 +201,7 @@ class StatusSocket:
         self._told: tuple[object, ...] | None = None
         self._line = b""
         self._made_at = 0.0
+        self._is_early = False
         self._is_closing = False
         feed.wake = self._wake
         self._thread = Thread(target=self._run, name="status socket", daemon=True)
@@ -242,12 +243,12 @@ class StatusSocket:
     def _timeout(self) -> float | None:
         if not self._readers:
             return None
-        pause_s = self._made_at + PAUSE_S - time.monotonic()
-        return pause_s if pause_s > 0 else LOOK_S
+        return max(0.0, self._made_at + PAUSE_S - time.monotonic()) if self._is_early else LOOK_S
 
     def _make_line(self) -> None:
         """A new line when there is news, somebody to tell it, and the former one is old enough."""
-        if not self._readers or time.monotonic() < self._made_at + PAUSE_S:
+        self._is_early = bool(self._readers) and time.monotonic() < self._made_at + PAUSE_S
+        if self._is_early or not self._readers:
             return
         refusals, drifts = self._feed.refusals, self._feed.drifts
         node, state = self._view()
@@ -280,12 +281,16 @@ class StatusSocket:
                 pass
             self._drop(reader)
 
-    def _write(self, reader: _Reader) -> None:
+    def _unsent(self, reader: _Reader) -> memoryview:
+        """The rest of a line it has begun to read, then the latest one."""
         if not reader.left and not reader.is_current and self._line:
             reader.left, reader.is_current = memoryview(self._line), True
+        return reader.left
+
+    def _write(self, reader: _Reader) -> None:
         try:
-            while reader.left:
-                reader.left = reader.left[reader.socket.send(reader.left) :]
+            while part := self._unsent(reader):
+                reader.left = part[reader.socket.send(part) :]
         except BlockingIOError:
             pass
         except OSError:
