@@ -31,7 +31,7 @@ from nri_plugin.simulator.runtime_profile import RuntimeProfile
 from nri_plugin.simulator.runtime_session import RuntimeSession
 
 READ_BYTES = 1 << 16
-ACCEPT_S = 5.0
+ACCEPT_S = 30.0
 
 
 class PluginLostError(NriPinError):

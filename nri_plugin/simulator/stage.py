@@ -34,9 +34,11 @@ from nri_plugin.simulator.runtime import Runtime
 from nri_plugin.simulator.scenario import Scenario
 from nri_plugin.topology import Topology
 
-AGENT_START_S = 20.0
+AGENT_START_S = 60.0
 """A start takes half a second; a machine that is busy with other things may need much longer."""
-AGENT_STOP_S = 5.0
+AGENT_STOP_S = 30.0
+REQUEST_S = 30.0
+"""No scenario is about lateness: an agent that a busy machine keeps waiting is not to be done without."""
 UNKNOWN_MEMORY_BYTES = 64 << 30
 
 
@@ -120,7 +122,8 @@ class Stage:
         mirror = CgroupMirror(CgroupTree.of(self.topology, version=scenario.cgroup_version), places.cgroups)
         mirror.materialize()
         behaviour = BEHAVIOURS[scenario.runtime]
-        self.runtime = Runtime(behaviour, mirror, scenario.driver, _memory_bytes(self.topology))
+        patient = replace(behaviour, profile=replace(behaviour.profile, request_timeout=REQUEST_S))
+        self.runtime = Runtime(patient, mirror, scenario.driver, _memory_bytes(self.topology))
         self.server = NRIServer(self.runtime, places.socket)
         self.exporter = ExporterStandIn(places.exporter, self.devices) if self.devices.devices else None
         self.command = self._command()
