@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from nri_plugin.nri.events import NRIEvent
@@ -27,6 +28,9 @@ from nri_plugin.simulator.runtime_session import RuntimeSession
 REPOSITORY = Path(__file__).parent.parent
 PATIENCE_S = 30.0
 """Only ever waited for by a failing test."""
+
+PATIENT = replace(CONTAINERD_2_1, registration_timeout=PATIENCE_S, request_timeout=2 * PATIENCE_S)
+"""The agent refuses a container whose state is not on disk in half of this, and a busy disk takes seconds."""
 
 MACHINE = "1 socket, 2 NUMA each, 1 L3 each, 4 cores each, SMT 2, siblings adjacent, memory 8Gi each"
 
@@ -65,7 +69,7 @@ class Peer:
     ) -> None:
         self.sock = sock
         self.sock.settimeout(PATIENCE_S)
-        self.session = RuntimeSession(CONTAINERD_2_1, launched_as=launched_as)
+        self.session = RuntimeSession(PATIENT, launched_as=launched_as)
         self.session.accept(time.monotonic())
         self.events: list[RuntimeEvent] = []
         self.config = config
