@@ -54,9 +54,9 @@ def test_changes_are_shown_as_they_happen_and_the_terminal_is_given_back(watched
     peer.synchronize()
     process.wait_for_line("ready")
     screen = watched.top()
-    first = screen.wait_for("refused 0")
+    first = screen.wait_for("q quit  s sort: name")  # the last line: a terminal may give a picture in pieces
     assert "exclusive 0" in first
-    assert "q quit  s sort: name" in first
+    assert "refused 0" in first
     peer.ask(CREATE)
     shown = screen.wait_for("gained")
     assert re.search(r"^\* shop/db-0/db \(creating\) +2-3 +0 +0 +- +NSUC", shown, re.MULTILINE)
@@ -78,8 +78,8 @@ def test_without_the_agent_its_checkpoint_is_shown_and_said(watched: Watched) ->
     screen.wait_for("from agent at")
     process.signal(signal.SIGTERM)
     process.wait()
-    away = screen.wait_for("AGENT AWAY")
-    assert "the agent is away; this is its checkpoint" in away
+    away = screen.wait_for("the agent is away; this is its checkpoint")
+    assert "AGENT AWAY" in away
     assert "shop/db-0/db" in away
     again = watched.site.start()
     peer = watched.site.accept()
