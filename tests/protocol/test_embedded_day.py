@@ -14,7 +14,8 @@ from nri_plugin.simulator.day import day
 from nri_plugin.simulator.faults import frozen
 from nri_plugin.simulator.player import Outcome, Player
 from nri_plugin.simulator.scenario import Scenario, parse
-from nri_plugin.simulator.stage import Stage, stage
+from nri_plugin.simulator.stage import Stage
+from tests.patient_stage import patient_stage
 
 HEAD = """\
 machine: laptop
@@ -51,7 +52,7 @@ def on_stage() -> Iterator[Callable[[Scenario], Stage]]:
     opened = []
 
     def open_stage(scenario: Scenario) -> Stage:
-        context = stage(scenario)
+        context = patient_stage(scenario)
         opened.append(context)
         return context.__enter__()
 

@@ -9,7 +9,7 @@ import pytest
 
 from nri_plugin.simulator.player import Player
 from nri_plugin.simulator.scenario import parse
-from nri_plugin.simulator.stage import stage
+from tests.patient_stage import patient_stage
 
 HEAD = """\
 machine: {machine}
@@ -30,7 +30,7 @@ MESSAGE_ONLY = "exporterSocket: /nowhere/exporter.sock"
 def outcome(config: str, steps: str, machine: str = "kep693-8-gpus") -> tuple[list[str], dict[str, str]]:
     """What was not as expected, and why containers were refused, by key."""
     scenario = parse(HEAD.format(config=config, machine=machine) + steps, "x.yaml")
-    with stage(scenario) as node:
+    with patient_stage(scenario) as node:
         node.start_agent()
         player = Player(node)
         outcomes = [player.play(step) for step in scenario.steps]
@@ -263,7 +263,7 @@ def test_with_netlink_a_helper_process_lives_as_long_as_the_agent() -> None:
     scenario = parse(
         HEAD.format(config="nicLocality: netlink", machine="kep693-8-gpus") + LEFT_FULL, "x.yaml"
     )
-    with stage(scenario) as node:
+    with patient_stage(scenario) as node:
         node.start_agent()
         player = Player(node)
         assert [problem for step in scenario.steps for problem in player.play(step).problems] == []
@@ -288,7 +288,7 @@ def test_the_node_is_the_same_after_the_agent_was_killed(tmp_path: Path) -> None
     cpus: 8-9,24-25
 """
     scenario = parse(HEAD.format(config=SINGLE, machine="kep693-8-gpus") + LEFT_FULL + steps, "x.yaml")
-    with stage(scenario, tmp_path / "node") as node:
+    with patient_stage(scenario, tmp_path / "node") as node:
         node.start_agent()
         player = Player(node)
         assert [problem for step in scenario.steps for problem in player.play(step).problems] == []

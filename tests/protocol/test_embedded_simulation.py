@@ -14,8 +14,8 @@ from nri_plugin.simulator.simulate_plan import Plan
 from nri_plugin.simulator.simulate_pods import read_short
 from nri_plugin.simulator.simulate_rows import Rows
 from nri_plugin.simulator.simulate_scenario import read_plan
-from nri_plugin.simulator.stage import stage
 from nri_plugin.simulator.steps import Say
+from tests.patient_stage import patient_stage
 
 Outcome = dict[str, tuple[str, str]]
 """By container: its CPUs and memory nodes, or `refused` and why."""
@@ -97,7 +97,7 @@ def with_the_agent(plan: Plan) -> Outcome:
         runtime=plan.runtime,
         config=yaml.safe_load(plan.config or ""),
     )
-    with stage(scenario) as node:
+    with patient_stage(scenario) as node:
         node.start_agent()
         player = Player(node)
         for step in scenario.steps:

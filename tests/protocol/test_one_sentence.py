@@ -13,8 +13,8 @@ from nri_plugin.cli.explain import command
 from nri_plugin.kube.api_client import KubeClient
 from nri_plugin.simulator.player import Player
 from nri_plugin.simulator.scenario import parse
-from nri_plugin.simulator.stage import stage
 from tests.kube_api_server import KubeAPI
+from tests.patient_stage import patient_stage
 
 SCENARIO = """\
 machine: kep3545-4-numa
@@ -31,7 +31,7 @@ steps:
 
 def test_all_four_say_the_same(tmp_path: Path) -> None:
     scenario = parse(SCENARIO, "x.yaml")
-    with stage(scenario) as node:
+    with patient_stage(scenario) as node:
         node.start_agent()
         player = Player(node)
         for step in scenario.steps:

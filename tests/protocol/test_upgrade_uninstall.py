@@ -8,7 +8,8 @@ import yaml
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.simulator.player import Player
 from nri_plugin.simulator.scenario import parse
-from nri_plugin.simulator.stage import Stage, stage
+from nri_plugin.simulator.stage import Stage
+from tests.patient_stage import patient_stage
 
 HEAD = """\
 machine: laptop
@@ -26,7 +27,7 @@ ALL = CPUSet.parse("0-7")
 @pytest.fixture
 def player() -> Iterator[Player]:
     """A node on which db has CPUs of its own and web the rest."""
-    with stage(parse(HEAD + DB, "x")) as node:
+    with patient_stage(parse(HEAD + DB, "x")) as node:
         node.start_agent()
         player = Player(node)
         assert player.play(parse(HEAD + DB, "x").steps[0]).problems == ()

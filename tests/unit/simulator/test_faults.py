@@ -5,7 +5,8 @@ import pytest
 from nri_plugin.simulator import faults, player
 from nri_plugin.simulator.player import Player
 from nri_plugin.simulator.scenario import parse
-from nri_plugin.simulator.stage import Stage, stage
+from nri_plugin.simulator.stage import Stage
+from tests.patient_stage import patient_stage
 
 HEAD = """\
 machine: |
@@ -23,7 +24,7 @@ AGAIN = "  - run: a/again\n    containers: {c: {cpu: 2, memory: 1Gi}}\n"
 def problems(steps: str) -> list[str]:
     """What was not as expected when this is played."""
     scenario = parse(HEAD + steps, "x.yaml")
-    with stage(scenario) as node:
+    with patient_stage(scenario) as node:
         node.start_agent()
         actor = Player(node)
         return [problem for step in scenario.steps for problem in actor.play(step).problems]
