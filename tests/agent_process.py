@@ -32,6 +32,18 @@ PATIENCE_S = 30.0
 PATIENT = replace(CONTAINERD_2_1, registration_timeout=PATIENCE_S, request_timeout=2 * PATIENCE_S)
 """The agent refuses a container whose state is not on disk in half of this, and a busy disk takes seconds."""
 
+PATIENT_AGENT = (
+    "-c",
+    f"""\
+import sys
+from nri_plugin.__main__ import main
+from nri_plugin.app import informing
+informing.EXPORTER_LIMIT_S, informing.SHARE_OF_TIME = {PATIENCE_S}, 1.0
+sys.exit(main(sys.argv[1:]))
+""",
+)
+"""`-m nri_plugin`, but an exporter that needs longer than a tenth of a second is waited for."""
+
 MACHINE = "1 socket, 2 NUMA each, 1 L3 each, 4 cores each, SMT 2, siblings adjacent, memory 8Gi each"
 
 

@@ -11,18 +11,7 @@ import pytest
 from nri_plugin.simulator import stage as module
 from nri_plugin.simulator.scenario import Scenario
 from nri_plugin.simulator.stage import Stage, stage
-
-PATIENCE_S = 30.0
-"""Only ever waited for by a failing test."""
-
-AGENT = f"""\
-import sys
-from nri_plugin.__main__ import main
-from nri_plugin.app import informing
-informing.EXPORTER_LIMIT_S, informing.SHARE_OF_TIME = {PATIENCE_S}, 1.0
-sys.exit(main(sys.argv[1:]))
-"""
-"""The agent, but it does not go by the runtime's message when the exporter needs longer than a tenth of a second."""
+from tests.agent_process import PATIENCE_S, PATIENT_AGENT
 
 
 @contextmanager
@@ -35,5 +24,5 @@ def patient_stage(scenario: Scenario, keep: Path | None = None) -> Iterator[Stag
         profile = replace(behaviour.profile, registration_timeout=PATIENCE_S, request_timeout=2 * PATIENCE_S)
         node.runtime.behaviour = replace(behaviour, profile=profile)
         words = node.command[node.command.index("run") :]
-        node.command = [sys.executable, "-P", "-c", AGENT, *words]
+        node.command = [sys.executable, "-P", *PATIENT_AGENT, *words]
         yield node

@@ -14,7 +14,15 @@ from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, from_obje
 from nri_plugin.kube.pod_fingerprint import fingerprint
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Pod
-from tests.agent_process import PATIENCE_S, REPOSITORY, Peer, Process, config_text, machine_root
+from tests.agent_process import (
+    PATIENCE_S,
+    PATIENT_AGENT,
+    REPOSITORY,
+    Peer,
+    Process,
+    config_text,
+    machine_root,
+)
 from tests.builders import container, pod
 from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI
@@ -50,7 +58,7 @@ class Cluster:
 
     def start(self, *words: str) -> Process:
         environment = {"PYTHONPATH": str(REPOSITORY), "PATH": os.environ["PATH"], "NODE_NAME": "worker-1"}
-        return Process(["-m", "nri_plugin", *words], environment)
+        return Process([*PATIENT_AGENT, *words], environment)
 
     def export(self, *more: str) -> Process:
         config = str(self.api.kubeconfig(self.folder))
