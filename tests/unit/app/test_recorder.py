@@ -123,6 +123,12 @@ def test_a_full_disk_is_said_once_and_asked_seldom() -> None:
     assert len(said) == 1
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keeper that is closed gives its thread as long as a busy machine takes."""
+    monkeypatch.setattr(module, "CLOSE_S", 30.0)
+
+
 def idle(keeper: QueuedKeeper) -> bool:
     """Whether the thread gets through what it was given."""
     end = time.monotonic() + 30
@@ -131,6 +137,7 @@ def idle(keeper: QueuedKeeper) -> bool:
     return keeper._done_bytes == keeper._put_bytes
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_disk_that_does_not_answer_costs_lines_and_never_time() -> None:
     class Stalled(Broken):
         def append(self, data: bytes, before: Situation) -> None:
@@ -154,6 +161,7 @@ def test_a_disk_that_does_not_answer_costs_lines_and_never_time() -> None:
     assert file.tries == [large, b"lost", b"next"]
 
 
+@pytest.mark.usefixtures("patient")
 def test_in_memory_it_is_written_by_the_thread_that_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
