@@ -11,7 +11,7 @@ import pytest
 from nri_plugin.host.kubelet_checkpoint import checksum, cpu_v2
 from nri_plugin.nri import events as nri
 from nri_plugin.simulator.runtime_events import ConnectionLost
-from tests.agent_process import REPOSITORY, Peer, Process, Site, config_text
+from tests.agent_process import PATIENCE_S, REPOSITORY, Peer, Process, Site, config_text
 from tests.builders import container, pod
 
 POD = pod("exclusive", cpu=2)
@@ -67,8 +67,13 @@ def launched(site: Site) -> Iterator[Callable[..., tuple[Process, Peer]]]:
 
 
 def launcher() -> str:
-    """What the installed plugin file does; the checkout may not be installed in this interpreter."""
-    return f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from nri_plugin.__main__ import main; sys.exit(main())"
+    """What the installed plugin file does; the checkout may not be installed in this interpreter.
+
+    A former instance may take longer to end than the three seconds that runtimes leave it.
+    """
+    patience = f"from nri_plugin.app import agent; agent.FORMER_INSTANCE_S = {PATIENCE_S}"
+    start = "from nri_plugin.__main__ import main; sys.exit(main())"
+    return f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {patience}; {start}"
 
 
 def test_run_registers_places_and_ends_on_sigterm_with_nothing_undone(site: Site):
