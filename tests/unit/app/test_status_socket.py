@@ -5,6 +5,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -146,7 +147,10 @@ def test_only_the_latest_refusals_are_kept(agent: Agent) -> None:
     assert [row.number for row in agent.feed.refusals] == list(range(6, LATEST_REFUSALS + 6))
 
 
-def test_a_reader_that_does_not_read_keeps_nobody_from_being_told(agent: Agent) -> None:
+def test_a_reader_that_does_not_read_keeps_nobody_from_being_told(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_socket, "PAUSE_S", 0.0)  # the sleeper is later than any pause
     sleeper, reader = Reader(agent.path), Reader(agent.path)
     reader.reads()
     many = {f"u{number}/app": Allocation(CPUSet.parse("1")) for number in range(20_000)}
@@ -157,6 +161,20 @@ def test_a_reader_that_does_not_read_keeps_nobody_from_being_told(agent: Agent) 
     while sleeper.reads().state != holding("5"):
         pass
     sleeper.close()
+    reader.close()
+
+
+def test_news_in_a_pause_is_told_though_the_pause_ends_while_nobody_looks(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, once = [100.0], [100.0]
+    clock = SimpleNamespace(monotonic=lambda: once.pop() if once else now[0])
+    monkeypatch.setattr(status_socket, "time", clock)
+    reader = Reader(agent.path)
+    reader.reads()
+    now[0], once[:] = 101.0, [100.01]
+    agent.decides(holding("2-3"))
+    assert reader.reads().state == holding("2-3")
     reader.close()
 
 
