@@ -14,6 +14,7 @@ from .shell import LabError
 
 RUNTIMES = (EMBEDDED, *(column.name for column in COLUMNS))
 _LIMITS = "60 s to register, 20 s for a request, for CPUs are emulated; `hack/e2e` works within the runtime's own 5 s and 2 s"
+_LABELS = {"whole boot seconds": "seconds of a boot with its scenarios"}  # as older results have it
 _SAID_IN_THE_HEAD = {"version", "kernel"}
 
 Row = tuple[str, str, tuple[Cell | str, ...]]
@@ -181,7 +182,7 @@ def _figures(cells: Iterable[Cell]) -> Iterable[tuple[str, str, str]]:
     for cell in cells:
         for what, value in cell.figures.items():
             if isinstance(value, int | float):
-                label = f"{what} ({cell.machine})" if what.startswith("boot") else what
+                label = f"{what} ({cell.machine})" if what.startswith("boot") else _LABELS.get(what, what)
                 found.setdefault(label, []).append(float(value))
     for what, values in sorted(found.items()):
         yield what, f"{min(values):g}", f"{max(values):g}"

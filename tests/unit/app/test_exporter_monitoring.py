@@ -92,7 +92,7 @@ def test_who_cannot_publish_is_not_ready_and_says_why(exporter: Exporter, api: K
 @pytest.mark.parametrize(("after_s", "status"), [(STUCK_S - 1, 200), (STUCK_S, 503)])
 def test_a_loop_that_stands_still_is_not_alive(exporter: Exporter, after_s: float, status: int) -> None:
     server = serve_status(("127.0.0.1", 0), exporter, lambda: 1000.0 + after_s)
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.request("GET", "/healthz")
     assert connection.getresponse().status == status
     connection.close()

@@ -64,7 +64,7 @@ class Informed:
 
     def ask(self, method, path, body=None):
         port = self.process.server.server_port
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
             connection.request(method, path, body)
             answer = connection.getresponse()
             return answer.status, answer.read()
@@ -72,7 +72,7 @@ class Informed:
     def close(self):
         self.process.stop()
         self.client.close()
-        self.serving.join(10)
+        self.serving.join(30)
 
 
 def question(names):

@@ -46,7 +46,7 @@ def serve():
 def ask(server, method, path, body=None, headers=None, context=None):
     made = http.client.HTTPSConnection if context else http.client.HTTPConnection
     extra = {"context": context} if context else {}
-    connection = made("127.0.0.1", server.server_port, timeout=10, **extra)
+    connection = made("127.0.0.1", server.server_port, timeout=30, **extra)
     try:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
@@ -75,7 +75,7 @@ def test_a_fault_of_ours_is_said_and_no_broken_connection(serve, caplog):
 
 def test_a_connection_is_kept_for_the_next_question(serve):
     server = serve()
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     for _ in range(3):
         connection.request("POST", "/echo", b"1")
         assert connection.getresponse().read() == b"1"
@@ -93,7 +93,7 @@ def test_a_body_that_is_too_long_or_of_unknown_length_is_not_read(serve):
 
 def test_a_body_that_ends_early_is_said(serve):
     server = serve()
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as peer:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as peer:
         peer.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
         peer.shutdown(socket.SHUT_WR)
         assert b" 400 " in peer.recv(4096)
@@ -115,8 +115,8 @@ def test_stopping_lets_the_question_that_is_being_answered_be_answered(serve):
     stopping = threading.Thread(target=server.stop, args=(10.0,))
     stopping.start()
     go_on.set()
-    asking.join(10)
-    stopping.join(10)
+    asking.join(30)
+    stopping.join(30)
     assert got == [(200, b"1")]
 
 

@@ -30,7 +30,7 @@ def test_the_pages_tell_of_the_handler_and_the_runtime():
     server = watch.serve(("127.0.0.1", 0), handler, link, loop)  # type: ignore[arg-type]
     turning = Thread(target=loop.run)
     turning.start()
-    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
 
     def ask(path: str) -> tuple[int, str]:
         client.request("GET", path)

@@ -20,7 +20,7 @@ def connection(health: dict[str, bool]) -> Iterator[http.client.HTTPConnection]:
         "/readyz": verdict("ready", lambda: health["well"], "not connected"),
     }
     server = StatusServer(("127.0.0.1", 0), pages)
-    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     yield client
     client.close()
     server.close()
@@ -72,7 +72,7 @@ def test_an_address_of_another_machine_is_a_configuration_error():
 
 def test_no_host_is_every_address():
     server = StatusServer(("", 0), {"/x": lambda: Page(b"x")})
-    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     assert ask(client, "GET", "/x") == (200, b"x")
     client.close()
     server.close()

@@ -49,7 +49,7 @@ port.readline()
 @pytest.fixture
 def recipe(tmp_path: Path) -> GuestRecipe:
     machine = guest_machine("1 socket, 2 cores each", "m")
-    return GuestRecipe(tmp_path / "disk", tmp_path / "kernel", machine, boot_limit_s=10)
+    return GuestRecipe(tmp_path / "disk", tmp_path / "kernel", machine, boot_limit_s=30)
 
 
 @pytest.fixture
