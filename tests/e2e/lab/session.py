@@ -157,7 +157,10 @@ def _real(
     for cell in cells.values():
         if broken and cell.scenario not in listener.ended:
             cell.failures.append(broken)
-        cell.figures |= {"boot seconds": booted_s, "seconds of a boot with its scenarios": round(time.monotonic() - began, 1)}
+        cell.figures |= {
+            "boot seconds": booted_s,
+            "seconds of a boot with its scenarios": round(time.monotonic() - began, 1),
+        }
         cell.figures |= listener.versions
     return list(cells.values())
 
