@@ -42,13 +42,22 @@ def test_a_complaint_that_no_step_explains_is_a_problem(monkeypatch: pytest.Monk
 
 
 def test_a_complaint_is_explained_by_its_step_only() -> None:
-    assert complaints([DRIFT], [{"do": "drift"}], []) == []
+    assert complaints([DRIFT], [{"do": "drift", "cpus": "0-3"}], []) == []
     assert complaints([DRIFT], [{"do": "online"}], []) == [DRIFT]
     assert complaints([DRIFT], [{"do": "logged", "text": "name=a/db/c"}], []) == []
     assert complaints([DRIFT], [{"do": "update", "resources": {"cpuset_cpus": "0"}}], []) == []
     ended = "x WARNING connection to the container runtime ended"
     assert complaints([ended], [{"do": "restart", "part": "runtime"}], []) == []
     assert complaints([ended], [{"do": "restart", "part": "agent"}], []) == [ended]
+
+
+def test_an_agent_that_looks_late_at_what_it_wrote_may_find_what_was_written_since() -> None:
+    found = "x WARNING effective cpuset differs from what was promised container=1 desired=4-7 observed=0-15"
+    assert complaints([found], [{"do": "drift", "cpus": "0-15"}], []) == []
+    assert complaints([found], [{"do": "online", "cpus": "0-3"}], []) == []
+    for cpus in ("5", "0-1"):
+        assert complaints([found], [{"do": "drift", "cpus": cpus}], []) == [found]
+    assert complaints([found], [], []) == [found]
 
 
 def test_a_refusal_is_explained_by_the_container_that_was_refused() -> None:
