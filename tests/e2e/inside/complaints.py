@@ -13,6 +13,7 @@ _DRIFT = (
     "cpuset drifted and was put right",
     "cpusets drifted",
     "somebody else gives CPUs to containers, too",
+    "invalid (Cpu list in cpuset.cpus not exclusive)",  # a partition that was looked at before its drifted sibling
 )
 # systemd takes the controller from a slice in which nobody needs it any more: with the last pod, and it comes back
 _SYSTEMD_S = re.compile(

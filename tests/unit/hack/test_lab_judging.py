@@ -60,6 +60,15 @@ def test_an_agent_that_looks_late_at_what_it_wrote_may_find_what_was_written_sin
     assert complaints([found], [], []) == [found]
 
 
+def test_a_partition_whose_sibling_is_drifted_may_be_looked_at_first() -> None:
+    lost = 'x WARNING no partition, it has an ordinary cpuset err="the kernel says root invalid ({})"'
+    shared = lost.format("Cpu list in cpuset.cpus not exclusive")
+    assert complaints([shared], [{"do": "drift", "cpus": "2-5"}], []) == []
+    assert complaints([shared], [], []) == [shared]
+    other = lost.format("Parent is not a partition root")
+    assert complaints([other], [{"do": "drift", "cpus": "2-5"}], []) == [other]
+
+
 def test_a_refusal_is_explained_by_the_container_that_was_refused() -> None:
     assert complaints([REFUSED], [], ["a/db/c"]) == []
     assert complaints([REFUSED], [], ["a/db/other"]) == [REFUSED]
