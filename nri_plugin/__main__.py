@@ -2,20 +2,28 @@
 
 Two starts must stay small and quick because container creation waits behind them: `nri-pin run`, and
 the start by the runtime itself, which gives no arguments, an empty environment but for `NRI_PLUGIN_*`, and
-an open socket. Both are told apart here, before the command line library is loaded.
+an open socket. Both are told apart here, before the command line library is loaded. An agent that the runtime starts
+gets its supervisor here, while the process is still small; the supervisor starts it again without arguments, too.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
 
 from nri_plugin.errors import ConfigError, NriPinError
+from nri_plugin.visible import visible
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # what shells report for SIGINT
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+STANDARD_OUTPUT = 1
+
 DEBUG_VARIABLE = "NRI_PIN_DEBUG"
+LIFE = "NRI_PIN_LIFE"
+"""As in `nri_plugin.app.supervisor`, which commands do not load: an agent with this variable has a supervisor."""
 
 
 def agent_arguments(args: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
@@ -24,7 +32,7 @@ def agent_arguments(args: Sequence[str], environment: Mapping[str, str]) -> list
     Source: NRI starts a plugin it owns without arguments and names the socket in `NRI_PLUGIN_SOCKET`.
     """
     if not args:
-        return [] if environment.get("NRI_PLUGIN_SOCKET") else None
+        return [] if environment.get("NRI_PLUGIN_SOCKET") or environment.get(LIFE) else None
     return list(args[1:]) if args[0] == "run" else None
 
 
@@ -32,6 +40,10 @@ def start(args: Sequence[str], environment: Mapping[str, str]) -> int:
     """Hand over to the agent or to the command line; returns the exit code."""
     for_agent = agent_arguments(args, environment)
     if for_agent is not None:
+        if not args and not environment.get(LIFE):
+            from nri_plugin.app import supervisor
+
+            os.environ[LIFE] = supervisor.begin(environment)
         from nri_plugin.app import agent
 
         return agent.main(for_agent)
@@ -42,14 +54,14 @@ def start(args: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def complain(text: str) -> None:
     """One line on standard error, whatever the text holds."""
-    sys.stderr.write(f"nri-pin: {' '.join(text.split())}\n")
+    sys.stderr.write(f"nri-pin: {visible(' '.join(text.split()))}\n")
 
 
 def complain_of_configuration(error: ConfigError) -> None:
     """One line for the first error; what follows it (further errors, lines to add) stands below as it is."""
     first, *others = str(error).splitlines()
     complain(first)
-    sys.stderr.writelines(f"  {line}\n" for line in others)
+    sys.stderr.writelines(f"  {visible(line)}\n" for line in others)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,6 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM and error.filename is None:
+            # What is left in the buffer would fail once more at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_OUTPUT)
+            complain(
+                f"the output cannot be written: {(error.strerror or '').lower()}; what is there is not whole"
+            )
+            return EXIT_FAILURE
         if os.environ.get(DEBUG_VARIABLE):
             raise
         complain(

@@ -35,7 +35,7 @@ from nri_plugin.pod_facts import ContainerFacts, PodFacts
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.policy.merge import MergedHint, admits, merge
 from nri_plugin.quantity import format_bytes, round_down
-from nri_plugin.state import PodRecord, State
+from nri_plugin.state import PodRecord, State, owner_of, pod_of
 from nri_plugin.workload import ContainerRequest
 
 POD_ENDS = 1
@@ -88,8 +88,7 @@ def advised(
 
 def alone(state: State, pod: PodRecord) -> State:
     """The state once all other pods have ended."""
-    prefix = f"{pod.uid}/"
-    kept = {key: value for key, value in state.allocations.items() if key.startswith(prefix)}
+    kept = {key: value for key, value in state.allocations.items() if pod_of(key) == pod.uid}
     return replace(state, allocations=kept)
 
 
@@ -165,7 +164,7 @@ def releasable(state: State, pod: PodRecord) -> list[str]:
     """Uids of the other pods that hold something, those that hold most CPUs first."""
     cpus: dict[str, int] = {}
     for key, allocation in state.allocations.items():
-        uid = key.partition("/")[0]
+        uid = pod_of(key)
         if uid != pod.uid:
             cpus[uid] = cpus.get(uid, 0) + len(allocation.cpus)
     return sorted(cpus, key=lambda uid: -cpus[uid])
@@ -179,7 +178,7 @@ def likely_ends(node: Node, state: State, pod: PodRecord, request: ContainerRequ
     available = state.available(node).mask
     held: dict[str, int] = {}
     for key, allocation in state.allocations.items():
-        uid = key.partition("/")[0]
+        uid = pod_of(key)
         if uid != pod.uid:
             held[uid] = held.get(uid, 0) | allocation.cpus.mask
     enough = [uid for uid, cpus in held.items() if may_hold(node, request, available | cpus)]
@@ -223,7 +222,7 @@ def likely_sizes(node: Node, state: State, resource: str, size: int) -> list[int
 
 def holders_in_short(state: State, pod: PodRecord) -> str:
     """Who else holds most, in a few words; empty where nobody does."""
-    others = [key for key in state.allocations if key.partition("/")[0] != pod.uid]
+    others = [key for key in state.allocations if pod_of(key) != pod.uid]
     others.sort(key=lambda key: (-len(state.allocations[key].cpus), key))
     named = [_holding(state, key) for key in others[:NAMED_HOLDERS]]
     more = len(others) - len(named)
@@ -289,7 +288,7 @@ def _holding(state: State, key: str) -> str:
         amounts.append(
             f"{round_down(memory)} on NUMA node{'s' * (len(allocation.mems) > 1)} {allocation.mems}"
         )
-    uid, _, container = key.partition("/")
+    uid, container = owner_of(key)
     return f"{pod_name(state, uid)}/{container} ({', '.join(amounts) or 'huge pages'})"
 
 

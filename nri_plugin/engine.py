@@ -11,21 +11,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from nri_plugin import bounds
 from nri_plugin.advice import advised
 from nri_plugin.annotations import annotated
+from nri_plugin.bounds import Cut
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision, EffectiveCheck
 from nri_plugin.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, put_right
 from nri_plugin.errors import AdmissionError, InsufficientCPUsError
-from nri_plugin.facts import InformedCreate
+from nri_plugin.facts import InformedCreate, UnsavedStart
 from nri_plugin.kernel_side import NO_QUOTA, replies_quota
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
-from nri_plugin.options import Node
+from nri_plugin.options import Effect, Node
 from nri_plugin.placement import place
 from nri_plugin.pool import floor_writes, own_write, pending_updates, pins, pool_writes
 from nri_plugin.resize_advice import advise_pod_growth, advise_resize
-from nri_plugin.resizing import confirmed, refuse_pod_growth, resized
+from nri_plugin.resizing import confirmed, refuse_pod_total, resized
+from nri_plugin.reuse import given_back
 from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, State
 from nri_plugin.synchronize import adopt, synchronize
 from nri_plugin.workload import (
@@ -33,6 +36,7 @@ from nri_plugin.workload import (
     cgroup_ref,
     container_request,
     cpu_milli,
+    heard_annotations,
     informed,
     limit_milli,
     pod_record,
@@ -46,7 +50,9 @@ from nri_plugin.workload import (
 Handler: TypeAlias = Callable[[Node, State, Any], Decision]
 
 
-def decide(node: Node, state: State, event: nri.NRIEvent | InformedCreate | OwnEvent) -> Decision:
+def decide(
+    node: Node, state: State, event: nri.NRIEvent | InformedCreate | UnsavedStart | OwnEvent
+) -> Decision:
     """What follows from `event` on `node` in `state`.
 
     Never raises for anything the event holds: what policy refuses comes back as
@@ -60,7 +66,7 @@ def decide(node: Node, state: State, event: nri.NRIEvent | InformedCreate | OwnE
 
 def _run_pod(node: Node, state: State, event: nri.RunPodSandbox) -> Decision:
     """Remember the pod; never refuse it here (a refused sandbox can keep containerd from restarting)."""
-    pod = _same_pod(state, event.pod, run_seen=True)
+    pod = _same_pod(node, state, event.pod, run_seen=True)
     state = state.with_pod(pod)
     return Decision(state, writes=floor_writes(node, state, [pod]), steps=("pod",))
 
@@ -71,7 +77,7 @@ def _stop_pod(node: Node, state: State, event: nri.StopPodSandbox) -> Decision:
     if pod is None or pod.sandbox_id != event.pod.id:
         return Decision(state, steps=("unknown-sandbox",))
     after = _stopped_containers(state.released(pod.uid), pod.uid)
-    after = after.with_pod(replace(pod, affinity=None, affinity_preferred=True))
+    after = after.with_pod(replace(pod, affinity=None, affinity_preferred=True, devices_counted=False))
     return Decision(after, writes=pool_writes(node, state, after), steps=("released",))
 
 
@@ -96,7 +102,7 @@ def unrefused(node: Node, state: State, event: nri.CreateContainer | InformedCre
 def _informed_create(node: Node, state: State, known: InformedCreate, *, may_refuse: bool = True) -> Decision:
     """Place the container and tell the runtime, or refuse with the kubelet's reason."""
     before, event = state, known.event
-    state, pod, request = wanted(state, known)
+    state, pod, request = wanted(node, state, known)
     overruled = placed = None
     try:
         request = annotated(node.options, pod, request)
@@ -108,6 +114,7 @@ def _informed_create(node: Node, state: State, known: InformedCreate, *, may_ref
         if may_refuse and pod.namespace not in node.options.never_refuse:
             return Decision(before, refusal=error, steps=("refused", *error.steps))
         overruled, allocation, steps = error, None, ("never-refuse", *error.steps)
+    steps = ("devices-not-counted", *steps) if has_uncounted_devices(known) else steps
     record = _record(pod, event.container, Phase.CREATING, str(overruled or ""))
     record = placed.remembered_by(record) if placed and not overruled else record
     state = state.with_container(record).with_pod(remembered(state.pods[pod.uid]))
@@ -123,13 +130,24 @@ def _informed_create(node: Node, state: State, known: InformedCreate, *, may_ref
     )
 
 
-def wanted(state: State, known: InformedCreate) -> tuple[State, PodRecord, ContainerRequest]:
+def wanted(node: Node, state: State, known: InformedCreate) -> tuple[State, PodRecord, ContainerRequest]:
     """The state in which a new container is placed, its pod, and what it asks for before annotations are heard."""
     event = known.event
-    pod = informed(_inhabited(state, event.pod), known.facts)
+    pod = informed(_inhabited(node, state, event.pod), known.facts)
     state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
     request = container_request(pod, event.container)
+    if has_uncounted_devices(known):
+        return state, pod, request
     return state, pod, replace(request, devices=known.devices, pod_devices=known.pod_devices)
+
+
+def has_uncounted_devices(known: InformedCreate) -> bool:
+    """Whether the container has more devices than hints are made of; then there are none for it.
+
+    Differs: the kubelet makes hints of any number of devices.
+    """
+    is_cut = Cut.DEVICES in known.event.container.cut
+    return is_cut or bounds.has_too_many_devices(known.devices, known.pod_devices)
 
 
 def _post_create(node: Node, before: State, event: nri.PostCreateContainer) -> Decision:
@@ -143,7 +161,7 @@ def _start(node: Node, before: State, event: nri.StartContainer) -> Decision:
     state, record, steps = _found(node, before, event.pod, event.container, Phase.CREATED)
     path = event.container.cgroups_path or record.cgroup.path
     record = replace(record, phase=Phase.RUNNING, cgroup=replace(record.cgroup, path=path))
-    state = state.with_container(record)
+    state = given_back(state.with_container(record), record)
     writes = (*pool_writes(node, before, state), *own_write(node, state, record))
     return Decision(state, writes=writes, steps=(*steps, "started"))
 
@@ -154,7 +172,7 @@ def _post_start(node: Node, before: State, event: nri.PostStartContainer) -> Dec
     unseen = record.phase in (Phase.CREATING, Phase.CREATED)
     if unseen:
         record = replace(record, phase=Phase.RUNNING)
-        state, steps = state.with_container(record), (*steps, "start-unseen")
+        state, steps = given_back(state.with_container(record), record), (*steps, "start-unseen")
     if record.phase is Phase.STOPPED:  # it ended so soon that its end was told first
         return Decision(state, steps=steps)
     if not pins(node, state):
@@ -216,8 +234,8 @@ def _update_pod(node: Node, state: State, event: nri.UpdatePodSandbox) -> Decisi
         return Decision(state, steps=("unknown",))
     total = cpu_milli(event.resources, pod.qos)
     try:
-        refuse_pod_growth(node, state, pod, total)
-    except InsufficientCPUsError as error:
+        refuse_pod_total(node, state, pod, total)
+    except AdmissionError as error:
         advise_pod_growth(node, state, pod, error)
         return Decision(state, refusal=error, steps=("refused", "resize"))
     memory = event.resources.memory_limit_bytes or pod.memory_bytes
@@ -225,7 +243,7 @@ def _update_pod(node: Node, state: State, event: nri.UpdatePodSandbox) -> Decisi
     after = state.with_pod(
         replace(pod, cpu_milli=total or pod.cpu_milli, memory_bytes=memory, limit_milli=limit)
     )
-    return Decision(after, steps=("pod-total",))
+    return Decision(state if after == state else after, steps=("pod-total",))
 
 
 def _stop(node: Node, state: State, event: nri.StopContainer) -> Decision:
@@ -239,16 +257,32 @@ def _stop(node: Node, state: State, event: nri.StopContainer) -> Decision:
 
 
 def _remove(node: Node, state: State, event: nri.RemoveContainer) -> Decision:
-    """The pod's promises end with its last container only where the pod's end may go untold."""
+    """The record of a container that ended goes; no promise does, not even with the pod's last record.
+
+    A pod between two instances of its only container has no record in the runtime. Where the pod's end may go untold,
+    its cgroup shows it (`nri_plugin.app.ended_pods`), and only where no cgroup can be seen the last record has to.
+
+    Source: kubelet v1.36.2 pkg/kubelet/cm/cpumanager/cpu_manager.go and memorymanager/memory_manager.go
+        (removeStaleState): promises go with the pod.
+    """
     record = state.containers.get(event.container.id)
     if record is None:
         return Decision(state, steps=("unknown",))
     after = state.without_container(record.id)
     pod = state.pods.get(record.pod_uid)
-    if after.containers_of(record.pod_uid) or (pod is not None and pod.run_seen):
+    is_told = pod is not None and pod.run_seen
+    if after.containers_of(record.pod_uid) or is_told or node.options.effect is Effect.CGROUP:
         return Decision(after, steps=("removed",))
     after = _forgotten(after, record.pod_uid)
     return Decision(after, writes=pool_writes(node, state, after), steps=("removed", "last-of-pod"))
+
+
+def _unsaved_start(node: Node, state: State, unsaved: UnsavedStart) -> Decision:
+    """As any start of a container that is known to run in the shared pool."""
+    event = unsaved.event
+    pod = _inhabited(node, state, event.pod)
+    record = _record(pod, event.container, Phase.CREATING, unsaved.why)
+    return decide(node, state.with_pod(pod).with_container(record), event)
 
 
 def _found(
@@ -258,28 +292,29 @@ def _found(
     record = state.containers.get(container.id)
     if record is not None:
         return state, record, ()
-    known = _inhabited(state, pod)
+    known = _inhabited(node, state, pod)
     record = _record(known, container, phase)
     state, steps = adopt(node, state.with_pod(known).with_container(record), record, container)
     return state, state.containers[record.id], ("discovered", *steps)
 
 
-def _same_pod(state: State, pod: Pod, *, run_seen: bool) -> PodRecord:
+def _same_pod(node: Node, state: State, pod: Pod, *, run_seen: bool) -> PodRecord:
     """The pod's record for its current sandbox, with the hint it already has."""
-    fresh = pod_record(pod, run_seen=run_seen)
+    fresh = pod_record(pod, node.options, run_seen=run_seen)
     return renewed(fresh, state.pods.get(fresh.uid))
 
 
-def _inhabited(state: State, pod: Pod) -> PodRecord:
+def _inhabited(node: Node, state: State, pod: Pod) -> PodRecord:
     """The record of the pod a container comes up in.
 
     Where its sandbox is another than the known one, the news of that was lost, and the end of the old
-    sandbox must not end the pod any more.
+    sandbox must not end the pod any more. Its annotations are those of the event: which are heard may have changed.
     """
     known = state.pods.get(pod_uid(pod))
     if known is not None and known.sandbox_id == pod.id:
-        return known
-    return _same_pod(state, pod, run_seen=False)
+        heard = heard_annotations(pod, node.options)
+        return known if heard == known.annotations else replace(known, annotations=heard)
+    return _same_pod(node, state, pod, run_seen=False)
 
 
 def _uid(state: State, pod: Pod) -> str:
@@ -299,7 +334,7 @@ def _record(pod: PodRecord, container: Container, phase: Phase, unplaced: str = 
         stored_cpus=stored_cpus(container.resources),
         stored_mems=stored_mems(container.resources),
         limit_milli=limit_milli(container.resources),
-        unplaced=unplaced,
+        unplaced=bounds.reason(unplaced),
     )
 
 
@@ -370,6 +405,7 @@ _HANDLERS: dict[type, Handler] = {
     nri.RemovePodSandbox: _remove_pod,
     nri.CreateContainer: _create,
     InformedCreate: _informed_create,
+    UnsavedStart: _unsaved_start,
     nri.PostCreateContainer: _post_create,
     nri.StartContainer: _start,
     nri.PostStartContainer: _post_start,

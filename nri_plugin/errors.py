@@ -111,9 +111,9 @@ class UncoreCacheAlignmentError(AdmissionError):
 
     def __init__(self, requested: int, largest_hole: int, largest_cache: int) -> None:
         advice = (
-            f"wait until others end, or ask for {largest_hole} or fewer"
-            if requested <= largest_cache
-            else f"ask for {largest_cache} or fewer"
+            f"ask for {largest_cache} or fewer"
+            if requested > largest_cache
+            else "wait until others end" + (f", or ask for {largest_hole} or fewer" if largest_hole else "")
         )
         super().__init__(
             f"strictUncoreCache: {requested} cpus requested, but the uncore cache with most available has "
@@ -194,9 +194,10 @@ class KubeAPIError(NriPinError):
 
 
 class KubeletError(NriPinError):
-    """The kubelet's PodResources API gave no answer.
+    """The kubelet's PodResources API gave no answer, or a refusal.
 
     Attributes:
+        detail: the kubelet's words, or why there are none.
         is_unknown: it does not know the pod.
         is_unsupported: it is too old for the question, or has it switched off.
     """
@@ -205,6 +206,7 @@ class KubeletError(NriPinError):
         self, path: str, detail: str, *, is_unknown: bool = False, is_unsupported: bool = False
     ) -> None:
         super().__init__(f"{path}: {detail}")
+        self.detail = detail
         self.is_unknown = is_unknown
         self.is_unsupported = is_unsupported
 

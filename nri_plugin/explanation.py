@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from nri_plugin import bounds
 from nri_plugin.annotations import EXCLUSIVE_CPUS, annotated
 from nri_plugin.cpuset import NO_CPUS
 from nri_plugin.decision import Decision
@@ -122,7 +123,7 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
     """
     known = event if isinstance(event, InformedCreate) else InformedCreate(event)
     decision = decide(node, state, known)
-    before, pod, request = wanted(state, known)
+    before, pod, request = wanted(node, state, known)
     before = before.without_allocation(request.key)
     error = decision.refusal or decision.overruled
     try:
@@ -277,7 +278,8 @@ def _why(
         if allocation and allocation.cpus
         else _why_shared(node, pod, request)
     )
-    return [cpus, _why_bound(node, pod, request, allocation)]
+    uncounted = [UNCOUNTED] if "devices-not-counted" in decision.steps else []
+    return [cpus, _why_bound(node, pod, request, allocation), *uncounted]
 
 
 def _passed_on(
@@ -314,6 +316,9 @@ def _why_shared(node: Node, pod: PodRecord, request: ContainerRequest) -> str:
     if not request.cpu_milli:
         return "shared: it asks for no CPUs"
     return f"shared: {request.cpu_milli}m is no whole number of CPUs"
+
+
+UNCOUNTED = f"devices: not counted, it has more than {bounds.DEVICES}, or more than {bounds.DEVICE_RESOURCES} resources of them"
 
 
 def _qos(pod: PodRecord) -> str:

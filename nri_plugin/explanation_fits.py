@@ -24,7 +24,7 @@ from nri_plugin.options import IsolatedCPUs, Node, Options, SMTOddCounts, Topolo
 from nri_plugin.placement import Placement, exclusive_count
 from nri_plugin.policy.hints import LISTED_NODES
 from nri_plugin.quantity import format_bytes
-from nri_plugin.state import PodRecord, State
+from nri_plugin.state import PodRecord, State, pod_of
 from nri_plugin.workload import ContainerRequest
 
 FEW_TRIALS = 24
@@ -45,7 +45,7 @@ class Fit:
         value: how many, which policy, which option, whose end.
         text: the same in words.
         numa_nodes: where it would have been placed, as a kernel list; empty for anywhere.
-        is_largest: for `cpus`: no larger number fits; False where not all were tried.
+        is_largest: for `cpus`: no larger number fits; False where not all were tried, or another `Fit` is larger.
     """
 
     kind: str
@@ -77,7 +77,9 @@ def would_fit(node: Node, state: State, pod: PodRecord, request: ContainerReques
     """What would have fitted: less, under another policy or option, or once others have ended."""
     case = _Case(node, state, pod, request)
     looks = (_fewer_cpus, _whole_cores, _less_memory, _laxer_policy, _other_options, _after_ends)
-    return tuple(fit for look in looks for fit in look(case))
+    fits = tuple(fit for look in looks for fit in look(case))
+    largest = max((int(fit.value) for fit in fits if fit.kind == "cpus"), default=0)
+    return tuple(replace(fit, is_largest=fit.is_largest and fit.value == str(largest)) for fit in fits)
 
 
 def _fewer_cpus(case: _Case) -> Iterator[Fit]:
@@ -201,7 +203,7 @@ def _cpus_there(state: State, uid: str, cpus: int) -> int:
     return sum(
         (allocation.cpus.mask & cpus).bit_count()
         for key, allocation in state.allocations.items()
-        if key.startswith(f"{uid}/")
+        if pod_of(key) == uid
     )
 
 

@@ -8,7 +8,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.hint_providers import memory_state_of
 from nri_plugin.options import MemoryManagerPolicy, Node
 from nri_plugin.policy.memory_state import MEMORY
-from nri_plugin.state import Allocation, Phase, State
+from nri_plugin.state import Allocation, Phase, State, owner_of, pod_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def uses(node: Node, state: State) -> tuple[NUMANodeUse, ...]:
 
 def name_of(state: State, key: str) -> str:
     """NAMESPACE/POD/CONTAINER of an allocation; its key where the pod is not known."""
-    uid, _, container = key.partition("/")
+    uid, container = owner_of(key)
     pod = state.pods.get(uid)
     return f"{pod.namespace}/{pod.name}/{container}" if pod and pod.name else key
 
@@ -97,7 +97,7 @@ def _holders(state: State, number: int, cpus: CPUSet, live: set[str]) -> Iterato
             continue
         yield Holder(
             container=name_of(state, key),
-            pod_uid=key.partition("/")[0],
+            pod_uid=pod_of(key),
             cpus=str(own),
             count=len(own),
             memory=tuple((block.resource, block.size_bytes) for block in blocks),

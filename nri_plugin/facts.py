@@ -19,8 +19,8 @@ A question with `"devices": false` is about the facts alone: then the kubelet ne
 `devices` are the kubelet's devices of that container, as its PodResources API lists them: an entry for
 each set of ids with the same `nodes`, a resource in as many entries as that takes, resources in the
 order of the first. `nodes` left out, empty, or -1: attached to no NUMA node in particular. An entry
-may have `totals`, an object of NUMA node to the number of devices of the resource attached there, given
-to somebody or not: it decides which width is preferred. An answer without `devices` says that the
+may have `totals`, an object of NUMA nodes (`0`, `0-1`) to the number of devices of the resource that are attached
+to exactly these, given to somebody or not: they decide which nodes hints name and which width is preferred. An answer without `devices` says that the
 exporter does not know the container; an empty list that it has none. `pod_devices`, in the same form, may
 add those of all containers of the pod: under pod scope the first container decides for the others.
 
@@ -48,7 +48,7 @@ devices are those of the runtime's message, and what it does not say of the pod 
 
 from dataclasses import dataclass
 
-from nri_plugin.nri.events import CreateContainer
+from nri_plugin.nri.events import CreateContainer, PostCreateContainer, PostStartContainer, StartContainer
 from nri_plugin.pod_facts import PodFacts
 from nri_plugin.policy.device_hints import DeviceResource
 
@@ -88,3 +88,19 @@ class InformedCreate:
     devices: tuple[DeviceResource, ...] = ()
     pod_devices: tuple[DeviceResource, ...] = ()
     facts: PodFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnsavedStart:
+    """The first event of a container that was created while nobody listened, and the checkpoint cannot be saved.
+
+    Neither the checkpoint nor the runtime's list would tell a restarted agent of an allocation that is made now, and
+    the container would be moved. So it runs in the shared pool.
+
+    Attributes:
+        event: what the runtime said.
+        why: what stands against saving.
+    """
+
+    event: PostCreateContainer | StartContainer | PostStartContainer
+    why: str

@@ -15,7 +15,7 @@ from nri_plugin.annotations import isolation
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.options import Effect, Isolation, Node
 from nri_plugin.pool import pins
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State, pod_of
 
 NO_QUOTA = -1
 PERIOD_US = 100_000
@@ -159,7 +159,7 @@ def sandboxes(node: Node, state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
 
 def _exclusive(state: State) -> Iterator[tuple[ContainerRecord, Allocation]]:
     """Running containers with exclusive CPUs; thousands of others are passed over without a look at their promises."""
-    pods = {key.partition("/")[0] for key, held in state.allocations.items() if held.cpus}
+    pods = {pod_of(key) for key, held in state.allocations.items() if held.cpus}
     for record in state.containers.values():
         if record.pod_uid in pods and record.phase is Phase.RUNNING:
             held = state.allocation_of(record)

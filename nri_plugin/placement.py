@@ -37,7 +37,16 @@ from nri_plugin.policy.smt_counts import whole_core_count
 from nri_plugin.policy.tables import cpu_tables
 from nri_plugin.policy.taking import Note
 from nri_plugin.policy.tie_break import TieBreak, tie_break
-from nri_plugin.reuse import donors, handed_over, is_plain_init, reusable_cpus, reusable_memory
+from nri_plugin.reuse import (
+    donors,
+    handed_over,
+    has_returned,
+    is_plain_init,
+    returned_again,
+    reusable_cpus,
+    reusable_memory,
+    taken_back,
+)
 from nri_plugin.state import Allocation, ContainerRecord, MemoryBlock, PodRecord, State
 from nri_plugin.topology import Topology
 from nri_plugin.workload import ContainerRequest, peak, pod_request, spec_requests
@@ -102,7 +111,11 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         state = state.with_allocation(request.key, held)
     if held is not None and held.cpu_milli == request.cpu_milli and len(held.cpus) == count:
         return _kept(node, state, pod, request, held)
-    state = state.without_allocation(request.key)
+    if held is not None and not held.memory and is_plain_init(pod.facts, request.name):
+        # It ran before and gave its memory back. The kubelet admits it once only and takes no memory for it again.
+        request = replace(request, memory_bytes=0, hugepages=())
+        memory = {}
+    before = state = state.without_allocation(request.key)
     if not count and not memory:
         return _placed_in_pool(node, state, pod, request)
     question = question_of(node, state, pod, request)
@@ -119,8 +132,9 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         preferred=hint.preferred,
     )
     keys = donors(question.state, pod, request.name)
-    state = handed_over(state, keys, cpus, blocks).with_allocation(request.key, allocation)
-    return Placement(state, allocation, (*steps, "exclusive" if count else "memory"))
+    after = handed_over(state, keys, cpus, blocks).with_allocation(request.key, allocation)
+    after = returned_again(after, before, pod)
+    return Placement(after, allocation, (*steps, "exclusive" if count else "memory"))
 
 
 def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Question:
@@ -131,6 +145,8 @@ def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequ
     """
     node = narrowed(node, request.isolated)
     count = exclusive_count(node, request)
+    if has_returned(state, pod):
+        state = taken_back(state, pod, memory_state_of(node, state))
     keys = donors(state, pod, request.name)
     return Question(
         node,
@@ -216,7 +232,9 @@ def _admitted(question: Question) -> tuple[State, MergedHint, tuple[str, ...]]:
     hint = admit(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
     if scope == POD_SCOPE:
         affinity = hint.affinity or NO_NODES
-        state = state.with_pod(replace(pod, affinity=affinity, affinity_preferred=hint.preferred))
+        counted = bool(question.request.pod_devices)
+        pod = replace(pod, affinity=affinity, affinity_preferred=hint.preferred, devices_counted=counted)
+        state = state.with_pod(pod)
     return state, hint, (scope, *_doubts(hint))
 
 
@@ -262,13 +280,19 @@ def _doubts(hint: MergedHint) -> tuple[str, ...]:
 def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: ContainerRequest) -> MergedHint:
     """The pod's hint, if policy lets this container's devices be where they are beside it.
 
+    Devices that the hint was made with are not asked about again: those of one container may well be on fewer nodes
+    than those of the pod.
+
     Raises:
         TopologyAffinityError: they are elsewhere.
 
-    Differs: the kubelet counts them in when it places the pod. Here they may be known only when their
-        container comes, after others of the pod.
+    Source: kubelet v1.36.2 pkg/kubelet/cm/topologymanager/scope_pod.go: one merge, with the devices of all containers.
+    Differs: where nobody knew the devices of the whole pod they are known only when their container comes, after others
+        of the pod, and are then merged with the hint that the pod has.
     """
     hint = MergedHint(affinity or None, pod.affinity_preferred)
+    if pod.devices_counted:
+        return hint
     devices = device_wishes(node.topology.node_ids, request.devices)
     if devices:
         why = f"pod: placed on NUMA nodes {affinity or 'any'} with its first container"

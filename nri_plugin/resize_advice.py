@@ -34,8 +34,10 @@ def advise_resize(
     _say(state, pod, refusal, f"{fits} CPUs" if fits else "", would_fit_alone=would_fit)
 
 
-def advise_pod_growth(node: Node, state: State, pod: PodRecord, refusal: InsufficientCPUsError) -> None:
+def advise_pod_growth(node: Node, state: State, pod: PodRecord, refusal: AdmissionError) -> None:
     """The same for a pod's new total."""
+    if not isinstance(refusal, InsufficientCPUsError):
+        return
     most = (pod.cpu_milli or 0) + refusal.available * 1000
     would_fit = len(alone(state, pod).available(node)) >= refusal.requested
     _say(state, pod, refusal, f"{most}m for the pod" if refusal.available else "", would_fit_alone=would_fit)

@@ -23,7 +23,7 @@ from nri_plugin.policy.distances import distances_of
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.policy.resize import nearest, without_last
 from nri_plugin.policy.smt_counts import checks_multiple
-from nri_plugin.state import Allocation, ContainerRecord, MemoryBlock, PodRecord, Resize, Size, State
+from nri_plugin.state import Allocation, ContainerRecord, MemoryBlock, PodRecord, Resize, Size, State, pod_of
 from nri_plugin.workload import ContainerRequest, container_request, stored_cpus
 
 STRICT = (TopologyManagerPolicy.RESTRICTED, TopologyManagerPolicy.SINGLE_NUMA_NODE)
@@ -82,20 +82,62 @@ def confirmed(state: State, record: ContainerRecord, *, is_done: bool = True) ->
     return state.with_allocation(record.key, held.settled(is_done=is_done))
 
 
-def refuse_pod_growth(node: Node, state: State, pod: PodRecord, cpu_milli: int | None) -> None:
-    """Refuse a larger total of a pod whose containers have exclusive CPUs where not so many are left.
+def refuse_pod_total(node: Node, state: State, pod: PodRecord, cpu_milli: int | None) -> None:
+    """Refuse a new total of a pod whose containers have exclusive CPUs where a container would be refused for it.
+
+    The pod's total comes first: refused there, nothing of the resize is done.
 
     Raises:
-        InsufficientCPUsError: asks for the resize before any of it was done.
+        InsufficientCPUsError: it asks for more CPUs than are left.
+        AdmissionError: it asks for fewer than the containers were promised at their start.
     """
-    prefix = f"{pod.uid}/"
-    holds = any(one.cpus for key, one in state.allocations.items() if key.startswith(prefix))
-    more = ((cpu_milli or 0) - (pod.cpu_milli or 0)) // 1000
+    held = [one for key, one in state.allocations.items() if pod_of(key) == pod.uid and one.cpus]
+    if not held or not pod.cpu_milli or not cpu_milli:
+        return
+    if cpu_milli < pod.cpu_milli:
+        _refuse_below_start(held, pod.cpu_milli, cpu_milli)
+    more = (cpu_milli - pod.cpu_milli) // 1000
     left = len(state.available(node))
-    if holds and pod.cpu_milli and more > left:
+    if more > left:
         raise InsufficientCPUsError(
             more, left, f"pod {pod.name} cannot grow from {pod.cpu_milli}m to {cpu_milli}m"
         )
+
+
+def _refuse_below_start(held: list[Allocation], before_milli: int, cpu_milli: int) -> None:
+    """Refuse a total below what the pod's containers keep.
+
+    CPUs that an annotation gave are not counted: such a container's request says nothing of their number.
+
+    Raises:
+        AdmissionError: with the numbers that a container would be refused with.
+    """
+    first = CPUSet()
+    for one in held:
+        size = one.resize.before if one.resize else size_of(one)
+        if size.cpu_milli == 1000 * len(size.cpus):
+            first |= _at_start(size)
+    if cpu_milli < 1000 * len(first):
+        raise AdmissionError(_below_start("pod", before_milli, cpu_milli, first))
+
+
+def _below_start(what: str, before_milli: int, asked_milli: int, first: CPUSet) -> str:
+    return (
+        f"resize in place of the {what} from {_in_cpus(before_milli)} to {_in_cpus(asked_milli)} CPUs: the {len(first)} "
+        f"it was promised at its start ({first}) stay; ask for {len(first)} or more, or make the pod anew"
+    )
+
+
+def _in_cpus(milli: int) -> str:
+    return f"{milli / 1000:.10g}"
+
+
+def _at_start(size: Size) -> CPUSet:
+    """The CPUs that a container was promised at its start."""
+    grown = CPUSet()
+    for step in size.grown:
+        grown |= step
+    return size.cpus - grown
 
 
 def _by_evidence(held: Allocation, container: Container) -> Allocation:
@@ -129,12 +171,12 @@ def _refuse_other_kind(held: Allocation, request: ContainerRequest, count: int) 
     """
     if held.cpus and not count:
         raise AdmissionError(
-            f"resize in place from {len(held.cpus)} exclusive CPUs to {request.cpu_milli}m: a container with exclusive "
-            "CPUs keeps a whole number of them; ask for whole CPUs, or make the pod anew"
+            f"resize in place of the container from {len(held.cpus)} to {_in_cpus(request.cpu_milli or 0)} CPUs: a "
+            "container with exclusive CPUs keeps a whole number of them; ask for whole CPUs, or make the pod anew"
         )
     if count and not held.cpus:
         raise AdmissionError(
-            f"resize in place to {count} CPUs: this container runs in the shared pool and stays there; "
+            f"resize in place of the container to {count} CPUs: this container runs in the shared pool and stays there; "
             "make the pod anew for exclusive CPUs"
         )
 
@@ -159,17 +201,11 @@ def _grown(node: Node, state: State, held: Allocation, after: Size, count: int) 
 
 
 def _shrunk(node: Node, held: Allocation, after: Size, count: int) -> Size:
-    grown = CPUSet()
-    for step in held.grown:
-        grown |= step
-    if count > len(grown):
-        first = held.cpus - grown
-        raise AdmissionError(
-            f"resize in place from {len(held.cpus)} to {len(held.cpus) - count} CPUs: the {len(first)} CPUs it was "
-            f"promised at its start ({first}) stay; ask for {len(first)} or more, or make the pod anew"
-        )
+    first, before = _at_start(size_of(held)), len(held.cpus)
+    if before - count < len(first):
+        raise AdmissionError(_below_start("container", 1000 * before, 1000 * (before - count), first))
     remaining = without_last(tables_of(node), held.grown, count, node.options)
-    cpus = held.cpus - grown
+    cpus = first
     for step in remaining:
         cpus |= step
     return replace(after, cpus=cpus, grown=remaining)

@@ -4,17 +4,18 @@ Placements are facts: a changed policy or option applies to new containers and m
 know whom to restart, and why.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from nri_plugin.hint_providers import tables_of
 from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, Node, TopologyManagerPolicy
-from nri_plugin.state import Allocation, State
+from nri_plugin.policy.memory_state import memory_machine
+from nri_plugin.state import Allocation, State, named
 
 
 def unsatisfied(node: Node, state: State) -> list[str]:
     """One sentence for each promise and each reason, in the order of the promises; empty when all satisfy it."""
     return [
-        f"{_name(state, key)} {reason}"
+        f"{named(state.pods, key)} {reason}"
         for key, allocation in state.allocations.items()
         for reason in (*_cpu_reasons(node, allocation), *_memory_reasons(node, allocation))
     ]
@@ -59,7 +60,40 @@ def _memory_reasons(node: Node, held: Allocation) -> Iterator[str]:
         yield f"is bound to NUMA nodes {gone}, which have no memory"
 
 
-def _name(state: State, key: str) -> str:
-    uid, _, name = key.partition("/")
-    pod = state.pods.get(uid)
-    return f"{pod.namespace}/{pod.name}/{name}" if pod else key
+def allocatable_memory(node: Node) -> Mapping[tuple[int, str], int]:
+    """Bytes that containers can be allocated, by (NUMA node, resource); empty under memoryManagerPolicy None."""
+    if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
+        return {}
+    machine = memory_machine(node.topology, node.options.reserved_memory)
+    return {
+        (number, resource): size
+        for resource, by_node in machine.allocatable.items()
+        for number, size in by_node.items()
+    }
+
+
+def overcommitted(state: State, allocatable: Mapping[tuple[int, str], int]) -> list[str]:
+    """One sentence for each set of NUMA nodes on which more memory is allocated than there is.
+
+    A node may have less memory than before: modules were taken out, huge pages were reserved, more is kept for the
+    system. What is allocated stays, for whoever has it runs on it.
+    """
+    if not allocatable:
+        return []
+    blocks = [
+        (block.nodes, block.resource, block.size_bytes, key)
+        for key, held in state.allocations.items()
+        for block in held.memory
+    ]
+    found = []
+    for nodes, resource in dict.fromkeys((nodes, resource) for nodes, resource, _, _ in blocks):
+        inside = [(size, key) for on, kind, size, key in blocks if kind == resource and on <= nodes]
+        taken = sum(size for size, _ in inside)
+        there = sum(allocatable.get((number, resource), 0) for number in nodes)
+        if taken > there:
+            holders = ", ".join(dict.fromkeys(named(state.pods, key) for _, key in inside))
+            found.append(
+                f"NUMA nodes {nodes}: {taken} bytes of {resource} are allocated and {there} are allocatable; "
+                f"restart some of {holders}"
+            )
+    return found

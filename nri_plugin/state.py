@@ -87,6 +87,8 @@ class Allocation:
         cpus: its exclusive CPUs; empty when it runs in the shared pool.
         mems: NUMA nodes its memory is bound to; empty when it is not bound.
         memory: promised memory, by resource.
+        returned: what an ended init container had left when the next container of its pod started. Anybody may have
+            it since then; see `nri_plugin.reuse`.
         cpu_milli: the CPU request it was made for.
         affinity: merged NUMA hint, empty for "any".
         preferred: whether that hint was preferred.
@@ -102,6 +104,7 @@ class Allocation:
     preferred: bool = True
     grown: tuple[CPUSet, ...] = ()
     resize: Resize | None = None
+    returned: tuple[MemoryBlock, ...] = ()
 
     def settled(self, *, is_done: bool) -> "Allocation":
         """With one of the two sizes of a resize under way: the later one when it was done."""
@@ -130,11 +133,12 @@ class PodRecord:
         hugepages: the pod's totals, (`hugepages-SIZE`, bytes).
         affinity: the merged hint of the whole pod under pod scope; None until its first container.
         affinity_preferred: whether that hint was preferred.
+        devices_counted: that hint was made with the devices of all containers of the pod.
         sandbox_path: the cgroups path of its sandbox (the pause container); empty when not told.
         limit_milli: the CPU limit of all its containers together, 0 for none.
         annotations: those that may ask for something here, (key, value); see `nri_plugin.annotations`.
         run_seen: RunPodSandbox was seen, so its end will be told too; pods known only from
-            Synchronize may end without an event.
+            Synchronize may end without an event, see `nri_plugin.app.ended_pods`.
         facts: what the cluster says of it, kept where a later decision may need it; None otherwise.
     """
 
@@ -154,6 +158,7 @@ class PodRecord:
     annotations: tuple[tuple[str, str], ...] = ()
     run_seen: bool = False
     facts: PodFacts | None = None
+    devices_counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +196,34 @@ class ContainerRecord:
 
 
 def allocation_key(pod_uid: str, container: str) -> str:
-    """`UID/NAME`; neither part can hold a slash in Kubernetes."""
+    """`UID/NAME`; `owner_of` takes it apart.
+
+    A uid may hold slashes: manifests of static pods and `crictl` may say any. A name of a container may not in
+    Kubernetes; one that nevertheless does is escaped, so that the last slash always separates the two.
+    """
+    if "/" in container or "%" in container:
+        container = container.replace("%", "%25").replace("/", "%2F")
     return f"{pod_uid}/{container}"
+
+
+def owner_of(key: str) -> tuple[str, str]:
+    """The uid of the pod, and the name of the container, that `allocation_key` made the key of."""
+    pod_uid, _, container = key.rpartition("/")
+    if "%" in container:
+        container = container.replace("%2F", "/").replace("%25", "%")
+    return pod_uid, container
+
+
+def named(pods: Mapping[str, "PodRecord"], key: str) -> str:
+    """`namespace/pod/container` of an allocation key, the key itself where the pod is not known."""
+    uid, container = owner_of(key)
+    pod = pods.get(uid)
+    return f"{pod.namespace}/{pod.name}/{container}" if pod else key
+
+
+def pod_of(key: str) -> str:
+    """The uid of the pod whose container has the allocation of that key."""
+    return key.rpartition("/")[0]
 
 
 @dataclass(frozen=True)
@@ -289,8 +320,7 @@ class State:
 
     def released(self, pod_uid: str) -> "State":
         """This state without the pod's allocations."""
-        prefix = allocation_key(pod_uid, "")
-        kept = {key: value for key, value in self.allocations.items() if not key.startswith(prefix)}
+        kept = {key: value for key, value in self.allocations.items() if pod_of(key) != pod_uid}
         return self if len(kept) == len(self.allocations) else replace(self, allocations=kept)
 
     def violations(self, node: Node) -> list[str]:

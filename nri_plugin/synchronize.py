@@ -3,11 +3,16 @@
 What agrees is kept; what is gone is released; what was born unseen is adopted as it is when that
 is consistent, else placed, else it runs in the shared pool and is marked. Nothing that runs and
 was promised its CPUs is moved.
+
+What is remembered may be older than what runs, because the checkpoint could not be saved for a while. A container
+that is not remembered and runs on exclusive CPUs was given them later, so it keeps them, and an allocation that is in
+its way and that nobody runs on is over.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from nri_plugin import bounds
 from nri_plugin.annotations import annotated
 from nri_plugin.decision import Decision
 from nri_plugin.errors import AdmissionError
@@ -16,7 +21,8 @@ from nri_plugin.nri.messages import Container, ContainerState, Pod
 from nri_plugin.options import Node
 from nri_plugin.placement import adopted, place
 from nri_plugin.pool import all_writes, pending_updates
-from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.reuse import given_back, handed_over
+from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, State, pod_of
 from nri_plugin.workload import (
     cgroup_ref,
     container_request,
@@ -37,15 +43,18 @@ _PHASE = {
 
 def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     """Fold what the runtime lists into what is remembered."""
-    pods = {**_unlisted(state, event), **_pods(state, event)}
+    pods = {**_unlisted(node, state, event), **_pods(node, state, event)}
     uid_by_sandbox = {pod.sandbox_id: uid for uid, pod in pods.items()}
     uid_by_sandbox |= {pod.id: pod_uid(pod) for pod in event.pods}
     listed = {c.id: c for c in event.containers if uid_by_sandbox.get(c.pod_id) in pods}
     records = {c.id: _record(state, pods[uid_by_sandbox[c.pod_id]], c) for c in listed.values()}
     after = State(pods, records, _settled(records, _kept(state, records, event.pods)))
-    steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
     unseen = [(records[c.id], c) for c in listed.values() if c.id not in state.containers]
+    after = _without_outdated(node, after, unseen)
+    steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
     after, adopted_steps = _adopt_all(node, after, unseen)
+    for record in records.values():  # starts that nobody saw
+        after = given_back(after, record) if record.phase is Phase.RUNNING else after
     after, updates = pending_updates(node, after, late=True)
     return Decision(
         after,
@@ -70,11 +79,14 @@ def adopt(
             return as_it_is, ("adopted",)
         placed = place(node, state, pod, request)
     except AdmissionError as error:
-        return state.with_container(replace(record, unplaced=str(error))), ("unplaced", error.reason)
+        return state.with_container(replace(record, unplaced=bounds.reason(str(error)))), (
+            "unplaced",
+            error.reason,
+        )
     return placed.state, placed.steps
 
 
-def _pods(state: State, event: Synchronize) -> dict[str, PodRecord]:
+def _pods(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
     """One record per uid; of several sandboxes, the one containers live in, else the known, else the last."""
     inhabited = {container.pod_id for container in event.containers}
     chosen: dict[str, Pod] = {}
@@ -82,14 +94,19 @@ def _pods(state: State, event: Synchronize) -> dict[str, PodRecord]:
         rival = chosen.get(pod_uid(pod))
         if rival is None or _rank(state, inhabited, pod) >= _rank(state, inhabited, rival):
             chosen[pod_uid(pod)] = pod
-    return {uid: _remembered(state, pod) for uid, pod in chosen.items()}
+    return {uid: _remembered(node, state, pod) for uid, pod in chosen.items()}
 
 
-def _unlisted(state: State, event: Synchronize) -> dict[str, PodRecord]:
+def _unlisted(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
     """Known pods that are not listed although a container of theirs is: the runtime does not know how they are."""
     known = {pod.sandbox_id: pod for pod in state.pods.values()}
     inhabited = {container.pod_id for container in event.containers if container.id in state.containers}
-    return {pod.uid: replace(pod, run_seen=False) for key, pod in known.items() if key in inhabited}
+    heard = node.options.annotation_namespaces
+    return {
+        pod.uid: replace(pod, run_seen=False, annotations=pod.annotations if pod.namespace in heard else ())
+        for key, pod in known.items()
+        if key in inhabited
+    }
 
 
 def _rank(state: State, inhabited: set[str], pod: Pod) -> tuple[bool, bool]:
@@ -97,9 +114,9 @@ def _rank(state: State, inhabited: set[str], pod: Pod) -> tuple[bool, bool]:
     return pod.id in inhabited, known is not None and known.sandbox_id == pod.id
 
 
-def _remembered(state: State, pod: Pod) -> PodRecord:
+def _remembered(node: Node, state: State, pod: Pod) -> PodRecord:
     """The pod's record; from now on its end may go untold (a restarted runtime forgets)."""
-    fresh = pod_record(pod, run_seen=False)
+    fresh = pod_record(pod, node.options, run_seen=False)
     return renewed(fresh, state.pods.get(fresh.uid))
 
 
@@ -114,7 +131,7 @@ def _kept(
     """
     alive = {record.pod_uid for record in records.values() if record.phase is not Phase.STOPPED}
     alive |= {pod_uid(pod) for pod in listed if pod.pid}
-    return {key: value for key, value in state.allocations.items() if key.partition("/")[0] in alive}
+    return {key: value for key, value in state.allocations.items() if pod_of(key) in alive}
 
 
 def _settled(
@@ -126,6 +143,52 @@ def _settled(
         key: one.settled(is_done=one.resize is not None and stored.get(key) == one.resize.after.cpus)
         for key, one in allocations.items()
     }
+
+
+def _without_outdated(node: Node, state: State, unseen: Sequence[tuple[ContainerRecord, Container]]) -> State:
+    """The state without allocations that ended while the checkpoint could not be saved.
+
+    A claim is what an unremembered container runs on, where that is just what it asks for. A running container wins
+    over one that only exists, and both over an allocation without a living container. Of two that run the remembered
+    one wins: its allocation changes by a resize alone, and a resize is never left unsaved.
+    """
+    strange = {record.id for record, _ in unseen}
+    holders: dict[str, int] = {}
+    for record in state.containers.values():
+        if record.id not in strange:
+            holders[record.key] = max(holders.get(record.key, 0), _liveliness(record))
+    for record, container in sorted(unseen, key=lambda pair: -_liveliness(pair[0])):
+        claimed = _as_it_is(node, replace(state, allocations={}), record, container)
+        claim = claimed.allocation_of(record) if claimed else None
+        if claim is None:
+            continue
+        clashing = [key for key, held in state.allocations.items() if _clashes(record.key, claim, key, held)]
+        if clashing and all(holders.get(key, 0) < _liveliness(record) for key in clashing):
+            freed = _freed(state, record, claim, clashing)
+            taken = _as_it_is(node, freed, record, container)
+            if taken is not None:
+                state, holders[record.key] = taken, _liveliness(record)
+    return state
+
+
+def _liveliness(record: ContainerRecord) -> int:
+    return {Phase.STOPPED: 0, Phase.RUNNING: 2}.get(record.phase, 1)
+
+
+def _clashes(claimant: str, claim: Allocation, key: str, held: Allocation) -> bool:
+    if key != claimant:
+        return not claim.cpus.isdisjoint(held.cpus)
+    return claim.cpus != held.cpus or (bool(claim.mems) and claim.mems != held.mems)
+
+
+def _freed(state: State, record: ContainerRecord, claim: Allocation, clashing: Sequence[str]) -> State:
+    """The state without the clashing allocations; an ended container of the same pod keeps what it did not pass on."""
+    for key in clashing:
+        if pod_of(key) == record.pod_uid and key != record.key:
+            state = handed_over(state, [key], claim.cpus, claim.memory)
+        else:
+            state = state.without_allocation(key)
+    return state
 
 
 def _adopt_all(

@@ -53,6 +53,7 @@ class Topology:
         caches: CPUs that share the last-level ("uncore") cache. CPUs without an L3 are grouped
             by socket (Source: kubelet v1.36 topology.go, where the cache id falls back to the socket id).
         caches_known: False when no CPU has an L3 of its own, so that `caches` are the sockets.
+        without_l3: CPUs without an L3 where others have one; their entries in `caches` are no caches.
         offline: CPUs present but not online.
         isolated: CPUs the kernel keeps for whoever is put there: isolcpus, nohz_full, isolated partitions of others.
         taken: those of them in isolated partitions of others, on which no container can run.
@@ -64,6 +65,7 @@ class Topology:
     nodes: tuple[NUMANode, ...]
     caches: tuple[tuple[UncoreCacheID, CPUSet], ...]
     caches_known: bool = True
+    without_l3: CPUSet = NO_CPUS
     offline: CPUSet = NO_CPUS
     isolated: CPUSet = NO_CPUS
     taken: CPUSet = NO_CPUS
@@ -103,6 +105,10 @@ class Topology:
             caches=_groups(table, 4, UncoreCacheID),
         )
 
+    def is_l3(self, cache: CPUSet) -> bool:
+        """Whether these CPUs, an entry of `caches`, share an L3."""
+        return self.caches_known and cache.isdisjoint(self.without_l3)
+
     @cached_property
     def node_ids(self) -> tuple[NUMANodeID, ...]:
         """Ids of all online NUMA nodes, ascending."""
@@ -122,6 +128,19 @@ class Topology:
     def node_by_id(self) -> Mapping[NUMANodeID, NUMANode]:
         """NUMA nodes by their id."""
         return {node.id: node for node in self.nodes}
+
+    @property
+    def first_core(self) -> CPUSet:
+        """All threads of the core with the lowest id: what is kept for the system where nobody chose."""
+        return self.cores[0][1]
+
+    def whole_cores(self, cpus: CPUSet) -> CPUSet:
+        """`cpus` with the other online threads of their cores."""
+        mask = cpus.mask
+        for _, threads in self.cores:
+            if threads.mask & cpus.mask:
+                mask |= threads.mask
+        return CPUSet(mask)
 
     @cached_property
     def core_by_cpu(self) -> Mapping[CPUID, CoreID]:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from nri_plugin import bounds
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri.messages import Container, Pod, Resources
-from nri_plugin.options import IsolatedWish, SMTOddCounts
+from nri_plugin.options import IsolatedWish, Options, SMTOddCounts
 from nri_plugin.pod_facts import Amounts, Kind, PodFacts
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.policy.pod_totals import pod_total
@@ -21,9 +22,6 @@ MIN_SHARES = 2
 
 MAX_SHARES = 262144
 """Where shares stop, 256 CPUs; a larger request looks the same (same source, MaxShares)."""
-
-OWN_ANNOTATIONS = "nri-pin/"
-"""What annotations meant for us begin with; the others are not remembered."""
 
 _SLICE = ".slice"
 _KUBEPODS = "kubepods"
@@ -207,11 +205,16 @@ def renewed(fresh: PodRecord, known: PodRecord | None) -> PodRecord:
     """The pod's record by what the runtime says now, with what is known beside that."""
     if known is None:
         return fresh
-    kept = replace(fresh, affinity=known.affinity, affinity_preferred=known.affinity_preferred)
+    kept = replace(
+        fresh,
+        affinity=known.affinity,
+        affinity_preferred=known.affinity_preferred,
+        devices_counted=known.devices_counted,
+    )
     return informed(kept, known.facts)
 
 
-def pod_record(pod: Pod, *, run_seen: bool) -> PodRecord:
+def pod_record(pod: Pod, options: Options, *, run_seen: bool) -> PodRecord:
     """What is remembered of a pod."""
     qos = qos_of(pod.cgroup_parent)
     resources = pod.resources
@@ -227,11 +230,17 @@ def pod_record(pod: Pod, *, run_seen: bool) -> PodRecord:
         hugepages=_hugepages(resources) if resources is not None else (),
         sandbox_path=pod.cgroups_path,
         limit_milli=limit_milli(resources),
-        annotations=tuple(
-            pair for pair in sorted(pod.annotations.items()) if pair[0].startswith(OWN_ANNOTATIONS)
-        ),
+        annotations=heard_annotations(pod, options),
         run_seen=run_seen,
     )
+
+
+def heard_annotations(pod: Pod, options: Options) -> tuple[tuple[str, str], ...]:
+    """What the pod's annotations ask for; nothing outside the namespaces whose annotations are heard."""
+    if not pod.annotations or pod.namespace not in options.annotation_namespaces:
+        return ()
+    kept, _ = bounds.own_annotations(pod.annotations)
+    return tuple(kept.items())
 
 
 def pod_uid(pod: Pod) -> str:

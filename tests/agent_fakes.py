@@ -102,6 +102,10 @@ class FakeCheckpoint:
     saved: State | None = None
     failures: int = 0
     timeouts: list[float] = field(default_factory=list)
+    intact: bool = True
+
+    def is_intact(self) -> bool:
+        return self.intact
 
     def save(self, state: State, timeout_s: float) -> None:
         self.timeouts.append(timeout_s)

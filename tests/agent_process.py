@@ -26,6 +26,9 @@ from nri_plugin.simulator.runtime_profile import CONTAINERD_2_1
 from nri_plugin.simulator.runtime_session import RuntimeSession
 
 REPOSITORY = Path(__file__).parent.parent
+SUPERVISOR = "nri-pin-watcher"
+"""What the process is called that brings a launched agent back."""
+
 PATIENCE_S = 30.0
 """Only ever waited for by a failing test."""
 
@@ -164,6 +167,13 @@ class Process:
                 return line
         raise AssertionError(f"the agent ended and never said {text!r}: {''.join(self.heard)}")
 
+    def wait_for_lines(self, *texts: str) -> None:
+        """Read what it says until each text was in a line, in any order: two threads may say them."""
+        missing = set(texts)
+        while missing:
+            line = self.wait_for_line("")
+            missing -= {text for text in missing if text in line}
+
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
@@ -180,6 +190,26 @@ class Process:
         if self._code is None:
             self.signal(signal.SIGKILL)
             self.wait()
+
+
+def launcher(yield_s: float) -> str:
+    """What the installed plugin file does; the agent that serves has `yield_s` to give up."""
+    return f"""\
+import sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+from nri_plugin.app import turn
+turn.YIELD_S = {yield_s}
+from nri_plugin.__main__ import main
+sys.exit(main())
+"""
+
+
+def until(fact: Callable[[], object], what: str) -> None:
+    """Wait for something that no descriptor tells of."""
+    deadline = time.monotonic() + 2 * PATIENCE_S
+    while not fact():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.02)
 
 
 class Site:
@@ -205,6 +235,30 @@ class Site:
         self.processes.append(Process(arguments, environment, **options))  # type: ignore[arg-type]
         return self.processes[-1]
 
+    def launch(
+        self, config: str = "", name: str = "pin", yield_s: float = PATIENCE_S
+    ) -> tuple[Process, Peer]:
+        """Start the agent as a runtime does: descriptor 3, three variables, nobody listening."""
+        plugin = self.folder / f"10-{name}"
+        plugin.write_text(launcher(yield_s))
+        ours, theirs = socket.socketpair()
+        environment = {"NRI_PLUGIN_NAME": name, "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3"}
+        with theirs:
+            process = self.spawn(
+                ["-I", str(plugin)], environment, descriptors={3: theirs.fileno()}, is_heard=False
+            )
+        self.peers.append(Peer(ours, launched_as=(name, "10"), config=config or config_text(self.folder)))
+        return process, self.peers[-1]
+
+    def relatives(self) -> dict[int, str]:
+        """Processes by id that were started from the plugin file, and their names."""
+        found = {}
+        for place in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if f"\0{self.folder}/10-".encode() in (place / "cmdline").read_bytes():
+                    found[int(place.name)] = (place / "comm").read_text().strip()
+        return found
+
     def accept(self) -> Peer:
         self.peers.append(Peer(self.listener.accept()[0]))
         return self.peers[-1]
@@ -213,6 +267,9 @@ class Site:
         return (self.folder / "state" / "state.json").read_text()
 
     def close(self) -> None:
+        for number, _ in sorted(self.relatives().items(), key=lambda one: one[1] != SUPERVISOR):
+            with suppress(ProcessLookupError):  # supervisors first: they would start another agent
+                os.kill(number, signal.SIGKILL)
         for process in self.processes:
             process.end()
         for peer in self.peers:

@@ -5,7 +5,7 @@ Source: Kubernetes pkg/registry/core/pod/storage/storage.go, BindingREST.
 
 from tests.kube_api_fields import Object
 from tests.kube_api_kinds import Kind
-from tests.kube_api_store import Key, RefusedError, Store, Write, details_of
+from tests.kube_api_store import Key, Store, Write, conflict, failure, precondition_failed
 
 SCHEDULED = {"type": "PodScheduled", "status": "True"}
 
@@ -13,10 +13,11 @@ SCHEDULED = {"type": "PodScheduled", "status": "True"}
 def bind(store: Store, kind: Kind, key: Key, binding: Object, version: str) -> Object:
     """Give the pod its node and the binding's annotations; the answer's body."""
     target, wanted = binding.get("target", {}), binding.get("metadata", {})
-    if target.get("kind", "Node") != "Node" or not target.get("name"):
-        raise RefusedError(
-            422, "Invalid", "Binding is invalid: target: must name a Node", details_of(kind, key[3])
-        )
+    if target.get("kind", "Node") != "Node":
+        text = f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
+        raise failure(text)
+    if not target.get("name"):
+        raise failure("target.name: Required value")
 
     def bound(pod: Object) -> Object:
         _check(kind, key, pod, wanted.get("uid"))
@@ -27,7 +28,7 @@ def bind(store: Store, kind: Kind, key: Key, binding: Object, version: str) -> O
     def scheduled(pod: Object) -> Object:
         return {**pod, "status": {**pod.get("status", {}), "conditions": [SCHEDULED]}}
 
-    store.modify(kind, key, bound, Write("kube-scheduler", version))
+    store.modify(kind, key, bound, Write("kube-scheduler", version, subresource="binding"))
     store.modify(kind, key, scheduled, Write("kube-scheduler", version, subresource="status"))
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
@@ -35,15 +36,9 @@ def bind(store: Store, kind: Kind, key: Key, binding: Object, version: str) -> O
 def _check(kind: Kind, key: Key, pod: Object, uid: str | None) -> None:
     found, node = pod["metadata"]["uid"], pod.get("spec", {}).get("nodeName")
     if uid not in (None, "", found):
-        raise _conflict(
-            kind, key, f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found}"
-        )
+        raise conflict(kind, key[3], precondition_failed(kind, key, uid, found))
     if pod["metadata"].get("deletionTimestamp"):
-        raise _conflict(kind, key, f"pod {key[3]} is being deleted, cannot be assigned to a host")
+        text = f"pod {key[3]} is being deleted, cannot be assigned to a host"
+        raise conflict(kind, key[3], text, "pods/binding")
     if node:
-        raise _conflict(kind, key, f'pod {key[3]} is already assigned to node "{node}"')
-
-
-def _conflict(kind: Kind, key: Key, why: str) -> RefusedError:
-    text = f'Operation cannot be fulfilled on pods/binding "{key[3]}": {why}'
-    return RefusedError(409, "Conflict", text, details_of(kind, key[3]) | {"kind": "pods/binding"})
+        raise conflict(kind, key[3], f'pod {key[3]} is already assigned to node "{node}"', "pods/binding")

@@ -1,10 +1,12 @@
 """Part of the tests' API server: what a stored object's fields must be, and which manager owns which of them.
 
 Ownership is kept by path, and a list is one field: that is how custom resources behave whose schema says nothing
-of lists. A structural schema prunes what it does not know; kinds without one keep everything.
+of lists. Only owner references are fields of their own, named by their uids. A structural schema prunes what it does not
+know; kinds without one keep everything.
 """
 
 import copy
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,59 +14,46 @@ from typing import Any
 Object = dict[str, Any]
 Path = tuple[str, ...]
 
+OWNERS = ("metadata", "ownerReferences")
 UNTRACKED = {"apiVersion", "kind"}
 UNTRACKED_METADATA = {
     "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink",
 }  # fmt: skip
 
 
-class InvalidError(Exception):
-    """A field is wrong: the reason word, the message and the field."""
-
-    def __init__(self, reason: str, message: str, field: str) -> None:
-        super().__init__(message)
-        self.cause = {"reason": reason, "message": message, "field": field}
-
-
-def checked(value: Any, schema: Mapping[str, Any], where: str = "") -> None:
-    """Raise `InvalidError` at the first field that is not what `schema` says."""
+def checked(value: Any, schema: Mapping[str, Any], where: str = "") -> Iterator[dict[str, str]]:
+    """A cause for each field that is not what `schema` says."""
     kind = schema.get("type")
     if kind == "object" and isinstance(value, dict):
-        _checked_object(value, schema, where)
+        yield from _checked_object(value, schema, where)
     elif kind == "array" and isinstance(value, list):
         for number, one in enumerate(value):
-            checked(one, schema["items"], f"{where}[{number}]")
+            yield from checked(one, schema["items"], f"{where}[{number}]")
     elif kind in ("object", "array") or (kind == "string" and not isinstance(value, str)):
-        raise _wrong_type(where, kind, value)
+        yield _wrong_type(where, kind, value)
     elif kind == "integer" and (not isinstance(value, int) or isinstance(value, bool)):
-        raise _wrong_type(where, "integer", value)
+        yield _wrong_type(where, "integer", value)
     pattern = schema.get("pattern")
     if pattern and isinstance(value, str) and not re.search(pattern, value):
         text = f"Invalid value: \"{value}\": {where} in body should match '{pattern}'"
-        raise InvalidError("FieldValueInvalid", text, where)
+        yield {"reason": "FieldValueInvalid", "message": text, "field": where}
 
 
-def _checked_object(value: Object, schema: Mapping[str, Any], where: str) -> None:
+def _checked_object(value: Object, schema: Mapping[str, Any], where: str) -> Iterator[dict[str, str]]:
     for name in schema.get("required", ()):
-        if name not in value:
-            raise InvalidError("FieldValueRequired", "Required value", f"{where}.{name}".strip("."))
+        if value.get(name) is None:
+            field = f"{where}.{name}".strip(".")
+            yield {"reason": "FieldValueRequired", "message": "Required value", "field": field}
     for name, part in schema.get("properties", {}).items():
-        if name in value and (where or name not in ("apiVersion", "kind", "metadata")):
-            checked(value[name], part, f"{where}.{name}".strip("."))
+        if value.get(name) is not None and (where or name not in ("apiVersion", "kind", "metadata")):
+            yield from checked(value[name], part, f"{where}.{name}".strip("."))
 
 
-def _wrong_type(where: str, wanted: str, value: Any) -> InvalidError:
-    names = {
-        str: "string",
-        bool: "boolean",
-        int: "integer",
-        list: "array",
-        dict: "object",
-        type(None): "null",
-    }
+def _wrong_type(where: str, wanted: str, value: Any) -> dict[str, str]:
+    names = {str: "string", bool: "boolean", int: "integer", list: "array", dict: "object"}
     found = names.get(type(value), type(value).__name__)
     text = f'Invalid value: "{found}": {where} in body must be of type {wanted}: "{found}"'
-    return InvalidError("FieldValueTypeInvalid", text, where)
+    return {"reason": "FieldValueTypeInvalid", "message": text, "field": where}
 
 
 def pruned(value: Any, schema: Mapping[str, Any], where: str = "") -> tuple[Any, list[str]]:
@@ -99,8 +88,35 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     if isinstance(value, dict) and (value or not path):
         for key, part in value.items():
             yield from _leaves(part, (*path, key))
+    elif path == OWNERS and isinstance(value, list):
+        for reference in value:
+            yield (*path, _element(reference)), reference
     else:
         yield path, value
+
+
+def _element(reference: Mapping[str, Any]) -> str:
+    """An owner reference in a path."""
+    return "k:" + json.dumps({"uid": reference.get("uid", "")}, separators=(",", ":"))
+
+
+def shown_path(path: Path) -> str:
+    """As a conflict names it."""
+    parts = (
+        f"[uid={json.dumps(json.loads(key[2:])['uid'])}]" if key.startswith("k:") else f".{key}"
+        for key in path
+    )
+    return "".join(parts)
+
+
+def applied(target: Object, patch: Object) -> Object:
+    """The target with an applied object: as merged, but the owner references of others stay."""
+    result = merged(target, patch)
+    had, new = (obj.get("metadata", {}).get("ownerReferences") or [] for obj in (target, patch))
+    by_uid = {reference.get("uid"): reference for reference in (*had, *new)}
+    if by_uid:
+        result["metadata"]["ownerReferences"] = list(by_uid.values())
+    return result
 
 
 def without(obj: Object, paths: Iterable[Path]) -> Object:
@@ -112,6 +128,8 @@ def without(obj: Object, paths: Iterable[Path]) -> Object:
             inner = inner.get(key, {}) if isinstance(inner, dict) else {}
         if isinstance(inner, dict):
             inner.pop(path[-1], None)
+        elif isinstance(inner, list) and path[:-1] == OWNERS:
+            inner[:] = [reference for reference in inner if _element(reference) != path[-1]]
     return left
 
 
@@ -164,7 +182,7 @@ class Ownership:
 
     def _called(self, key: tuple[str, str]) -> str:
         applied = key[0] == "Apply"
-        return f'"{key[1]}"' + ("" if applied else f" using {self.versions[key]} at {self.times[key]}")
+        return f'"{key[1]}"' + ("" if applied else f" using {self.versions[key]}")
 
     def entries(self) -> list[Object]:
         """As `managedFields`: those who apply first, then by name."""
@@ -187,13 +205,14 @@ def _tree(paths: Iterable[Path]) -> Object:
     for path in sorted(paths):
         inner = tree
         for key in path:
-            inner = inner.setdefault(f"f:{key}", {})
+            inner = inner.setdefault(key if key.startswith("k:") else f"f:{key}", {})
     return tree
 
 
 def _paths(tree: Mapping[str, Any], path: Path) -> Iterator[Path]:
     for key, part in tree.items():
+        name = key if key.startswith("k:") else key[2:]
         if part:
-            yield from _paths(part, (*path, key[2:]))
+            yield from _paths(part, (*path, name))
         else:
-            yield (*path, key[2:])
+            yield (*path, name)

@@ -1,7 +1,8 @@
 """A small Kubernetes API server for tests: what a client sees of a real one, checked against recorded answers.
 
 Knows create, get, list with pages, update, merge, JSON and apply patches, delete, watches with bookmarks, custom
-resources with their schemas, dry runs, strict fields, binding of pods. No authentication unless a token is given, no controllers.
+resources with their schemas, dry runs, strict fields, binding of pods. Validates metadata, and the kinds that nri-pin
+writes or deploys, as a real server does. No authentication unless a token is given, no controllers.
 """
 
 import json
@@ -18,7 +19,16 @@ import yaml
 from tests.kube_api_binding import bind
 from tests.kube_api_fields import Object, merged
 from tests.kube_api_kinds import BUILT_IN, Kind, discovery, from_crd
-from tests.kube_api_store import Key, RefusedError, Store, Write, not_found, shown
+from tests.kube_api_queries import check_query, check_type
+from tests.kube_api_store import (
+    Key,
+    RefusedError,
+    Store,
+    Write,
+    check_name,
+    not_found,
+    shown,
+)
 from tests.kube_api_views import PATIENCE_S, Target, listed, watch_events
 
 PATCHES = ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
@@ -91,7 +101,9 @@ class KubeAPI:
         key = (kind.group, kind.plural, namespace, obj["metadata"]["name"])
         write = Write("somebody", version)
         if key not in self.store.objects:
-            return self.store.create(kind, namespace, json.loads(json.dumps(obj)), write)[0]
+            new = json.loads(json.dumps(obj))
+            new["metadata"].pop("resourceVersion", None)
+            return self.store.create(kind, namespace, new, write)[0]
         old = self.store.objects[key]["metadata"]["resourceVersion"]
         new = {**obj, "metadata": {**obj["metadata"], "resourceVersion": old}}
         self.store.update(kind, key, json.loads(json.dumps(new)), write)
@@ -184,6 +196,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         target = api.target(asked.path)
         if target is None:
+            if any(asked.path.startswith(f"/apis/{kind.group}/") for kind in BUILT_IN if kind.group):
+                raise RefusedError(404, "NotFound", "the server could not find the requested resource", {})
             self._send(404, b"404 page not found\n")
             return
         if (target.kind.plural, target.subresource, asked.method) == ("pods", "binding", "POST"):
@@ -192,6 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if target.subresource and not (target.subresource == "status" and target.kind.with_status):
             raise not_found(target.kind, target.name)
+        check_query(asked.method, asked.query)
         if asked.query.get("watch") in ("1", "true"):
             self._stream(api, target, asked.query)
             return
@@ -244,37 +259,48 @@ def carry_out(api: KubeAPI, target: Target, asked: Asked, manager: str) -> tuple
             return 200, shown(kind, store.get(kind, target.key), target.version), []
         return 200, listed(api, target, query), []
     if asked.method == "DELETE":
-        options = json.loads(asked.body or b"{}")
-        if not target.name:
-            gone = listed(api, target, query)
-            for obj in gone["items"]:
-                store.delete(kind, _key_of(kind, obj), {}, write)
-            return 200, gone, []
-        before = store.delete(kind, target.key, options, write)
-        details = {
-            "name": target.name,
-            "group": kind.group,
-            "kind": kind.plural,
-            "uid": before["metadata"]["uid"],
-        }
-        status = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Success",
-            "details": details,
-        }
-        return 200, status, []
+        return _deleted(api, target, asked, write)
     if asked.method == "PATCH":
         return _patched(api, target, asked, write)
     obj = _body(kind, asked, BODIES)
+    if asked.method == "PUT" and not target.name:
+        raise RefusedError(400, "BadRequest", "name must be provided")
+    check_type(kind, target.version, asked.body, obj)
     if asked.method == "POST":
         if not write.dry_run and kind.plural == "customresourcedefinitions":
             api.define(obj)
         stored, warnings = store.create(kind, target.namespace, obj, write)
         return 201, shown(kind, stored, target.version), warnings
+    check_name(obj.get("metadata", {}).get("name"), target.name)
     stored, warnings = store.update(kind, target.key, obj, write)
     return 200, shown(kind, stored, target.version), warnings
+
+
+def _deleted(api: KubeAPI, target: Target, asked: Asked, write: Write) -> tuple[int, Object, list[str]]:
+    store, kind, query = api.store, target.kind, asked.query
+    options = json.loads(asked.body or b"{}")
+    if not target.name:
+        gone = listed(api, target, query)
+        for obj in gone["items"]:
+            store.delete(kind, _key_of(kind, obj), {}, write)
+        return 200, gone, []
+    before = store.delete(kind, target.key, options, write)
+    if kind.plural == "pods":
+        return 200, shown(kind, before, target.version), []
+    details = {
+        "name": target.name,
+        "group": kind.group,
+        "kind": kind.plural,
+        "uid": before["metadata"]["uid"],
+    }
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": details,
+    }
+    return 200, status, []
 
 
 def _patched(api: KubeAPI, target: Target, asked: Asked, write: Write) -> tuple[int, Object, list[str]]:
@@ -291,12 +317,9 @@ def _patched(api: KubeAPI, target: Target, asked: Asked, write: Write) -> tuple[
         raise RefusedError(
             422, "Invalid", f'PatchOptions.meta.k8s.io "" is invalid: fieldManager: {text}', details
         )
-    name = patch.get("metadata", {}).get("name")
     if "managedFields" in patch.get("metadata", {}):
         raise RefusedError(400, "BadRequest", "metadata.managedFields must be nil")
-    if name != target.name:
-        text = f"the name of the object ({name}) does not match the name on the URL ({target.name})"
-        raise RefusedError(400, "BadRequest", text)
+    check_name(patch.get("metadata", {}).get("name"), target.name)
     stored, warnings, is_new = store.apply(kind, target.key, patch, write)
     return 201 if is_new else 200, shown(kind, stored, target.version), warnings
 

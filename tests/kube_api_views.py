@@ -34,6 +34,7 @@ class Target:
 
 def listed(api: "KubeAPI", target: Target, query: dict[str, str]) -> Object:
     """A list or one page of it."""
+    field_clauses(query, target.kind.kind)
     with api.store.changed:
         items = [
             shown(target.kind, obj, target.version) for obj in api.store.all_of(target.kind, target.namespace)
@@ -61,17 +62,28 @@ def listed(api: "KubeAPI", target: Target, query: dict[str, str]) -> Object:
 
 def selects(query: dict[str, str], obj: Object) -> bool:
     """Whether the selectors of a request take this object."""
-    for clause in filter(None, query.get("fieldSelector", "").split(",")):
-        name, is_unequal, value = clause.partition("!=") if "!=" in clause else split_equal(clause)
-        is_pod_field = obj["kind"] == "Pod" and name in ("spec.nodeName", "status.phase")
-        if name not in ("metadata.name", "metadata.namespace") and not is_pod_field:
-            raise RefusedError(400, "BadRequest", f"field label not supported: {name}")
+    for name, is_unequal, value in field_clauses(query, obj["kind"]):
         part, _, key = name.partition(".")
         if (obj.get(part, {}).get(key, "") == value) is bool(is_unequal):
             return False
     labels = obj["metadata"].get("labels", {})
     clauses = filter(None, query.get("labelSelector", "").split(","))
     return all(labels.get(clause.partition("=")[0]) == clause.partition("=")[2] for clause in clauses)
+
+
+def field_clauses(query: dict[str, str], kind: str) -> list[tuple[str, str, str]]:
+    """Name, whether it is `!=`, value of each; refuses fields that objects cannot be selected by."""
+    found = []
+    for clause in filter(None, query.get("fieldSelector", "").split(",")):
+        if "=" not in clause:
+            text = f"invalid selector: '{clause}'; can't understand '{clause}'"
+            raise RefusedError(400, "BadRequest", text)
+        name, is_unequal, value = clause.partition("!=") if "!=" in clause else split_equal(clause)
+        is_pod_field = kind == "Pod" and name in ("spec.nodeName", "status.phase")
+        if name not in ("metadata.name", "metadata.namespace") and not is_pod_field:
+            raise RefusedError(400, "BadRequest", f"field label not supported: {name}")
+        found.append((name, is_unequal, value))
+    return found
 
 
 def split_equal(clause: str) -> tuple[str, str, str]:

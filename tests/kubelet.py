@@ -29,6 +29,7 @@ class Kubelet:
     Attributes:
         pods: of its list.
         all_devices: that it could give.
+        refuses: in these words to list.
         knows_get: whether it answers for one pod; older ones do not.
         asked: the methods called.
     """
@@ -38,6 +39,7 @@ class Kubelet:
         self.pods: list[pb.PodResources] = []
         self.all_devices: list[pb.ContainerDevices] = []
         self.knows_get = True
+        self.refuses = ""
         self.asked: list[str] = []
         self._server = grpc.server(ThreadPoolExecutor(2))
         handlers = {
@@ -61,6 +63,8 @@ class Kubelet:
 
     def _list(self, request: Any, context: Any) -> Any:
         self.asked.append("List")
+        if self.refuses:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, self.refuses)
         return pb.ListPodResourcesResponse(pod_resources=self.pods)
 
     def _allocatable(self, request: Any, context: Any) -> Any:

@@ -1,7 +1,10 @@
 """`nri-pin run` and the start by the runtime itself: from words and environment to a loop that runs for ever.
 
-Started by the runtime: an open socket on a descriptor, an environment of three variables, no arguments, nobody who
-reads standard error, and no second chance: it is never started again before the runtime is. So it ends only when it must.
+There are three starts. An ordinary agent connects to the runtime's socket, and again whenever the connection ends. An
+agent that the runtime starts has an open socket on a descriptor, an environment of three variables, no arguments and
+nobody who reads standard error; the runtime never starts it again before its own restart. When it ends, its
+supervisor (`nri_plugin.app.supervisor`) starts the third kind: an ordinary agent with the name, index and configuration
+that the runtime gave to the first.
 """
 
 import gc
@@ -9,40 +12,43 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from nri_plugin.app.arguments import HELP, Arguments, parse
-from nri_plugin.app.config import Config, load, load_text
-from nri_plugin.app.ended_pods import LOOK_PAUSE_S
+from nri_plugin.app.checkpoint_keeper import look_by_the_clock
+from nri_plugin.app.config import Config
+from nri_plugin.app.ended_pods import EndedPodsWatch
 from nri_plugin.app.handler import Handler
 from nri_plugin.app.logs import LOGGER_NAME, say, set_up
 from nri_plugin.app.looking_after import keep_kernel_side, look_after, look_on
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.recorder import build_recorder
 from nri_plugin.app.reload import Reload
-from nri_plugin.app.rivals import Rivals, kubelet_policy, warn_of_kubelet
+from nri_plugin.app.rivals import FailedCreations, Rivals, kubelet_policy, warn_of_kubelet
 from nri_plugin.app.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
-from nri_plugin.app.startup import (
-    build_handler,
-    lock_state_dir,
-)
+from nri_plugin.app.startup import build_handler
 from nri_plugin.app.status_socket import FILE_NAME, StatusFeed, StatusSocket, Watchers
-from nri_plugin.app.transport import adopt, connect
+from nri_plugin.app.supervisor import BEAT_S, LIFE, Life
+from nri_plugin.app.transport import connect
+from nri_plugin.app.turn import EXIT_YIELDED, Turn
 from nri_plugin.app.watchdog import Watchdog
-from nri_plugin.errors import ConfigError, HostError, LocalProtocolError, NriPinError
-from nri_plugin.host.checkpoint import DEFAULT_DIR
+from nri_plugin.errors import ConfigError, LocalProtocolError, NriPinError
+from nri_plugin.host.runtime_lock import RuntimeLock
+from nri_plugin.nri.decode import Hears, deaf
 from nri_plugin.nri.events import Configure
 from nri_plugin.nri.messages import EventMask
 from nri_plugin.nri.session import PluginSession
+from nri_plugin.visible import visible
+
+if TYPE_CHECKING:
+    from nri_plugin.app.monitoring import Monitoring
 
 SWITCH_INTERVAL_S = 0.0005
 """Another thread keeps the runtime waiting this long at most; the interpreter's default is ten times that."""
-
-FORMER_INSTANCE_S = 3.0
-"""A restarted runtime starts us while the instance of its former life is just ending; it waits 5 s for us."""
 
 COLLECT_PAUSE_S = 60.0
 """Only failures leave cycles behind; a minute of them is little."""
@@ -64,22 +70,29 @@ SUBSCRIPTION = (
 """What decisions need; every further event would cost the node a round trip per container."""
 
 
+class Closing(Protocol):
+    """Something that is given up at the end."""
+
+    def close(self) -> None:
+        """Give it up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What we register as; `descriptor` is the runtime's socket when it started us."""
+    """What the agent registers as; `descriptor` is the runtime's socket where the runtime started the agent."""
 
     name: str
     index: str
     descriptor: int | None = None
 
-    def session(self) -> PluginSession:
-        """A session for a fresh connection.
+    def session(self, hears: Hears = deaf) -> PluginSession:
+        """A session for a fresh connection, which reads annotations of pods only in namespaces that `hears` names.
 
         Raises:
             LocalProtocolError: the runtime would refuse the name or the index.
         """
         prelaunched = self.descriptor is not None
-        return PluginSession(self.name, self.index, SUBSCRIPTION, prelaunched=prelaunched)
+        return PluginSession(self.name, self.index, SUBSCRIPTION, prelaunched=prelaunched, hears=hears)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -90,8 +103,10 @@ def main(argv: Sequence[str]) -> int:
         if arguments.wants_help:
             sys.stdout.write(HELP)
             return EXIT_STOPPED
-        if "NRI_PLUGIN_SOCKET" in os.environ and not argv:
-            return run_prelaunched(arguments, os.environ)
+        if not argv and not os.environ.keys().isdisjoint({"NRI_PLUGIN_SOCKET", LIFE}):
+            from nri_plugin.app import launched
+
+            return launched.run_launched(arguments, os.environ)
         return run_external(arguments)
     except ConfigError as error:
         complain(error)
@@ -108,8 +123,26 @@ def run_external(arguments: Arguments) -> int:
         NriPinError: the agent cannot start.
     """
     config = arguments.load()
-    identity = checked_identity(config)
-    holder = lock_state_dir(config.state_dir)
+    code = serve(config, arguments.load, checked_identity(config), record=arguments.record)
+    if code == EXIT_YIELDED:
+        # Nothing of the agent that served is to be left in the one that waits: no thread, no state, no open file.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same command
+    return code
+
+
+def serve(
+    config: Config,
+    load_again: Callable[[], Config],
+    identity: Identity,
+    *,
+    record: str = "",
+    life: Life | None = None,
+) -> int:
+    """Wait for the right to serve the runtime, then connect to it, until stopped; returns the exit code.
+
+    Raises:
+        NriPinError: the agent cannot start.
+    """
     log = set_up(config.log_level, config.log_format, Path(config.state_dir))
     loop = Loop()
     link = RuntimeLink(
@@ -118,103 +151,107 @@ def run_external(arguments: Arguments) -> int:
         new_session=identity.session,
         log=log,
     )
-    link.handler = watched_handler(config, log, loop, link, arguments.record)
-    reload = Reload(arguments.load, link, log)
-    return run(loop, link, reload, log, holder)
+    monitoring = new_monitoring(config)
+
+    def begin() -> None:
+        link.handler = watched_handler(config, log, loop, link, record, monitoring)
+        collect_garbage_by_the_clock(loop)
+        link.connect()
+
+    def wait(reason: str) -> None:
+        link.waits_for = reason and f"waiting: {reason}"
+
+    lock = RuntimeLock(config.nri_socket)
+    # An agent with a supervisor gives way to the next one that the runtime starts, which has a supervisor of its own.
+    turn = Turn(lock, config.state_dir, loop, log, begin, wait, stays=life is None)
+
+    def take_turn() -> None:
+        # An agent that waits answers probes, too. The modules for that load slowly, so they load before it connects.
+        serve_http(config, log, loop, link, monitoring)
+        turn.begin()
+
+    return run(loop, link, Reload(load_again, link, log), log, take_turn, turn, life)
 
 
-def run_prelaunched(arguments: Arguments, environment: Mapping[str, str]) -> int:
-    """Serve the one connection the runtime handed over; it also brings the configuration.
+def new_monitoring(config: Config) -> "Monitoring | None":
+    """The page of what the agent does; without an address what that needs is not even loaded."""
+    if config.metrics_bind_address is None:
+        return None
+    from nri_plugin.app.monitoring import Monitoring
 
-    Raises:
-        NriPinError: the agent cannot start.
-    """
-    log = set_up("info", "text", Path(DEFAULT_DIR))
-    loop = Loop()
-    identity = given_identity(environment, log)
-    start = PrelaunchedStart(arguments, log, loop)
-    link = RuntimeLink(
-        loop,
-        open_socket=partial(adopt, identity.descriptor or 0),
-        new_session=identity.session,
-        prepare=start.prepare,
-        can_reconnect=False,
-        log=log,
-    )
-    start.link = link
-    return run(loop, link, Reload(start.load, link, log), log, start)
-
-
-class PrelaunchedStart:
-    """Makes the handler when the runtime has told the configuration."""
-
-    def __init__(self, arguments: Arguments, log: logging.Logger, loop: Loop) -> None:
-        self._arguments = arguments
-        self._log = log
-        self._loop = loop
-        self._text = ""
-        self.lock: int | None = None
-        self.link: RuntimeLink
-
-    def load(self) -> Config:
-        """The runtime's text, or the default file when it sent none.
-
-        Raises:
-            ConfigError: anything in it is wrong.
-        """
-        return load_text(self._text, "NRI drop-in") if self._text.strip() else load(self._arguments.config)
-
-    def prepare(self, text: str) -> Handler:
-        """The handler for this configuration.
-
-        Raises:
-            NriPinError: the agent cannot run with it.
-        """
-        self._text = text
-        config = self.load()
-        self.lock = lock_state_dir(config.state_dir, FORMER_INSTANCE_S)
-        set_up(config.log_level, config.log_format, Path(config.state_dir))
-        return watched_handler(config, self._log, self._loop, self.link)
+    return Monitoring()
 
 
 def watched_handler(
-    config: Config, log: logging.Logger, loop: Loop, link: RuntimeLink, record: str = ""
+    config: Config,
+    log: logging.Logger,
+    loop: Loop,
+    link: RuntimeLink,
+    record: str = "",
+    monitoring: "Monitoring | None" = None,
 ) -> Handler:
-    """A handler and, where an address is configured, the page of what it does; `record` is a file for its history.
-
-    Without an address what that needs is not even loaded.
+    """A handler, and what watches it; `record` is a file for its history.
 
     Raises:
         NriPinError: the agent cannot run with this configuration.
     """
     feed = StatusFeed()
-    monitoring = None
-    if config.metrics_bind_address is not None:
-        from nri_plugin.app.monitoring import Monitoring
-
-        monitoring = Monitoring()
     watchers = Watchers(feed, monitoring)
     history = build_recorder(config, record, loop, log)
     handler = build_handler(config, log, loop.clock, watchers, history)
+    look_by_the_clock(loop, handler.look_at_checkpoint)
+    if monitoring is not None:
+        monitoring.follow_checkpoint(handler)
+        monitoring.follow_state(handler, link)
+    ended = EndedPodsWatch(handler.release_ended, loop)
+    ended.start()
+    watchers.also = (ended,)
     if config.observe:
         watch = look_on(config, log, handler, loop, feed)
         if monitoring is not None:
             monitoring.follow_observed(watch)
     else:
-        keeper = keep_kernel_side(config, log, handler, loop)
+        count = monitoring.count_quota if monitoring else lambda _noticed_by: None
+        keeper = keep_kernel_side(config, log, handler, loop, count)
         drift = look_after(config, log, handler, loop, feed, watchers.drifted, keeper)
-        rivals = Rivals(log, loop.clock, monitoring.count_rival if monitoring else None)
-        watchers.also = (drift, rivals, *((keeper,) if keeper else ()))
+        failures = FailedCreations()
+        feed.failed_creations = lambda: failures.in_a_row
+        rivals = Rivals(log, loop.clock, monitoring.count_rival if monitoring else None, failures)
+        watchers.also = (ended, drift, rivals, *((keeper,) if keeper else ()))
         warn_of_kubelet(log, kubelet_policy())
         if monitoring is not None:
-            monitoring.follow(drift)
-            if keeper is not None:
-                monitoring.follow_kernel_side(keeper)
-    if monitoring is not None and config.metrics_bind_address is not None:
-        server = monitoring.serve(config.metrics_bind_address, handler, link, loop)
-        say(log, logging.INFO, "serving metrics", port=server.port)
+            monitoring.follow(drift, keeper)
     serve_status(config, log, handler, feed, lambda: link.runtime)
     return handler
+
+
+def serve_http(
+    config: Config,
+    log: logging.Logger,
+    loop: Loop,
+    link: RuntimeLink,
+    monitoring: "Monitoring | None",
+) -> None:
+    """Serve metrics, and probes on a port of their own, where addresses say so.
+
+    No client of one port has a part in the other. Containers do not wait for a port that another program has.
+
+    Raises:
+        ConfigError: an address is wrong.
+    """
+    if monitoring is None and config.health_probe_bind_address is None:
+        return
+    from nri_plugin.app.http_pages import Routes
+    from nri_plugin.app.http_server import Place, Server
+    from nri_plugin.app.probes import probe_pages
+
+    probes = probe_pages(loop, link)
+    if config.health_probe_bind_address is not None:
+        place = Place("healthProbeBindAddress", config.health_probe_bind_address, "probes")
+        Server(place, Routes(probes), log, keeps_trying=True)
+    if monitoring is not None and config.metrics_bind_address is not None:
+        place = Place("metricsBindAddress", config.metrics_bind_address, "metrics")
+        Server(place, Routes({"/metrics": monitoring.page(), **probes}), log, keeps_trying=True)
 
 
 def serve_status(
@@ -225,34 +262,75 @@ def serve_status(
     runtime: Callable[[], Configure | None],
 ) -> None:
     """Tell the exporter and `nri-pin state` on a socket; pods are placed without it just as well."""
-    try:
-        path = Path(config.state_dir) / FILE_NAME
-        StatusSocket(path, lambda: (handler.node, handler.state), feed, runtime, observing=config.observe)
-    except HostError as error:
-        say(log, logging.WARNING, "nothing can be exported to the cluster", err=error)
+    path = Path(config.state_dir) / FILE_NAME
+    StatusSocket(
+        path, lambda: (handler.node, handler.state), feed, runtime, log=log, observing=config.observe
+    )
 
 
-def run(loop: Loop, link: RuntimeLink, reload: Reload, log: logging.Logger, holder: object) -> int:
-    """Serve until stopped. `holder` keeps the lock alive as long as this runs."""
+def run(
+    loop: Loop,
+    link: RuntimeLink,
+    reload: Reload,
+    log: logging.Logger,
+    begin: Callable[[], None],
+    turn: Closing,
+    life: Life | None = None,
+) -> int:
+    """Serve until stopped, then give up the right to serve.
+
+    Args:
+        loop: what everything runs in.
+        link: to the runtime; it has a handler once the agent serves.
+        reload: on SIGHUP.
+        log: for the end.
+        begin: called once, when signals are heard.
+        turn: the right to serve.
+        life: the connection to the supervisor.
+
+    Raises:
+        NriPinError: the agent cannot start.
+    """
 
     def stop() -> None:
         say(log, logging.INFO, "stopping, nothing is undone")
         loop.stop(EXIT_STOPPED)
 
     loop.handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload})
-    collect_garbage_by_the_clock(loop)
-    look_for_ended_pods(loop, link)
-    link.connect()
-    watchdog = Watchdog(loop, log)
+    if life is not None:
+        give_signs_of_life(loop, life, log)
+    watchdog = None
     try:
-        return loop.run()
+        begin()
+        watchdog = Watchdog(loop, log)
+        code = loop.run()
     finally:
-        watchdog.close()
+        if watchdog is not None:
+            watchdog.close()
         link.close()
         if link.handler is not None:
             link.handler.close()
+        turn.close()  # last: whoever waits for it begins with the checkpoint that was just finished
         loop.close()
-        del holder
+    if life is not None and code in (EXIT_STOPPED, EXIT_YIELDED, EXIT_CONFIGURATION):
+        life.quit()
+    return code
+
+
+def give_signs_of_life(loop: Loop, life: Life, log: logging.Logger) -> None:
+    """Let the supervisor know, again and again, that the loop comes round."""
+
+    def beat() -> None:
+        if life.beat():
+            loop.set_timer("sign of life", loop.clock() + BEAT_S, beat)
+        else:
+            say(
+                log,
+                logging.WARNING,
+                "the agent's supervisor has ended; should the agent end, only a restart of the runtime brings it back",
+            )
+
+    beat()
 
 
 def collect_garbage_by_the_clock(loop: Loop) -> None:
@@ -272,17 +350,6 @@ def collect_garbage_by_the_clock(loop: Loop) -> None:
     loop.set_timer("collect", loop.clock() + COLLECT_PAUSE_S, collect)
 
 
-def look_for_ended_pods(loop: Loop, link: RuntimeLink) -> None:
-    """Let go, now and then, of what pods hold that are over although nobody told."""
-
-    def look() -> None:
-        if link.handler is not None:
-            link.handler.release_ended()
-        loop.set_timer("ended pods", loop.clock() + LOOK_PAUSE_S, look)
-
-    loop.set_timer("ended pods", loop.clock() + LOOK_PAUSE_S, look)
-
-
 def checked_identity(config: Config) -> Identity:
     """What we register as.
 
@@ -297,33 +364,6 @@ def checked_identity(config: Config) -> Identity:
     return identity
 
 
-def given_identity(environment: Mapping[str, str], log: logging.Logger) -> Identity:
-    """What the runtime calls us; a name it would not take from others is no reason to give up here.
-
-    Raises:
-        ConfigError: the socket is no descriptor number.
-    """
-    number = environment["NRI_PLUGIN_SOCKET"]
-    if not number.isdecimal():
-        raise ConfigError(
-            "NRI_PLUGIN_SOCKET", f"expected the number of an open socket such as 3, found {number}"
-        )
-    identity = Identity(
-        environment.get("NRI_PLUGIN_NAME", "nri-pin"), environment.get("NRI_PLUGIN_IDX", "90"), int(number)
-    )
-    try:
-        identity.session()
-    except LocalProtocolError as error:
-        say(
-            log,
-            logging.WARNING,
-            "registering under the default name; the runtime goes by the file name",
-            err=error,
-        )
-        return Identity("nri-pin", "90", int(number))
-    return identity
-
-
 def complain(error: NriPinError) -> None:
     """The error where somebody reads it: among the log lines once there are any, else on standard error."""
     log = logging.getLogger(LOGGER_NAME)
@@ -332,4 +372,4 @@ def complain(error: NriPinError) -> None:
     elif sys.stderr is not None:
         first, *others = str(error).splitlines()
         start = "  " if first.endswith(":") else "nri-pin: "  # after a colon come lines to be copied
-        sys.stderr.write("".join([f"nri-pin: {first}\n", *(f"{start}{line}\n" for line in others)]))
+        sys.stderr.write(visible("".join([f"nri-pin: {first}\n", *(f"{start}{line}\n" for line in others)])))

@@ -16,7 +16,8 @@ HELP = f"""\
 Usage: nri-pin run [OPTIONS]
 
   Run the agent: connect to the container runtime and place every container it
-  creates.
+  creates. One agent serves a runtime: a second one waits, not connected and not
+  ready, until the first ends.
 
 Options:
   --config FILE          The configuration file.
@@ -47,8 +48,9 @@ Options:
                          nri-pin replay.
   -h, --help             Show this text and leave.
 
-The smallest configuration keeps a CPU for the system:
-  reservedSystemCPUs: "0"
+The smallest configuration keeps a core for the system, here CPUs 0 and 32
+(lscpu -e tells which CPUs share a core); the kubelet must reserve the same:
+  reservedSystemCPUs: "0,32"
 
 Exit code: 0 stopped by a signal, 2 when something has to be configured
 differently, 70 when it was stuck for 30 s and ended itself, 1 otherwise.

@@ -12,6 +12,9 @@ from nri_plugin.errors import CheckpointError
 from nri_plugin.host.checkpoint import CheckpointFile
 from nri_plugin.state import State
 
+LOOK_PAUSE_S = 2.0
+"""Between two looks of an idle thread at whether the file is still in its place."""
+
 
 class CheckpointWriter:
     """A `CheckpointFile` whose saves have a time limit; from now on the file is this object's alone.
@@ -30,6 +33,7 @@ class CheckpointWriter:
         self._done = 0
         self._error: CheckpointError | None = None
         self._closing = False
+        self._intact = True
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -51,10 +55,14 @@ class CheckpointWriter:
                 self._ask(self._saved)
                 raise CheckpointError(
                     self.path,
-                    f"not on disk within {timeout_s:g} s; a state directory in memory such as /run/nri-pin never stalls",
+                    "not on disk in time; a state directory in memory such as /run/nri-pin never stalls",
                 )
             if self._error is not None:
                 raise self._error
+
+    def is_intact(self) -> bool:
+        """Whether the file was still in its place when the thread looked last; no look waits for the disk."""
+        return self._intact
 
     def close(self, timeout_s: float) -> bool:
         """Finish what is queued and end the thread; returns whether that took less than `timeout_s`."""
@@ -81,12 +89,15 @@ class CheckpointWriter:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._wanted is not None or self._closing)
+                self._changed.wait_for(lambda: self._wanted is not None or self._closing, LOOK_PAUSE_S)
                 state, ticket = self._wanted, self._asked
                 self._wanted = None
-            if state is None:
+                is_over = state is None and self._closing
+            if is_over:
                 return
-            self._report(state, ticket, self._attempt(state))
+            if state is not None:
+                self._report(state, ticket, self._attempt(state))
+            self._intact = self._file.is_intact()
 
     def _attempt(self, state: State) -> CheckpointError | None:
         try:

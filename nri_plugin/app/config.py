@@ -14,7 +14,9 @@ from nri_plugin.app.config_kubelet import memory_node_place
 from nri_plugin.app.config_pasted import KIND, OTHER_KEYS, own_part
 from nri_plugin.app.config_rules import (
     HOST_MOUNT,
+    first_core,
     kept_bytes,
+    machine_root,
     present,
     reserved_cpu_count,
     topology_choice,
@@ -28,8 +30,6 @@ from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import CPUManagerPolicy, Node, Options
 from nri_plugin.placement import reserved_cpus
 from nri_plugin.policy import option_checks
-from nri_plugin.policy.distances import distances_of
-from nri_plugin.policy.option_checks import TopologyChoice, check_nodes, check_sockets
 from nri_plugin.topology import Topology
 
 DEFAULT_PATH = "/etc/nri-pin/config.yaml"
@@ -41,8 +41,9 @@ QUOTA_GATE = "DisableCPUQuotaWithExclusiveCPUs"
 
 LINES_TO_ADD = """\
 cpuManagerPolicy: static
-reservedSystemCPUs: "0"
+reservedSystemCPUs: "{}"
 topologyManagerPolicy: best-effort"""
+"""With a whole core for the system: half of one can never be given as a core, and stays half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,9 @@ class Config:
         nic_locality: `sysfs`, or `netlink` for a helper process that is asked where network interfaces are.
         exporter_socket: where the exporter is asked for them.
         metrics_bind_address: (host, port) of the page of metrics; None for none.
+        health_probe_bind_address: (host, port) of the pages for probes; None for none.
         history_bytes: what the recording of the latest events may take; 0 for none.
+        on_checkpoint_failure: `refuse` what would be allocated and cannot be saved, or `serve` it from memory.
         observe: decide and carry out nothing.
         log_format: `text` or `json`.
         log_level: `debug`, `info`, `warning` or `error`.
@@ -85,13 +88,20 @@ class Config:
     nic_locality: str
     exporter_socket: str
     metrics_bind_address: tuple[str, int] | None
+    health_probe_bind_address: tuple[str, int] | None
     history_bytes: int
+    on_checkpoint_failure: str
     observe: bool
     log_format: str
     log_level: str
     source: str
     written: Section
     passed_over: tuple[str, ...]
+
+    @property
+    def serves_unsaved(self) -> bool:
+        """Whether allocations that cannot be saved are kept in memory; observing, nothing is ever refused."""
+        return self.on_checkpoint_failure == "serve" or self.observe
 
     def node(self, topology: Topology) -> Node:
         """The node decisions are made for.
@@ -139,17 +149,10 @@ class Config:
         )
 
     def _check_options(self, topology: Topology) -> None:
-        key = "cpuManagerPolicyOptions"
-        try:
-            if self.options.align_by_socket:
-                check_sockets(len(topology.sockets), sum(1 for node in topology.nodes if node.cpus))
-            key = "topologyManagerPolicyOptions"
-            choice = TopologyChoice(
-                self.options.prefer_closest_numa_nodes, self.options.max_allowable_numa_nodes
-            )
-            check_nodes(choice, len(topology.nodes), distances_known=distances_of(topology) is not None)
-        except ConfigError as error:
-            raise self._place(key).error(error.detail) from None
+        refusal = option_checks.machine_refusal(self.options, topology)
+        if refusal is not None:
+            key, detail = refusal
+            raise self._place(key).error(detail)
 
     def _check_memory_nodes(self, topology: Topology) -> None:
         known = NodeMask.from_ids(topology.node_ids)
@@ -213,11 +216,17 @@ class NothingConfiguredError(ConfigError):
     """There is no configuration at all."""
 
 
-def nothing_configured(where: str) -> NothingConfiguredError:
-    """The error for no configuration at all, with the lines that make a good first one."""
+def nothing_configured(where: str, reserved: str = "") -> NothingConfiguredError:
+    """The error for no configuration at all, with the lines that make a good first one.
+
+    Args:
+        where: it would be.
+        reserved: the CPUs to keep for the system; by default the first core of this machine.
+    """
+    lines = LINES_TO_ADD.format(reserved or first_core(machine_root()))
     return NothingConfiguredError(
         where,
-        f"no configuration: the static policy needs CPUs kept for the system; write these lines to it:\n{LINES_TO_ADD}",
+        f"no configuration: the static policy needs CPUs kept for the system; write these lines to it:\n{lines}",
     )
 
 
@@ -275,7 +284,9 @@ def _config(settings: Settings, tree: Section, passed_over: tuple[str, ...]) -> 
         nic_locality=settings.nic_locality,
         exporter_socket=settings.exporter_socket or f"{settings.state_dir}/{EXPORTER_SOCKET}",
         metrics_bind_address=settings.metrics_bind_address,
+        health_probe_bind_address=settings.health_probe_bind_address,
         history_bytes=settings.history_bytes,
+        on_checkpoint_failure=settings.on_checkpoint_failure,
         observe=settings.observe,
         log_format=settings.log_format,
         log_level=settings.log_level,

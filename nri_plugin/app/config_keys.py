@@ -45,7 +45,9 @@ class Settings:
         cgroup_root: None to look for a host mount.
         exporter_socket: None for the one in the state directory.
         metrics_bind_address: (host, port), None for no metrics; named as in KubeProxyConfiguration.
+        health_probe_bind_address: the same for the kubelet's probes; named as the flag of controllers, for `healthzBindAddress` is the kubelet's own.
         history_bytes: what the recording of the latest events may take; 0 for none.
+        on_checkpoint_failure: `refuse` what would be allocated and cannot be saved, or `serve` it from memory.
         observe: decide and carry out nothing.
 
     Differs: the kubelet's default for cpuManagerPolicy is none.
@@ -87,7 +89,9 @@ class Settings:
     nic_locality: str = "sysfs"
     exporter_socket: str | None = None
     metrics_bind_address: tuple[str, int] | None = None
+    health_probe_bind_address: tuple[str, int] | None = None
     history_bytes: int = 4 << 20
+    on_checkpoint_failure: str = "refuse"
     observe: bool = False
     log_format: str = "text"
     log_level: str = "info"
@@ -138,7 +142,9 @@ KEYS: Mapping[str, Key] = {
     "nicLocality": Key("nic_locality", values.one_of("sysfs", "netlink")),
     "exporterSocket": Key("exporter_socket", values.absolute_path),
     "metricsBindAddress": Key("metrics_bind_address", values.bind_address),
+    "healthProbeBindAddress": Key("health_probe_bind_address", values.bind_address),
     "historyBytes": Key("history_bytes", values.history_bytes),
+    "onCheckpointFailure": Key("on_checkpoint_failure", values.one_of("refuse", "serve")),
     "observe": Key("observe", source.flag),
     "logFormat": Key("log_format", values.one_of("text", "json")),
     "logLevel": Key("log_level", values.one_of("debug", "info", "warning", "error")),

@@ -11,7 +11,7 @@ from nri_plugin import bits
 from nri_plugin.app.config_keys import DEFAULT_EVICTION_BYTES, Settings
 from nri_plugin.app.config_yaml import Place
 from nri_plugin.errors import ConfigError
-from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy, UncoreCacheFit
+from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
 from nri_plugin.policy import option_checks
 from nri_plugin.quantity import format_bytes
 
@@ -19,6 +19,8 @@ HOST_MOUNT = "/host"
 """Where a container of ours sees the host's /sys; see deploy/daemonset.yaml."""
 
 NODE_DIR = "/sys/devices/system/node"
+FIRST_CORE = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list"
+"""Source: Linux, Documentation/ABI/stable/sysfs-devices-system-cpu; core_cpus_list since 4.18 is the same."""
 
 PlaceOf = Callable[[str], Place]
 
@@ -27,8 +29,8 @@ def violations(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
     """What is wrong with values that are each right by themselves."""
     yield from _cpu_rules(settings, place_of)
     yield from _option_rules(settings, place_of)
-    yield from _fit_rules(settings, place_of)
     yield from _memory_rules(settings, place_of)
+    yield from _port_rules(settings, place_of)
 
 
 def reserved_cpu_count(settings: Settings) -> int:
@@ -51,15 +53,12 @@ def _cpu_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
     static = settings.cpu_manager_policy is CPUManagerPolicy.STATIC
     if static and reserved_cpu_count(settings) == 0:
         yield place_of("cpuManagerPolicy").error(
-            "static needs CPUs kept for the system, none are reserved; add reservedSystemCPUs: '0', "
+            f"static needs CPUs kept for the system, none are reserved; add reservedSystemCPUs: '{first_core(_root(settings))}', "
             "or a cpu amount to kubeReserved or systemReserved"
         )
     if not static and settings.cpu_manager_policy_options:
-        options = " ".join(
-            f"{name}:{text}" for name, text in sorted(settings.cpu_manager_policy_options.items())
-        )
         yield place_of("cpuManagerPolicyOptions").error(
-            f"None policy: received unsupported options=map[{options}]; set cpuManagerPolicy: static or remove them"
+            option_checks.none_refusal(settings.cpu_manager_policy_options)
         )
 
 
@@ -69,32 +68,31 @@ def _option_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError
         yield place_of("topologyManagerPolicy").error(
             f"topologyManagerPolicy {policy} requires feature gate TopologyManager; set it to true, or the policy to none"
         )
+    on: frozenset[str] = frozenset()
     try:
         with _at(place_of("cpuManagerPolicyOptions")):
             on = option_checks.cpu_options_on(settings.cpu_manager_policy_options, settings.feature_gates)
-            if option_checks.BY_SOCKET in on:
-                option_checks.check_align_by_socket(settings.topology_manager_policy)
     except ConfigError as error:
         yield error
+    for key, detail in option_checks.together_refusals(
+        on,
+        settings.topology_manager_policy,
+        settings.uncore_cache_fit,
+        is_strict=settings.strict_uncore_cache,
+    ):
+        yield place_of(key).error(detail)
     try:
         topology_choice(settings, place_of("topologyManagerPolicyOptions"))
     except ConfigError as error:
         yield error
 
 
-def _fit_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
-    """What goes with the best fit: it replaces the kubelet's ways to choose CPUs, and strict builds on it."""
-    is_best = settings.uncore_cache_fit is UncoreCacheFit.BEST
-    if settings.strict_uncore_cache and not is_best:
-        yield place_of("strictUncoreCache").error("goes only with uncoreCacheFit: best; set that too")
-    try:
-        on = option_checks.cpu_options_on(settings.cpu_manager_policy_options, settings.feature_gates)
-    except ConfigError:
-        return  # said already
-    others = on & {option_checks.ACROSS_NUMA, option_checks.ACROSS_CORES}
-    if is_best and others:
-        yield place_of("uncoreCacheFit").error(
-            f"best packs CPUs and {min(others)} spreads them; turn one of them off"
+def _port_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    """Probes have a port of their own, so that no client of the other can make one fail."""
+    metrics, healthz = settings.metrics_bind_address, settings.health_probe_bind_address
+    if metrics and healthz and metrics[1] == healthz[1] != 0:
+        yield place_of("healthProbeBindAddress").error(
+            f"port {healthz[1]} is that of metricsBindAddress; choose another port for probes"
         )
 
 
@@ -156,7 +154,22 @@ def kept_bytes(settings: Settings) -> int:
 
 def _root(settings: Settings) -> str:
     """The folder that holds the machine's sys and proc."""
-    return settings.sysfs_root or next(present(HOST_MOUNT, NODE_DIR), "/")
+    return settings.sysfs_root or machine_root()
+
+
+def machine_root() -> str:
+    """The folder that holds this machine's sys: the root, or where a container of ours has the host's."""
+    return next(present(HOST_MOUNT, NODE_DIR), "/")
+
+
+def first_core(root: str) -> str:
+    """All threads of the core of CPU 0 below a root, as the kernel lists them; `0` where it does not say."""
+    try:
+        with open(f"{root}{FIRST_CORE}", encoding="ascii") as file:
+            text = file.read().strip()
+            return text if bits.parse_list(text) else "0"
+    except (OSError, ValueError):
+        return "0"
 
 
 def memory_capacity(root: str) -> int:

@@ -85,7 +85,9 @@ def parse(text: str, file: str) -> Section:
     """
     value = parse_any(text, file)
     if isinstance(value, Sequence) or (isinstance(value, Scalar) and value.kind != "null"):
-        raise value.place.error("the configuration must be keys and values, such as reservedSystemCPUs: '0'")
+        raise value.place.error(
+            "the configuration must be keys and values, such as reservedSystemCPUs: '0,32'"
+        )
     return section(value)
 
 

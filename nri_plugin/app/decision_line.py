@@ -1,13 +1,58 @@
-"""What the log line of a decision says: about whom, what was given, by which steps, what was written."""
+"""What the log line of a decision says: about whom, what was given, by which steps, what was written; how loud it is."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 
+from nri_plugin.app.reminder import Repeats
 from nri_plugin.host.cgroup import WriteOutcome
-from nri_plugin.nri.events import NRIEvent, NRIResponse, Synchronize
+from nri_plugin.nri.events import (
+    CreateContainer,
+    NRIEvent,
+    NRIResponse,
+    Synchronize,
+    UpdateContainer,
+    UpdatePodSandbox,
+)
 
 LONGEST_STEPS = 500
 """Characters of a log line."""
+
+
+REFUSABLE = (CreateContainer, UpdateContainer, UpdatePodSandbox)
+"""Events that are refused when anything fails; all others are facts, and an error would only break the pod."""
+
+
+class LineLevels:
+    """The log level of each decision's line.
+
+    The kubelet retries a refused resize every second for as long as it is wanted. The same refusal of the same pod or
+    container is a warning once; its repetitions are for those who debug.
+    """
+
+    def __init__(self) -> None:
+        self._resizes: Repeats[tuple[str, str]] = Repeats()
+
+    def level_of(self, event: NRIEvent, refusal: str, now: float, *, changed: bool) -> int:
+        """The level.
+
+        Args:
+            event: what was decided.
+            refusal: why it was refused; empty when it was not.
+            now: seconds, monotonic.
+            changed: whether the state is another one now.
+        """
+        if isinstance(event, UpdateContainer | UpdatePodSandbox):
+            one = event.container.id if isinstance(event, UpdateContainer) else event.pod.id
+            key = name_of(event), one
+            if not refusal:
+                self._resizes.forget(key)
+            elif not self._resizes.is_first(key, refusal, now):
+                return logging.DEBUG
+        if refusal:
+            return logging.WARNING
+        is_worth_a_line = changed or isinstance(event, CreateContainer | UpdateContainer)
+        return logging.INFO if is_worth_a_line else logging.DEBUG
 
 
 def name_of(event: NRIEvent) -> str:

@@ -1,6 +1,6 @@
 """Cpuset writes of a decision, all or none, and what the kernel made of them."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -12,6 +12,9 @@ from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.options import Node
 from nri_plugin.state import CgroupRef, State
+
+MOST_UNWRITTEN = 64
+"""So many are tried again while the runtime waits; the sweep looks after all, without anybody waiting."""
 
 
 class CgroupFiles(Protocol):
@@ -58,10 +61,13 @@ class Effects:
 
     Attributes:
         outcomes: what became of the writes since somebody last cleared it.
+        unwritten: the latest writes that failed and left a cgroup other than it should be, since somebody last
+            cleared it.
     """
 
     def __init__(self, cgroups: CgroupFiles | None) -> None:
         self.outcomes: Counter[WriteOutcome] = Counter()
+        self.unwritten: deque[CpusetWrite] = deque(maxlen=MOST_UNWRITTEN)
         self._cgroups = cgroups
 
     def carry_out(self, writes: Sequence[CpusetWrite]) -> None:
@@ -82,6 +88,7 @@ class Effects:
             try:
                 self._write(write, write.cpus)
             except HostError as error:
+                self.unwritten.append(write)
                 yield error
 
     def undo(self, node: Node, before: State, done: Sequence[CpusetWrite]) -> Iterator[HostError]:
@@ -93,6 +100,7 @@ class Effects:
             try:
                 self._write(replace(write, compare=True), promised(node, before, write))
             except HostError as error:
+                self.unwritten.append(write)
                 yield error
 
     def read_effective(self, target: CgroupRef) -> CPUSet | None:

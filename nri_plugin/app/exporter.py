@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from nri_plugin.app.exporter_events import Announcer
 from nri_plugin.app.local_sockets import LocalSockets
 from nri_plugin.app.logs import say
+from nri_plugin.app.node_owner import FORBIDDEN, NodeOwner
+from nri_plugin.app.reminder import Reminder
 from nri_plugin.app.status_client import follow
 from nri_plugin.app.status_rows import Status
 from nri_plugin.errors import KubeAPIError, NriPinError
@@ -24,13 +26,13 @@ from nri_plugin.kube.pod_facts import PodsHere
 from nri_plugin.kube.pod_rejection import Rejecter
 from nri_plugin.kube.publication import NO_DEVICES, Devices, published
 from nri_plugin.kube.publisher import PAUSE_S, Publisher, owners_of
-from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES, NODES, PODS
+from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES, PODS
 from nri_plugin.kube.watch import NOT_FOUND, Follower
 from nri_plugin.options import Node
 from nri_plugin.state import State
 
 if TYPE_CHECKING:
-    from nri_plugin.app.status_server import StatusServer
+    from nri_plugin.app.http_server import Server
 
 MANAGER = "nri-pin"
 """Field manager of what we apply."""
@@ -38,7 +40,6 @@ MANAGER = "nri-pin"
 DEVICES_S = 30.0
 """The main loop comes round so often, and asks the kubelet for devices again; and whenever the agent says something."""
 
-FORBIDDEN = 403
 OURS = ("topologyPolicies", "zones", "attributes")
 """The fields of the object that are ours."""
 
@@ -54,7 +55,8 @@ class ExportOptions:
         pause_s: between two writes.
         kubelet_socket: where the kubelet tells of devices; empty to do without.
         fails_pods: set a refused pod to Failed instead of leaving it to wait.
-        metrics_bind_address: where to show metrics and probes; None for nowhere.
+        metrics_bind_address: where to show metrics; None for nowhere.
+        health_probe_bind_address: where probes ask; None for nowhere.
     """
 
     node_name: str
@@ -64,6 +66,7 @@ class ExportOptions:
     kubelet_socket: str = ""
     fails_pods: bool = False
     metrics_bind_address: tuple[str, int] | None = None
+    health_probe_bind_address: tuple[str, int] | None = None
 
 
 class Exporter:
@@ -80,6 +83,7 @@ class Exporter:
         publisher: writes the object.
         pods: the facts of this node's pods.
         announcer: creates events.
+        owner: knows the Node, which owns the object.
         hears_agent: the agent has spoken and has not ended since.
         unchanged: how often the agent said something that changed nothing to publish.
         published_at: when a write was last accepted, in seconds since 1970; 0 for never.
@@ -111,14 +115,14 @@ class Exporter:
         )
         self.pods = PodsHere(self._pods_lost)
         rejecter = Rejecter(client, options.node_name) if options.fails_pods else None
-        self.announcer = Announcer(client, options.node_name, log, clock, rejecter)
+        self.announcer = Announcer(client, options.node_name, log, clock, rejecter, self.pods)
         self._news = threading.Condition()
         self._status: Status | None = None
         self._seen: Object | None = None
-        self._has_seen = False
+        self._is_gone = False
         self._stopping = threading.Event()
-        self._owner: Object | None = None
-        self._asks_for_owner = True
+        self.owner = NodeOwner(client, options.node_name, log, clock)
+        self._taken_back = Reminder()
         self.trouble = ""
         self._said_observing = False
         self.threads: list[threading.Thread] = []
@@ -133,6 +137,7 @@ class Exporter:
         sink = _OwnObject(self)
         selector = {"fieldSelector": f"metadata.name={self._options.node_name}"}
         own = Follower(self._client, NODE_RESOURCE_TOPOLOGIES, sink, self._stopping.wait, parameters=selector)
+        sink.version = lambda: own.version
         here = {"fieldSelector": f"spec.nodeName={self._options.node_name}"}
         pods = Follower(self._client, PODS, self.pods, self._stopping.wait, parameters=here)
         listening = (
@@ -157,10 +162,10 @@ class Exporter:
         """The agent is not there any more."""
         self.hears_agent = False
 
-    def seen(self, obj: Object | None) -> None:
-        """This is what the cluster holds now, None for nothing; what is not ours is put right."""
+    def seen(self, obj: Object, *, is_gone: bool = False) -> None:
+        """This is what the cluster holds now, or nothing since this version; what is not ours is put right."""
         with self._news:
-            self._seen, self._has_seen = obj, True
+            self._seen, self._is_gone = obj, is_gone
             self._news.notify_all()
 
     def step(self, status: Status | None) -> None:
@@ -168,13 +173,13 @@ class Exporter:
         is_news = status is not None
         if status is not None and self._is_observing(status):
             return
-        status = status or (self._latest if self._devices else None)
+        status = status or self._latest
         if status is not None and status.observing:
             return
         if status is not None:
             self.publisher.want(self.object_of(status))
             self.unchanged += is_news and self.publisher.due_s() is None
-        if self.publisher.due_s() == 0.0:
+        if self.publisher.due_s() == 0.0 and not self.owner.is_missing:
             self._publish()
         if status is not None:
             self.announcer.announce(status)
@@ -195,25 +200,29 @@ class Exporter:
         """The object for what the agent says."""
         devices = self._devices() if self._devices else NO_DEVICES
         obj = to_object(published(self._options.node_name, status.node, status.state, devices))
-        owner = self._node_reference()
-        if owner is not None:
-            obj["metadata"]["ownerReferences"] = [owner]
+        self.owner.look()
+        if self.owner.reference is not None:
+            obj["metadata"]["ownerReferences"] = [self.owner.reference]
         return obj
 
     def _wait(self) -> Status | None:
         """The newest of what the agent says, None when it has said nothing new."""
         with self._news:
-            if self._status is None and not self._has_seen and not self._stopping.is_set():
+            if self._status is None and self._seen is None and not self._stopping.is_set():
                 self._news.wait(self._patience_s())
-            if self._has_seen:
-                self.publisher.noticed(self._seen, OURS)
-            status, self._status, self._has_seen = self._status, None, False
+            seen, is_gone = self._seen, self._is_gone
+            if seen is not None and self.publisher.noticed(seen, OURS, is_gone=is_gone) and is_gone:
+                self.owner.doubt()
+                say(self._log, logging.WARNING, "somebody deleted the object", node=self._options.node_name)
+            status, self._status, self._seen = self._status, None, None
         return status
 
     def _patience_s(self) -> float:
         """How long to wait for news: device plugins come and go without any, and a probe asks for signs of life."""
-        due_s = self.publisher.due_s()
-        return DEVICES_S if due_s is None else min(due_s, DEVICES_S)
+        if self._latest is None or self._latest.observing:
+            return DEVICES_S
+        due_s = None if self.owner.is_missing else self.publisher.due_s()
+        return min(self.owner.due_s(), DEVICES_S, *(() if due_s is None else (due_s,)))
 
     def view(self) -> tuple[Node, State] | None:
         """What the agent has said last, None for nothing yet or nothing that is carried out."""
@@ -231,6 +240,14 @@ class Exporter:
             self._failed(error)
             return
         self.published_at = time.time()
+        others = self.publisher.taken_back_from
+        if others and self._taken_back.is_due(others, self._clock()):
+            say(
+                self._log,
+                logging.WARNING,
+                "another manager had changed the object, put right",
+                manager=others,
+            )
         if self.trouble or self.publisher.writes == 1:
             say(self._log, logging.INFO, "published", node=self._options.node_name)
         self.trouble = ""
@@ -277,37 +294,32 @@ class Exporter:
             return f"{error}; kubectl apply -f deploy/export-rbac.yaml"
         return str(error)
 
-    def _node_reference(self) -> Object | None:
-        """The node as owner, so that the object goes when the node goes; None where it cannot be had."""
-        if self._owner is None and self._asks_for_owner:
-            try:
-                found = self._client.get(NODES, self._options.node_name)
-                metadata = {"name": self._options.node_name, "uid": found["metadata"]["uid"]}
-                self._owner = {"apiVersion": "v1", "kind": "Node", **metadata}
-            except KubeAPIError as error:
-                if error.status:
-                    self._asks_for_owner = False
-                    say(self._log, logging.WARNING, "the object will outlive its node", err=error)
-        return self._owner
-
 
 class _OwnObject:
-    """Told what the cluster holds of our object."""
+    """Told what the cluster holds of our object.
+
+    Attributes:
+        version: of the list that is told.
+    """
 
     def __init__(self, exporter: Exporter) -> None:
         self._exporter = exporter
+        self.version: Callable[[], str] = lambda: ""
 
     def listed(self, objects: Sequence[Object]) -> None:
         """All of that name: one or none."""
-        self._exporter.seen(objects[0] if objects else None)
+        if objects:
+            self._exporter.seen(objects[0])
+        else:
+            self._exporter.seen({"metadata": {"resourceVersion": self.version()}}, is_gone=True)
 
     def changed(self, obj: Object) -> None:
         """Somebody wrote it, perhaps we."""
         self._exporter.seen(obj)
 
-    def deleted(self, obj: Object) -> None:  # noqa: ARG002 - the name is known
-        """Somebody deleted it."""
-        self._exporter.seen(None)
+    def deleted(self, obj: Object) -> None:
+        """Somebody deleted it; its version is that of the deletion."""
+        self._exporter.seen(obj, is_gone=True)
 
     def failed(self, error: KubeAPIError) -> None:
         """Publishing meets the same trouble and says it."""
@@ -321,18 +333,38 @@ def serve(options: ExportOptions, client: KubeClient, log: logging.Logger) -> No
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: exporter.stop())
     say(log, logging.INFO, "exporting", node=options.node_name, agent=options.agent_socket)
-    server = _monitored(options, exporter)
+    servers = serve_http(options, exporter, log)
     exporter.run()
-    if server is not None:
+    for server in servers:
         server.close()
     local.close()
     client.close()
 
 
-def _monitored(options: ExportOptions, exporter: Exporter) -> "StatusServer | None":
-    """Metrics and probes where they are asked for; nothing of them is loaded elsewhere."""
-    if options.metrics_bind_address is None:
-        return None
-    from nri_plugin.app.exporter_monitoring import serve_status
+def serve_http(
+    options: ExportOptions,
+    exporter: Exporter,
+    log: logging.Logger,
+    clock: Callable[[], float] = time.monotonic,
+) -> "Sequence[Server]":
+    """Metrics, and probes on a port of their own, where addresses say so; nothing of them is loaded elsewhere.
 
-    return serve_status(options.metrics_bind_address, exporter, time.monotonic)
+    Raises:
+        ConfigError: an address is wrong.
+    """
+    if options.metrics_bind_address is None and options.health_probe_bind_address is None:
+        return ()
+    from nri_plugin.app import exporter_monitoring as monitoring
+    from nri_plugin.app.http_pages import Routes
+    from nri_plugin.app.http_server import Place, Server
+
+    probes = monitoring.probe_pages(exporter, clock)
+    servers = []
+    if options.health_probe_bind_address is not None:
+        place = Place("--health-probe-bind-address", options.health_probe_bind_address, "probes")
+        servers.append(Server(place, Routes(probes), log, keeps_trying=True))
+    if options.metrics_bind_address is not None:
+        place = Place("--metrics-bind-address", options.metrics_bind_address, "metrics")
+        pages = {"/metrics": monitoring.metrics_page(exporter), **probes}
+        servers.append(Server(place, Routes(pages), log, keeps_trying=True))
+    return servers

@@ -11,6 +11,7 @@ from nri_plugin.app.status_rows import DriftRow, RefusalRow, Status
 from nri_plugin.errors import KubeAPIError
 from nri_plugin.kube.api_client import KubeClient
 from nri_plugin.kube.pod_events import DRIFT, UNPLACED, EventRate, Happening, event_object, told
+from nri_plugin.kube.pod_facts import PodsHere
 from nri_plugin.kube.pod_rejection import Rejecter
 from nri_plugin.kube.resources import EVENTS
 from nri_plugin.state import ContainerRecord, State
@@ -18,6 +19,11 @@ from nri_plugin.state import ContainerRecord, State
 KNOWN_REASONS = ("TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError", DRIFT, UNPLACED)
 OTHER = "other"
 """Counted for a reason that is not known here: the reasons that are counted are a closed set."""
+
+FORBIDDEN = 403
+
+Cause = tuple[int, str, tuple[str, ...]]
+"""Why an event was not created: status, reason word and the fields that the server complained about."""
 
 Row = TypeVar("Row", RefusalRow, DriftRow)
 
@@ -30,9 +36,10 @@ class Announcer:
     Args:
         client: of the cluster.
         node_name: in whose name.
-        log: for trouble, once until it is over.
+        log: for trouble, once for each cause until it is over.
         clock: seconds that only grow.
         rejecter: sets refused pods to Failed; None to leave them to wait.
+        pods: tells what the cluster holds of the pods that events are about.
 
     Attributes:
         events: how many by reason and result, `created` or `failed`.
@@ -46,16 +53,18 @@ class Announcer:
         log: logging.Logger,
         clock: Callable[[], float] = time.monotonic,
         rejecter: Rejecter | None = None,
+        pods: PodsHere | None = None,
     ) -> None:
         self.events: Counter[tuple[str, str]] = Counter()
         self.rejections: Counter[str] = Counter()
         self._rejecter = rejecter
+        self._pods = pods or PodsHere(lambda _: None)
         self._client, self._node_name, self._log = client, node_name, log
         self._rate = EventRate(clock)
         self._is_first = True
         self._last_refusal = self._last_drift = 0
         self._unplaced: frozenset[str] = frozenset()
-        self._trouble = ""
+        self._causes: set[Cause] = set()
 
     def announce(self, status: Status) -> None:
         """Tell what is new; what cannot be told is said in the log and not tried again."""
@@ -94,16 +103,43 @@ class Announcer:
     def _create(self, happening: Happening) -> None:
         now = time.time()
         text = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1e6):06d}Z"
+        pod = self._pods.object_of(happening.namespace, happening.pod, happening.pod_uid)
+        event = event_object(happening, self._node_name, text, pod)
+        result = "created"
         try:
-            self._client.create(EVENTS, event_object(happening, self._node_name, text), happening.namespace)
-            trouble = ""
+            self._client.create(EVENTS, event, happening.namespace)
+            self._causes = {cause for cause in self._causes if cause[-1]}
         except KubeAPIError as error:
-            trouble = str(error)
+            result = "failed"
+            self._complain(happening, error)
         reason = happening.reason if happening.reason in KNOWN_REASONS else OTHER
-        self.events[reason, "failed" if trouble else "created"] += 1
-        if trouble and trouble != self._trouble:
-            say(self._log, logging.WARNING, "event not created", pod=happening.pod, err=trouble)
-        self._trouble = trouble
+        self.events[reason, result] += 1
+
+    def _complain(self, happening: Happening, error: KubeAPIError) -> None:
+        """Log the server's words, once for each cause.
+
+        A cause without fields, such as a missing right, is over when an event is created. One with fields is about
+        that kind of event: events that differ may succeed all the while.
+        """
+        cause = (error.status, error.reason, tuple(sorted({field for field, _ in error.causes})))
+        if cause in self._causes:
+            return
+        self._causes.add(cause)
+        what_to_do = (
+            "; kubectl apply -f deploy/export-rbac.yaml"
+            if (error.status, cause[-1]) == (FORBIDDEN, ())
+            else ""
+        )
+        say(
+            self._log,
+            logging.WARNING,
+            "event not created",
+            namespace=happening.namespace,
+            pod=happening.pod,
+            status=error.status or None,
+            reason=error.reason,
+            err=f"{error}{what_to_do}",
+        )
 
 
 def _newest(rows: Sequence[RefusalRow | DriftRow]) -> int:

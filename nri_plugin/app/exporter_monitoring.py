@@ -1,4 +1,4 @@
-"""What the exporter counts and shows over HTTP; loaded only where `--metrics-bind-address` asks for it.
+"""What the exporter counts and shows over HTTP; loaded only where an address asks for it.
 
 The exporter keeps plain figures, read here when somebody asks.
 """
@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from nri_plugin.app.exporter import Exporter
 from nri_plugin.app.exporter_events import KNOWN_REASONS, OTHER
-from nri_plugin.app.status_server import PROMETHEUS_TEXT, Page, StatusServer, verdict
+from nri_plugin.app.http_pages import PROMETHEUS_TEXT, Page, one_at_a_time, probe
 
 STUCK_S = 300.0
 """The main loop comes round every 30 s; a cluster that answers slowly holds it for a request's limit, or a few."""
@@ -54,36 +54,40 @@ class ExporterFigures(Collector):
         yield _gauge("pods_known", "Pods of this node whose facts are known.", float(exporter.pods.known))
 
 
-def serve_status(address: tuple[str, int], exporter: Exporter, clock: Callable[[], float]) -> StatusServer:
-    """Show all this at `address`.
-
-    Raises:
-        ConfigError: it cannot be listened on.
-    """
+def metrics_page(exporter: Exporter) -> Callable[[], Page]:
+    """`/metrics`."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(ExporterFigures(exporter))
-    pages = {
-        "/metrics": lambda: Page(prometheus_client.generate_latest(registry), content_type=PROMETHEUS_TEXT),
-        "/healthz": verdict(
-            "alive",
-            lambda: clock() - exporter.came_round_at < STUCK_S,
-            f"the main loop has not come round for {STUCK_S:g} s",
-        ),
-        "/readyz": lambda: ready(exporter),
+    return one_at_a_time(
+        lambda: Page(prometheus_client.generate_latest(registry), content_type=PROMETHEUS_TEXT)
+    )
+
+
+def probe_pages(exporter: Exporter, clock: Callable[[], float]) -> Mapping[str, Callable[[], Page]]:
+    """`/healthz` and `/readyz`."""
+    return {
+        "/healthz": probe("alive", lambda: lifeless(exporter, clock())),
+        "/readyz": probe("ready", lambda: unready(exporter)),
     }
-    return StatusServer(address, pages)
 
 
-def ready(exporter: Exporter) -> Page:
-    """Ready means: the agent is heard, and what it said was published."""
+def lifeless(exporter: Exporter, now: float) -> str:
+    """Why the exporter has to be restarted; empty where it need not be."""
+    if now - exporter.came_round_at < STUCK_S:
+        return ""
+    return f"the main loop has not come round for {STUCK_S:g} s"
+
+
+def unready(exporter: Exporter) -> str:
+    """Why the exporter is not ready; empty once the agent is heard and what it said was published."""
     cases = (
         (not exporter.hears_agent, "the agent is not heard; look at its log"),
+        (exporter.owner.is_missing, "not published: the node is not registered in the cluster"),
         (bool(exporter.trouble), f"not published: {exporter.trouble}"),
         (not exporter.publisher.writes, "nothing published yet"),
     )
-    wrong = next((words for applies, words in cases if applies), "")
-    return verdict("ready", lambda: not wrong, wrong)()
+    return next((words for applies, words in cases if applies), "")
 
 
 def _counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[Labels, int]) -> Metric:

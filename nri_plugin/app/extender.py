@@ -11,8 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from nri_plugin.app.extender_server import Answer, Certificates, ExtenderServer, Limits, Routes
-from nri_plugin.app.logs import say
+from nri_plugin.app.certificates import Certificates
+from nri_plugin.app.http_connections import Limits
+from nri_plugin.app.http_pages import PROMETHEUS_TEXT, Page, Post, Routes
+from nri_plugin.app.http_server import Place, Server
+from nri_plugin.app.logs import LOGGER_NAME, say
+from nri_plugin.errors import ConfigError
 from nri_plugin.kube.cluster import Cluster
 from nri_plugin.kube.extender_answers import Binder, Extender, ScoreScale
 from nri_plugin.kube.extender_cache import Accounting, ExtenderCache
@@ -26,9 +30,45 @@ YOUNG_ONLY = (50_000, 20, 10_000)
 """A thousand nodes are a million objects without cycles: looking through all of them would stop every answer."""
 
 
+NODES = 5_000
+"""Source: Kubernetes, "Considerations for large clusters": no more than 5,000 nodes."""
+
+NAME_BYTES = 256
+"""Of a node in a request: a DNS subdomain of at most 253 characters, two quotes, a comma."""
+
+POD_BYTES = 9 << 19
+"""4.5 MiB: etcd takes objects of 1.5 MiB, and their JSON is up to three times as long (many short fields)."""
+
+NAMES_BODY_BYTES = NODES * NAME_BYTES + POD_BYTES
+"""Longest request of a scheduler that sends names of nodes (`nodeCacheCapable: true`)."""
+
+OBJECTS_BODY_BYTES = 128 << 20
+"""Longest request of one that sends whole Node objects: 5,000 of 25 KiB."""
+
+BINDING_BODY_BYTES = 4 << 10
+"""Names of pod, namespace and node, and a uid."""
+
+BODIES = 4
+"""Longest requests in memory at once. A scheduler asks one thing at a time, and scores and binds beside it."""
+
+STRANGERS = 32
+"""kube-scheduler keeps one or two connections, and opens more to bind pods at once."""
+
+STRANGERS_OF_ONE = 16
+
+IDLE_S = 120.0
+"""Longer than kube-scheduler keeps an idle connection (90 s), so that it never writes into one we just closed."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExtenderOptions:
-    """What an administrator chose; see `nri-pin extender --help`."""
+    """What an administrator chose; see `nri-pin extender --help`.
+
+    Attributes:
+        body_bytes: longest request; None for what the form needs.
+        takes_node_objects: requests may carry whole Node objects.
+        healthz_address: where probes ask; None for nowhere.
+    """
 
     address: tuple[str, int] = ("", 8888)
     scoring: Scoring = field(default_factory=Scoring)
@@ -40,7 +80,29 @@ class ExtenderOptions:
     certificate: Path | None = None
     key: Path | None = None
     client_ca: Path | None = None
-    limits: Limits = field(default_factory=Limits)
+    body_bytes: int | None = None
+    takes_node_objects: bool = False
+    healthz_address: tuple[str, int] | None = None
+
+    @property
+    def longest_body(self) -> int:
+        """Bytes of the longest request that is read."""
+        return self.body_bytes or (OBJECTS_BODY_BYTES if self.takes_node_objects else NAMES_BODY_BYTES)
+
+    @property
+    def limits(self) -> Limits:
+        """What all clients together may take; of whole Node objects two requests at once."""
+        bodies = 2 if self.takes_node_objects else BODIES
+        return Limits(STRANGERS, STRANGERS_OF_ONE, IDLE_S, max(bodies * self.longest_body, 1 << 20))
+
+
+STOP_S = 5.0
+"""Requests that are being answered when the process ends have so long."""
+
+NEEDS_CERTIFICATES = (
+    "who may ask for a binding decides where pods run, so TLS and a client CA are needed; "
+    "give --tls-cert, --tls-key and --tls-client-ca, or leave binding to kube-scheduler"
+)
 
 
 class Feed(Protocol):
@@ -57,7 +119,7 @@ class ExtenderProcess:
     """The parts, put together; `serve` answers until `stop`.
 
     Raises:
-        ConfigError: the address or the certificates are wrong.
+        ConfigError: the address or the certificates are wrong, or anybody could bind pods.
     """
 
     def __init__(
@@ -66,7 +128,10 @@ class ExtenderProcess:
         feed: Feed,
         binder: Binder | None = None,
         clock: Callable[[], float] = time.monotonic,
+        log: logging.Logger | None = None,
     ) -> None:
+        if options.offers_bind and (options.certificate is None or options.client_ca is None):
+            raise ConfigError("--bind", NEEDS_CERTIFICATES)
         self._lock = threading.Lock()
         cluster = Cluster(options.scoring, sidecars_stay=options.sidecars_stay)
         self._cache = ExtenderCache(cluster, options.accounting, clock)
@@ -75,42 +140,60 @@ class ExtenderProcess:
             options.scale,
             binder if options.offers_bind else None,
             sends_to_numa_node=options.sends_to_numa_node,
+            takes_node_objects=options.takes_node_objects,
         )
         self.cache = LockedCache(self._cache, self._lock)
         self._feed = feed
-        self._is_stopping = False
-        self.server = ExtenderServer(options.address, self._routes(), _certificates(options), options.limits)
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
+        self._log = log or logging.getLogger(LOGGER_NAME)
+        probes = {"/healthz": lambda: Page(b"ok\n"), "/readyz": self._ready}
+        place = Place("--listen", options.address, "extender")
+        routes = Routes({"/metrics": self._metrics, **probes}, self._posts(options.longest_body))
+        self._certificates = _certificates(options)
+        self.server = Server(place, routes, self._log, options.limits, certificates=self._certificates)
+        self.probes = None
+        if options.healthz_address is not None:
+            place = Place("--health-probe-bind-address", options.healthz_address, "probes")
+            self.probes = Server(place, Routes(probes), self._log, keeps_trying=True)
 
-    @property
-    def lets_anybody_bind(self) -> bool:
-        """Whether whoever reaches the port may have pods bound."""
-        certificates = self.server.certificates
-        return self._extender.binder is not None and not (certificates and certificates.ask_clients)
-
-    @property
-    def has_tls(self) -> bool:
-        """Whether connections are encrypted."""
-        return self.server.certificates is not None
+    def warn(self) -> None:
+        """Say what anybody who reaches the port can do."""
+        if self._certificates is None:
+            trouble = "plain HTTP: anyone on the way can read and change answers"
+        elif not self._certificates.ask_clients:
+            trouble = "no certificate is asked of clients"
+        else:
+            return
+        advice = f"{trouble}, and anyone who reaches the port can ask; give --tls-cert, --tls-key and --tls-client-ca"
+        say(self._log, logging.WARNING, "the port is open", err=advice)
 
     def serve(self) -> None:
         """Answer until `stop`."""
         self._feed.start(self.cache)
-        self.server.serve_forever(poll_interval=0.2)
+        self._stopping.wait()
+        self.server.close(STOP_S)
+        self._feed.stop()
+        if self.probes is not None:
+            self.probes.close()
+        self._stopped.set()
+
+    def end(self) -> None:
+        """Say not ready, answer what is asked, end; `serve` returns after that."""
+        self._stopping.set()
 
     def stop(self) -> None:
-        """Say not ready, answer what is asked, end."""
-        self._is_stopping = True
-        self.server.stop()
-        self._feed.stop()
+        """End, and wait for it."""
+        self.end()
+        self._stopped.wait(2 * STOP_S)
 
-    def _routes(self) -> Routes:
-        posts = {
-            "/filter": self._locked(self._extender.filter),
-            "/prioritize": self._locked(self._extender.prioritize),
-            "/bind": lambda body: self._extender.bind(body, self._lock),
+    def _posts(self, longest: int) -> dict[str, Post]:
+        advice = "set nodeCacheCapable: true in kube-scheduler's configuration, or raise --max-body-mib"
+        return {
+            "/filter": Post(self._locked(self._extender.filter), longest, advice),
+            "/prioritize": Post(self._locked(self._extender.prioritize), longest, advice),
+            "/bind": Post(lambda body: self._extender.bind(body, self._lock), BINDING_BODY_BYTES),
         }
-        gets = {"/healthz": lambda: Answer(b"ok\n"), "/readyz": self._ready, "/metrics": self._metrics}
-        return Routes(posts, gets)
 
     def _locked(self, answer: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
         def locked(body: bytes) -> bytes:
@@ -119,47 +202,41 @@ class ExtenderProcess:
 
         return locked
 
-    def _ready(self) -> Answer:
-        if self._is_stopping:
-            return Answer(b"stopping\n", 503)
+    def _ready(self) -> Page:
+        if self._stopping.is_set():
+            return Page(b"stopping\n", 503)
         if not self._cache.is_ready:
-            return Answer(b"waiting for the first list of the API server\n", 503)
-        return Answer(b"ok\n")
+            return Page(b"waiting for the first list of the API server\n", 503)
+        return Page(b"ok\n")
 
-    def _metrics(self) -> Answer:
+    def _metrics(self) -> Page:
         with self._lock:
             counters, charged = self._cache.counters, self._cache.charged_pods()
             nodes = len(self._cache.cluster.table.row_by_node)
-        certificates = self.server.certificates
+        is_stale = self._certificates is not None and self._certificates.is_stale
         lines = [
-            (
-                "nri_pin_extender_certificate_stale",
-                "gauge",
-                int(bool(certificates and certificates.is_stale)),
-            ),
+            ("nri_pin_extender_certificate_stale", "gauge", int(is_stale)),
             ("nri_pin_extender_nodes", "gauge", nodes),
             ("nri_pin_extender_charged_pods", "gauge", charged),
             ("nri_pin_extender_expired_charges_total", "counter", counters.expired_charges),
             ("nri_pin_extender_rejected_objects_total", "counter", counters.rejected_objects),
         ]
         text = "".join(f"# TYPE {name} {kind}\n{name} {value}\n" for name, kind, value in lines)
-        return Answer(text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return Page(text.encode(), content_type=PROMETHEUS_TEXT)
 
 
-def run(process: ExtenderProcess, log: logging.Logger) -> int:
+def run(process: ExtenderProcess) -> int:
     """Serve until SIGTERM or SIGINT."""
 
     def end(*_: object) -> None:
-        threading.Thread(target=process.stop, name="stop").start()
+        # Not here: the main thread may have been interrupted while it holds the lock that `end` takes.
+        threading.Thread(target=process.end, name="end").start()
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*YOUNG_ONLY)
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
-    host, port = process.server.server_address[:2]
-    say(log, logging.INFO, "extender listens", address=f"{host!s}:{port}", tls=process.has_tls)
-    if process.lets_anybody_bind:
-        say(log, logging.WARNING, "whoever reaches this port can bind pods to nodes; give --tls-client-ca")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    process.warn()
     process.serve()
     return 0
 

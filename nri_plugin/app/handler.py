@@ -6,11 +6,13 @@ that had to succeed did: a refused container leaves memory, checkpoint and cgrou
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from nri_plugin.app.answer import Answer, empty_response
-from nri_plugin.app.decision_line import condensed, counted, granted, name_of, who
+from nri_plugin.app.checkpoint_keeper import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointKeeper, CheckpointStore
+from nri_plugin.app.decision_line import REFUSABLE, LineLevels, condensed, counted, granted, name_of, who
 from nri_plugin.app.effects import Effects, WriteError
 from nri_plugin.app.ended_pods import ended_pods, untold_removal
 from nri_plugin.app.logs import new_op, say, say_trace
@@ -18,50 +20,34 @@ from nri_plugin.app.outcome import History, Observer, Outcome
 from nri_plugin.app.validation import new_violations
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import CpusetWrite, Decision, EffectiveCheck
-from nri_plugin.drift import Observed, OwnEvent, Target
-from nri_plugin.errors import CheckpointError, HostError, InvariantError, NriPinError
-from nri_plugin.facts import InformedCreate
+from nri_plugin.drift import CpusetsObserved, Observed, OwnEvent, Target, drifts
+from nri_plugin.errors import HostError, InvariantError, NriPinError
+from nri_plugin.facts import InformedCreate, UnsavedStart
 from nri_plugin.nri.events import (
     CreateContainer,
     EmptyResponse,
     NRIEvent,
+    PostCreateContainer,
+    PostStartContainer,
     Request,
     StartContainer,
-    UpdateContainer,
-    UpdatePodSandbox,
 )
 from nri_plugin.options import Node
 from nri_plugin.state import CgroupRef, State
 
-Decide = Callable[[Node, State, NRIEvent | InformedCreate | OwnEvent], Decision]
+Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEvent], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
 
-REFUSABLE = (CreateContainer, UpdateContainer, UpdatePodSandbox)
-"""Events that are refused when anything fails; all others are facts, and an error would only break the pod."""
 
-DEFAULT_SAVE_S = 1.0
-"""A save may take this long when the runtime set no deadline: half of the runtimes' default of 2 s."""
-
-
-class CheckpointStore(Protocol):
-    """Where the state outlives the process."""
-
-    def save(self, state: State, timeout_s: float) -> None:
-        """Keep `state`.
-
-        Raises:
-            CheckpointError: it was not kept, or not in time.
-        """
-
-    def close(self, timeout_s: float) -> bool:
-        """Finish what is queued; returns whether that was done in time."""
+STARTS = (PostCreateContainer, StartContainer, PostStartContainer)
+"""Events that may be the first ones of a container that was created while nobody listened."""
 
 
 @dataclass(slots=True)
 class Flow:
     """How far one event has come."""
 
-    known: NRIEvent | InformedCreate
+    known: NRIEvent | InformedCreate | UnsavedStart
     before: State
     decision: Decision
     decide_s: float = 0.0
@@ -85,6 +71,7 @@ class Handler:
         history: keeps what happened.
 
     Attributes:
+        checkpoint: what is saved of the state.
         marks: fields of the line of every decision.
         new_effects: makes `effects` for another tree.
     """
@@ -99,7 +86,7 @@ class Handler:
         *,
         decide: Decide,
         effects: Effects,
-        checkpoint: CheckpointStore,
+        checkpoint: CheckpointStore | CheckpointKeeper,
         log: logging.Logger,
         clock: Callable[[], float],
         describe: Callable[[Node], None] | None = None,
@@ -109,16 +96,20 @@ class Handler:
     ) -> None:
         self.node = node
         self.state = state
-        self._saved: State | None = state
         self._decide = decide
         self._effects = effects
-        self._checkpoint = checkpoint
+        self.checkpoint = (
+            checkpoint
+            if isinstance(checkpoint, CheckpointKeeper)
+            else CheckpointKeeper(checkpoint, state, log)
+        )
         self._log = log
         self._clock = clock
         self._describe = describe
         self._inform = inform or (lambda _node, request: request.event)
         self._observe = observe
         self._history = history
+        self._levels = LineLevels()
 
     def change_node(self, node: Node, effects: Effects | None = None) -> None:
         """Decide for `node` from the next event on, and write where that says; what was promised stays."""
@@ -128,7 +119,7 @@ class Handler:
             self._history.changed(node, self.state)
         if self._describe is not None:
             self._describe(node)
-            self._saved = None
+            self.checkpoint.outdate()
 
     def handle(self, request: Request) -> Answer:
         """Decide and carry out one event; never raises."""
@@ -149,6 +140,7 @@ class Handler:
                 op=op,
                 took_us=round(took_s * 1e6),
             )
+        self._write_stale()
         if self._observe is not None:
             self._report(
                 Outcome(
@@ -170,7 +162,7 @@ class Handler:
             flow.known, asked = self._inform(self.node, request), self._clock()
             self._decide_on(flow)
             flow.decide_s = self._clock() - asked
-            return self._carry_out(request, flow.decision, op)
+            return self._carry_out(request, flow, op)
         except NriPinError as error:
             flow.failed = True
             return self._failed(request.event, error, str(error), op)
@@ -195,7 +187,7 @@ class Handler:
         for pod in ended:
             say(
                 self._log,
-                logging.WARNING,
+                logging.WARNING if pod.run_seen else logging.INFO,  # older pods: some runtimes never tell
                 "a pod is over and the runtime did not tell, its cgroup is gone",
                 pod=f"{pod.namespace}/{pod.name}",
             )
@@ -260,8 +252,7 @@ class Handler:
     def _remember(self, state: State) -> None:
         """Let `state` be what is promised, and save it."""
         self.state = state
-        if self._saved is not state:
-            self._save_again(new_op())
+        self.keep_saved()
 
     def put_right(self, event: OwnEvent) -> tuple[Decision, list[HostError]]:
         """Decide and write what follows from what we noticed ourselves; what failed comes back.
@@ -277,46 +268,106 @@ class Handler:
             raise InvariantError(violations, decision.steps)
         if self._history is not None:
             self._history.decided(self.node, self.state, event, decision)
-        if self._saved is not self.state:
-            self._save_again(new_op())
+        self.keep_saved()
         return decision, list(self._effects.attempt(decision.writes))
+
+    def _write_stale(self) -> None:
+        """Put right, before the answer, cgroups that a write did not reach at this event or an earlier one.
+
+        Nobody is widened by what was once meant for it: what is observed is compared with the state of now, and who
+        runs on too much is narrowed first. Where it fails again, the next event tries again, and so does the sweep.
+        """
+        failed = self._effects.unwritten
+        if not failed:
+            return
+        stale = dict.fromkeys(Target(write.target, write.container_id) for write in failed)
+        failed.clear()
+        observed = []
+        for target in stale:
+            with suppress(HostError):
+                observed.append(self._effects.observe(target))
+        event = CpusetsObserved(tuple(one for one in observed if one is not None))
+        if not drifts(self.node, self.state, event.observed):
+            return
+        try:
+            self.put_right(event)
+        except NriPinError as error:
+            say(self._log, logging.ERROR, "cpuset not put right", err=error)
+
+    def keep_saved(self) -> None:
+        """Save what the memory holds where the checkpoint holds something else."""
+        self.checkpoint.save(self.state, IN_TROUBLE_S if self.checkpoint.trouble else DEFAULT_SAVE_S)
+
+    def look_at_checkpoint(self) -> None:
+        """By the clock: see that the checkpoint is there and holds what the memory holds."""
+        self.checkpoint.look(self.state)
 
     def close(self) -> None:
         """Let checkpoint and history be finished."""
-        self._checkpoint.close(DEFAULT_SAVE_S)
+        self.checkpoint.close(self.state)
         if self._history is not None:
             self._history.close()
 
-    def _carry_out(self, request: Request, decision: Decision, op: str) -> Answer:
-        event = request.event
+    def _carry_out(self, request: Request, flow: Flow, op: str) -> Answer:
+        event, decision = request.event, flow.decision
         if decision.refusal is not None:
             return Answer(refusal=str(decision.refusal))
-        violations = new_violations(self.node, self.state, event, decision)
-        if violations:
-            raise InvariantError(violations, decision.steps)
-        self._save(request, decision.state, op)
+        self._validate(event, decision)
+        self._save(request, decision.state)
+        if (
+            self.checkpoint.trouble
+            and isinstance(event, STARTS)
+            and self._is_only_here(event, decision.state)
+        ):
+            flow.known = UnsavedStart(event, self.checkpoint.trouble)
+            decision = flow.decision = self._decide(self.node, self.state, flow.known)
+            self._validate(event, decision)
+            self._save(request, decision.state)
         self._write(request, decision, op)
         self.state = decision.state
+        self.checkpoint.tell_unsaved(self.state)
         bare = isinstance(decision.response, EmptyResponse)
         return Answer(empty_response(event) if bare else decision.response, checks=decision.checks)
 
-    def _save(self, request: Request, state: State, op: str) -> None:
-        """Save when there is something new, or something that could not be saved before.
+    def _validate(self, event: NRIEvent, decision: Decision) -> None:
+        violations = new_violations(self.node, self.state, event, decision)
+        if violations:
+            raise InvariantError(violations, decision.steps)
+
+    def _is_only_here(
+        self, event: PostCreateContainer | StartContainer | PostStartContainer, after: State
+    ) -> bool:
+        """Whether the event is the first one of a container, and the runtime has other CPUs on record than `after`."""
+        record = after.containers.get(event.container.id)
+        held = after.allocation_of(record) if record is not None else None
+        is_first = event.container.id not in self.state.containers
+        return is_first and record is not None and held is not None and held.cpus != record.stored_cpus
+
+    def _save(self, request: Request, state: State) -> None:
+        """Save `state` before anything follows from it.
 
         Raises:
-            CheckpointError: it failed and the event can be refused; otherwise it is said and tried again at the next.
+            CheckpointError: it could not be saved, and the event would make an allocation that nobody could find
+                after a restart.
         """
-        if state is self._saved or state == self._saved:
-            return
-        try:
-            self._checkpoint.save(state, self._time_to_save(request))
-        except CheckpointError as error:
-            self._saved = None  # what the file holds now is not known
-            if isinstance(request.event, REFUSABLE):
-                raise
-            say(self._log, logging.ERROR, "checkpoint not saved, will be at the next event", op=op, err=error)
-        else:
-            self._saved = state
+        is_new = makes_allocations(self.state, state)
+        hurries = self.checkpoint.trouble and not is_new
+        time_s = self._time_to_save(request)
+        error = self.checkpoint.save(state, min(time_s, IN_TROUBLE_S) if hurries else time_s)
+        if error is not None and is_new and not self._serves_unsaved(request.event, state):
+            raise error
+
+    def _serves_unsaved(self, event: NRIEvent, after: State) -> bool:
+        """Whether allocations that cannot be saved are kept in memory.
+
+        A resize never is: after a restart the runtime's list tells with which CPUs a container was created, and some
+        runtimes forget at their own restart those that an update gave it.
+        """
+        if isinstance(event, CreateContainer):
+            return self.checkpoint.serves or event.pod.namespace in self.node.options.never_refuse
+        before = self.state.allocations
+        is_resize = any(before.get(key, held) != held for key, held in after.allocations.items())
+        return not (is_resize and isinstance(event, REFUSABLE))
 
     def _time_to_save(self, request: Request) -> float:
         """Seconds: half of what is left of the request's time, the other half is needed to refuse and be heard."""
@@ -344,24 +395,7 @@ class Handler:
     def _take_back(self, request: Request, done: Sequence[CpusetWrite], op: str) -> None:
         for error in self._effects.undo(self.node, self.state, done):
             say(self._log, logging.ERROR, "cpuset not put back", op=op, err=error)
-        if self._saved is not self.state:
-            self._save_again(op, self._time_to_save(request))
-
-    def _save_again(self, op: str, time_s: float = DEFAULT_SAVE_S) -> None:
-        """Let the checkpoint say what the memory says: it may hold what came to nothing, or another machine."""
-        self._saved = None
-        try:
-            self._checkpoint.save(self.state, time_s)
-        except CheckpointError as error:
-            say(
-                self._log,
-                logging.ERROR,
-                "checkpoint not put back, will be at the next event",
-                op=op,
-                err=error,
-            )
-        else:
-            self._saved = self.state
+        self.checkpoint.save(self.state, self._time_to_save(request))
 
     def _failed(self, event: NRIEvent, error: Exception, why: str, op: str) -> Answer:
         # A start whose own cpuset could not be put right would run on CPUs that belong to others.
@@ -375,11 +409,8 @@ class Handler:
     def _tell(
         self, event: NRIEvent, before: State, decision: Decision, answer: Answer, *, op: str, took_us: int
     ) -> None:
-        level = logging.INFO
-        if answer.refusal:
-            level = logging.WARNING
-        elif self.state is before and not isinstance(event, REFUSABLE):
-            level = logging.DEBUG
+        changed = self.state is not before
+        level = self._levels.level_of(event, answer.refusal, self._clock(), changed=changed)
         if self._log.isEnabledFor(level):
             fields = {**who(event), **granted(answer.response), **counted(self._effects.outcomes)}
             steps = condensed(decision.steps)
@@ -397,3 +428,10 @@ class Handler:
                 took_us=took_us,
                 err=answer.refusal,
             )
+
+
+def makes_allocations(before: State, after: State) -> bool:
+    """Whether somebody holds something in `after` that it did not hold in `before`; a release makes nothing."""
+    return before.allocations is not after.allocations and any(
+        before.allocations.get(key) != held for key, held in after.allocations.items()
+    )

@@ -12,32 +12,34 @@ from nri_plugin.app.handler import Handler
 from nri_plugin.app.logs import say, say_trace
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.outcome import Outcome
+from nri_plugin.app.quota_keeper import REMEDY, SLICE, QuotaKeeper
 from nri_plugin.app.reminder import Reminder
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup import Cgroups
-from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.partitions import Partitions
-from nri_plugin.kernel_side import (
-    NO_QUOTA,
-    Partition,
-    QuotaWrite,
-    partitions,
-    promised,
-    quotas,
-    sandboxes,
+from nri_plugin.kernel_side import Partition, partitions, promised, quotas, sandboxes
+from nri_plugin.nri.events import (
+    PostUpdateContainer,
+    PostUpdatePodSandbox,
+    Synchronize,
+    UpdateContainer,
+    UpdatePodSandbox,
 )
-from nri_plugin.nri.events import Synchronize
+from nri_plugin.nri.messages import Pod
 from nri_plugin.state import CgroupRef, State
 
 SWEEP_PAUSE_S = 10.0
-"""Between two looks at everything; systemd puts a pod's quota back when it reloads, and tells nobody."""
+"""Between two looks at everything."""
 
 FOLLOW_S = 0.05
 """What follows from an event is looked at this soon after it; a burst is one change."""
 
-SLICE = 32
-"""Files looked at without a break: a millisecond or two, as long as the runtime may wait for us."""
+UPDATES = (UpdateContainer, PostUpdateContainer, UpdatePodSandbox, PostUpdatePodSandbox)
+"""Who asks for one has written, or lets the runtime write, quotas."""
+
+SANDBOX_STAYS = "the cpuset of a pod's sandbox could not be written: it may run on exclusive CPUs of others"
+PARTITION_STAYS = "a partition could not be ended or mended: its CPUs may be kept from whom they belong to"
 
 MOST_SWEEPS = 30
 """What the kernel refused is tried at ever fewer sweeps, in the end every five minutes."""
@@ -66,13 +68,12 @@ class KernelSideKeeper:
     Args:
         handler: knows the state.
         loop: where it runs.
-        log: a line for each quota that was changed, and for what fails.
+        log: a line for what changes, and for what fails.
         cgroups: the cpusets.
         cpu_quotas: None where the node has none that we see.
         own_domains: partitions.
 
-    Attributes:
-        lifted: cgroups without the CPU quota they would have; this and the counts below may be read by any thread.
+    The counts may be read by any thread.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class KernelSideKeeper:
         loop: Loop,
         log: logging.Logger,
         cgroups: Cgroups,
-        cpu_quotas: CPUQuotas | None,
+        cpu_quotas: QuotaKeeper | None,
         own_domains: Partitions,
     ) -> None:
         self._handler, self._loop, self._log = handler, loop, log
@@ -91,9 +92,17 @@ class KernelSideKeeper:
         self._steps: Iterator[None] = iter(())
         self._is_due = False
         self._sandboxes_done: dict[CgroupRef, CPUSet] = {}
-        self._quotas_done: dict[CgroupRef, int] = {}
         self._trouble = Reminder()
-        self.lifted = 0
+
+    @property
+    def lifted(self) -> int:
+        """Cgroups without the CPU quota they would have."""
+        return self._quotas.lifted if self._quotas is not None else 0
+
+    @property
+    def watches(self) -> int:
+        """Watches the kernel holds for us."""
+        return self._quotas.watches if self._quotas is not None else 0
 
     @property
     def partitions(self) -> int:
@@ -106,7 +115,9 @@ class KernelSideKeeper:
         return len(self._refused)
 
     def start(self) -> None:
-        """Begin the sweep."""
+        """Begin the sweep, and to listen."""
+        if self._quotas is not None:
+            self._quotas.start()
         self._loop.set_timer("kernel side sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
 
     def __call__(self, outcome: Outcome) -> None:
@@ -116,6 +127,8 @@ class KernelSideKeeper:
             self.look_again()
         elif outcome.decision.state is not outcome.before:
             self.look_again()
+        if self._quotas is not None and isinstance(outcome.event, UPDATES):
+            self._quotas.updated(_cgroup_parent(outcome.decision.state, outcome.event.pod))
 
     def look_again(self) -> None:
         """Soon; something changed that may have ended a partition: a cpuset beside it, the machine."""
@@ -126,7 +139,8 @@ class KernelSideKeeper:
     def _sweep(self) -> None:
         """Everything is looked at, also what was right before; a look that is under way comes after it anew."""
         self._sandboxes_done = dict.fromkeys(self._sandboxes_done, NO_CPUS)
-        self._quotas_done.clear()
+        if self._quotas is not None:
+            self._quotas.doubt_all()
         for one in self._refused.values():
             one.left -= 1
         self._begin()
@@ -142,7 +156,7 @@ class KernelSideKeeper:
         try:
             taken = sum(1 for _ in islice(self._steps, SLICE))
         except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
-            say_trace(self._log, "internal error, not as it should be beside the cpusets")
+            say_trace(self._log, "internal error while quotas, sandboxes and partitions were put right")
             return
         if taken == SLICE:
             self._loop.set_timer("kernel side slice", self._loop.clock(), self._go_on)
@@ -156,17 +170,17 @@ class KernelSideKeeper:
         yield from self._keep_sandboxes(pool, rest)
         yield from self._make_domains(self._domains, domains)
         if self._quotas is not None:
-            yield from self._keep_quotas(self._quotas, list(quotas(node, state)))
+            yield from self._quotas.keep(quotas(node, state))
 
     def _end_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> None:
         if self._former is not None:
             known = dict(promised(self._former)) | dict(promised(self._handler.state))
             for trouble in ours.adopt(known.items()):
-                self._say(trouble)
+                self._say(PARTITION_STAYS, trouble)
             self._former = None
         online, now_s = self._handler.node.topology.online, self._loop.clock()
         for trouble in (*ours.end_others(wanted), *ours.mend(online, now_s)):
-            self._say(trouble)
+            self._say(PARTITION_STAYS, trouble)
 
     def _make_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> Iterator[None]:
         """What was refused is tried again by the sweep, and said when the kernel's words change."""
@@ -212,29 +226,17 @@ class KernelSideKeeper:
         try:
             self._cgroups.write_cpus(ref, cpus)
         except HostError as error:
-            self._say(error)
+            self._say(SANDBOX_STAYS, error)
             return False
         return True
 
-    def _keep_quotas(self, files: CPUQuotas, wanted: list[QuotaWrite]) -> Iterator[None]:
-        done = self._quotas_done
-        for one in wanted:
-            if done.get(one.target) == one.quota_us:
-                continue
-            try:
-                changed = files.set(one.target, one.quota_us)
-            except HostError as error:
-                self._say(error)
-            else:
-                done[one.target] = one.quota_us
-                if changed:
-                    text = "CPU quota lifted" if one.quota_us == NO_QUOTA else "CPU quota put back"
-                    say(self._log, logging.INFO, text, cgroup=one.target.path or one.target.parent)
-            yield
-        for ref in done.keys() - {one.target for one in wanted}:
-            del done[ref]
-        self.lifted = sum(1 for quota in done.values() if quota == NO_QUOTA)
-
-    def _say(self, error: HostError) -> None:
+    def _say(self, text: str, error: HostError) -> None:
         if self._trouble.is_due(str(error), self._loop.clock()):
-            say(self._log, logging.WARNING, "not as it should be beside the cpusets", err=error)
+            say(self._log, logging.WARNING, text, todo=REMEDY, err=error)
+
+
+def _cgroup_parent(state: State, told: Pod) -> str:
+    """The pod's cgroup, also when the event brings only the sandbox id; empty for an unknown pod."""
+    pod = state.pods.get(told.uid)
+    pod = pod or next((one for one in state.pods.values() if one.sandbox_id == told.id), None)
+    return pod.cgroup_parent if pod is not None else ""

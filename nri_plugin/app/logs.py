@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nri_plugin.app.log_sinks import LineSink, SyslogSink, without_waiting
+from nri_plugin.visible import visible
 
 LOGGER_NAME = "nri-pin"
 LEVELS = ("debug", "info", "warning", "error")
@@ -62,7 +63,7 @@ def timestamp(record: logging.LogRecord) -> str:
 def quoted(value: object) -> str:
     """The value as it stands in a text line: never a line break or an unpaired quote, whatever a peer sent."""
     text = str(value)
-    return text if text and _PLAIN.issuperset(text) else json.dumps(text)
+    return text if text and _PLAIN.issuperset(text) else visible(json.dumps(text))
 
 
 class TextFormatter(logging.Formatter):
@@ -72,7 +73,7 @@ class TextFormatter(logging.Formatter):
         """The line."""
         pairs = "".join(f" {key}={quoted(value)}" for key, value in fields_of(record).items())
         line = f"{timestamp(record)} {record.levelname:<7} {record.getMessage()}{pairs}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return f"{line}\n{visible(self.formatException(record.exc_info))}" if record.exc_info else line
 
 
 class JSONFormatter(logging.Formatter):

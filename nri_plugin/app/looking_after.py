@@ -13,16 +13,18 @@ from nri_plugin.app.logs import say
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.machine_watch import MachineWatch
 from nri_plugin.app.observing import ObservedWatch
+from nri_plugin.app.quota_keeper import UNWATCHED, Counted, QuotaKeeper
 from nri_plugin.app.status_socket import StatusFeed
 from nri_plugin.drift import Target
 from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.cgroup_root import find_cpuset_tree
 from nri_plugin.host.cgroup_watch import CgroupWatch
-from nri_plugin.host.cpu_quota import CPUQuotas
+from nri_plugin.host.cpu_quota import QUOTA_FILES, CPUQuotas
 from nri_plugin.host.partitions import ON_V1, Partitions, with_isolated
 from nri_plugin.host.sysfs import discover, outline
 from nri_plugin.options import Isolation
+from nri_plugin.state import CgroupRef
 from nri_plugin.topology import Topology
 
 
@@ -86,9 +88,12 @@ def _machine_watch(
 
 
 def keep_kernel_side(
-    config: Config, log: logging.Logger, handler: Handler, loop: Loop
+    config: Config, log: logging.Logger, handler: Handler, loop: Loop, counted: Counted
 ) -> KernelSideKeeper | None:
-    """Begin to keep quotas and sandboxes; None where there is no cgroup tree to write to."""
+    """Begin to keep quotas and sandboxes; None where there is no cgroup tree to write to.
+
+    `counted` is told of quotas that somebody wrote back.
+    """
     try:
         cgroups = Cgroups.open(config.cgroup_root)
     except HostError:
@@ -98,9 +103,19 @@ def keep_kernel_side(
     if why_none and asked is not Isolation.NONE:
         say(log, logging.WARNING, "no partitions here, isolation does nothing", isolation=asked, err=why_none)
     domains = Partitions(cgroups.tree.directory, why_none)
-    keeper = KernelSideKeeper(handler, loop, log, cgroups, CPUQuotas.beside(cgroups.tree), domains)
+    files = CPUQuotas.beside(cgroups.tree)
+    quotas = QuotaKeeper(files, _quota_watch(files, log), loop, log, counted) if files is not None else None
+    keeper = KernelSideKeeper(handler, loop, log, cgroups, quotas, domains)
     keeper.start()
     return keeper
+
+
+def _quota_watch(files: CPUQuotas, log: logging.Logger) -> CgroupWatch[CgroupRef] | None:
+    try:
+        return CgroupWatch(files.directory, QUOTA_FILES, with_above=False)
+    except HostError as error:
+        say(log, logging.WARNING, UNWATCHED, err=error)
+        return None
 
 
 def _discovered(config: Config, handler: Handler) -> Topology:

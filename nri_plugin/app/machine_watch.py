@@ -11,10 +11,12 @@ from nri_plugin.app.handler import Handler
 from nri_plugin.app.logs import say, say_trace
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.reminder import Reminder
+from nri_plugin.app.startup import warn_of_overcommitted
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.drift import MachineChanged
 from nri_plugin.errors import NriPinError
-from nri_plugin.state import State
+from nri_plugin.satisfaction import allocatable_memory, overcommitted
+from nri_plugin.state import named
 from nri_plugin.topology import Topology
 
 LOOK_PAUSE_S = 0.5
@@ -79,10 +81,12 @@ class MachineWatch:
         if topology == before.topology:
             return False
         lost = self._handler.state.lost(before)
+        overcommitted_before = overcommitted(self._handler.state, allocatable_memory(before))
         node = replace(before, topology=topology)
         self._handler.change_node(node)
         self._say_what(before.topology, topology)
         self._say_who(lost)
+        warn_of_overcommitted(node, self._handler.state, self._log, overcommitted_before)
         _, errors = self._handler.put_right(MachineChanged())
         for error in errors:
             say(self._log, logging.ERROR, "cpuset not written", event="MachineChanged", err=error)
@@ -111,7 +115,7 @@ class MachineWatch:
                     self._log,
                     logging.WARNING,
                     "a container lost exclusive CPUs, they stay promised to it",
-                    name=named(state, key),
+                    name=named(state.pods, key),
                     lost=lost,
                     runs_on=left or state.shared_pool(node),
                     confined="shared pool" if not left else None,
@@ -121,13 +125,6 @@ class MachineWatch:
                 self._log,
                 logging.INFO,
                 "a container has all its exclusive CPUs again",
-                name=named(state, key),
+                name=named(state.pods, key),
                 cpus=state.allocations[key].cpus,
             )
-
-
-def named(state: State, key: str) -> str:
-    """`namespace/pod/container` of an allocation key, the key itself where the pod is not known."""
-    uid, _, container = key.partition("/")
-    pod = state.pods.get(uid)
-    return f"{pod.namespace}/{pod.name}/{container}" if pod else key

@@ -8,8 +8,9 @@ dashboards and alerts only change the job.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
+from typing import get_args
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -20,6 +21,7 @@ from nri_plugin.app.admissions import Admission, Alignment, admission_of
 from nri_plugin.app.drift_report import DriftReport
 from nri_plugin.app.informing import RESULTS as ANSWERS
 from nri_plugin.app.outcome import Outcome
+from nri_plugin.app.quota_keeper import NoticedBy
 from nri_plugin.app.rivals import Evidence
 from nri_plugin.drift import Cause
 from nri_plugin.nri import events as nri
@@ -34,8 +36,10 @@ EVENTS = (
     "StartContainer",
     "PostStartContainer",
     "UpdateContainer",
+    "PostUpdateContainer",
     "StopContainer",
     "RemoveContainer",
+    "UpdatePodSandbox",
     "other",
 )
 """The label `event`: a closed set, whatever a runtime sends."""
@@ -153,7 +157,7 @@ class Metrics:
         self._drift_causes = {cause: causes.labels(cause) for cause in Cause}
         rivals = Counter(
             "nri_pin_rival_pins_total",
-            "Cpusets that came from somebody else who gives CPUs to containers, by where they were seen.",
+            "Signs of somebody else who gives CPUs to containers, by where they were seen.",
             ("seen_at",),
             registry=add,
         )
@@ -176,6 +180,15 @@ class Metrics:
             "Cgroups of containers with exclusive CPUs, and of their pods, that are kept without a CPU quota.",
             registry=add,
         )
+        written_back = Counter(
+            "nri_pin_cpu_quotas_written_back_total",
+            "CPU quotas that somebody wrote back and that were lifted again, by how that was noticed.",
+            ("noticed_by",),
+            registry=add,
+        )
+        self.quotas_written_back: Mapping[NoticedBy, Counter] = {
+            way: written_back.labels(way) for way in get_args(NoticedBy)
+        }
         self.partitions = Gauge(
             "nri_pin_partitions", "Containers whose exclusive CPUs are a partition.", registry=add
         )
@@ -190,6 +203,15 @@ class Metrics:
             buckets=SECONDS,
             registry=add,
         )
+
+    def unsaved_allocations(self, count: Callable[[], float]) -> None:
+        """Show what `count` says at the moment of a scrape."""
+        gauge = Gauge(
+            "nri_pin_unsaved_allocations",
+            "Allocations that only the memory holds: the checkpoint could not be saved since they were made.",
+            registry=self.registry,
+        )
+        gauge.set_function(count)
 
     def _by_event(self, name: str, text: str) -> Mapping[str, Histogram]:
         histogram = Histogram(name, text, ("event",), buckets=SECONDS, registry=self.registry)

@@ -1,30 +1,27 @@
-"""What the agent counts and shows over HTTP; loaded only where `metricsBindAddress` asks for it."""
+"""What the agent counts and shows as metrics; loaded only where `metricsBindAddress` asks for it."""
 
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
 
+from nri_plugin.app.checkpoint_keeper import CheckpointStore
 from nri_plugin.app.drift_report import DriftReport
 from nri_plugin.app.drift_watch import DriftWatch
-from nri_plugin.app.handler import CheckpointStore, Handler
+from nri_plugin.app.handler import Handler
+from nri_plugin.app.http_pages import PROMETHEUS_TEXT, Page, one_at_a_time
 from nri_plugin.app.kernel_side_keeper import KernelSideKeeper
-from nri_plugin.app.loop import Loop
 from nri_plugin.app.metrics import Metrics, exposition
 from nri_plugin.app.metrics_state import StateGauges
 from nri_plugin.app.observing import KINDS, ObservedWatch
 from nri_plugin.app.outcome import Outcome
+from nri_plugin.app.quota_keeper import NoticedBy
 from nri_plugin.app.rivals import Evidence
 from nri_plugin.app.runtime_link import RuntimeLink
-from nri_plugin.app.status_server import PROMETHEUS_TEXT, Page, StatusServer, verdict
 from nri_plugin.state import State
-
-ALIVE_WITHIN_S = 5.0
-"""The loop that answers the runtime comes round in microseconds; a checkpoint on a slow disk holds it for a second."""
 
 
 class Monitoring:
-    """Counters from the first event on, a server once there is somebody to answer for.
+    """Counters from the first event on, a page once there is somebody to answer for.
 
     Attributes:
         registry: what is counted and shown.
@@ -50,17 +47,26 @@ class Monitoring:
         """Count a sign of somebody else who pins CPUs."""
         self._metrics.rival_pins[evidence].inc()
 
-    def follow(self, drift: DriftWatch) -> None:
-        """Show what it looks after, and what it fights over."""
-        self._metrics.drift_watches.set_function(lambda: drift.watches)
+    def count_quota(self, noticed_by: NoticedBy) -> None:
+        """Count a CPU quota that somebody wrote back."""
+        self._metrics.quotas_written_back[noticed_by].inc()
+
+    def follow(self, drift: DriftWatch, keeper: KernelSideKeeper | None = None) -> None:
+        """Show what is looked after, beside cpusets too, and what is fought over."""
+        self._metrics.drift_watches.set_function(
+            lambda: drift.watches + (keeper.watches if keeper is not None else 0)
+        )
         self._metrics.drift_fights.set_function(lambda: drift.fights)
         self._metrics.drift_waiting.set_function(lambda: drift.waiting)
-
-    def follow_kernel_side(self, keeper: KernelSideKeeper) -> None:
-        """Show what it keeps beside cpusets."""
+        if keeper is None:
+            return
         self._metrics.quotas_lifted.set_function(lambda: keeper.lifted)
         self._metrics.partitions.set_function(lambda: keeper.partitions)
         self._metrics.partitions_refused.set_function(lambda: keeper.refused)
+
+    def follow_checkpoint(self, handler: Handler) -> None:
+        """Show what only the memory holds."""
+        self._metrics.unsaved_allocations(lambda: len(handler.checkpoint.unsaved(handler.state)))
 
     def follow_observed(self, watch: ObservedWatch) -> None:
         """Show how what runs compares with what would, where the agent only observes."""
@@ -72,24 +78,15 @@ class Monitoring:
         """`store`, the time of its saves measured."""
         return _TimedStore(store, self._metrics.checkpoint_took)
 
-    def serve(
-        self, address: tuple[str, int], handler: Handler, link: RuntimeLink, loop: Loop
-    ) -> StatusServer:
-        """Show all this at `address`.
+    def follow_state(self, handler: Handler, link: RuntimeLink) -> None:
+        """Show what the handler has allocated."""
+        self.registry.register(
+            StateGauges(lambda: (handler.node, handler.state), lambda: link.is_synchronized)
+        )
 
-        Raises:
-            ConfigError: it cannot be listened on.
-        """
-        gauges = StateGauges(lambda: (handler.node, handler.state), lambda: link.is_synchronized)
-        self.registry.register(gauges)
-        pages = {
-            "/metrics": lambda: Page(exposition(self.registry), content_type=PROMETHEUS_TEXT),
-            "/healthz": verdict("alive", lambda: comes_round(loop), "the event loop does not come round"),
-            "/readyz": verdict(
-                "ready", lambda: link.is_synchronized, "not connected to the container runtime"
-            ),
-        }
-        return StatusServer(address, pages)
+    def page(self) -> Callable[[], Page]:
+        """`/metrics`."""
+        return one_at_a_time(lambda: Page(exposition(self.registry), content_type=PROMETHEUS_TEXT))
 
 
 class _TimedStore:
@@ -105,13 +102,10 @@ class _TimedStore:
         finally:
             self._took(time.monotonic() - began)
 
+    def is_intact(self) -> bool:
+        """Whether the file is still in its place."""
+        return self._store.is_intact()
+
     def close(self, timeout_s: float) -> bool:
         """Finish what is queued."""
         return self._store.close(timeout_s)
-
-
-def comes_round(loop: Loop) -> bool:
-    """Whether the loop runs what it is given, soon."""
-    seen = threading.Event()
-    loop.post(seen.set)
-    return seen.wait(ALIVE_WITHIN_S)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from nri_plugin.decision import Decision
 from nri_plugin.drift import OwnEvent
-from nri_plugin.facts import InformedCreate
+from nri_plugin.facts import InformedCreate, UnsavedStart
 from nri_plugin.nri.events import NRIEvent
 from nri_plugin.options import Node
 from nri_plugin.state import State
@@ -48,7 +48,7 @@ class History(Protocol):
         self,
         node: Node,
         before: State,
-        event: NRIEvent | InformedCreate | OwnEvent,
+        event: NRIEvent | InformedCreate | UnsavedStart | OwnEvent,
         decision: Decision,
         *,
         refusal: str = "",

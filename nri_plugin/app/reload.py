@@ -58,6 +58,7 @@ class Reload:
         is_observing = isinstance(handler, ObservingHandler)
         if not is_observing:
             lift_floor(cgroups, node, handler.state, self._log)
+        handler.checkpoint.serves = config.serves_unsaved
         self._log.setLevel(config.log_level.upper())
         say(
             self._log,

@@ -1,7 +1,8 @@
 """The connection to the runtime: made, kept, lost and made again, and every request on it answered.
 
 It ends only when it is told to, when the runtime refuses its name, or, started by the runtime itself, when that
-connection ends (the runtime opens no second one). Everything runs in one thread.
+connection ends (the runtime opens no second one; the supervisor starts an agent that connects itself). Everything runs
+in one thread.
 """
 
 import logging
@@ -18,6 +19,7 @@ from nri_plugin.app.reminder import Reminder
 from nri_plugin.app.transport import LONGEST_PAUSE_S, Backoff, Transport
 from nri_plugin.decision import EffectiveCheck
 from nri_plugin.errors import HostError, LocalProtocolError, NriPinError, ProtocolError
+from nri_plugin.nri.decode import Hears
 from nri_plugin.nri.events import (
     Configure,
     ConfigureResponse,
@@ -59,13 +61,16 @@ class RuntimeLink:
     Args:
         loop: where it runs.
         open_socket: a fresh connection; raises HostError when there is none.
-        new_session: a session for it.
+        new_session: a session for it; told whose annotations are heard.
         handler: answers events.
-        prepare: makes the handler where none is given, from the configuration text the runtime sends;
-            raises NriPinError when the agent cannot run with it.
+        prepare: makes the handler where none is given, from the configuration text the runtime sends; None while
+            another agent serves the runtime, raises NriPinError when the agent cannot run with the configuration.
         can_reconnect: False when the runtime started us.
         log: for what happens to the connection.
         backoff: pauses between tries.
+
+    Attributes:
+        waits_for: why there is no connection although the runtime may be there: another agent serves it.
     """
 
     def __init__(
@@ -73,14 +78,15 @@ class RuntimeLink:
         loop: Loop,
         *,
         open_socket: Callable[[], socket.socket],
-        new_session: Callable[[], PluginSession],
-        prepare: Callable[[str], Handler] | None = None,
+        new_session: Callable[[Hears], PluginSession],
+        prepare: Callable[[str], Handler | None] | None = None,
         handler: Handler | None = None,
         can_reconnect: bool = True,
         log: logging.Logger,
         backoff: Backoff | None = None,
     ) -> None:
         self.handler = handler
+        self.waits_for = ""
         self._loop = loop
         self._open_socket = open_socket
         self._new_session = new_session
@@ -116,7 +122,7 @@ class RuntimeLink:
             self._is_absent(error)
             return
         self._absence.forget()
-        connection = self._connection = Connection(self._new_session(), Transport(sock))
+        connection = self._connection = Connection(self._new_session(self._hears), Transport(sock))
         self._loop.watch(sock, self._readable)
         connection.session.register(self._loop.clock())
         self._guarded(connection, self._flush)
@@ -129,6 +135,10 @@ class RuntimeLink:
         if connection is not None:
             self._loop.forget(connection.transport.sock)
             connection.transport.close()
+
+    def _hears(self, namespace: str) -> bool:
+        """Whether annotations of that namespace's pods are heard, by the configuration that is in force now."""
+        return self.handler is not None and namespace in self.handler.node.options.annotation_namespaces
 
     def _is_absent(self, error: HostError) -> None:
         if self._absence.is_due(str(error), self._loop.clock()):
@@ -242,6 +252,9 @@ class RuntimeLink:
         elif isinstance(event, Shutdown):
             say(self._log, logging.INFO, "the runtime says goodbye")
             self._respond(connection, request, EmptyResponse())
+        elif self.handler is None and self._prepare is not None:
+            # An empty answer would let a runtime that requires this plugin create the container unpinned.
+            self._lose("another agent still serves the runtime")
         elif self.handler is None:
             self._respond(connection, request, empty_response(event))
         else:

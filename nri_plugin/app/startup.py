@@ -6,20 +6,20 @@ All that can be wrong with them is found here, before the runtime is told of us.
 import fcntl
 import logging
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from nri_plugin.app.checkpoint_keeper import CheckpointKeeper, CheckpointStore
 from nri_plugin.app.checkpoint_writer import CheckpointWriter
 from nri_plugin.app.config import Config
 from nri_plugin.app.config_rules import HOST_MOUNT
 from nri_plugin.app.drift_report import DriftReport
 from nri_plugin.app.floor_lifting import lift_floor
-from nri_plugin.app.handler import CheckpointStore, Handler
+from nri_plugin.app.handler import Handler
 from nri_plugin.app.informing import Informant
 from nri_plugin.app.logs import say
 from nri_plugin.app.observing import ObservingHandler
@@ -35,14 +35,13 @@ from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.nic_helper import NICHelper
 from nri_plugin.host.partitions import with_isolated
 from nri_plugin.host.pod_resources_client import PodResourcesClient
+from nri_plugin.host.state_directory import LOCK_FILE, removed_mount, unsafe, unwritable
 from nri_plugin.host.sysfs import discover
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.options import CPUManagerPolicy, Effect, Node
-from nri_plugin.satisfaction import unsatisfied
+from nri_plugin.satisfaction import allocatable_memory, overcommitted, unsatisfied
 from nri_plugin.state import State
 
-LOCK_FILE = "lock"
-LOCK_PAUSE_S = 0.05
 MOST_TOLD = 10
 """Lines about placements of an earlier policy: a node may hold hundreds."""
 
@@ -71,11 +70,19 @@ def warn_of_unsatisfied(node: Node, state: State, log: logging.Logger) -> None:
     found = unsatisfied(node, state)
     for sentence in found[:MOST_TOLD]:
         say(log, logging.WARNING, "a placement no longer satisfies the policy and is kept", which=sentence)
+    warn_of_overcommitted(node, state, log)
     if len(found) > MOST_TOLD:
         rest = len(found) - MOST_TOLD
         say(
             log, logging.WARNING, "more placements do so: nri-pin state verify --config lists them", more=rest
         )
+
+
+def warn_of_overcommitted(node: Node, state: State, log: logging.Logger, former: Container[str] = ()) -> None:
+    """Say on which NUMA nodes more memory is allocated than there is; `former` sentences were said before."""
+    for sentence in overcommitted(state, allocatable_memory(node)):
+        if sentence not in former:
+            say(log, logging.WARNING, "more memory is allocated than there is, and is kept", which=sentence)
 
 
 class Watcher(Protocol):
@@ -106,7 +113,6 @@ def build_handler(
     Raises:
         ConfigError: the configuration does not fit this machine.
         HostError: the machine cannot be read.
-        CheckpointError: the state directory cannot be used.
     """
     warn_of_slow_protobuf(log)
     if config.passed_over:
@@ -145,13 +151,23 @@ def build_handler(
     else:
         lift_floor(cgroups, node, state, log)
     store = open_store(file, state)
+    keeper = CheckpointKeeper(
+        watcher.timed(store) if watcher else store,
+        state,
+        log,
+        serves=config.serves_unsaved,
+        directory=config.state_dir,
+    )
+    if file.found is not None and file.found != file.facts:
+        keeper.outdate()
+    warn_of_state_directory(config.state_dir, keeper, log)
     kind = ObservingHandler if config.observe else Handler
     return kind(
         node,
         state,
         decide=decide,
         effects=kind.new_effects(cgroups),
-        checkpoint=watcher.timed(store) if watcher else store,
+        checkpoint=keeper,
         log=log,
         clock=clock,
         describe=partial(describe, file),
@@ -159,6 +175,16 @@ def build_handler(
         observe=watcher,
         history=history,
     )
+
+
+def warn_of_state_directory(path: str, keeper: CheckpointKeeper, log: logging.Logger) -> None:
+    """Say who else may change the directory, and find out now whether anything can be saved there."""
+    danger = unsafe(path)
+    if danger:
+        say(log, logging.WARNING, "the state directory is not safe", path=path, err=danger)
+    trouble = removed_mount(path) or unwritable(path)
+    if trouble:
+        keeper.doubt(f"{path}: {trouble}")
 
 
 def build_informant(
@@ -266,6 +292,10 @@ class MemoryStore:
         """
         self._file.save(state)
 
+    def is_intact(self) -> bool:
+        """Whether the file is still in its place."""
+        return self._file.is_intact()
+
     def close(self, timeout_s: float) -> bool:  # noqa: ARG002 - nothing to wait for
         """Nothing is queued."""
         return True
@@ -290,15 +320,22 @@ def warn_of_slow_protobuf(log: logging.Logger) -> None:
         )
 
 
-def lock_state_dir(state_dir: str, wait_s: float = 0.0) -> int:
+class StateDirInUseError(CheckpointError):
+    """Another process works on the state directory."""
+
+
+def lock_state_dir(state_dir: str) -> int:
     """Make this process the only agent of the state directory; returns the descriptor that holds the lock.
+
+    Two agents of two runtimes must not share a checkpoint, and commands must not change one while an agent works on it.
+    Which agent serves a runtime is another question: see `RuntimeLock`.
 
     Args:
         state_dir: made when it is missing.
-        wait_s: how long a former instance may take to end.
 
     Raises:
-        CheckpointError: another agent has it, or it cannot be made.
+        UnusableDirectoryError: it cannot be made or written to.
+        StateDirInUseError: another agent has it.
     """
     path = Path(state_dir) / LOCK_FILE
     try:
@@ -306,31 +343,60 @@ def lock_state_dir(state_dir: str, wait_s: float = 0.0) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise unusable_state_dir(state_dir, error) from None
-    until = time.monotonic() + wait_s
-    while not _locks(descriptor):
-        if time.monotonic() >= until:
-            holder = _holder(descriptor)
-            os.close(descriptor)
-            raise CheckpointError(
-                str(path),
-                f"another agent{holder} works on this state directory; stop it first: two agents on one node would "
-                "hand out the same CPUs",
-            )
-        time.sleep(LOCK_PAUSE_S)
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    if not _locks(descriptor):
+        holder = _holder(descriptor)
+        os.close(descriptor)
+        raise StateDirInUseError(
+            str(path),
+            f"another agent{holder} works on this state directory; stop it first: two agents on one node would "
+            "hand out the same CPUs",
+        )
+    with suppress(OSError):  # a full disk: the lock holds without the number
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
 
 
-def unusable_state_dir(state_dir: str, error: OSError) -> CheckpointError:
+def holds_state_dir(lock: int, state_dir: str) -> bool:
+    """Whether the lock is that of the directory as it is there now; commands and other agents go by that one."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(lock), os.stat(Path(state_dir) / LOCK_FILE))
+    return False
+
+
+def lock_where_possible(state_dir: str) -> int | None:
+    """As `lock_state_dir`; None where the directory cannot be used, for an agent works without it too.
+
+    The lock of a directory that other users may change says nothing: any of them can hold it.
+
+    Raises:
+        StateDirInUseError: another agent has it.
+    """
+    try:
+        return lock_state_dir(state_dir)
+    except StateDirInUseError:
+        if unsafe(state_dir):
+            return None
+        raise
+    except UnusableDirectoryError:
+        return None  # said once there is a log, by the keeper of the checkpoint
+
+
+class UnusableDirectoryError(CheckpointError):
+    """No lock can be had in the state directory, because of the directory and not of another agent."""
+
+
+def unusable_state_dir(state_dir: str, error: OSError) -> UnusableDirectoryError:
     """Why the lock in it cannot be had, and what to do."""
     if isinstance(error, PermissionError) and os.geteuid() != 0:
-        return CheckpointError(state_dir, f"{words(error)}; run as root, or give --state-dir DIR")
+        return UnusableDirectoryError(state_dir, f"{words(error)}; run as root, or give --state-dir DIR")
     if isinstance(error, FileExistsError | NotADirectoryError):
-        return CheckpointError(
+        return UnusableDirectoryError(
             state_dir, f"{words(error)}, but a directory is needed; give another with --state-dir or stateDir"
         )
-    return CheckpointError(state_dir, f"{words(error)}; give another directory with --state-dir or stateDir")
+    return UnusableDirectoryError(
+        state_dir, f"{words(error)}; give another directory with --state-dir or stateDir"
+    )
 
 
 def _locks(descriptor: int) -> bool:

@@ -2,7 +2,7 @@
 
     {"version": 1, "agent": "0.1.0", "machine": {...}, "options": {...}, "reserved": "0-1",
      "pods": [...], "containers": [...], "allocations": [...], "refusals": [...],
-     "drifts": [...], "lost": [...], "runtime": {...}, "observing": false}
+     "drifts": [...], "lost": [...], "runtime": {...}, "observing": false, "failed_creations": 0}
 
 A line holds everything: who missed some is right again with the next. CPUs and NUMA nodes are kernel lists; the rows
 of pods, containers and allocations are those of the checkpoint.
@@ -29,7 +29,7 @@ from nri_plugin.host.checkpoint_rows import (
 )
 from nri_plugin.host.recording_node import TopologyRow, topology_from, topology_row
 from nri_plugin.options import Node, Options
-from nri_plugin.state import State
+from nri_plugin.state import State, owner_of
 
 VERSION = 1
 LINE_BYTES = 64 << 20
@@ -130,6 +130,7 @@ class StatusRow(Struct, frozen=True):
     lost: tuple[LostRow, ...] = ()
     runtime: RuntimeRow | None = None
     observing: bool = False
+    failed_creations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ class Status:
         runtime: who asks it; None while nobody does.
         agent: its version; empty of one that is not told.
         observing: nothing of it is carried out.
+        failed_creations: creations that failed one after the other, after the agent's answer.
     """
 
     node: Node
@@ -153,6 +155,7 @@ class Status:
     runtime: RuntimeRow | None = None
     agent: str = ""
     observing: bool = False
+    failed_creations: int = 0
 
     @property
     def lost(self) -> tuple[LostRow, ...]:
@@ -179,6 +182,7 @@ def encode(status: Status) -> bytes:
         lost=status.lost,
         runtime=status.runtime,
         observing=status.observing,
+        failed_creations=status.failed_creations,
     )
     return msgspec.json.encode(row) + b"\n"
 
@@ -200,7 +204,9 @@ def decode(line: bytes) -> Status:
     )
     options = msgspec.convert(row.options, Options)
     node = Node(topology_from(row.machine), options, CPUSet.parse(row.reserved))
-    return Status(node, state, row.refusals, row.drifts, row.runtime, row.agent, row.observing)
+    return Status(
+        node, state, row.refusals, row.drifts, row.runtime, row.agent, row.observing, row.failed_creations
+    )
 
 
 class _VersionRow(Struct):
@@ -208,6 +214,6 @@ class _VersionRow(Struct):
 
 
 def _lost_row(node: Node, state: State, key: str, lost: CPUSet) -> LostRow:
-    uid, _, container = key.partition("/")
+    uid, container = owner_of(key)
     left = state.allocations[key].cpus - lost
     return LostRow(uid, container, str(lost), str(left or state.shared_pool(node)))

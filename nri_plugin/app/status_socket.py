@@ -5,6 +5,7 @@ listens. That one takes the frozen values of the moment, puts them into a line, 
 read: who is slow gets the newest line next, not every line.
 """
 
+import logging
 import os
 import selectors
 import socket
@@ -15,8 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
+from nri_plugin.app.checkpoint_keeper import CheckpointStore
 from nri_plugin.app.drift_report import DriftReport
-from nri_plugin.app.handler import CheckpointStore
+from nri_plugin.app.logs import LOGGER_NAME, say
 from nri_plugin.app.outcome import Observer, Outcome
 from nri_plugin.app.startup import Watcher
 from nri_plugin.app.status_rows import DriftRow, RefusalRow, RuntimeRow, Status, encode
@@ -34,7 +36,7 @@ PAUSE_S = 0.05
 """Between two lines: a burst of containers is one change to a reader, and making a line takes the interpreter."""
 
 LOOK_S = 5.0
-"""Changes that nobody tells of (a reload) are seen so soon."""
+"""Changes that nobody tells of (a reload, a removed socket) are seen so soon."""
 
 View = Callable[[], tuple[Node, State]]
 
@@ -46,12 +48,14 @@ class StatusFeed:
         refusals: the latest, oldest first; replaced as a whole, so that another thread may read it.
         drifts: the same of drifts.
         wake: called when there is news.
+        failed_creations: how many creations failed one after the other, after the agent's answer.
     """
 
     def __init__(self) -> None:
         self.refusals: tuple[RefusalRow, ...] = ()
         self.drifts: tuple[DriftRow, ...] = ()
         self.wake: Callable[[], None] = lambda: None
+        self.failed_creations: Callable[[], int] = lambda: 0
         self._count = 0
 
     def __call__(self, outcome: Outcome) -> None:
@@ -169,14 +173,13 @@ class StatusSocket:
     """Listens from the moment it is made until `close`.
 
     Args:
-        path: of the socket; whatever socket is there is replaced.
+        path: of the socket; whatever socket is there is replaced. Where it cannot be made, or is removed, that is
+            tried again now and then.
         view: the node and the state of the moment.
         feed: wakes us, and holds the refusals.
         runtime: who asks the agent at this moment.
+        log: says when the socket cannot be made, and when it is there again.
         observing: nothing of it is carried out.
-
-    Raises:
-        HostError: the socket cannot be made there.
     """
 
     def __init__(
@@ -186,16 +189,19 @@ class StatusSocket:
         feed: StatusFeed,
         runtime: Callable[[], Configure | None] = lambda: None,
         *,
+        log: logging.Logger | None = None,
         observing: bool = False,
     ) -> None:
-        self._observing = observing
+        self._observing, self._log, self._trouble = observing, log or logging.getLogger(LOGGER_NAME), ""
         self._path, self._view, self._feed, self._runtime = path, view, feed, runtime
-        self._listener = _listen(path)
+        self._listener: socket.socket | None = None
+        self._mark: tuple[int, int] | None = None
+        self._looked_at = 0.0
         self._wake_in, self._wake_out = socket.socketpair()
-        for one in (self._wake_in, self._wake_out, self._listener):
+        for one in (self._wake_in, self._wake_out):
             one.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._listen()
         self._selector.register(self._wake_in, selectors.EVENT_READ)
         self._readers: dict[socket.socket, _Reader] = {}
         self._told: tuple[object, ...] | None = None
@@ -213,10 +219,38 @@ class StatusSocket:
         self._feed.wake = lambda: None
         self._ring()
         self._thread.join()
-        for one in (*self._readers, self._listener, self._wake_in, self._wake_out):
+        if self._mark is not None and _identity(self._path) == self._mark:
+            self._path.unlink(missing_ok=True)
+        self._hang_up()
+        for one in (*self._readers, self._wake_in, self._wake_out):
             one.close()
         self._selector.close()
-        self._path.unlink(missing_ok=True)
+
+    def _listen(self) -> None:
+        """Listen at the path, again where the socket was removed or replaced; those who are connected stay so."""
+        self._looked_at = time.monotonic()
+        if self._mark is not None and _identity(self._path) == self._mark:
+            return
+        self._hang_up()
+        try:
+            self._listener = _listening(self._path)
+        except HostError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                say(self._log, logging.WARNING, "nothing can be exported to the cluster", err=error)
+            return
+        self._mark = _identity(self._path)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        if self._trouble:
+            self._trouble = ""
+            say(self._log, logging.INFO, "the status socket is there again", path=self._path)
+
+    def _hang_up(self) -> None:
+        listener, self._listener, self._mark = self._listener, None, None
+        if listener is not None:
+            self._selector.unregister(listener)
+            listener.close()
 
     def _wake(self) -> None:
         if self._readers:
@@ -236,13 +270,13 @@ class StatusSocket:
                         self._wake_in.recv(4096)
                 elif isinstance(key.data, _Reader):
                     self._hear(key.data)
+            if time.monotonic() >= self._looked_at + LOOK_S:
+                self._listen()
             self._make_line()
             for reader in list(self._readers.values()):
                 self._write(reader)
 
-    def _timeout(self) -> float | None:
-        if not self._readers:
-            return None
+    def _timeout(self) -> float:
         return max(0.0, self._made_at + PAUSE_S - time.monotonic()) if self._is_early else LOOK_S
 
     def _make_line(self) -> None:
@@ -253,18 +287,29 @@ class StatusSocket:
         refusals, drifts = self._feed.refusals, self._feed.drifts
         node, state = self._view()
         runtime = self._runtime()
-        now = (node, state, refusals, drifts, runtime)
+        failed = self._feed.failed_creations()
+        now = (node, state, refusals, drifts, runtime, failed)
         if self._told is not None and all(a is b for a, b in zip(now, self._told, strict=True)):
             return
         self._told = now
         self._line = encode(
-            Status(node, state, refusals, drifts, runtime_row(runtime), observing=self._observing)
+            Status(
+                node,
+                state,
+                refusals,
+                drifts,
+                runtime_row(runtime),
+                observing=self._observing,
+                failed_creations=failed,
+            )
         )
         self._made_at = time.monotonic()
         for reader in self._readers.values():
             reader.is_current = False
 
     def _accept(self) -> None:
+        if self._listener is None:
+            return
         with suppress(OSError):
             peer, _ = self._listener.accept()
             peer.setblocking(False)
@@ -306,7 +351,15 @@ class StatusSocket:
             reader.socket.close()
 
 
-def _listen(path: Path) -> socket.socket:
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _listening(path: Path) -> socket.socket:
     """A listening socket that only its owner may connect to.
 
     Raises:

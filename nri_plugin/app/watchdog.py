@@ -1,6 +1,7 @@
-"""Ends a process whose loop is stuck: whoever started it starts it again, and a restart moves nobody.
+"""Ends a process whose loop is stuck, so that it is started again; a restart moves nobody.
 
-Without it a deadlock, or a file that never answers, would leave a node without an agent that looks alive.
+The DaemonSet's kubelet, systemd, or the supervisor of an agent that the runtime started does that; the runtime itself
+starts a plugin only once. Without this, a deadlock or a file that never answers would leave a node without an agent.
 """
 
 import faulthandler
@@ -68,7 +69,7 @@ class Watchdog:
                 say(
                     self._log,
                     logging.CRITICAL,
-                    "the event loop is stuck, the agent ends so that a new one helps; where each thread is follows",
+                    "the event loop is stuck, the agent ends to be started again; where each thread is follows",
                     limit_s=self._limit_s,
                 )
                 faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)

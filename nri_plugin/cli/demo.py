@@ -50,7 +50,7 @@ Examples:
 nri-pin topology --list names the machines. A scenario file begins like this:
   machine: laptop
   config:
-    reservedSystemCPUs: "0"
+    reservedSystemCPUs: "0,4"
   steps:
     - run: default/db
       containers:

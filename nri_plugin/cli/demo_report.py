@@ -231,7 +231,7 @@ def _befallen(step: Step, *, there_is_an_agent: bool) -> str | None:
             back = "and put back" if there_is_an_agent else "and there is no agent to put it back"
             return f"{step.target} was put on {step.cpus} by somebody else, {back}"
         case Second():
-            return "a second agent was started by mistake; it ended and said why"
+            return "a second agent was started by mistake; it waited for the first"
         case Release():
             return "the agent has ended and nri-pin release gave everything back"
         case Online():

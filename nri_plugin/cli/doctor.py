@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from nri_plugin.cli.doctor_findings import Finding, Verdict
-from nri_plugin.cli.output import columns, format_option, wants_colour
+from nri_plugin.cli.doctor_findings import Finding, Step, Verdict
+from nri_plugin.cli.output import columns, echo, format_option, wants_colour
 from nri_plugin.cli.progress import waiting
+from nri_plugin.visible import visible
 
 Groups = Mapping[str, Sequence[Finding]]
 
@@ -42,6 +43,7 @@ WORDS = {
     Verdict.NOT_VISIBLE: "not visible",
 }
 INDENT = " " * 9
+STEP_INDENT = INDENT + " " * 4
 WHOLE_NODE = "kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nri-pin doctor --root /host"
 """A pod that has the whole node below /host, for as long as the question takes."""
 
@@ -85,9 +87,9 @@ def command(
     with waiting("looking at the node"):
         groups = examine(root, config or "", runtime_config or "", state_dir or "")
     if output_format == "json":
-        click.echo(as_json(groups, strict=strict))
+        echo(as_json(groups, strict=strict))
     else:
-        click.echo("\n".join(as_text(groups, columns(), colour=wants_colour())))
+        echo("\n".join(as_text(groups, columns(), colour=wants_colour())), styled=True)
     context.exit(exit_code(groups, strict=strict))
 
 
@@ -157,16 +159,29 @@ def _lines(finding: Finding, width: int | None, *, colour: bool) -> Iterator[str
         text = f"{finding.check}: not visible: {finding.do} ({finding.says})"
     else:
         text = f"{finding.check}: {finding.says}"
-    first, *rest = _wrapped(text, width)
+    first, *rest = map(visible, _wrapped(text, width))
     yield f"  {label} {first}"
     yield from (INDENT + line for line in rest)
     if finding.verdict is Verdict.NOT_VISIBLE or not finding.do:
         return
-    yield from (
-        INDENT + line for line in _wrapped(f"-> {finding.do}" + (":" if finding.command else ""), width)
-    )
+    follows = ":" if finding.command or finding.steps else ""
+    yield from (INDENT + visible(line) for line in _wrapped(f"-> {finding.do}{follows}", width))
     if finding.command:
-        yield f"{INDENT}   {finding.command}"
+        yield f"{INDENT}   {visible(finding.command)}"
+    for number, step in enumerate(finding.steps, 1):
+        yield from _step(number, step, width)
+
+
+def _step(number: int, step: Step, width: int | None) -> Iterator[str]:
+    label = f"{number}."
+    first, *rest = _wrapped(step.do + (":" if step.command else ""), width, len(STEP_INDENT))
+    yield f"{INDENT}{label:<{len(STEP_INDENT) - len(INDENT)}}{visible(first)}"
+    yield from (STEP_INDENT + visible(line) for line in rest)
+    if step.command:
+        yield f"{STEP_INDENT}   {visible(step.command)}"
+    if step.undo:
+        yield f"{STEP_INDENT}if it fails:"
+        yield f"{STEP_INDENT}   {visible(step.undo)}"
 
 
 def _wrapped(text: str, width: int | None, indent: int = len(INDENT)) -> list[str]:
@@ -187,6 +202,7 @@ def as_json(groups: Groups, *, strict: bool) -> str:
             "command": finding.command,
             "mount": finding.mount,
             "mount_at": finding.mount_at,
+            "steps": [{"do": step.do, "command": step.command, "undo": step.undo} for step in finding.steps],
         }
         for group, found in groups.items()
         for finding in found

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from nri_plugin.app.rivals import IN_A_ROW
 from nri_plugin.cli.doctor_findings import Finding, advice, fine, not_visible, to_do
 from nri_plugin.host.node_evidence import Hidden
 
@@ -36,6 +37,11 @@ class AgentEvidence:
         fights: who is put back again and again by somebody else, as the agent says.
         rivals: other programs that give CPUs to containers; hidden where processes are.
         observing: the running agent carries nothing out.
+        plugin: the file by which the runtime starts the agent itself; empty when it does not.
+        unit: of the runtime.
+        failed_creations: how many failed one after the other after the agent's answer, as it says.
+        suspects: plugins that the runtime starts beside the agent, and programs that pin.
+        must_hand_over: the kubelet has to be switched off first, which is told with it, step by step.
     """
 
     path: str
@@ -53,6 +59,21 @@ class AgentEvidence:
     fights: Sequence[str] = ()
     rivals: Sequence[str] | Hidden = ()
     observing: bool = False
+    failed_creations: int = 0
+    suspects: Sequence[str] = ()
+    must_hand_over: bool = False
+    plugin: str = ""
+    unit: str = "containerd"
+
+    @property
+    def restart(self) -> str:
+        """What starts the agent with another configuration or program."""
+        return f"systemctl restart {self.unit if self.plugin else 'nri-pin'}"
+
+    @property
+    def journal(self) -> str:
+        """What shows the agent's log."""
+        return f"journalctl {'-t' if self.plugin else '-u'} nri-pin"
 
 
 def judge(seen: AgentEvidence) -> Iterator[Finding]:
@@ -63,13 +84,28 @@ def judge(seen: AgentEvidence) -> Iterator[Finding]:
     yield _checkpoint(seen)
     yield from _exporter(seen)
     yield _rivals(seen)
+    if seen.failed_creations >= IN_A_ROW:
+        yield _failed_creations(seen)
     if seen.fights:
         yield to_do(
             "fights",
             f"somebody puts back the CPUs of {', '.join(seen.fights[:MOST_NAMED])} whenever the agent has put them right",
             "find who writes there (systemctl set-property, another agent); the agent's log says what is found",
-            "journalctl -u nri-pin -g drift -n 20",
+            f"{seen.journal} -g drift -n 20",
         )
+
+
+def _failed_creations(seen: AgentEvidence) -> Finding:
+    """The runtime fails a creation where two plugins set the same field, and tells neither of the other."""
+    who = f"{', '.join(seen.suspects)} may be it" if seen.suspects else "it is none that can be seen here"
+    return to_do(
+        "failed-creations",
+        f"the last {seen.failed_creations} creations failed after the agent had answered, which looks like another NRI "
+        f"plugin that sets cpusets, too; {who}",
+        "see whether the runtime says that both tried to set CPUSetCPUs, and let only one of them pin; "
+        "any other reason stands there, too",
+        "journalctl -u containerd -u crio --since -1h -g 'NRI|nri|tried to set' -n 20",
+    )
 
 
 def _configuration(seen: AgentEvidence) -> Finding:
@@ -78,11 +114,30 @@ def _configuration(seen: AgentEvidence) -> Finding:
     if not seen.config_error:
         return fine("configuration", f"{seen.path} is right, and fits this machine")
     first, *others = seen.config_error.splitlines()
+    if NO_CONFIGURATION in first and seen.must_hand_over:
+        return to_do(
+            "configuration", f"{seen.path}: there is none", "the steps for the kubelet above write one"
+        )
+    if NO_CONFIGURATION in first and seen.plugin:
+        return to_do(
+            "configuration",
+            f"{seen.path}: there is none, and the runtime starts the agent from {seen.plugin}",
+            "install it again with a configuration, and restart the runtime",
+            f"nri-pin install --plugin-dir {shlex.quote(posixpath.dirname(seen.plugin))} "
+            f"--index {posixpath.basename(seen.plugin)[:2]} --config ./config.yaml && {seen.restart}",
+        )
     if NO_CONFIGURATION in first:
         return to_do(
             "configuration", f"{seen.path}: there is none", "write a first one", _write(seen.path, others)
         )
     more = f" (and {len(others)} more)" if others else ""
+    if seen.plugin:
+        return to_do(
+            "configuration",
+            first + more,
+            "mend it; then restart the runtime, which hands it over",
+            seen.restart,
+        )
     look_again = f"nri-pin doctor --config {shlex.quote(seen.path)}"
     return to_do("configuration", first + more, "mend it; then look again", look_again)
 
@@ -96,6 +151,21 @@ def _write(path: str, lines: Sequence[str]) -> str:
 def _running(seen: AgentEvidence) -> Iterator[Finding]:
     if isinstance(seen.trouble, Hidden):
         yield not_visible("agent", seen.trouble, "whether the agent runs cannot be seen")
+        return
+    if seen.trouble and seen.must_hand_over:
+        yield to_do(
+            "agent",
+            f"no agent answers: {seen.trouble}",
+            "the steps for the kubelet above start it; not before, or both would pin",
+        )
+        return
+    if seen.trouble and seen.plugin:
+        yield to_do(
+            "agent",
+            f"no agent answers: {seen.trouble}; the runtime starts it from {seen.plugin}, once, at its own start",
+            "restart the runtime; containers go on running",
+            seen.restart,
+        )
         return
     if seen.trouble:
         yield to_do(
@@ -112,7 +182,7 @@ def _running(seen: AgentEvidence) -> Iterator[Finding]:
             "agent",
             f"runs as version {seen.version}, and this command is {seen.own_version}",
             "restart the agent, so that it is the program that is installed",
-            "systemctl restart nri-pin",
+            seen.restart,
         )
     if seen.observing:
         yield advice(
@@ -127,7 +197,7 @@ def _running(seen: AgentEvidence) -> Iterator[Finding]:
             "agent-runtime",
             "the agent runs and no runtime asks it",
             "look for its latest warning; NRI and its socket are judged above",
-            "journalctl -u nri-pin -n 20",
+            f"{seen.journal} -n 20",
         )
 
 

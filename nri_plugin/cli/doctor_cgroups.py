@@ -29,6 +29,7 @@ class CgroupEvidence:
         is_ours: whether an agent of ours looks after the cpusets, or has left a checkpoint.
         asks_partitions: whether the configuration, or the annotation of a container that runs, asks for them.
         may_partition: whether the agent that runs has SYS_ADMIN; None where that cannot be seen.
+        culprits: who is known to pin on this node.
     """
 
     tree: Tree | Hidden | str
@@ -39,6 +40,7 @@ class CgroupEvidence:
     is_ours: bool = False
     asks_partitions: bool = False
     may_partition: bool | None = None
+    culprits: tuple[str, ...] = ()
 
 
 def judge(seen: CgroupEvidence) -> Iterator[Finding]:
@@ -163,11 +165,16 @@ def _pinned(seen: CgroupEvidence, tree: Tree) -> Iterator[Finding]:
     ]
     if found:
         names = ", ".join(f"{group.path.rpartition('/')[2]} on {group.cpus}" for group in found[:MOST_NAMED])
-        yield to_do(
-            "foreign-cpusets",
-            f"{len(found)} pods or containers are pinned, and not by an agent of ours: {names}",
-            "see who does it (the kubelet's CPU manager, another plugin, people), and let only one of them pin",
-        )
+        says = f"{len(found)} pods or containers are pinned, and not by an agent of ours: {names}"
+        if seen.culprits:
+            by = " and ".join(seen.culprits)
+            yield to_do("foreign-cpusets", f"{says}; what does it: {by}", "let only one of them pin")
+        else:
+            yield to_do(
+                "foreign-cpusets",
+                says,
+                "see who does it (the kubelet's CPU manager, another plugin, people), and let only one of them pin",
+            )
 
 
 def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:

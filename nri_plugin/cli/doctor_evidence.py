@@ -10,11 +10,18 @@ from nri_plugin.app.config import Config
 from nri_plugin.app.status_client import read_status
 from nri_plugin.app.status_rows import Status
 from nri_plugin.app.status_socket import FILE_NAME as STATUS_SOCKET
-from nri_plugin.cli.doctor_agent import AgentEvidence
+from nri_plugin.cli.doctor_agent import NO_CONFIGURATION, AgentEvidence
 from nri_plugin.cli.doctor_cgroups import CgroupEvidence
 from nri_plugin.cli.doctor_kernel import KernelEvidence
 from nri_plugin.cli.doctor_kubelet import KubeletEvidence
-from nri_plugin.cli.doctor_runtime import RuntimeEvidence, version_of
+from nri_plugin.cli.doctor_runtime import (
+    OURS,
+    RuntimeEvidence,
+    other_plugins,
+    restart_of,
+    starts_agent,
+    version_of,
+)
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.host import node_evidence_kernel as kernel
@@ -74,7 +81,9 @@ def collect(view: NodeView, asked: Asked) -> Evidence:
     processes = view.processes()
     running = () if isinstance(processes, Hidden) else processes
     topology = read_topology(view)
-    config, path, config_error = _configuration(view, asked, running, topology)
+    found = _find_runtime(view, asked, processes)
+    plugin = _plugin(view, found.settings)
+    config, path, config_error = _configuration(view, asked, running, topology, plugin)
     state_dir = asked.state_dir or (config.state_dir if config else DEFAULT_DIR)
     status, trouble = _status(view, state_dir)
     reserved = _reserved(config, status, topology)
@@ -82,24 +91,52 @@ def collect(view: NodeView, asked: Asked) -> Evidence:
         view, state_dir, OBSERVED_FILE_NAME if status and status.observing else FILE_NAME
     )
     told = kubelet.read_kubelet(view, kubelet.find_kubelet(running))
-    states = {name: kubelet.read_state_policy(view, name) for name in kubelet.STATE_FILES}
-    seen = _runtime(view, asked, processes, config, status)
+    seen = _runtime(view, found, config, status)
+    theirs = replace(
+        _kubelet(view, told, processes, status),
+        reserved=reserved,
+        topology=topology if isinstance(topology, Topology) else None,
+        config_path=path,
+        restart_runtime=restart_of(seen) if starts_agent(seen) else "",
+        has_configuration=not (isinstance(config_error, str) and NO_CONFIGURATION in config_error),
+    )
+    ours = _agent(view, (path, config_error), state_dir, status, trouble, checkpoint, config, processes)
     return Evidence(
         seen,
-        KubeletEvidence(
-            _if_none_seen(view, told, states, processes),
-            states,
-            view.connects(kubelet.POD_RESOURCES),
-            reserved,
-            is_only_observed=status is not None and status.observing,
-        ),
+        theirs,
         replace(
             _cgroups(view, told, seen, topology, status, checkpoint),
             asks_partitions=_asks_partitions(config, status),
             may_partition=_may_partition(view, _find_agent(running)),
+            culprits=tuple(filter(None, (theirs.culprit, *_rivals(running)))),
         ),
         KernelEvidence(kernel.read_kernel(view), topology, reserved, _runs(processes, "irqbalance")),
-        _agent(view, (path, config_error), state_dir, status, trouble, checkpoint, config, processes),
+        replace(
+            ours,
+            plugin=plugin.file if plugin else "",
+            unit="crio" if found.name == runtime.CRIO else "containerd",
+            must_hand_over=theirs.must_hand_over,
+            failed_creations=status.failed_creations if status else 0,
+            suspects=(*other_plugins(seen), *_rivals(running)),
+        ),
+    )
+
+
+def _kubelet(
+    view: NodeView,
+    told: kubelet.KubeletSettings | Hidden | None,
+    processes: Sequence[Process] | Hidden,
+    status: Status | None,
+) -> KubeletEvidence:
+    states = {name: kubelet.read_state_policy(view, name) for name in kubelet.STATE_FILES}
+    return KubeletEvidence(
+        _if_none_seen(view, told, states, processes),
+        states,
+        view.connects(kubelet.POD_RESOURCES),
+        is_only_observed=status is not None and status.observing,
+        agent_runs=status is not None and status.runtime is not None,
+        in_pod=view.in_pod,
+        root=view.root,
     )
 
 
@@ -133,19 +170,54 @@ def _if_none_seen(
     return told
 
 
+@dataclass(frozen=True, slots=True)
+class _Plugin:
+    """The agent as the runtime starts it: the executable, and the drop-in that the runtime hands over."""
+
+    file: str
+    drop_in: str
+
+
+def _plugin(view: NodeView, settings: runtime.NRISettings | Hidden | runtime.Broken | None) -> _Plugin | None:
+    """How the runtime starts the agent itself; None where it does not, or where that cannot be seen.
+
+    Source: NRI takes the drop-in of the plugin's whole name, else that of its name without the index.
+    """
+    known = settings if isinstance(settings, runtime.NRISettings) else runtime.NRISettings(runtime.CONTAINERD)
+    names, drop_ins = view.names(known.plugin_dir), view.names(known.config_dir)
+    ours = [name for name in names if OURS.match(name)] if isinstance(names, tuple) else []
+    if not ours:
+        return None
+    candidates = [f"{ours[0]}.conf", f"{OUR_PROGRAM}.conf"]
+    there = [name for name in candidates if isinstance(drop_ins, tuple) and name in drop_ins]
+    return _Plugin(
+        os.path.join(known.plugin_dir, ours[0]), os.path.join(known.config_dir, [*there, *candidates][0])
+    )
+
+
 def _configuration(
-    view: NodeView, asked: Asked, running: Sequence[Process], topology: Topology | Hidden | str
+    view: NodeView,
+    asked: Asked,
+    running: Sequence[Process],
+    topology: Topology | Hidden | str,
+    plugin: _Plugin | None = None,
 ) -> tuple[Config | None, str, str | Hidden]:
     """The agent's configuration, its path, and why it cannot be used."""
     agent = _find_agent(running)
-    path = asked.config or (agent and agent.option("--config")) or configuration.DEFAULT_PATH
-    place = asked.config or _place_of(view, agent, path)
+    if plugin is not None and not asked.config:
+        path, place = plugin.drop_in, view.find(plugin.drop_in)
+    else:
+        path = asked.config or (agent and agent.option("--config")) or configuration.DEFAULT_PATH
+        place = asked.config or _place_of(view, agent, path)
     if isinstance(place, Hidden):
         return None, path, place
     try:
         config = configuration.load(place)
         if isinstance(topology, Topology):
             config.node(topology)
+    except configuration.NothingConfiguredError as error:
+        reserved = str(topology.first_core) if isinstance(topology, Topology) else ""
+        return None, path, str(configuration.nothing_configured(error.where, reserved))
     except ConfigError as error:
         return None, path, str(error)
     return config, path, ""
@@ -211,13 +283,16 @@ def _checkpoint(view: NodeView, state_dir: str, name: str) -> Checkpoint | Hidde
         return str(error)
 
 
-def _runtime(
-    view: NodeView,
-    asked: Asked,
-    processes: Sequence[Process] | Hidden,
-    config: Config | None,
-    status: Status | None,
-) -> RuntimeEvidence:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The runtime, before anything is known of the agent."""
+
+    name: str | Hidden
+    version: str | Hidden
+    settings: runtime.NRISettings | Hidden | runtime.Broken | None
+
+
+def _find_runtime(view: NodeView, asked: Asked, processes: Sequence[Process] | Hidden) -> _Found:
     process = None if isinstance(processes, Hidden) else runtime.find_runtime(processes)
     name = runtime.find_name(view, process, asked.runtime_config)
     if name == "" and isinstance(processes, Hidden):
@@ -228,15 +303,19 @@ def _runtime(
     settings = runtime.read_settings(
         view, name_for_files, process, asked.runtime_config, merges_keys=known is None or known >= (2, 0, 0)
     )
-    found = settings if isinstance(settings, runtime.NRISettings) else None
+    return _Found(name, version, settings if name else None)
+
+
+def _runtime(view: NodeView, seen: _Found, config: Config | None, status: Status | None) -> RuntimeEvidence:
+    found = seen.settings if isinstance(seen.settings, runtime.NRISettings) else None
     path = found.socket if found else config.nri_socket if config else runtime.SOCKET
     is_asked = status is not None and status.runtime is not None
     return RuntimeEvidence(
-        name,
-        version,
-        settings if name else None,
+        seen.name,
+        seen.version,
+        seen.settings,
         status.runtime if status else None,
-        "" if is_asked or not name else view.connects(path),
+        "" if is_asked or not seen.name else view.connects(path),
         config.nri_socket if config else "",
         view.names(found.plugin_dir if found else "/opt/nri/plugins"),
         view.names(found.config_dir if found else "/etc/nri/conf.d"),

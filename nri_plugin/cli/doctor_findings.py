@@ -1,5 +1,6 @@
 """What a check answers: a verdict, a sentence, and what to do next."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,6 +20,21 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One step of several, which can be checked before the next.
+
+    Attributes:
+        do: what it is for, and how to see that it succeeded.
+        command: one command; empty when the step is no command.
+        undo: a line for when it fails: the node is then as before the first step.
+    """
+
+    do: str
+    command: str = ""
+    undo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """The answer of one check.
 
@@ -29,6 +45,7 @@ class Finding:
         command: a line to paste; empty when the next step is no command.
         mount: the folder of the node that would show the evidence.
         mount_at: where.
+        steps: where one command is not enough; each is done only when the one before it succeeded.
     """
 
     check: str
@@ -38,6 +55,7 @@ class Finding:
     command: str = ""
     mount: str = ""
     mount_at: str = ""
+    steps: tuple[Step, ...] = ()
 
 
 def fine(check: str, says: str) -> Finding:
@@ -45,14 +63,14 @@ def fine(check: str, says: str) -> Finding:
     return Finding(check, Verdict.OK, says)
 
 
-def to_do(check: str, says: str, do: str, command: str = "") -> Finding:
+def to_do(check: str, says: str, do: str, command: str = "", steps: Sequence[Step] = ()) -> Finding:
     """Something is wrong."""
-    return Finding(check, Verdict.TO_DO, says, do, command)
+    return Finding(check, Verdict.TO_DO, says, do, command, steps=tuple(steps))
 
 
-def advice(check: str, says: str, do: str, command: str = "") -> Finding:
+def advice(check: str, says: str, do: str, command: str = "", steps: Sequence[Step] = ()) -> Finding:
     """Something could be better."""
-    return Finding(check, Verdict.ADVICE, says, do, command)
+    return Finding(check, Verdict.ADVICE, says, do, command, steps=tuple(steps))
 
 
 def not_visible(check: str, what: Hidden, says: str, do: str = "") -> Finding:

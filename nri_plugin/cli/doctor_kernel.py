@@ -37,6 +37,7 @@ def judge(seen: KernelEvidence) -> Iterator[Finding]:
     if topology is not None:
         yield _offline(topology)
         yield _memory(topology)
+        yield from _reserved_cores(topology, seen.reserved)
     if isinstance(seen.kernel, Hidden):
         yield not_visible("kernel", seen.kernel, "the kernel's command line cannot be seen")
         return
@@ -86,6 +87,22 @@ def _memory(topology: Topology) -> Finding:
     if without:
         return fine("numa-nodes", f"all have memory; {', '.join(without)} has no CPUs")
     return fine("numa-nodes", "all have memory")
+
+
+def _reserved_cores(topology: Topology, reserved: CPUSet | None) -> Iterator[Finding]:
+    """Half a core that is kept for the system leaves a half that is never part of a whole core."""
+    if not reserved:
+        return
+    whole = topology.whole_cores(reserved)
+    if whole == reserved:
+        yield fine("reserved-cores", f"CPUs {reserved} are kept for the system, whole cores")
+        return
+    yield advice(
+        "reserved-cores",
+        f"CPUs {reserved} are kept for the system and CPUs {whole - reserved} are the other threads of their cores: "
+        "these can never be given as whole cores, and share their core with the system",
+        f'write reservedSystemCPUs: "{whole}" into the configurations of the agent and of the kubelet',
+    )
 
 
 def _release(kernel: Kernel) -> Finding:

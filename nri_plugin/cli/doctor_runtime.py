@@ -11,10 +11,12 @@ from nri_plugin.host.node_evidence import Hidden
 from nri_plugin.host.node_evidence_runtime import (
     CONTAINERD,
     CONTAINERD_FILES,
+    CRIO,
     NRI_TABLE,
     SOCKET,
     Broken,
     NRISettings,
+    is_other_socket,
 )
 
 OURS = re.compile(r"\d\d-nri-pin\Z")
@@ -138,8 +140,9 @@ def _runtime(seen: RuntimeEvidence, name: str | Hidden, version: Version | None)
 
 def _nri(seen: RuntimeEvidence, version: Version | None) -> Finding:
     settings = seen.settings
+    closed = _closed(settings) if isinstance(settings, NRISettings) else None
     if seen.told is not None:
-        return fine("nri", "on: the runtime asks the agent")
+        return closed or fine("nri", "on: the runtime asks the agent")
     if isinstance(settings, Hidden):
         return not_visible("nri", settings, "whether NRI is on cannot be seen")
     if isinstance(settings, Broken):
@@ -150,7 +153,7 @@ def _nri(seen: RuntimeEvidence, version: Version | None) -> Finding:
         )
     if settings.is_on is None and version is None and seen.socket == "":
         return fine("nri", f"on: its socket {settings.socket} takes connections")
-    return _switched_off(settings, version) or _closed(settings) or fine("nri", _why_on(settings))
+    return _switched_off(settings, version) or closed or fine("nri", _why_on(settings))
 
 
 def _switched_off(settings: NRISettings, version: Version | None) -> Finding | None:
@@ -185,11 +188,14 @@ def _closed(settings: NRISettings) -> Finding | None:
     if settings.takes_connections:
         return None
     key = "disable_connections" if settings.runtime == CONTAINERD else "nri_disable_connections"
+    path, _, line = settings.closed_by.rpartition(":")
+    command = f"sed -i '{line}s/true/false/' {shlex.quote(path)} && systemctl restart {_unit(settings)}"
     return to_do(
         "nri",
-        f"on, but only for plugins that the runtime starts itself: {key} is true in {_main(settings)}",
-        "set it to false, or let the runtime start the agent",
-        f"nri-pin install --plugin-dir {shlex.quote(settings.plugin_dir)} --config /etc/nri-pin/config.yaml",
+        f"on, but closed by {settings.closed_by or _main(settings)}: {key} is true, so no agent can connect, and one that the "
+        "runtime started cannot come back once it has ended",
+        f"set {key} to false, and restart the runtime",
+        command if line.isdecimal() else "",
     )
 
 
@@ -217,15 +223,24 @@ def switch_on(settings: NRISettings) -> str:
 def _socket(seen: RuntimeEvidence) -> Iterator[Finding]:
     settings = seen.settings
     path = settings.socket if isinstance(settings, NRISettings) else seen.agent_socket or SOCKET
-    if seen.told is not None:
+    is_started = isinstance(seen.plugins, tuple) and any(map(OURS.match, seen.plugins))
+    if seen.told is not None and not is_started:
         yield fine("nri-socket", "connected: the agent is registered and has been told what exists")
         return
-    if isinstance(settings, NRISettings) and seen.agent_socket and _other(settings.socket, seen.agent_socket):
+    if (
+        isinstance(settings, NRISettings)
+        and seen.agent_socket
+        and is_other_socket(settings.socket, seen.agent_socket)
+    ):
         yield to_do(
             "nri-socket",
             f"the runtime listens on {settings.socket}, the agent is configured for {seen.agent_socket}",
-            f"write nriSocket: {settings.socket} into the agent's configuration",
+            f"write nriSocket: {settings.socket} into the agent's configuration"
+            + (f", and restart {_unit(settings)}" if is_started else ""),
         )
+        return
+    if seen.told is not None:
+        yield fine("nri-socket", "connected: the agent is registered and has been told what exists")
         return
     if isinstance(seen.socket, Hidden):
         yield not_visible("nri-socket", seen.socket, f"whether somebody listens on {path} cannot be seen")
@@ -272,9 +287,8 @@ def _plugins(seen: RuntimeEvidence) -> Iterator[Finding]:
             "nri-plugins", seen.plugins, "which plugins the runtime starts itself cannot be seen"
         )
         return
-    started = [name for name in seen.plugins or () if PLUGIN_FILE.match(name)]
-    ours = [name for name in started if OURS.match(name)]
-    others = [name for name in started if name not in ours]
+    ours = [name for name in seen.plugins or () if PLUGIN_FILE.match(name) and OURS.match(name)]
+    others = other_plugins(seen)
     if len(ours) > 1:
         yield to_do(
             "nri-plugins",
@@ -295,10 +309,27 @@ def _plugins(seen: RuntimeEvidence) -> Iterator[Finding]:
     yield from _drop_in(seen, ours)
 
 
+def other_plugins(seen: RuntimeEvidence) -> tuple[str, ...]:
+    """What the runtime starts beside the agent; nothing where its folder cannot be seen."""
+    names = () if isinstance(seen.plugins, Hidden) else seen.plugins or ()
+    return tuple(name for name in names if PLUGIN_FILE.match(name) and not OURS.match(name))
+
+
+def starts_agent(seen: RuntimeEvidence) -> bool:
+    """Whether the runtime starts the agent itself."""
+    return not isinstance(seen.plugins, Hidden) and any(OURS.match(name) for name in seen.plugins or ())
+
+
+def restart_of(seen: RuntimeEvidence) -> str:
+    """What restarts the runtime."""
+    return f"systemctl restart {'crio' if seen.name == CRIO else 'containerd'}"
+
+
 def _drop_in(seen: RuntimeEvidence, ours: Sequence[str]) -> Iterator[Finding]:
     """A plugin that the runtime starts gets its configuration from a drop-in of its name."""
     settings = seen.settings
     folder = settings.config_dir if isinstance(settings, NRISettings) else "/etc/nri/conf.d"
+    plugin_dir = settings.plugin_dir if isinstance(settings, NRISettings) else "/opt/nri/plugins"
     if not ours:
         return
     if isinstance(seen.drop_ins, Hidden):
@@ -313,7 +344,8 @@ def _drop_in(seen: RuntimeEvidence, ours: Sequence[str]) -> Iterator[Finding]:
             "nri-drop-in",
             f"the runtime starts {ours[0]}, and there is no {folder}/{names[0]} to hand to it",
             "install it again with a configuration",
-            f"nri-pin install --plugin-dir DIR --index {ours[0][:2]} --config ./config.yaml",
+            f"nri-pin install --plugin-dir {shlex.quote(plugin_dir)} --index {ours[0][:2]} --config ./config.yaml "
+            f"&& systemctl restart {_unit(settings) if isinstance(settings, NRISettings) else 'containerd'}",
         )
 
 
@@ -326,9 +358,10 @@ def _fail_closed(seen: RuntimeEvidence, name: str | Hidden, version: Version | N
     if not isinstance(settings, NRISettings):
         return
     if version is not None and version < ((2, 2, 0) if name == CONTAINERD else (1, 34, 0)):
-        yield fine(
+        yield advice(
             "fail-closed",
-            "this runtime cannot refuse containers while the agent is away: they start unpinned",
+            "this runtime cannot refuse containers while the agent is away: they start unpinned, and are placed later",
+            "use containerd 2.2 or CRI-O 1.34 where that must not happen",
         )
     elif not settings.required_plugins:
         yield fine(
@@ -362,11 +395,6 @@ def _required(seen: RuntimeEvidence, settings: NRISettings) -> Finding:
             f"set it to {TOLERATE}, which the agent's DaemonSet carries, and put it on static pods and on the network's",
         )
     return fine("fail-closed", f"containers are refused while {names} is away, but for pods with {TOLERATE}")
-
-
-def _other(first: str, second: str) -> bool:
-    """Whether two paths are not the same socket; /var/run is /run on every distribution with systemd."""
-    return first.removeprefix("/var") != second.removeprefix("/var")
 
 
 def _main(settings: NRISettings) -> str:

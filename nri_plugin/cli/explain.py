@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from nri_plugin.cli.output import columns, format_option
+from nri_plugin.cli.output import columns, echo, format_option
 from nri_plugin.host.checkpoint import DEFAULT_DIR
 
 EXIT_REFUSED = 1
@@ -119,9 +119,9 @@ def command(context: click.Context, /, name: str | None, output_format: str, **a
     except explain_answers.NotOneError as error:
         raise WrongQuestionError(str(error)) from None
     if output_format == "json":
-        click.echo(json.dumps(answer.as_dict(), indent=2))
+        echo(json.dumps(answer.as_dict(), indent=2))
     else:
-        click.echo(answer.text(min(columns() or WIDTH, 120)))
+        echo(answer.text(min(columns() or WIDTH, 120)), styled=True)
     context.exit(EXIT_REFUSED if answer.is_refused_what_if else 0)
 
 

@@ -17,10 +17,12 @@ from nri_plugin.cli.explain_source import (
 )
 from nri_plugin.cli.explain_text import explanation_text
 from nri_plugin.cli.explain_what_if import WhatIf, changed, event_of
+from nri_plugin.cli.state_agent import NO_RUNTIME, agent_now
 from nri_plugin.errors import CheckpointError, NriPinError
 from nri_plugin.explanation import Explanation, Outcome, explain
 from nri_plugin.host.recording_lines import DIRECTORY
 from nri_plugin.state import ContainerRecord, State
+from nri_plugin.visible import visible
 
 MOST_NAMED = 8
 REQUESTS = ("cpu", "memory", "small_pages", "large_pages", "devices")
@@ -86,7 +88,7 @@ class PodListed:
         """A line for each, and how to ask on."""
         widest = max(len(one.path) for one in self.containers)
         lines = [f"{one.path:<{widest}}  {self._what(one)}" for one in self.containers]
-        return "\n".join([*lines, f"ask on with: nri-pin explain {self.containers[0].path}"])
+        return visible("\n".join([*lines, f"ask on with: nri-pin explain {self.containers[0].path}"]))
 
     def _what(self, one: Named) -> str:
         if one.record is None:
@@ -137,7 +139,8 @@ def of_container(word: str, asked: Mapping[str, Any]) -> Answer:
     state_dir = asked["state_dir"]
     state, damaged = _promised(state_dir, asked["state_file"] or checkpoint_path(state_dir))
     containers, missing = known_containers(state_dir, state)
-    notes = (*damaged, *missing)
+    is_alone = asked["state_file"] is None and agent_now(state_dir).has_no_runtime
+    notes = (*damaged, *missing, *((NO_RUNTIME,) if is_alone else ()))
     meant = [one for one in containers if one.is_called(word)]
     if meant and len({one.path for one in meant}) == 1:
         named, earlier = _latest(meant)
@@ -160,7 +163,7 @@ def _promised(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
     except CheckpointError as error:
         if not has_history:
             raise
-        return State(), (f"the checkpoint cannot be used: {error.detail}",)
+        return State(), (str(error),)
     if state is None and not has_history:
         raise CheckpointError(
             path, "there is no checkpoint; name the agent's --state-dir, or start the agent, which writes one"

@@ -12,6 +12,7 @@ from datetime import datetime
 from nri_plugin.app.config import DEFAULT_PATH, NothingConfiguredError, load
 from nri_plugin.app.outside_providers import load_hint_providers
 from nri_plugin.cli.progress import told
+from nri_plugin.cli.state_agent import NO_RUNTIME
 from nri_plugin.cli.state_source import fits, what_to_do
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import CheckpointError, ConfigError, HostError
@@ -24,7 +25,7 @@ from nri_plugin.nri.messages import Container, Pod, Resources
 from nri_plugin.options import Node, Options
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.simulator.machine_text import Description
-from nri_plugin.state import Allocation, ContainerRecord, PodRecord, State
+from nri_plugin.state import Allocation, ContainerRecord, PodRecord, State, pod_of
 from nri_plugin.workload import MAX_SHARES, MIN_SHARES
 
 PERIOD_US = 100_000
@@ -174,7 +175,7 @@ def created_by_today(state: State, record: ContainerRecord) -> tuple[State, Info
     pod = state.pods[record.pod_uid]
     allocation = state.allocation_of(record) or Allocation()
     before = state.without_allocation(record.key).without_container(record.id)
-    if not any(key.startswith(f"{pod.uid}/") for key in before.allocations):
+    if not any(pod_of(key) == pod.uid for key in before.allocations):
         pod = replace(pod, affinity=None)
     before = before.with_pod(pod)
     container = Container(
@@ -231,7 +232,7 @@ def _told_by_agent(state_dir: str) -> Ground | None:
         status = read_status(path)
     except HostError:
         return None
-    return Ground(status.node, status.state)
+    return Ground(status.node, status.state, () if status.runtime else (NO_RUNTIME,))
 
 
 def _by_history(state_dir: str, state_file: str | None) -> Ground | None:

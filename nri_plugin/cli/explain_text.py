@@ -13,6 +13,7 @@ from nri_plugin.explanation_holders import Holder, NUMANodeUse
 from nri_plugin.explanation_taking import TakingStep
 from nri_plugin.policy.taking import Stage
 from nri_plugin.quantity import format_bytes, round_down
+from nri_plugin.visible import visible
 
 LABEL = 11
 MOST_SETS = 6
@@ -59,13 +60,13 @@ def explanation_text(told: Explanation, width: int, notes: Iterable[str] = ()) -
         notes: what has to be known of where it comes from.
     """
     lines = [*textwrap.wrap(_headline(told), width, subsequent_indent="  ")]
-    lines = [_coloured(line, told.outcome) for line in lines]
+    lines = [_coloured(visible(line), told.outcome) for line in lines]
     sections = [*(("note", note) for note in notes), *_sections(told)]
     before = ""
     for label, text in sections:
-        lines += _labelled(label if label != before else "", text, width)
+        lines += map(visible, _labelled(label if label != before else "", text, width))
         before = label
-    return "\n".join([*lines, *_table(told, width, SCREEN - len(lines))])
+    return "\n".join([*lines, *map(visible, _table(told, width, SCREEN - len(lines)))])
 
 
 def _sections(told: Explanation) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,7 @@
 """A container that nobody created: the event that a runtime would send for it, and the options it is tried under."""
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -19,7 +18,6 @@ from nri_plugin.options import (
     IsolatedCPUs,
     MemoryManagerPolicy,
     Node,
-    Options,
     SMTOddCounts,
     TopologyManagerPolicy,
     TopologyManagerScope,
@@ -29,7 +27,7 @@ from nri_plugin.options import (
 )
 from nri_plugin.policy import option_checks
 from nri_plugin.policy.device_allocation import preferred_devices
-from nri_plugin.policy.device_hints import Device, DeviceResource
+from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
 from nri_plugin.quantity import format_bytes, parse_bytes, parse_cpu_milli
 from nri_plugin.simulator.machine_text import Description
 from nri_plugin.workload import MAX_SHARES, MIN_SHARES
@@ -110,8 +108,10 @@ def changed(node: Node, given: Iterable[str]) -> Node:
             reserved = _cpus(value, node)
         else:
             options = replace(options, **_option(name, value))
-    _check_together(options)
-    return replace(node, options=options, reserved=reserved)
+    found = replace(node, options=options, reserved=reserved)
+    for key, detail in _refusals(found):
+        raise ConfigError("--option", f"{key}: {detail}")
+    return found
 
 
 def event_of(wish: WhatIf, node: Node, description: Description | None = None) -> InformedCreate:
@@ -171,11 +171,26 @@ def _cpus(value: str, node: Node) -> CPUSet:
     return cpus
 
 
-def _check_together(options: Options) -> None:
-    on = {name: "true" for name in option_checks.CPU_OPTIONS if getattr(options, _FLAGS[name])}
-    option_checks.cpu_options_on(on, dict.fromkeys(option_checks.GATES, True))
-    if options.strict_uncore_cache and options.uncore_cache_fit is not UncoreCacheFit.BEST:
-        raise ConfigError("--option", "strictUncoreCache needs uncoreCacheFit=best; give both")
+def _refusals(node: Node) -> Iterator[tuple[str, str]]:
+    """Why no configuration may say so, by the rules of the configuration; gates are as open as they can be."""
+    options = node.options
+    given = {name: "true" for name in option_checks.CPU_OPTIONS if getattr(options, _FLAGS[name])}
+    if options.cpu_manager_policy is CPUManagerPolicy.NONE and given:
+        yield "cpuManagerPolicyOptions", option_checks.none_refusal(given)
+    try:
+        on = option_checks.cpu_options_on(given, dict.fromkeys(option_checks.GATES, True))
+    except ConfigError as error:
+        yield "cpuManagerPolicyOptions", error.detail
+        return
+    yield from option_checks.together_refusals(
+        on,
+        options.topology_manager_policy,
+        options.uncore_cache_fit,
+        is_strict=options.strict_uncore_cache,
+    )
+    refusal = option_checks.machine_refusal(options, node.topology)
+    if refusal is not None:
+        yield refusal
 
 
 def _resources(wish: WhatIf) -> Resources:
@@ -283,7 +298,5 @@ def _given(resource: str, count: int, description: Description | None) -> Device
     }
     nodes = {one.id: one.nodes for one in there}
     chosen = preferred_devices(tuple(nodes), (), count, nodes, weights)
-    totals = Counter(int(node) for mask in nodes.values() for node in mask)
-    return DeviceResource(
-        resource, tuple(Device(name, nodes[name]) for name in chosen), tuple(sorted(totals.items()))
-    )
+    totals = device_totals((mask, 1) for mask in nodes.values())
+    return DeviceResource(resource, tuple(Device(name, nodes[name]) for name in chosen), totals)

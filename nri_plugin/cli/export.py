@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nri_plugin.cli.output import echo
 from nri_plugin.errors import ConfigError, HostError
 
 if TYPE_CHECKING:
@@ -71,7 +72,13 @@ Examples:
     "--metrics-bind-address",
     metavar="HOST:PORT",
     default="",
-    help="Where to serve /metrics, /healthz and /readyz; :PORT for every address; default: nowhere.",
+    help="Where to serve /metrics; :PORT for every address; default: nowhere.",
+)
+@click.option(
+    "--health-probe-bind-address",
+    metavar="HOST:PORT",
+    default="",
+    help="Where the kubelet's probes find /healthz and /readyz, whatever clients do to the other port; default: nowhere.",
 )
 @click.option("--once", is_flag=True, help="Publish once and end.")
 @click.option("--print", "only_print", is_flag=True, help="Print the object; publish nothing.")
@@ -105,9 +112,7 @@ def command(**given: Any) -> int:
     given["node_name"] = (given["node_name"] or platform.node()).lower()
     given["socket"] = os.path.join(given.pop("state_dir"), "agent.sock")
     if given["only_print"]:
-        click.echo(
-            _text(_object(given["node_name"], _status_or_machine(given["socket"])), given["output_format"])
-        )
+        echo(_text(_object(given["node_name"], _status_or_machine(given["socket"])), given["output_format"]))
         return 0
     return _publish(given)
 
@@ -125,7 +130,8 @@ def _publish(given: dict[str, Any]) -> int:
         given["pause_s"],
         where_a_kubelet_is(given["kubelet_socket"]),
         given["on_refusal"] == "fail-pod",
-        _address(given["metrics_bind_address"]),
+        _address("--metrics-bind-address", given["metrics_bind_address"]),
+        _address("--health-probe-bind-address", given["health_probe_bind_address"]),
     )
     client = KubeClient.connected(given["kubeconfig"])
     log = to_stderr(given["log_level"])
@@ -134,11 +140,11 @@ def _publish(given: dict[str, Any]) -> int:
         return 0
     Exporter(options, client, log).publish_once(read_status(given["socket"]))
     client.close()
-    click.echo(f"published the NodeResourceTopology of {options.node_name}")
+    echo(f"published the NodeResourceTopology of {options.node_name}")
     return 0
 
 
-def _address(text: str) -> tuple[str, int] | None:
+def _address(option: str, text: str) -> tuple[str, int] | None:
     """The host and port, None for nowhere.
 
     Raises:
@@ -149,7 +155,7 @@ def _address(text: str) -> tuple[str, int] | None:
     try:
         return host_and_port(text) if text else None
     except ValueError as error:
-        raise ConfigError("--metrics-bind-address", str(error)) from None
+        raise ConfigError(option, str(error)) from None
 
 
 def where_a_kubelet_is(socket: str) -> str:
@@ -169,7 +175,7 @@ def _status_or_machine(socket: str) -> "Status":
     try:
         return read_status(socket)
     except HostError as error:
-        click.echo(f"nri-pin: this machine as it is, without reservations and promises: {error}", err=True)
+        echo(f"nri-pin: this machine as it is, without reservations and promises: {error}", err=True)
         return Status(Node(discover("/"), Options(), CPUSet()), State())
 
 

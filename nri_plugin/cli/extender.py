@@ -9,7 +9,7 @@ EXAMPLES = """\b
 Examples:
   nri-pin extender --tls-cert tls.crt --tls-key tls.key
   nri-pin extender --strategy LeastAllocated --weight cpu=2 --weight memory=1
-  nri-pin extender --bind --numa-annotation
+  nri-pin extender --tls-cert tls.crt --tls-key tls.key --tls-client-ca ca.crt --bind --numa-annotation
 """
 
 STRATEGIES = ("LeastNUMANodes", "LeastAllocated", "MostAllocated", "BalancedAllocation")
@@ -127,7 +127,7 @@ class Weight(click.ParamType[tuple[str, int]]):
     "--bind",
     "offers_bind",
     is_flag=True,
-    help="Offer the bind verb, so that a pod counts from its binding on.",
+    help="Offer the bind verb, so that a pod counts from its binding on; needs all --tls-* options.",
 )
 @click.option(
     "--numa-annotation",
@@ -137,9 +137,17 @@ class Weight(click.ParamType[tuple[str, int]]):
 @click.option(
     "--max-body-mib",
     type=click.IntRange(1, 1024),
-    default=128,
-    show_default=True,
-    help="Longest request that is read.",
+    help="Longest request that is read; default: 5,000 names of nodes and the largest pod, 128 with --node-objects.",
+)
+@click.option(
+    "--node-objects",
+    is_flag=True,
+    help="Take requests with whole Node objects, from a kube-scheduler without nodeCacheCapable: true.",
+)
+@click.option(
+    "--health-probe-bind-address",
+    type=Address(),
+    help="Where the kubelet's probes find /healthz and /readyz by plain HTTP, whatever clients do to the other port.",
 )
 @click.option(
     "--log-level",
@@ -168,6 +176,10 @@ def _check(given: dict[str, Any]) -> None:
         raise click.UsageError("--tls-cert and --tls-key go together; give both or none")
     if given["tls_client_ca"] is not None and given["tls_cert"] is None:
         raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
+    if given["offers_bind"] and given["tls_client_ca"] is None:
+        raise click.UsageError(
+            "--bind needs --tls-cert, --tls-key and --tls-client-ca: who may ask for a binding decides where pods run"
+        )
     if given["numa_annotation"] and not given["offers_bind"]:
         raise click.UsageError("--numa-annotation needs --bind, which writes it")
 
@@ -182,13 +194,12 @@ def _run(given: dict[str, Any]) -> int:
     log = to_stderr(given["log_level"])
     client = KubeClient.connected(given["kubeconfig"])
     feed = ClusterFeed(client, log, with_pods=given["accounting"])
-    return extender.run(extender.ExtenderProcess(options_of(given), feed, KubeBinder(client)), log)
+    return extender.run(extender.ExtenderProcess(options_of(given), feed, KubeBinder(client), log=log))
 
 
 def options_of(given: dict[str, Any]) -> Any:
     """The process's options from the command line's."""
     from nri_plugin.app.extender import ExtenderOptions
-    from nri_plugin.app.extender_server import Limits
     from nri_plugin.kube.extender_answers import ScoreScale
     from nri_plugin.kube.extender_cache import Accounting
     from nri_plugin.kube.least_numa_nodes import DistanceBonus
@@ -208,5 +219,7 @@ def options_of(given: dict[str, Any]) -> Any:
         certificate=given["tls_cert"],
         key=given["tls_key"],
         client_ca=given["tls_client_ca"],
-        limits=Limits(given["max_body_mib"] << 20),
+        body_bytes=given["max_body_mib"] and given["max_body_mib"] << 20,
+        takes_node_objects=given["node_objects"],
+        healthz_address=given["health_probe_bind_address"],
     )

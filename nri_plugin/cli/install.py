@@ -2,7 +2,8 @@
 
 The runtime starts every executable `NN-name` of its plugin folder with an environment that has no PATH, so the
 file names its interpreter by an absolute path; its configuration is the drop-in of the same name. Files that
-were not written here are never replaced or removed.
+were not written here are never replaced or removed. The runtime starts a plugin once; an agent that comes back connects
+to the NRI socket, so nothing is installed where that socket is closed or is another one.
 
 Source: NRI, pkg/adaptation (plugin folder, `NN-name.conf` drop-ins); facts checked on containerd 1.7 and 2.1.
 """
@@ -22,8 +23,20 @@ import click
 
 import nri_plugin
 from nri_plugin.app import config
-from nri_plugin.cli.output import format_option
+from nri_plugin.app.supervisor import PLUGIN
+from nri_plugin.cli.doctor_runtime import version_of
+from nri_plugin.cli.output import echo, format_option
 from nri_plugin.errors import HostError
+from nri_plugin.host.node_evidence import Hidden, NodeView, is_in_pod
+from nri_plugin.host.node_evidence_runtime import (
+    CONTAINERD,
+    NRISettings,
+    find_name,
+    find_runtime,
+    is_other_socket,
+    read_settings,
+    read_version,
+)
 
 NAME = "nri-pin"
 MARK = "# written by `nri-pin install`, removed by `nri-pin install --uninstall`"
@@ -65,7 +78,8 @@ def launcher(interpreter: str) -> str:
     shebang = f"#!{interpreter} -I"
     if len(shebang) <= MAX_SHEBANG_CHARS and not re.search(r"\s", interpreter):
         return f"{shebang}\n{MARK}\n{start}"
-    return f"#!/bin/sh\n{MARK}\nexec {shlex.quote(interpreter)} -I -m nri_plugin\n"
+    # Without the variable the supervisor would not see that the plugin was uninstalled.
+    return f'#!/bin/sh\n{MARK}\n{PLUGIN}="$0" exec {shlex.quote(interpreter)} -I -m nri_plugin\n'
 
 
 def why(error: OSError) -> str:
@@ -190,6 +204,38 @@ def drop_in(path: Path, chosen: Path | None) -> str | None:
     return text if MARK in text else f"{MARK}\n{text}"
 
 
+def runtime_settings(view: NodeView) -> NRISettings | None:
+    """How the NRI of the node's runtime is set; None where that cannot be seen."""
+    processes = view.processes()
+    process = None if isinstance(processes, Hidden) else find_runtime(processes)
+    name = find_name(view, process)
+    if not name or isinstance(name, Hidden):
+        return None
+    version = version_of(str(read_version(view, process, name)))
+    found = read_settings(view, name, process, merges_keys=version is None or version >= (2, 0, 0))
+    return found if isinstance(found, NRISettings) else None
+
+
+def require_way_back(settings: NRISettings, nri_socket: str, drop_in: Path) -> None:
+    """See that an agent that ended could connect again.
+
+    Raises:
+        HostError: the runtime takes no connections, or at another socket than the configuration says.
+    """
+    if not settings.takes_connections:
+        key = "disable_connections" if settings.runtime == CONTAINERD else "nri_disable_connections"
+        raise HostError(
+            settings.closed_by,
+            f"{key} is true, so an agent that was killed or dropped could never connect again; set it to false, then "
+            "install",
+        )
+    if is_other_socket(settings.socket, nri_socket):
+        raise HostError(
+            str(drop_in),
+            f"nriSocket is {nri_socket}, and the runtime listens on {settings.socket}; write nriSocket: {settings.socket}",
+        )
+
+
 def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None) -> Changes:
     """Write the drop-in, then the executable: a runtime that starts in between finds no plugin, not half of one.
 
@@ -201,6 +247,10 @@ def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None)
     require_ours(executable)
     require_no_other_index(plugin_dir, config_dir, index)
     text = drop_in(settings, chosen)
+    there = runtime_settings(NodeView(in_pod=is_in_pod()))
+    if there is not None:
+        source = chosen or settings
+        require_way_back(there, config.load(str(source)).nri_socket, source)
     if text is not None:
         write(settings, text, 0o644)
     write(executable, launcher(os.path.abspath(sys.executable)), 0o755)
@@ -224,7 +274,8 @@ def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> Changes:
         raise HostError(str(executable), "is not there; nothing to uninstall")
     return Changes(
         removed=tuple(map(str, removed)),
-        next="a running plugin ends with its runtime, for example: systemctl restart containerd",
+        next="a running plugin ends with its runtime, for example: systemctl restart containerd; one that came back by "
+        "itself ends within seconds",
     )
 
 
@@ -268,16 +319,16 @@ def command(
     else:
         changes = install(plugin_dir, config_dir, index, chosen)
     if output_format == "json":
-        click.echo(json.dumps(asdict(changes), indent=2))
+        echo(json.dumps(asdict(changes), indent=2))
     else:
         _say(changes)
 
 
 def _say(changes: Changes) -> None:
     for path in changes.wrote:
-        click.echo(f"wrote {path}")
+        echo(f"wrote {path}")
     for path in changes.removed:
-        click.echo(f"removed {path}")
+        echo(f"removed {path}")
     for warning in changes.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    click.echo(changes.next)
+        echo(f"warning: {warning}", err=True)
+    echo(changes.next)

@@ -11,12 +11,19 @@ def summary(topology: Topology) -> str:
     parts = [
         count_of(len(topology.sockets), "socket"),
         count_of(len(topology.nodes), "NUMA node"),
-        count_of(len(topology.caches), "uncore cache") if topology.caches_known else "no L3 cache",
+        _caches(topology),
         count_of(len(topology.cores), "core"),
         f"{count_of(len(topology.online), 'CPU')} (SMT {'/'.join(map(str, widths))})",
         "memory unknown" if None in sizes else memory_text(sum(size or 0 for size in sizes)) + " memory",
     ]
     return ", ".join(parts)
+
+
+def _caches(topology: Topology) -> str:
+    if not topology.caches_known:
+        return "no L3 cache"
+    count = count_of(sum(1 for _, cpus in topology.caches if topology.is_l3(cpus)), "uncore cache")
+    return f"{count} ({count_of(len(topology.without_l3), 'CPU')} without)" if topology.without_l3 else count
 
 
 def count_of(number: int, what: str) -> str:

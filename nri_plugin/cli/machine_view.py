@@ -12,6 +12,7 @@ from nri_plugin.cli.picture import Owner
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import CheckpointError, ConfigError
 from nri_plugin.nodemask import NodeMask
+from nri_plugin.state import owner_of
 from nri_plugin.topology import Topology
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def _seats(state: "State") -> Sequence[Seat]:
     keys |= {key: None for key, allocation in state.allocations.items() if allocation.cpus or allocation.mems}
     seats = []
     for key in keys:
-        uid, _, name = key.partition("/")
+        uid, name = owner_of(key)
         pod = state.pods.get(uid)
         allocation = state.allocations.get(key)
         seats.append(

@@ -8,6 +8,7 @@ import click
 
 from nri_plugin import __version__
 from nri_plugin.cli.lazy_group import Entry, LazyGroup
+from nri_plugin.cli.output import echo
 
 EXIT_INTERRUPTED = 130
 COMPLETION_VARIABLE = "_NRI_PIN_COMPLETE"
@@ -88,7 +89,7 @@ def run_command_line(args: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except click.ClickException as error:
-        click.echo(f"nri-pin: {one_line(error)}", err=True)
+        echo(f"nri-pin: {one_line(error)}", err=True)
         return error.exit_code
     except click.Abort:
         return EXIT_INTERRUPTED

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from nri_plugin.visible import visible
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -26,6 +28,17 @@ def format_option(*formats: str) -> Callable[[F], F]:
         show_default=True,
         help="How the answer is written.",
     )
+
+
+def echo(text: str, *, err: bool = False, styled: bool = False) -> None:
+    """Print text for people: the one way to a terminal.
+
+    Args:
+        text: may hold names of pods, of files and of other programs.
+        err: to standard error.
+        styled: it holds colours of ours, and all else in it has passed `visible` already.
+    """
+    click.echo(text if styled else visible(text), err=err)
 
 
 def wants_colour() -> bool:

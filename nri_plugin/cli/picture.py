@@ -234,8 +234,7 @@ def _count_cell(marks: dict[int, Span]) -> Cell:
 
 
 def _cache_titles(cache: CachePart) -> Sequence[str]:
-    title = f"L3 {cache.id}"
-    return (f"{title} (part)", title) if cache.is_part else (title,)
+    return (f"{cache.name} (part)", cache.name) if cache.is_part else (cache.name,)
 
 
 def _node_titles(part: NodePart) -> Sequence[str]:
@@ -257,9 +256,9 @@ def _other_lines(topology: Topology, owners: Sequence[Owner] | None, width: int)
         size = size if node.has_memory else "no memory"
         ids_by_size[size] = ids_by_size.get(size, 0) | 1 << node.id
     texts = [f"NUMA {bits.format_list(ids)}: no cpus, {size}" for size, ids in ids_by_size.items()]
-    for _, cpus in topology.caches if topology.caches_known else ():
+    for _, cpus in topology.caches:
         nodes = topology.nodes_of(cpus)
-        if len(nodes) > 1:
+        if len(nodes) > 1 and topology.is_l3(cpus):
             texts.append(f"one L3 over NUMA {nodes}: {cpus}")
     told = {owner.kind for owner in owners or ()}
     for name, cpus in (("offline", topology.offline), ("isolated", topology.isolated)):

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from nri_plugin.visible import visible
+
 Span = tuple[str, str]
 """Text and the ANSI parameters it is drawn with (empty for plain)."""
 Line = tuple[Span, ...]
@@ -81,8 +83,8 @@ def length(line: Line) -> int:
 def paint(line: Line, *, colour: bool) -> str:
     """The line for the terminal; the characters are the same with and without colour."""
     if not colour:
-        return "".join(text for text, _ in line).rstrip()
-    return "".join(f"\x1b[{how}m{text}\x1b[0m" if how else text for text, how in line)
+        return "".join(visible(text) for text, _ in line).rstrip()
+    return "".join(f"\x1b[{how}m{visible(text)}\x1b[0m" if how else visible(text) for text, how in line)
 
 
 def cut(text: str, width: int) -> str:

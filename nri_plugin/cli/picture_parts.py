@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nri_plugin import bits
+from nri_plugin.cpuset import CPUSet
 from nri_plugin.ids import CPUID
 from nri_plugin.topology import NUMANode, Topology
 
@@ -21,17 +22,24 @@ class CachePart:
         cpus: mask.
         cores: masks of the threads of each core, by lowest CPU.
         whole: mask of all CPUs of the cache.
+        is_l3: False for CPUs that have none.
     """
 
     id: int
     cpus: int
     cores: tuple[int, ...]
     whole: int
+    is_l3: bool = True
 
     @property
     def is_part(self) -> bool:
         """Whether the rest of it is elsewhere."""
-        return self.cpus != self.whole
+        return self.is_l3 and self.cpus != self.whole
+
+    @property
+    def name(self) -> str:
+        """As it is drawn; CPUs that share no more than an L2 are not said to share an L3."""
+        return f"L3 {self.id}" if self.is_l3 else "no L3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +89,8 @@ def machine_parts(topology: Topology) -> tuple[SocketPart, ...]:
     caches: dict[tuple[int, int], list[CachePart]] = {}
     for (socket, node, cache), found in sorted(cores.items()):
         masks = sorted(found.values(), key=bits.lowest)
-        part = CachePart(cache, _union(masks), tuple(masks), whole[cache])
+        is_l3 = topology.is_l3(CPUSet(whole[cache]))
+        part = CachePart(cache, _union(masks), tuple(masks), whole[cache], is_l3)
         caches.setdefault((socket, node), []).append(part)
     by_id = {int(node.id): node for node in topology.nodes}
     nodes: dict[int, list[NodePart]] = {}

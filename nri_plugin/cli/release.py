@@ -6,7 +6,7 @@ import os
 import click
 
 from nri_plugin.app.startup import lock_state_dir
-from nri_plugin.cli.output import format_option
+from nri_plugin.cli.output import echo, format_option
 from nri_plugin.cli.progress import waiting
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import CheckpointError, NriPinError
@@ -118,20 +118,18 @@ def _report(found: Released, state: State, online: CPUSet, output_format: str) -
             "gone": found.gone,
             "limited": found.limited,
         }
-        click.echo(
+        echo(
             json.dumps(
                 {"cpus": str(online), **rows, "not_started": waiting, "failures": found.failures}, indent=2
             )
         )
         return
     for line in found.failures:
-        click.echo(line)
-    click.echo(
+        echo(line)
+    echo(
         f"{len(found.widened)} cgroups were given CPUs {online}, {len(found.already)} had them, {len(found.gone)} are gone"
         + (f"; {len(found.limited)} have their CPU quota again" if found.limited else "")
         + (f"; {len(found.failures)} failed" if found.failures else "")
     )
     if waiting:
-        click.echo(
-            f"{len(waiting)} containers are not started yet and will start on what they were created with"
-        )
+        echo(f"{len(waiting)} containers are not started yet and will start on what they were created with")

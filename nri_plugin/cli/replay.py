@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nri_plugin.cli.output import format_option
+from nri_plugin.cli.output import echo, format_option
 from nri_plugin.cli.progress import told
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def command(file: str, config_path: str | None, until: str | None, only: str, ou
     else:
         answer, code = _compare(course, config_path, width), 0
     for problem in recording.problems:
-        click.echo(f"nri-pin: {problem}", err=True)
+        echo(f"nri-pin: {problem}", err=True)
     if course.events and not course.is_met:
-        click.echo(f"nri-pin: --only {only}: none of these events is of such a pod", err=True)
+        echo(f"nri-pin: --only {only}: none of these events is of such a pod", err=True)
         code = EXIT_NOTHING
-    click.echo(json.dumps(answer.data, indent=1) if output_format == "json" else "\n".join(answer.lines))
+    echo(json.dumps(answer.data, indent=1) if output_format == "json" else "\n".join(answer.lines))
     return code
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from nri_plugin.decision import Decision
-from nri_plugin.facts import InformedCreate
+from nri_plugin.facts import InformedCreate, UnsavedStart
 from nri_plugin.host.recording import Moment
 from nri_plugin.host.recording_other_life import Met
 from nri_plugin.host.recording_rows import Event
@@ -202,7 +202,7 @@ def name_of(event: Event) -> str:
 
 
 def _bare(event: Event) -> Event:
-    return event.event if isinstance(event, InformedCreate) else event
+    return event.event if isinstance(event, InformedCreate | UnsavedStart) else event
 
 
 def _refused(moment: Moment) -> str:

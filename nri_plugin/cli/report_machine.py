@@ -53,6 +53,7 @@ class _Drawing:
         self._pool_name = f"p{number}"
         self._caches = [(row["id"], _mask(row)) for row in self._machine["caches"]]
         self._cores = [_mask(row) for row in self._machine["cores"]]
+        self._without_l3 = bits.from_ids(self._machine["without_l3"])
 
     def socket(self, row: Row) -> Markup:
         """A socket around its parts of NUMA nodes."""
@@ -103,7 +104,8 @@ class _Drawing:
             for core in self._cores
             if core & cpus
         ]
-        label = element("span", f"L3 {number}", class_="name") if self._machine["caches_known"] else NOTHING
+        name = "no L3" if cpus & self._without_l3 else f"L3 {number}"
+        label = element("span", name, class_="name") if self._machine["caches_known"] else NOTHING
         return element("div", label, element("div", *cores, class_="cores"), class_="cache")
 
     def _cpu(self, cpu: int) -> Markup:

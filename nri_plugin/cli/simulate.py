@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nri_plugin.cli.output import columns, format_option
+from nri_plugin.cli.output import columns, echo, format_option
 from nri_plugin.cli.progress import told, waiting
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def command(
     The decisions are those of the agent. Nothing is started, no node is needed and none is changed.
     """
     if wants_list:
-        click.echo(_list(output_format))
+        echo(_list(output_format))
         return 0
     machine, plan = _read(words, node)
     plan = _ordered(plan, order, seed)
@@ -120,11 +120,11 @@ def command(
     if html is not None:
         _write_report(html, simulations, comparison)
     if output_format == "json":
-        click.echo(json.dumps(as_dict(simulations, comparison)))
+        echo(json.dumps(as_dict(simulations, comparison)))
     else:
         _print_text(simulations, comparison)
     if html is not None:
-        click.echo(f"report written to {html}", err=True)
+        echo(f"report written to {html}", err=True)
     return EXIT_PROBLEMS if any(one.totals.problems for one in simulations) else 0
 
 
@@ -261,7 +261,7 @@ def _print_text(simulations: "Sequence[Simulation]", comparison: "Comparison | N
         text = simulation_text(simulations[0], width)
     else:
         text = comparison_text(simulations, comparison, width)
-    click.echo(in_encoding(text, sys.stdout.encoding))
+    echo(in_encoding(text, sys.stdout.encoding))
 
 
 def _list(output_format: str) -> str:

@@ -243,7 +243,7 @@ def _orders(one: Simulation, width: int, which: str = "") -> list[str]:
 
 
 def _machine(one: Simulation, width: int) -> list[str]:
-    """How much is left where, and how broken up it is."""
+    """How much is left where, and how broken up it is; a node of one cache is not, that is used or not."""
     groups = "CACHES: WHOLE" if one.machine.caches_known else "SOCKETS: WHOLE"
     heads = ["NUMA", "CPUS", "AVAILABLE", "BROKEN UP", groups, "IN PART", "TAKEN", "MEMORY LEFT"]
     caches = {group.id: CPUSet.from_ids(group.cpus) for group in one.machine.caches}
@@ -256,7 +256,7 @@ def _machine(one: Simulation, width: int) -> list[str]:
             [
                 str(node.cpus),
                 str(node.available),
-                _percent(node.fragmentation),
+                _percent(node.fragmentation) if len(mine) > 1 else "",
                 *_use(mine),
                 _left(left.get(node.id)),
             ]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from nri_plugin.cli.state_live import Found
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.host.checkpoint_rows import NodeFacts
-from nri_plugin.state import Allocation, ContainerRecord, PodRecord, State, allocation_key
+from nri_plugin.state import Allocation, ContainerRecord, PodRecord, State, allocation_key, named, pod_of
 
 Value = TypeVar("Value")
 
@@ -56,15 +56,13 @@ def changes(before: State, after: State) -> list[Change]:
         if (
             change := _container_change(
                 key,
-                _name(pods, key),
+                named(pods, key),
                 (before.allocations.get(key), keys_before.get(key, [])),
                 (after.allocations.get(key), keys_after.get(key, [])),
             )
         )
     ]
-    told = {
-        change.key.partition("/")[0] for change in found if change.what in {"new", "gone", "gained", "lost"}
-    }
+    told = {pod_of(change.key) for change in found if change.what in {"new", "gone", "gained", "lost"}}
     found += _pod_changes(before.pods, after.pods, told)
     return sorted(found, key=lambda change: (change.name, change.key))
 
@@ -207,14 +205,8 @@ def _others(before: Mapping[str, Value], after: Mapping[str, Value]) -> Iterator
 
 def _by_key(state: State, keys: Collection[str]) -> dict[str, list[ContainerRecord]]:
     by_key: dict[str, list[ContainerRecord]] = {}
-    uids = {key.partition("/")[0] for key in keys}
+    uids = {pod_of(key) for key in keys}
     records = (record for record in state.containers.values() if record.pod_uid in uids)
     for record in sorted(records, key=lambda record: record.id):
         by_key.setdefault(allocation_key(record.pod_uid, record.name), []).append(record)
     return by_key
-
-
-def _name(pods: Mapping[str, PodRecord], key: str) -> str:
-    uid, _, container = key.partition("/")
-    pod = pods.get(uid)
-    return f"{pod.namespace}/{pod.name}/{container}" if pod else key

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import click
 
+from nri_plugin.cli.output import echo
 from nri_plugin.cli.state_convert_files import STDIO, Given, read_given, write_outputs
 from nri_plugin.cli.state_findings import with_names
 from nri_plugin.cli.state_source import (
@@ -141,9 +142,9 @@ def command(
     except NriPinError as error:
         raise WrongUsageError(str(error)) from error
     for text in losses.others:
-        click.echo(f"not kept: {text}", err=True)
+        echo(f"not kept: {text}", err=True)
     if target != STDIO:
-        click.echo(f"written: {', '.join(written)}")
+        echo(f"written: {', '.join(written)}")
 
 
 def _node(given: Given, machine: str | None, root: str | None, config_path: str | None) -> Node | None:
@@ -179,8 +180,9 @@ def _converted(
         return _from_kubelet(given, number, node, containers)
     state = given.checkpoint.state
     if family == "checkpoint":
-        data = checkpoint_file(state, given.checkpoint.facts, given.checkpoint.generation, number)
-        return {FILE_NAME: data}, losses_to_version_1(state) if number == 1 else Losses()
+        facts = given.checkpoint.facts
+        data = checkpoint_file(state, facts, given.checkpoint.generation, number)
+        return {FILE_NAME: data}, losses_to_version_1(state, facts) if number == 1 else Losses()
     return _to_kubelet(state, family, number, node)
 
 
@@ -270,4 +272,4 @@ def _refuse_losses(losses: Losses, form: str, *, lossy: bool) -> None:
             "--lossy leaves that out"
         )
     for text in losses.promises:
-        click.echo(f"lost: {text}", err=True)
+        echo(f"lost: {text}", err=True)

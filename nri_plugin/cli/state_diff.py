@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from nri_plugin.cli.cell_table import folded
-from nri_plugin.cli.output import columns, format_option
+from nri_plugin.cli.output import columns, echo, format_option
 from nri_plugin.cli.state_changes import Change, FieldChange, changes, live_changes, machine_changes
 from nri_plugin.cli.state_findings import judging_node
 from nri_plugin.cli.state_live import cgroup_root_here, look, need_visible
@@ -79,9 +79,9 @@ def command(
     except NriPinError as error:
         raise WrongUsageError(str(error)) from error
     if output_format == "json":
-        click.echo(_json(before, after, found))
+        echo(_json(before, after, found))
     elif found:
-        click.echo(_text(before, after, found))
+        echo(_text(before, after, found))
     context.exit(EXIT_DIFFERENT if found else 0)
 
 

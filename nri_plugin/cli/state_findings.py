@@ -1,26 +1,49 @@
 """What `nri-pin state verify` finds wrong, one sentence each."""
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import MappingProxyType
 
 from nri_plugin.cli.state_live import Found, look, need_visible
 from nri_plugin.cli.state_source import Seen, node_on
 from nri_plugin.cpuset import CPUSet
+from nri_plugin.errors import HostError
+from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.cgroup_path import cgroup_path
 from nri_plugin.host.checkpoint_format import Checkpoint
 from nri_plugin.host.checkpoint_rows import NodeFacts
+from nri_plugin.host.container_cgroups import ContainerCgroup, container_cgroups, is_empty, runs_on
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import Node
-from nri_plugin.state import State
+from nri_plugin.policy.memory_state import memory_machine
+from nri_plugin.satisfaction import overcommitted
+from nri_plugin.state import CgroupRef, State, pod_of
 from nri_plugin.topology import Topology
 
+MOST_NAMED = 4
+"""Holders of exclusive CPUs in one sentence."""
 
-def contradictions(state: State, node: Node) -> list[str]:
-    """What cannot be true of these promises on that machine."""
+NO_FACTS = NodeFacts(CPUSet(), CPUSet(), (), NodeMask())
+
+
+def contradictions(
+    state: State, node: Node, memory: Mapping[tuple[int, str], int] = MappingProxyType({})
+) -> list[str]:
+    """What cannot be true of these promises on that machine.
+
+    Args:
+        state: the promises.
+        node: the machine.
+        memory: its allocatable bytes by (NUMA node, resource); empty where that is not known.
+    """
     found = state.violations(node)
     found += [
         f"CPUs {allocation.cpus - node.topology.online} of {key} are not online"
         for key, allocation in state.allocations.items()
         if not allocation.cpus <= node.topology.online
     ]
+    found += overcommitted(state, memory)
     if not awaiting_agent(state):
         found += [f"{key} is promised CPUs or memory but its pod is not known" for key in _without_pod(state)]
     return [with_names(state, text) for text in found]
@@ -32,7 +55,7 @@ def awaiting_agent(state: State) -> int:
 
 
 def live_findings(state: State, node: Node, root: str, *, is_own_tree: bool = False) -> tuple[str, list[str]]:
-    """How many cgroups were compared, and what differs.
+    """How many cgroups were looked at, and what differs, be it of containers that the checkpoint does not know.
 
     Args:
         state: the promises.
@@ -47,10 +70,64 @@ def live_findings(state: State, node: Node, root: str, *, is_own_tree: bool = Fa
     looked = look(Seen(state, node, has_parts=False, machine=""), root)
     if not is_own_tree:
         need_visible(looked, root)
-    if not looked:
-        return "nothing to compare, no container runs", []
     found = [text for one in looked for text in differences(one)]
-    return f"{len(looked)} of running containers compared below {root}", found
+    count, unknown = (0, []) if awaiting_agent(state) else _of_unknown(state, Cgroups.open(root))
+    others = f"{count} that the checkpoint does not know looked at" if count else ""
+    if not looked and not count:
+        return "nothing to compare, no container runs", []
+    compared = f"{len(looked)} of running containers compared"
+    return f"{', '.join(filter(None, (compared, others)))} below {root}", found + unknown
+
+
+def _of_unknown(state: State, cgroups: Cgroups) -> tuple[int, list[str]]:
+    """How many container cgroups the checkpoint does not know, and those that may run on exclusive CPUs.
+
+    Such a container was created while no agent ran. One that runs on just the CPUs of an
+    allocation of its own pod may be the next instance of the container that holds them.
+    """
+    known = set(_known_paths(state))
+    ids = {*state.containers, *(pod.sandbox_id for pod in state.pods.values())}
+    count, found = 0, []
+    for one in container_cgroups(cgroups):
+        if one.path in known or one.container_id in ids or is_empty(cgroups, one.path):
+            continue
+        count += 1
+        try:
+            cpus = runs_on(cgroups, one.path)
+        except HostError as error:
+            found.append(str(error))
+            continue
+        if cpus and (holders := _disturbed(state, one.pod_uid, cpus)):
+            found.append(_unknown_on(state, one, cpus, holders))
+    return count, found
+
+
+def _known_paths(state: State) -> Iterator[str]:
+    refs = [record.cgroup for record in state.containers.values()]
+    refs += [CgroupRef(pod.cgroup_parent, pod.sandbox_path) for pod in state.pods.values()]
+    for ref in refs:
+        if ref.path:
+            with suppress(HostError):
+                yield cgroup_path(ref)
+
+
+def _disturbed(state: State, pod_uid: str, cpus: CPUSet) -> list[str]:
+    """Keys of the allocations on whose CPUs a container of that pod should not run."""
+    held = {key: one.cpus for key, one in state.allocations.items() if one.cpus & cpus}
+    if any(pod_of(key) == pod_uid and own == cpus for key, own in held.items()):
+        return [key for key, own in held.items() if pod_of(key) != pod_uid]
+    return sorted(held)
+
+
+def _unknown_on(state: State, one: ContainerCgroup, cpus: CPUSet, holders: list[str]) -> str:
+    pod = state.pods.get(one.pod_uid)
+    name = f" ({pod.namespace}/{pod.name})" if pod else ""
+    exclusive = ", ".join(f"{state.allocations[key].cpus & cpus} of {key}" for key in holders[:MOST_NAMED])
+    more = f" and {len(holders) - MOST_NAMED} more" if len(holders) > MOST_NAMED else ""
+    return (
+        f"container {one.container_id} of pod {one.pod_uid}{name} is not in the checkpoint and may run on CPUs {cpus}, "
+        f"among them exclusive ones: {with_names(state, exclusive)}{more}; the agent moves it off them when it starts"
+    )
 
 
 def findings(checkpoint: Checkpoint, topology: Topology, cgroup_root: str) -> list[str]:
@@ -61,7 +138,7 @@ def findings(checkpoint: Checkpoint, topology: Topology, cgroup_root: str) -> li
     """
     node = node_on(topology, checkpoint.facts)
     _, live = live_findings(checkpoint.state, node, cgroup_root, is_own_tree=True)
-    return contradictions(checkpoint.state, node) + live
+    return contradictions(checkpoint.state, node, memory_of(checkpoint, topology)) + live
 
 
 def differences(one: Found) -> list[str]:
@@ -82,6 +159,21 @@ def differences(one: Found) -> list[str]:
 def judging_node(checkpoint: Checkpoint) -> Node:
     """The machine as the checkpoint knows it."""
     return (checkpoint.facts or anything_goes(checkpoint.state)).as_node()
+
+
+def memory_of(checkpoint: Checkpoint, topology: Topology | None) -> Mapping[tuple[int, str], int]:
+    """Allocatable bytes by (NUMA node, resource).
+
+    Of another machine than the checkpoint's own it is not known how much is reserved, so all of it counts.
+    """
+    known = {(number, resource): size for number, resource, size in (checkpoint.facts or NO_FACTS).memory}
+    if topology is None or not known:
+        return known
+    return {
+        (number, resource): size
+        for resource, by_node in memory_machine(topology).allocatable.items()
+        for number, size in by_node.items()
+    }
 
 
 def anything_goes(state: State) -> NodeFacts:
@@ -105,4 +197,4 @@ def with_names(state: State, text: str) -> str:
 
 
 def _without_pod(state: State) -> list[str]:
-    return [key for key in state.allocations if key.partition("/")[0] not in state.pods]
+    return [key for key in state.allocations if pod_of(key) not in state.pods]

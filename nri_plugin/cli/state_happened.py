@@ -7,7 +7,7 @@ from typing import Any
 
 from nri_plugin.cli.state_changes import Change, changes
 from nri_plugin.drift import CpusetsObserved
-from nri_plugin.facts import InformedCreate
+from nri_plugin.facts import InformedCreate, UnsavedStart
 from nri_plugin.host.recording import Entry, Recording
 from nri_plugin.nri import events as nri
 from nri_plugin.options import Node
@@ -102,7 +102,8 @@ def _difference(before: Node, after: Node) -> str:
 
 
 def _decided(entry: Entry, before: State, after: State) -> Iterator[Happened]:
-    event = entry.event.event if isinstance(entry.event, InformedCreate) else entry.event
+    known = entry.event
+    event = known.event if isinstance(known, InformedCreate | UnsavedStart) else known
     if isinstance(event, CpusetsObserved):
         yield from _drifted(entry, event, before)
     elif entry.outcome is not None and (entry.outcome.refusal or entry.outcome.failed):

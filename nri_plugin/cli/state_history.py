@@ -14,7 +14,7 @@ from itertools import chain
 import click
 
 from nri_plugin.cli.cell_table import folded
-from nri_plugin.cli.output import columns, format_option
+from nri_plugin.cli.output import columns, echo, format_option
 from nri_plugin.cli.progress import told
 from nri_plugin.cli.state_happened import KINDS, Happened, happened
 from nri_plugin.cli.state_kept import checkpoints, kept_lines
@@ -22,9 +22,10 @@ from nri_plugin.cli.state_source import FailedError, WrongUsageError, state_dir_
 from nri_plugin.errors import HostError
 from nri_plugin.host.recording import Recording, read
 from nri_plugin.host.recording_lines import DIRECTORY
+from nri_plugin.visible import visible_line
 
 NARROW = 80
-INDENT = 35
+INDENT = 36
 LOOK_S = 0.5
 """Between two looks for more."""
 RESTS = 4
@@ -63,7 +64,7 @@ Examples:
     "--since",
     metavar="TIME",
     default="",
-    help="Only what is younger: 90s, 10m, 2h, 1d, or a time such as 2026-01-31T12:00.",
+    help="Only what is younger: 90s, 10m, 2h, 1d, or a time such as 2026-01-31T12:00, in UTC like all times here.",
 )
 @click.option(
     "-n",
@@ -116,13 +117,13 @@ def command(
     shown = chosen[-count:] if count else chosen
     show = _json_lines if output_format == "json" else _text_lines
     if len(shown) < len(chosen) and output_format == "text":
-        click.echo(f"{len(chosen) - len(shown)} earlier ones; -n 0 shows all")
+        echo(f"{len(chosen) - len(shown)} earlier ones; -n 0 shows all")
     for line in chain(show(shown), kept_lines(kept, output_format)):
-        click.echo(line)
+        echo(visible_line(line))
     for text in problems:
-        click.echo(f"nri-pin: {text}", err=True)
+        echo(f"nri-pin: {text}", err=True)
     if found and not chosen and not follow and output_format == "text":
-        click.echo(f"nri-pin: none of the {len(found)} entries is such a one; ask for less", err=True)
+        echo(f"nri-pin: none of the {len(found)} entries is such a one; ask for less", err=True)
     if follow:
         _follow(path, size, found, (pattern, kinds, after), output_format)
 
@@ -151,7 +152,7 @@ def _is_wanted(one: Happened, pattern: str, kinds: Sequence[str], after: datetim
 
 
 def _time(text: str) -> datetime:
-    """A moment, from an age or a time of this place.
+    """A moment, from an age or a time, which is UTC where it names no zone.
 
     Raises:
         UsageError: it is neither.
@@ -160,7 +161,8 @@ def _time(text: str) -> datetime:
     try:
         if match:
             return datetime.now(UTC) - timedelta(**{UNITS[match[2]]: float(match[1])})
-        return datetime.fromisoformat(text).astimezone(UTC)
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except (OverflowError, ValueError):
         raise click.UsageError(
             f"--since takes an age such as 90s, 10m, 2h or 1d, or a time such as 2026-01-31T12:00, not {text!r}"
@@ -170,7 +172,7 @@ def _time(text: str) -> datetime:
 def _text_lines(found: Iterable[Happened]) -> Iterator[str]:
     width = columns() or NARROW
     for one in found:
-        when = one.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        when = one.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         words = f"{one.name}: {one.text}" if one.name else one.text
         yield from folded(f"{when}  {one.what:<12}  {words}", width, INDENT)
 
@@ -203,7 +205,7 @@ def _follow(
         pause_s = max(LOOK_S, (time.monotonic() - began) * RESTS)
         shown = [one for one in found if _is_wanted(one, *wanted)]
         for line in (_json_lines if output_format == "json" else _text_lines)(shown):
-            click.echo(line)
+            echo(visible_line(line))
         sys.stdout.flush()
 
 

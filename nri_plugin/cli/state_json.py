@@ -4,17 +4,25 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from nri_plugin.cli.state_agent import AgentNow
 from nri_plugin.cli.state_rows import Row, Wanted, ids, shared_pool, waiting
 from nri_plugin.cli.state_source import Seen, is_observed
 from nri_plugin.host.checkpoint_format import Checkpoint
 from nri_plugin.host.checkpoint_rows import NodeFacts
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.policy.alignment import Alignment
-from nri_plugin.state import MemoryBlock, Resize, State
+from nri_plugin.state import MemoryBlock, Resize, State, owner_of
 
 
-def show_json(source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[Row], wanted: Wanted) -> str:
-    """Everything `state show` knows."""
+def show_json(
+    source: str,
+    checkpoint: Checkpoint,
+    found: Seen,
+    rows: Sequence[Row],
+    wanted: Wanted,
+    now: AgentNow | None = None,
+) -> str:
+    """Everything `state show` knows; `now` is None where a file is shown that no agent works on."""
     state, facts = checkpoint.state, checkpoint.facts
     pool = shared_pool(found)
     report = {
@@ -23,6 +31,7 @@ def show_json(source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[R
         "writer": checkpoint.writer,
         "observed": is_observed(source),
         "machine": found.machine,
+        "agent": None if now is None else now.facts(),
         "node": None if facts is None else node_facts(facts),
         "exclusive": str(state.exclusive),
         "shared_pool": None if pool is None else str(pool),
@@ -86,7 +95,7 @@ def aligned_facts(aligned: Alignment) -> dict[str, bool]:
 
 def waiting_facts(state: State, key: str) -> dict[str, Any]:
     """A promise without a container."""
-    pod_uid, _, container = key.partition("/")
+    pod_uid, container = owner_of(key)
     allocation = state.allocations[key]
     return {
         "pod_uid": pod_uid,

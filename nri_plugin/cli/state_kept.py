@@ -86,7 +86,7 @@ def kept_lines(kept: Sequence[Kept], output_format: str) -> list[str]:
     rows = [
         (
             one.file,
-            datetime.fromisoformat(one.written).astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            datetime.fromisoformat(one.written).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
             "?" if one.generation is None else str(one.generation),
             str(one.size),
             one.checksum or "-",

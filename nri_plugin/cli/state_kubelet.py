@@ -8,8 +8,10 @@ from dataclasses import replace
 import click
 
 from nri_plugin.app.config import DEFAULT_PATH, Config, load
+from nri_plugin.app.outside_providers import load_hint_providers
 from nri_plugin.app.startup import build_node, lock_state_dir
-from nri_plugin.cli.output import format_option
+from nri_plugin.cli.output import echo, format_option
+from nri_plugin.cli.state_findings import awaiting_agent
 from nri_plugin.errors import CheckpointError, NriPinError
 from nri_plugin.host.checkpoint import FILE_NAME, CheckpointFile, read_checkpoint
 from nri_plugin.host.kubelet_state import (
@@ -18,16 +20,18 @@ from nri_plugin.host.kubelet_state import (
     KubeletPromises,
     cpu_file,
     imported,
+    kubelet_doubts,
     kubelet_refusals,
     memory_file,
     read_promises,
     shared_within_pods,
 )
-from nri_plugin.options import MemoryManagerPolicy, Node
-from nri_plugin.satisfaction import unsatisfied
+from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, Node
 from nri_plugin.state import State, allocation_key
+from nri_plugin.topology import Topology
 
 EXIT_REFUSED = 1
+KUBELET_CONFIG = "config.yaml"
 
 IMPORT_EXAMPLES = """\b
 Examples:
@@ -37,12 +41,7 @@ Examples:
 
 \b
 From the kubelet's static managers to nri-pin, on a node that goes on working:
-  1. stop the kubelet; containers go on running
-  2. nri-pin state import /var/lib/kubelet
-  3. set cpuManagerPolicy, topologyManagerPolicy and memoryManagerPolicy of
-     the kubelet to none and remove its cpu_manager_state and
-     memory_manager_state
-  4. start nri-pin, then the kubelet
+  nri-pin doctor prints the steps with the commands for this node.
 """
 
 EXPORT_EXAMPLES = """\b
@@ -52,18 +51,21 @@ Examples:
 
 \b
 Back from nri-pin to the kubelet's static managers:
-  1. stop the kubelet, then nri-pin
-  2. nri-pin state export /var/lib/kubelet --force
-  3. give the kubelet the options that nri-pin had, and start it
+  1. write the kubelet's next configuration: static, with the options and the
+     reserved CPUs that nri-pin has; keep it beside the present one
+  2. nri-pin state export DIR         into an empty directory, as a rehearsal
+  3. stop the kubelet, then nri-pin
+  4. nri-pin state export /var/lib/kubelet --force
+     where that fails, start nri-pin and the kubelet as they were
+  5. put the kubelet's configuration in place and start it
+  6. move the checkpoint away, as the export says
 """
 
 config_option = click.option(
     "--config",
     "config_path",
     metavar="FILE",
-    default=DEFAULT_PATH,
-    show_default=True,
-    help="The agent's configuration.",
+    help=f"The agent's configuration.  [default: {DEFAULT_PATH}; where there is none, KUBELET_DIR/{KUBELET_CONFIG}]",
 )
 state_dir_option = click.option(
     "--state-dir", metavar="DIR", help="Instead of the stateDir in the configuration."
@@ -95,36 +97,44 @@ class UnusableError(click.ClickException):
     metavar="FILE",
     help="What `crictl ps -o json` prints: only these containers are taken over.",
 )
+@click.option(
+    "--without-memory",
+    is_flag=True,
+    help="Leave promised memory out, where memoryManagerPolicy is not Static in the configuration.",
+)
 @format_option()
 def import_command(
     kubelet_dir: str,
-    config_path: str,
+    config_path: str | None,
     state_dir: str | None,
     root: str | None,
     containers: str | None,
+    *,
+    without_memory: bool,
     output_format: str,
 ) -> None:
     """Take over what the kubelet's static managers promised, from KUBELET_DIR.
 
     Checksums are verified, and the promises are checked against this machine and the configuration. They
     go into an empty checkpoint, while no agent runs; the agent finds them when it starts and moves nobody.
+    An import that no agent has met yet is replaced. A node without a configuration of the agent, as where a
+    DaemonSet brings it, is judged by the kubelet's own file.
 
     Exit code: 0, 1 when the promises cannot be kept, 2 when a file or the machine cannot be read.
     """
     try:
-        config, node = _configured(config_path, state_dir, root)
+        config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
         promises = read_promises(kubelet_dir)
         if containers is not None:
             promises = promises.of(running(containers))
         _check(promises)
+        _check_memory(promises, node, config, without_memory=without_memory)
         state = imported(node, promises)
         _refuse(state.violations(node))
         _save(config, node, state)
     except NriPinError as error:
         raise UnusableError(str(error)) from error
     _told(state, os.path.join(config.state_dir, FILE_NAME), output_format)
-    if promises.memory and node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
-        click.echo("memory was left out: memoryManagerPolicy is not Static in the configuration", err=True)
 
 
 @click.command(name="export", epilog=EXPORT_EXAMPLES)
@@ -138,7 +148,7 @@ def import_command(
 @format_option()
 def export_command(
     kubelet_dir: str,
-    config_path: str,
+    config_path: str | None,
     state_dir: str | None,
     root: str | None,
     force: bool,
@@ -146,12 +156,15 @@ def export_command(
 ) -> None:
     """Write the promises to KUBELET_DIR as the state files of the kubelet's static managers.
 
-    Nothing is written that a kubelet with the same options would not start on.
+    Nothing is written that a kubelet with the same options would not start on. Where memory on a NUMA node is promised
+    over different sets of nodes, the kubelet's own check depends on chance; that is said. The checkpoint stays; move it
+    away when the kubelet has taken over, or an agent that is started later goes by it.
 
     Exit code: 0, 1 when a kubelet would refuse them, 2 when a file or the machine cannot be read or written.
     """
     try:
-        config, node = _configured(config_path, state_dir, root)
+        config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
+        _check_static(config, kubelet_dir)
         state = _saved(config)
         _refuse(kubelet_refusals(node, state))
         files = _files(node, state)
@@ -159,27 +172,43 @@ def export_command(
             _write(os.path.join(kubelet_dir, name), data, force=force)
     except NriPinError as error:
         raise UnusableError(str(error)) from error
-    _told(state, ", ".join(os.path.join(kubelet_dir, name) for name in files), output_format)
+    path = os.path.join(config.state_dir, FILE_NAME)
+    where = ", ".join(os.path.join(kubelet_dir, name) for name in files)
+    _told(state, where, output_format, {"stays": path, "retire": _retire(path)})
+    if output_format == "text":
+        echo(
+            f"{path} stays; when the kubelet has taken over, retire it, or the next agent goes by it and the next import "
+            f"is refused: {_retire(path)}"
+        )
+    for doubt in kubelet_doubts(node, state):
+        echo(f"warning: {doubt}", err=True)
 
 
-def would_refuse(state: State, config_path: str, root: str | None) -> list[str]:
-    """What a kubelet with the options of this configuration would find wrong with our promises.
+def configured_on(path: str, topology: Topology | None) -> Node:
+    """The node with the options of a configuration; None for this machine.
 
     Raises:
         ConfigError: the configuration is wrong or does not fit the machine.
         HostError: the machine cannot be read.
     """
-    return kubelet_refusals(_configured(config_path, None, root)[1], state)
+    if topology is None:
+        return _configured(path, None, None)[1]
+    return replace(load(path).node(topology), hint_providers=load_hint_providers())
 
 
-def would_not_make(state: State, config_path: str, root: str | None) -> list[str]:
-    """Running placements that this configuration would not have made.
+def _path(given: str | None, kubelet_dir: str) -> str:
+    """The configuration to go by: where the DaemonSet has the agent's, the node has the kubelet's."""
+    theirs = os.path.join(kubelet_dir, KUBELET_CONFIG)
+    if given is not None or os.path.exists(DEFAULT_PATH) or not os.path.exists(theirs):
+        return given or DEFAULT_PATH
+    echo(f"no {DEFAULT_PATH} here: by the options in {theirs}; --config names others", err=True)
+    return theirs
 
-    Raises:
-        ConfigError: the configuration is wrong or does not fit the machine.
-        HostError: the machine cannot be read.
-    """
-    return unsatisfied(_configured(config_path, None, root)[1], state)
+
+def _retire(path: str) -> str:
+    """The command that moves a checkpoint away, with the generation before it, which an agent would fall back to."""
+    folder = os.path.join(os.path.dirname(path), "retired")
+    return f"mkdir -p {folder} && mv {path}* {folder}/"
 
 
 def _configured(path: str, state_dir: str | None, root: str | None) -> tuple[Config, Node]:
@@ -220,6 +249,33 @@ def _check(promises: KubeletPromises) -> None:
         )
 
 
+def _check_memory(promises: KubeletPromises, node: Node, config: Config, *, without_memory: bool) -> None:
+    """Memory that was promised is never left out without a word."""
+    if (
+        without_memory
+        or not promises.memory
+        or node.options.memory_manager_policy is MemoryManagerPolicy.STATIC
+    ):
+        return
+    count = len(promises.memory)
+    raise RefusedError(
+        f"nothing was changed: {MEMORY_FILE} promises memory to {count} container{'s' * (count != 1)}, and "
+        f"memoryManagerPolicy is not Static in {config.source}; write it there with the kubelet's reservedMemory, or "
+        "leave that memory out with --without-memory"
+    )
+
+
+def _check_static(config: Config, kubelet_dir: str) -> None:
+    """Under none, which is the default of a kubelet's own file, it refuses to start on what an export writes."""
+    is_theirs = config.source == os.path.join(kubelet_dir, KUBELET_CONFIG)
+    is_left_out = is_theirs and "cpuManagerPolicy" not in config.written.entries
+    if is_left_out or config.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
+        raise RefusedError(
+            f"nothing was changed: cpuManagerPolicy is none in {config.source}, and such a kubelet does not start on "
+            "promises; name the configuration that it is to start with: --config FILE"
+        )
+
+
 def _refuse(reasons: list[str]) -> None:
     if reasons:
         raise RefusedError("nothing was changed: " + "; ".join(reasons))
@@ -231,10 +287,11 @@ def _save(config: Config, node: Node, state: State) -> None:
         file = CheckpointFile(config.state_dir, node)
         before = read_checkpoint(file.path)
         if before is not None:
-            if before.state.allocations:
+            if before.state.allocations and not awaiting_agent(before.state):
                 raise RefusedError(
-                    f"{file.path}: already holds {len(before.state.allocations)} promises of its own; "
-                    "give another --state-dir, or move the file away if they are of no worth"
+                    f"{file.path}: already holds {len(before.state.allocations)} promises that an agent made; "
+                    "where the kubelet has made newer ones since, retire these: "
+                    f"{_retire(file.path)}; else give another --state-dir"
                 )
             file.generation = before.generation
         file.save(state)
@@ -277,16 +334,16 @@ def _write(path: str, data: bytes, *, force: bool) -> None:
         raise CheckpointError(path, f"cannot be written: {error.strerror}") from None
 
 
-def _told(state: State, where: str, output_format: str) -> None:
+def _told(state: State, where: str, output_format: str, more: Mapping[str, str] | None = None) -> None:
     if output_format == "json":
         rows = [
             {"container": key, "cpus": str(one.cpus), "mems": str(one.mems)}
             for key, one in state.allocations.items()
         ]
-        click.echo(json.dumps({"written": where.split(", "), "promises": rows}, indent=2))
+        echo(json.dumps({"written": where.split(", "), "promises": rows, **(more or {})}, indent=2))
         return
     for key, one in state.allocations.items():
         mems = f"  mems {one.mems}" if one.mems else ""
-        click.echo(f"{key}  CPUs {str(one.cpus) or '-'}{mems}")
+        echo(f"{key}  CPUs {str(one.cpus) or '-'}{mems}")
     count = len(state.allocations)
-    click.echo(f"{count} promise{'s' * (count != 1)} written to {where}")
+    echo(f"{count} promise{'s' * (count != 1)} written to {where}")

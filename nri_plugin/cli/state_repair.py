@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import click
 
-from nri_plugin.cli.output import format_option
+from nri_plugin.cli.output import echo, format_option
 from nri_plugin.cli.state_agent import locked
 from nri_plugin.cli.state_findings import contradictions, judging_node
 from nri_plugin.cli.state_live import cgroup_root_here, look, need_visible
@@ -101,7 +101,7 @@ def command(
         except NriPinError as error:
             raise WrongUsageError(str(error)) from error
     answer = repair_json if output_format == "json" else repair_text
-    click.echo(answer(case, aside, is_done=is_done))
+    echo(answer(case, aside, is_done=is_done))
     context.exit(EXIT_FAILED if case.is_wrong and not is_done else 0)
 
 
@@ -144,8 +144,13 @@ def _read(path: str) -> tuple[Checkpoint | None, Salvage | None, str]:
     except CheckpointError as error:
         if isinstance(error.__cause__, OSError):
             raise
-        with open(path, "rb") as file:
-            return None, salvage(file.read()), str(error)
+        if not os.path.isfile(path):
+            raise CheckpointError(path, "is no file; move it away, and the agent begins anew") from None
+        try:
+            with open(path, "rb") as file:
+                return None, salvage(file.read()), str(error)
+        except OSError as trouble:
+            raise CheckpointError(path, f"cannot be read: {trouble.strerror}") from None
     return found, None, "" if found else f"{path}: it is not there"
 
 

@@ -2,7 +2,7 @@
 
 import fnmatch
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nri_plugin import bits
@@ -11,7 +11,7 @@ from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.pod_facts import Kind
 from nri_plugin.policy.alignment import Footprint, footprint
-from nri_plugin.state import Allocation, ContainerRecord, PodRecord, State
+from nri_plugin.state import Allocation, ContainerRecord, Phase, PodRecord, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,11 @@ class Row:
         record: as it is remembered.
         pod: None when it is not known.
         allocation: what was promised to it; an empty one for the shared pool.
-        cpus: what it is to run on now: its own that are online, else the shared pool; None when that is not known.
+        cpus: what it is to run on now: its own that are online, else the shared pool, nothing where it ended; None
+            when that is not known.
         lost: of its own those that are offline.
-        footprint: where `cpus` lie; None when the machine's cores and caches are not known.
+        footprint: where `cpus` lie; None when the machine's cores and caches are not known, or it ended. Cores of the
+            shared pool are whole for nobody.
         numa_nodes: of `cpus`; None when the machine is not known.
     """
 
@@ -64,8 +66,15 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """`exclusive` or `shared`."""
+        """`exclusive`, `shared`, or `ended` where nothing is allocated to a container that stopped."""
+        if self.is_ended:
+            return "ended"
         return "exclusive" if self.is_exclusive else "shared"
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it runs nowhere and holds nothing, as an init container that is done."""
+        return is_ended(self.record, self.allocation)
 
     @property
     def namespace(self) -> str:
@@ -89,10 +98,15 @@ class Row:
         return known.kind if known else None
 
 
+def is_ended(record: ContainerRecord, allocation: Allocation) -> bool:
+    """Whether a container stopped and nothing is kept for its next instance."""
+    return record.phase is Phase.STOPPED and not allocation.cpus
+
+
 def rows_of(seen: Seen, wanted: Wanted | None = None) -> list[Row]:
     """The containers asked for: pods with exclusive CPUs first, then by namespace, pod, container and id."""
     state, pool = seen.state, shared_pool(seen)
-    prints: dict[tuple[int, int], Footprint] = {}
+    prints: Prints = {}
     rows = [
         _row(seen, record, pool, prints)
         for record in state.containers.values()
@@ -132,33 +146,37 @@ def ids(numbers: Iterable[int]) -> str:
     return bits.format_list(bits.from_ids(numbers))
 
 
-def _row(
-    seen: Seen, record: ContainerRecord, pool: CPUSet | None, prints: dict[tuple[int, int], Footprint]
-) -> Row:
+Prints = dict[tuple[int, int, bool], Footprint]
+"""Footprints by CPUs, memory nodes, and whether the CPUs are exclusive."""
+
+
+def _row(seen: Seen, record: ContainerRecord, pool: CPUSet | None, prints: Prints) -> Row:
     allocation = seen.state.allocation_of(record) or Allocation()
     lost = allocation.cpus - seen.node.topology.online if seen.node else NO_CPUS
     own = allocation.in_force - lost
-    cpus = own or pool
+    ended = is_ended(record, allocation)
+    cpus = NO_CPUS if ended else own or pool
     return Row(
         record=record,
         pod=seen.state.pods.get(record.pod_uid),
         allocation=allocation,
         cpus=cpus,
         lost=lost,
-        footprint=_footprint(seen, cpus, allocation.mems, prints),
+        footprint=None if ended else _footprint(seen, cpus, allocation.mems, prints, is_own=bool(own)),
         numa_nodes=None if cpus is None or seen.node is None else seen.node.topology.nodes_of(cpus),
     )
 
 
 def _footprint(
-    seen: Seen, cpus: CPUSet | None, mems: NodeMask, prints: dict[tuple[int, int], Footprint]
+    seen: Seen, cpus: CPUSet | None, mems: NodeMask, prints: Prints, *, is_own: bool
 ) -> Footprint | None:
     """Computed once for each different set: hundreds of containers share one pool."""
     if cpus is None or seen.node is None or not seen.has_parts:
         return None
-    key = cpus.mask, mems.mask
+    key = cpus.mask, mems.mask, is_own
     if key not in prints:
-        prints[key] = footprint(seen.node.topology, cpus, mems)
+        found = footprint(seen.node.topology, cpus, mems)
+        prints[key] = found if is_own else replace(found, aligned=replace(found.aligned, whole_cores=False))
     return prints[key]
 
 

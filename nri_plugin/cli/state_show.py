@@ -1,8 +1,11 @@
 """`nri-pin state show`: who holds what, and where that lies on the machine."""
 
+import os
+
 import click
 
-from nri_plugin.cli.output import columns, format_option
+from nri_plugin.cli.output import columns, echo, format_option
+from nri_plugin.cli.state_agent import LOOK_CLOSER, NO_RUNTIME, agent_now
 from nri_plugin.cli.state_json import show_json
 from nri_plugin.cli.state_rows import Wanted, rows_of
 from nri_plugin.cli.state_source import (
@@ -68,6 +71,9 @@ def command(
     or the options are wrong.
     """
     source = path_of(state_dir, path)
+    now = agent_now(state_dir) if path is None else None
+    if now is not None and now.has_no_runtime and not os.path.exists(source):
+        raise WrongUsageError(f"{source}: there is no checkpoint yet, for {NO_RUNTIME}; {LOOK_CLOSER}")
     checkpoint = load_checkpoint(source)
     try:
         found = seen(checkpoint, machine, root)
@@ -76,15 +82,17 @@ def command(
     wanted = Wanted(namespace, pod, container)
     rows = rows_of(found, wanted)
     if output_format == "json":
-        click.echo(show_json(source, checkpoint, found, rows, wanted))
+        echo(show_json(source, checkpoint, found, rows, wanted, now))
     if wanted and not rows:
         raise FailedError(_nobody(source, len(found.state.containers)))
     if output_format == "json":
         return
     if wide:
-        click.echo(show_wide(source, checkpoint, found, rows, wanted))
+        echo(show_wide(source, checkpoint, found, rows, wanted))
     else:
-        click.echo(show_text(source, checkpoint, found, rows, wanted, columns() or NARROW))
+        echo(show_text(source, checkpoint, found, rows, wanted, columns() or NARROW))
+    if now is not None and now.has_no_runtime:
+        echo(f"agent        {NO_RUNTIME}; {LOOK_CLOSER}")
 
 
 def _nobody(source: str, count: int) -> str:

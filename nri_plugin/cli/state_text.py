@@ -115,7 +115,7 @@ def marked_name(row: Row) -> str:
     name = row.record.name or row.record.id[:12]
     marks = [
         *([str(row.container_kind)] if row.container_kind not in {None, Kind.APP} else []),
-        *([str(row.record.phase)] if row.record.phase is not Phase.RUNNING else []),
+        *([str(row.record.phase)] if row.record.phase is not Phase.RUNNING and not row.is_ended else []),
     ]
     return f"{name} ({', '.join(marks)})" if marks else name
 
@@ -123,6 +123,8 @@ def marked_name(row: Row) -> str:
 def cells_of(row: Row, *, spell_pool: bool) -> tuple[str, ...]:
     """CPUs, cores, NUMA nodes, caches, memory nodes and alignment of a row."""
     at = row.footprint
+    if row.is_ended:
+        return (NOTHING,) * 6
     mems = str(row.allocation.mems) or NOTHING
     cpus = UNKNOWN if row.cpus is None else str(row.cpus) or NOTHING
     is_pool = row.cpus is not None and row.cpus != row.allocation.in_force - row.lost
@@ -159,7 +161,11 @@ def _wide_cells(row: Row) -> tuple[str, ...]:
         f"{row.allocation.cpu_milli}m" if row.allocation.cpu_milli else NOTHING,
         cpus,
         cores,
-        UNKNOWN if row.footprint is None else ids(row.footprint.sockets) or NOTHING,
+        NOTHING
+        if row.is_ended
+        else UNKNOWN
+        if row.footprint is None
+        else ids(row.footprint.sockets) or NOTHING,
         numa,
         caches,
         mems,

@@ -4,13 +4,21 @@ import json
 
 import click
 
-from nri_plugin.cli.output import format_option
-from nri_plugin.cli.state_findings import awaiting_agent, contradictions, judging_node, live_findings
+from nri_plugin.cli.output import echo, format_option
+from nri_plugin.cli.state_findings import (
+    awaiting_agent,
+    contradictions,
+    judging_node,
+    live_findings,
+    memory_of,
+)
 from nri_plugin.cli.state_live import cgroup_root_here
 from nri_plugin.cli.state_source import (
     EXIT_FAILED,
+    HERE,
     WrongUsageError,
     file_option,
+    fits,
     is_observed,
     load_checkpoint,
     machine_option,
@@ -22,6 +30,7 @@ from nri_plugin.cli.state_source import (
 )
 from nri_plugin.errors import HostError, NriPinError
 from nri_plugin.host.checkpoint_format import Checkpoint
+from nri_plugin.topology import Topology
 
 EXAMPLES = """\b
 Examples:
@@ -78,7 +87,8 @@ def command(
 ) -> None:
     """Check the checksum, that no promise contradicts another, and that the cgroups hold what was promised.
 
-    Promises are judged by the machine as the checkpoint knows it, or by the one of --root or --machine.
+    Promises are judged by the machine as the checkpoint knows it, or by the one of --root or --machine; the options
+    of --config and --as-kubelet on that machine, else on this one.
 
     Exit code: 0 sound; 1 something was found, or the checkpoint is damaged; 2 there is no checkpoint, or the
     machine or the cgroups cannot be read.
@@ -91,7 +101,7 @@ def command(
         found, told = _checked(
             checkpoint, machine, root, cgroup_root, False if is_only_observed else wants_live
         )
-        found += _by_configurations(checkpoint, as_kubelet, config_path, root)
+        found += _by_configurations(checkpoint, as_kubelet, config_path, machine, root)
     except NriPinError as error:
         raise WrongUsageError(str(error)) from error
     _report(source, checkpoint, found, OBSERVED if is_only_observed else told, output_format)
@@ -113,7 +123,7 @@ def _checked(
     topology, _ = named_topology(machine, root)
     node = judging_node(checkpoint) if topology is None else node_on(topology, checkpoint.facts)
     state = checkpoint.state
-    found = contradictions(state, node)
+    found = contradictions(state, node, memory_of(checkpoint, topology))
     if live is False:
         return found, "not compared"
     is_asked = bool(live or cgroup_root)
@@ -127,19 +137,45 @@ def _checked(
 
 
 def _by_configurations(
-    checkpoint: Checkpoint, as_kubelet: str | None, config_path: str | None, root: str | None
+    checkpoint: Checkpoint,
+    as_kubelet: str | None,
+    config_path: str | None,
+    machine: str | None,
+    root: str | None,
 ) -> list[str]:
+    """What other options would say, on the machine that is named, else on this one.
+
+    Raises:
+        WrongUsageError: the checkpoint is about another machine.
+    """
     if as_kubelet is None and config_path is None:
         return []
-    from nri_plugin.cli.state_kubelet import would_not_make, would_refuse
+    from nri_plugin.cli.state_kubelet import configured_on
+    from nri_plugin.host.kubelet_state import kubelet_refusals
+    from nri_plugin.satisfaction import unsatisfied
 
-    found = [] if as_kubelet is None else would_refuse(checkpoint.state, as_kubelet, root)
-    return found + ([] if config_path is None else would_not_make(checkpoint.state, config_path, root))
+    topology, name = named_topology(machine, root)
+    found = []
+    for path, judge in ((as_kubelet, kubelet_refusals), (config_path, unsatisfied)):
+        if path is not None:
+            node = configured_on(path, topology)
+            _refuse_other_machine(checkpoint, node.topology, name or HERE)
+            found += judge(node, checkpoint.state)
+    return found
+
+
+def _refuse_other_machine(checkpoint: Checkpoint, topology: Topology, name: str) -> None:
+    facts = checkpoint.facts
+    if facts is not None and not fits(facts, topology):
+        raise WrongUsageError(
+            f"{name} is another machine than the checkpoint is about, which has CPUs {facts.online}; options are "
+            "judged on its own: name it with --machine or --root"
+        )
 
 
 def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str, output_format: str) -> None:
     if output_format == "json":
-        click.echo(
+        echo(
             json.dumps(
                 {
                     "file": source,
@@ -154,15 +190,15 @@ def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str,
         return
     state = checkpoint.state
     for line in found:
-        click.echo(line)
+        echo(line)
     if count := awaiting_agent(state):
-        click.echo(_imported(count))
+        echo(_imported(count))
     verdict = f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "sound"
-    click.echo(
+    echo(
         f"{source}: {verdict}; generation {checkpoint.generation}, {len(state.pods)} pods, "
         f"{len(state.containers)} containers, {len(state.allocations)} allocations"
     )
-    click.echo(f"cgroups: {cgroups}")
+    echo(f"cgroups: {cgroups}")
 
 
 def _imported(count: int) -> str:

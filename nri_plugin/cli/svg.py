@@ -197,8 +197,9 @@ def _memory_of(artist: Artist, node: int, room: float) -> Item | None:
 
 
 def _cache(artist: Artist, cache: CachePart) -> Item:
-    title = f"L3 {cache.id}" + (" (part)" if cache.is_part else "")
-    hover = f"L3 cache {cache.id}\nCPUs {bits.format_list(cache.whole)}"
+    title = cache.name + (" (part)" if cache.is_part else "")
+    name = f"L3 cache {cache.id}" if cache.is_l3 else "no L3 cache"
+    hover = f"{name}\nCPUs {bits.format_list(cache.whole)}"
     if cache.is_part:
         hover += f"\nof which {bits.format_list(cache.cpus)} here"
     return frame(title, hover, "cache", best_grid([_core(artist, core, cache) for core in cache.cores], 4))
@@ -223,7 +224,7 @@ def _whereabouts(artist: Artist, core: int, cache: CachePart) -> str:
     first = next(members(core))
     parts = [f"core of CPUs {bits.format_list(core)}"] if core.bit_count() > 1 else []
     if topology.caches_known:
-        parts.append(f"L3 {cache.id}")
+        parts.append(cache.name)
     return ", ".join(
         [*parts, f"NUMA {topology.node_by_cpu[first]}", f"socket {topology.socket_by_cpu[first]}"]
     )

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from nri_plugin.cli.output import columns, format_option, wants_colour
+from nri_plugin.cli.output import columns, echo, format_option, wants_colour
+from nri_plugin.cli.state_agent import runtime_facts
 from nri_plugin.cli.state_diff import NARROW
 from nri_plugin.cli.state_json import container_facts
 from nri_plugin.cli.state_live import cgroup_root_here
@@ -22,6 +23,7 @@ from nri_plugin.cli.top_frame import Text, frame
 from nri_plugin.cli.top_model import Happening, Line, Model, drifted, refused
 from nri_plugin.cli.top_screen import Screen
 from nri_plugin.cli.top_usage import Usage, uptime_s
+from nri_plugin.visible import visible_line
 
 FIRST_USE_S = 0.25
 """Between the two readings that CPU use is told by, where one picture is asked for."""
@@ -83,8 +85,9 @@ def command(
 ) -> None:
     """Watch containers, their CPUs and what changes, as the agent tells it on its status socket.
 
-    While the agent is away its checkpoint is shown, and that is said. -o json writes one line now and one for every
-    change.
+    While the agent is away its checkpoint is shown, and that is said; so is an agent that no runtime is connected to.
+    -o json writes one line now and one for every change; "connected" there means that an agent answers and a runtime
+    asks it.
 
     Exit code: 0; 1 when there is neither agent nor checkpoint; 2 when the options are wrong or there is no terminal.
     """
@@ -118,9 +121,11 @@ def _look_twice(usage: Usage, model: Model) -> None:
 def _print_once(model: Model, usage: Usage, output_format: str) -> None:
     now, lines = time.time(), _lines(model, usage)
     if output_format == "json":
-        click.echo(json.dumps(present(model.sample, lines, now)))
+        echo(json.dumps(present(model.sample, lines, now)))
     else:
-        click.echo("\n".join(line.text for line in frame(model, lines, columns() or NARROW, None, now)))
+        echo(
+            "\n".join(visible_line(line.text) for line in frame(model, lines, columns() or NARROW, None, now))
+        )
 
 
 def _lines(model: Model, usage: Usage) -> list[Line]:
@@ -147,7 +152,7 @@ def _tell(feed: Feed, model: Model, interval_s: float) -> None:
 
 
 def _say(facts: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(facts))
+    echo(json.dumps(facts))
     sys.stdout.flush()
 
 
@@ -163,7 +168,9 @@ def present(sample: Sample, lines: Sequence[Line], at: float) -> dict[str, Any]:
         "at": _when(at),
         "what": "now",
         "source": sample.source,
-        "connected": sample.is_connected,
+        "agent": sample.is_connected,
+        "connected": sample.is_placing,
+        "runtime": runtime_facts(sample.runtime),
         "exclusive": str(state.exclusive),
         "shared_pool": None if node is None else str(state.shared_pool(node)),
         "available": None if node is None else str(state.available(node)),

@@ -4,7 +4,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from nri_plugin.app.status_rows import DriftRow, RefusalRow, Status, decode
+from nri_plugin.app.status_rows import DriftRow, RefusalRow, RuntimeRow, Status, decode
 from nri_plugin.cli.state_source import Seen, seen
 from nri_plugin.errors import CheckpointError, HostError
 from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
@@ -25,6 +25,7 @@ class Sample:
         source: who tells, in words.
         refusals: the latest, oldest first; none without the agent.
         drifts: the same.
+        runtime: who asks the agent; None for nobody, and without the agent.
     """
 
     seen: Seen
@@ -32,6 +33,12 @@ class Sample:
     source: str
     refusals: tuple[RefusalRow, ...] = ()
     drifts: tuple[DriftRow, ...] = ()
+    runtime: RuntimeRow | None = None
+
+    @property
+    def is_placing(self) -> bool:
+        """Whether what is created now is placed: an agent answers, and a runtime asks it."""
+        return self.is_connected and self.runtime is not None
 
 
 class Feed:
@@ -135,7 +142,8 @@ class Feed:
 
     def _told(self, status: Status) -> Sample:
         found = Seen(status.state, status.node, has_parts=True, machine="of the agent")
-        return Sample(found, True, f"agent at {self._socket_path}", status.refusals, status.drifts)
+        source = f"agent at {self._socket_path}"
+        return Sample(found, True, source, status.refusals, status.drifts, status.runtime)
 
     def _from_file(self) -> Sample:
         try:
@@ -149,9 +157,7 @@ class Feed:
                 f"no agent answers, and there is no checkpoint {self._file}; name the agent's --state-dir",
             ) from None
         except CheckpointError as error:
-            raise HostError(
-                self._file, f"no agent answers, and the checkpoint cannot be used: {error.detail}"
-            ) from None
+            raise HostError(self._socket_path, f"no agent answers, and of its checkpoint: {error}") from None
         except OSError as error:
             raise HostError(self._file, f"cannot be read: {error.strerror}; run as root") from None
         return self._known[1]

@@ -1,10 +1,12 @@
 """The picture of `nri-pin top`: lines of text, none wider than the terminal."""
 
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nri_plugin.cli.cell_table import table
+from nri_plugin.cli.state_agent import LOOK_CLOSER, NO_RUNTIME
 from nri_plugin.cli.state_text import cells_of, marked_name
 from nri_plugin.cli.top_model import Happening, Line, Model, drifted, refused
 from nri_plugin.options import Node
@@ -56,13 +58,17 @@ def frame(
 def header(model: Model, width: int, at: float, most: int) -> list[Text]:
     """Who tells, totals, and a bar for each NUMA node."""
     sample = model.sample
-    clock = time.strftime("%H:%M:%S", time.localtime(at))
+    clock = clock_time(at)
     paused = "  PAUSED" if model.is_paused else ""
     away = "" if sample.is_connected else "  AGENT AWAY, as its checkpoint says"
     lines = [
         Text(cut(f"nri-pin top  {clock}{paused}{away}", width), "head"),
         Text(cut(f"from {sample.source}", width), "" if sample.is_connected else "fresh"),
     ]
+    if sample.is_connected and not sample.is_placing:
+        lines += [
+            Text(text, "fresh") for text in textwrap.wrap(f"{NO_RUNTIME}; {LOOK_CLOSER}", max(width, 20))
+        ]
     node, state = sample.seen.node, sample.seen.state
     lines += [Text(text) for text in _wrapped(totals(model, node, state), width)]
     return lines + [Text(text) for text in ([] if node is None else bars(node, state, width, most))]
@@ -175,14 +181,16 @@ def _cut_left(text: str, room: int) -> str:
     return text if len(text) <= room else f"{mark}~{name[len(name) - room + 3 :]}"
 
 
+def clock_time(at: float) -> str:
+    """A time of day in UTC, as the agent's log and the other commands have it."""
+    return time.strftime("%H:%M:%SZ", time.gmtime(at))
+
+
 def log(happened: Sequence[Happening], width: int, count: int) -> list[Text]:
     """The last changes, the newest last."""
     if not count or not happened:
         return []
-    lines = [
-        Text(cut(f"{time.strftime('%H:%M:%S', time.localtime(one.at))} {one.text}", width))
-        for one in list(happened)[-count:]
-    ]
+    lines = [Text(cut(f"{clock_time(one.at)} {one.text}", width)) for one in list(happened)[-count:]]
     return [Text("CHANGES", "head"), *lines]
 
 

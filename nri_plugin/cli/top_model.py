@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nri_plugin.cli.state_agent import NO_RUNTIME
 from nri_plugin.cli.state_changes import changes
 from nri_plugin.cli.state_rows import Row, rows_of
 from nri_plugin.cli.top_feed import Sample
@@ -123,6 +124,10 @@ def happenings(before: Sample, after: Sample, at: float) -> list[Happening]:
     if before.is_connected != after.is_connected:
         text = "the agent answers" if after.is_connected else "the agent is away; this is its checkpoint"
         found.append(Happening(at, text, {"what": "agent", "connected": after.is_connected}))
+    elif after.is_connected and before.is_placing != after.is_placing:
+        name = f"{after.runtime.name} {after.runtime.version}" if after.runtime else ""
+        text = f"{name} asks the agent" if after.runtime else NO_RUNTIME
+        found.append(Happening(at, text, {"what": "runtime", "connected": after.is_placing}))
     found += [
         Happening(at, " ".join(change_line(change).split()), change_facts(change))
         for change in changes(before.seen.state, after.seen.state)

@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from nri_plugin.cli.top_frame import Text
+from nri_plugin.visible import visible_line
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
 LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -117,7 +118,8 @@ class Screen:
         return keys_in(text) if text else ["gone"]
 
     def _styled(self, line: Text) -> str:
-        return f"{self._styles[line.style]}{line.text}{PLAIN}" if line.style and line.text else line.text
+        text = visible_line(line.text)
+        return f"{self._styles[line.style]}{text}{PLAIN}" if line.style and text else text
 
     def _write(self, text: str) -> None:
         data = text.encode(sys.stdout.encoding or "utf-8", "replace")

@@ -11,7 +11,7 @@ import click
 from nri_plugin.cli.machine_devices_view import pci_lines, resource_lines
 from nri_plugin.cli.machine_summary import summary
 from nri_plugin.cli.machine_view import KEY, Placements, View, read_placements
-from nri_plugin.cli.output import format_option, wants_colour
+from nri_plugin.cli.output import echo, format_option, wants_colour
 from nri_plugin.cli.picture import draw, in_encoding
 from nri_plugin.cli.picture_boxes import fold
 from nri_plugin.cli.picture_distances import heat_map
@@ -86,9 +86,9 @@ def command(
     elif output_format == "svg":
         from nri_plugin.cli.svg import draw_svg
 
-        click.echo(draw_svg(view))
+        echo(draw_svg(view))
     else:
-        _print(as_text(view, shutil.get_terminal_size().columns, colour=wants_colour()))
+        _print(as_text(view, shutil.get_terminal_size().columns, colour=wants_colour()), styled=True)
 
 
 def as_text(view: View, width: int, *, colour: bool = False) -> str:
@@ -157,8 +157,8 @@ def _list(output_format: str, width: int) -> str:
     )
 
 
-def _print(text: str) -> None:
-    click.echo(in_encoding(text, sys.stdout.encoding))
+def _print(text: str, *, styled: bool = False) -> None:
+    echo(in_encoding(text, sys.stdout.encoding), styled=styled)
 
 
 def _json(value: object) -> str:

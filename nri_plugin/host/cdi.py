@@ -4,7 +4,7 @@ Source: Container Device Interface specification 1.0; files in /etc/cdi and /var
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 from msgspec import Struct
@@ -56,11 +56,12 @@ class CDISpecs:
         Numbers are 0 where the specification leaves them to the runtime. Never raises: a file that cannot
         be read or is no specification says nothing.
         """
-        for path in self._paths():
-            nodes = self._read(path).get(name)
-            if nodes is not None:
-                return nodes
-        return ()
+        return self.nodes_by_name((name,))[name]
+
+    def nodes_by_name(self, names: Collection[str]) -> dict[str, tuple[DeviceNode, ...]]:
+        """The same for several names; the specifications are looked at once."""
+        specs = [self._read(path) for path in self._paths()] if names else []
+        return {name: next((spec[name] for spec in specs if name in spec), ()) for name in names}
 
     def _paths(self) -> Iterator[str]:
         for folder in FOLDERS:

@@ -13,8 +13,8 @@ from nri_plugin.host.inotify import IN_Q_OVERFLOW, Inotify
 
 Key = TypeVar("Key", bound=Hashable)
 
-TOLD_BY = frozenset({"cpuset.cpus", "cgroup.subtree_control"})
-"""Files that a change of CPUs is written to; others of the directory are nobody's business here."""
+CPUSET_FILES = frozenset({"cpuset.cpus", "cgroup.subtree_control"})
+"""Files that a change of CPUs is written to."""
 
 
 class CgroupWatch(Generic[Key]):
@@ -22,10 +22,12 @@ class CgroupWatch(Generic[Key]):
 
     Args:
         top: the root of the tree; it is not watched, nor is what is above it.
+        names: the files whose writes are reported; writes to other files of a directory are ignored.
+        with_above: also watch the directories above those of a key.
     """
 
-    def __init__(self, top: str) -> None:
-        self._top = top
+    def __init__(self, top: str, names: frozenset[str] = CPUSET_FILES, *, with_above: bool = True) -> None:
+        self._top, self._names, self._with_above = top, names, with_above
         self._inotify = Inotify()
         self._watch_by_directory: dict[str, int] = {}
         self._directory_by_watch: dict[int, str] = {}
@@ -64,14 +66,14 @@ class CgroupWatch(Generic[Key]):
             self._leave(key, directory)
 
     def read(self) -> set[Key] | None:
-        """Keys whose cpuset may have been changed; None when notices were lost and it may be any."""
+        """Keys whose files were written; None when notices were lost and it may be any."""
         changed: set[Key] = set()
         while notices := self._inotify.read():
             for notice in notices:
                 if notice.mask & IN_Q_OVERFLOW:
                     return None
                 directory = self._directory_by_watch.get(notice.watch)
-                if directory is not None and notice.name in TOLD_BY:
+                if directory is not None and notice.name in self._names:
                     changed |= self._keys_by_directory[directory]
         return changed
 
@@ -80,7 +82,9 @@ class CgroupWatch(Generic[Key]):
         self._inotify.close()
 
     def _chain(self, directory: str) -> list[str]:
-        """The directory and those above it, below the top."""
+        """The directory and, unless only leaves are watched, those above it, below the top."""
+        if not self._with_above:
+            return [directory]
         found = []
         while directory.startswith(f"{self._top}/"):
             found.append(directory)

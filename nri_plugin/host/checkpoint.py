@@ -81,7 +81,7 @@ def read_checkpoint(path: str) -> Checkpoint | None:
     """
     try:
         descriptor = os.open(path, _READ)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         text = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be opened: {error.strerror}"
@@ -114,6 +114,7 @@ class CheckpointFile:
     Attributes:
         path: the file.
         facts: stored beside every state for those who read the file without the machine.
+        found: the facts that were stored beside the state that was loaded.
     """
 
     def __init__(
@@ -127,9 +128,11 @@ class CheckpointFile:
         self.directory = state_dir
         self.path = os.path.join(state_dir, name)
         self.facts = None if node is None else NodeFacts.of(node)
+        self.found: NodeFacts | None = None
         self.generation = 0
         self._durable = durable
         self._encoder = Encoder()
+        self._mark: tuple[int, int] | None = None
 
     @property
     def durable(self) -> bool:
@@ -150,7 +153,13 @@ class CheckpointFile:
         if found is None:
             return self._previous(None, f"{self.path}: it is gone, and the generation before it is there")
         self.generation = found.generation
+        self.found = found.facts
+        self._mark = _identity(self.path)
         return LoadResult(found.state, Origin.CURRENT)
+
+    def is_intact(self) -> bool:
+        """Whether the file that was loaded or saved last is still in its place, and no other one."""
+        return self._mark is None or _identity(self.path) == self._mark
 
     def save(self, state: State) -> None:
         """Make `state` the checkpoint; when it returns, a crash cannot lose it.
@@ -173,8 +182,12 @@ class CheckpointFile:
         except FileNotFoundError:
             _make_directory(self.directory)
             self._write_new(pieces)
-        self._keep_previous()
+        if self.is_intact():
+            self._keep_previous()
+        else:  # what lies there is not of this memory, and a later start must not go back to it
+            _remove(f"{self.path}.previous")
         os.replace(self._new, self.path)
+        self._mark = _identity(self.path)
         if self.durable:
             _sync_directory(self.directory)
 
@@ -236,6 +249,14 @@ def _outlives_reboot(directory: str) -> bool:
         return True  # the slower answer is the safe one
 
 
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def _write_all(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
@@ -266,5 +287,6 @@ def _save_failure(error: OSError) -> str:
         errno.ENOSPC: "; free space on this file system or choose another state directory",
         errno.EROFS: "; mount the state directory read-write",
         errno.EACCES: "; run as root or choose another state directory",
+        errno.ENOTDIR: "; a directory is needed, give another with --state-dir or stateDir",
     }.get(error.errno or 0, "")
     return f"cannot be saved: {error.strerror}{advice}"

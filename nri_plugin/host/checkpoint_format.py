@@ -12,8 +12,8 @@
 The checksum covers every byte before its own line, so that no bit of the document is unwatched. Sets are
 written as kernel lists. Reading is strict: an unknown field, a missing one or a wrong type is an error.
 
-Version 2 added the `facts` of pods and what resizes leave behind, which version 1 does not have; both are read, and 2 is written. Where a later
-one changes rows, the older rows are turned into today's here; a version this program does not know is an error
+Version 2 added the `facts` of pods, what resizes leave behind, what ended init containers gave back, whether a hint counts
+the devices of a whole pod, and the node's memory, which version 1 does not have; both are read, and 2 is written. Where a later one changes rows, the older rows are turned into today's here; a version this program does not know is an error
 that names both.
 """
 

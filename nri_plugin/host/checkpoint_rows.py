@@ -9,12 +9,13 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from nri_plugin import bits
+from nri_plugin import bits, bounds
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.host.checkpoint_facts import PodFactsRow, pod_facts_from, pod_facts_row
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import Node, Options
+from nri_plugin.satisfaction import allocatable_memory
 from nri_plugin.state import (
     Allocation,
     CgroupRef,
@@ -52,6 +53,7 @@ class PodRow(Row, frozen=True):
     annotations: tuple[tuple[str, str], ...] = ()
     run_seen: bool = False
     facts: PodFactsRow | None = None
+    devices_counted: bool = False
 
 
 class ContainerRow(Row, frozen=True):
@@ -110,6 +112,7 @@ class AllocationRow(Row, frozen=True):
     preferred: bool = True
     grown: tuple[str, ...] = ()
     resize: ResizeRow | None = None
+    returned: tuple[MemoryRow, ...] = ()
 
 
 class NodeRow(Row, frozen=True):
@@ -121,6 +124,7 @@ class NodeRow(Row, frozen=True):
     memory_nodes: str
     strict_cpu_reservation: bool = False
     isolated: str = ""
+    memory: tuple[tuple[int, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,7 @@ class NodeFacts:
         memory_nodes: NUMA nodes on which memory can be placed.
         strict_cpu_reservation: whether the reserved CPUs are not in the shared pool.
         isolated: CPUs that the shared pool stays out of.
+        memory: allocatable bytes of each (NUMA node, resource); empty where no memory is allocated.
     """
 
     online: CPUSet
@@ -142,6 +147,7 @@ class NodeFacts:
     memory_nodes: NodeMask
     strict_cpu_reservation: bool = False
     isolated: CPUSet = NO_CPUS
+    memory: tuple[tuple[int, str, int], ...] = ()
 
     @classmethod
     def of(cls, node: Node) -> "NodeFacts":
@@ -154,6 +160,7 @@ class NodeFacts:
             memory_nodes=topology.nodes_with_memory,
             strict_cpu_reservation=node.options.strict_cpu_reservation,
             isolated=node.isolated,
+            memory=tuple((*where, size) for where, size in allocatable_memory(node).items()),
         )
 
     def as_node(self) -> Node:
@@ -197,6 +204,7 @@ def facts_row(facts: NodeFacts) -> NodeRow:
         memory_nodes=_text(facts.memory_nodes.mask),
         strict_cpu_reservation=facts.strict_cpu_reservation,
         isolated=_text(facts.isolated.mask),
+        memory=facts.memory,
     )
 
 
@@ -215,6 +223,7 @@ def facts_from(row: NodeRow) -> NodeFacts:
         memory_nodes=_nodes(row.memory_nodes),
         strict_cpu_reservation=row.strict_cpu_reservation,
         isolated=_cpus(row.isolated),
+        memory=row.memory,
     )
 
 
@@ -237,6 +246,7 @@ def pod_row(_key: str, pod: PodRecord) -> PodRow:
         annotations=pod.annotations,
         run_seen=pod.run_seen,
         facts=None if pod.facts is None else pod_facts_row(pod.facts),
+        devices_counted=pod.devices_counted,
     )
 
 
@@ -260,9 +270,10 @@ def pod_from(row: PodRow) -> tuple[str, PodRecord]:
         limit_milli=row.limit_milli,
         affinity=None if row.affinity is None else _nodes(row.affinity),
         affinity_preferred=row.affinity_preferred,
-        annotations=row.annotations,
+        annotations=tuple(bounds.own_annotations(dict(row.annotations))[0].items()),
         run_seen=row.run_seen,
         facts=None if row.facts is None else pod_facts_from(row.facts),
+        devices_counted=row.devices_counted,
     )
 
 
@@ -327,6 +338,7 @@ def allocation_row(key: str, allocation: Allocation) -> AllocationRow:
         resize=None
         if allocation.resize is None
         else ResizeRow(_size_row(allocation.resize.before), _size_row(allocation.resize.after)),
+        returned=_memory_rows(allocation.returned),
     )
 
 
@@ -362,6 +374,7 @@ def allocation_from(row: AllocationRow) -> tuple[str, Allocation]:
         resize=None
         if row.resize is None
         else Resize(_size_from(row.resize.before), _size_from(row.resize.after)),
+        returned=_blocks(row.returned),
     )
 
 

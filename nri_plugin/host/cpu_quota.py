@@ -18,6 +18,9 @@ V1_NAMES = ("cpu,cpuacct", "cpuacct,cpu", "cpu")
 
 MAX, CFS_QUOTA, CFS_PERIOD = "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"
 
+QUOTA_FILES = frozenset({MAX, CFS_QUOTA})
+"""Files that a quota is written to; a period alone throttles nobody."""
+
 
 class CPUQuotas:
     """The quota files of a tree; addressed like its cpusets.
@@ -28,7 +31,7 @@ class CPUQuotas:
     """
 
     def __init__(self, directory: str, version: int) -> None:
-        self._directory, self._version = directory, version
+        self.directory, self._version = directory, version
 
     @classmethod
     def beside(cls, cpusets: CpusetTree) -> "CPUQuotas | None":
@@ -48,11 +51,21 @@ class CPUQuotas:
         Raises:
             HostError: the kernel refused it, or the file holds something else.
         """
-        directory = os.path.join(self._directory, cgroup_path(ref))
-        changed = self._set(directory, quota_us)
-        if quota_us == NO_QUOTA and directory.endswith(".scope"):
-            changed |= self._set(os.path.join(directory, CRUN_SUBGROUP), quota_us)
+        own, *below = self.directories(ref)
+        changed = self._set(own, quota_us)
+        if quota_us == NO_QUOTA:
+            for directory in below:
+                changed |= self._set(directory, quota_us)
         return changed
+
+    def directories(self, ref: CgroupRef) -> list[str]:
+        """The directory of the cgroup, then the one below it in which a runtime may keep the processes.
+
+        Raises:
+            HostError: its name leaves the tree.
+        """
+        own = os.path.join(self.directory, cgroup_path(ref))
+        return [own, os.path.join(own, CRUN_SUBGROUP)] if own.endswith(".scope") else [own]
 
     def _set(self, directory: str, quota_us: int) -> bool:
         path = os.path.join(directory, MAX if self._version == 2 else CFS_QUOTA)
@@ -80,7 +93,7 @@ class CPUQuotas:
     def _text(self, quota_us: int, period_us: int) -> str:
         """With the period that is there: it outlives its quota, and is what the kubelet was configured with."""
         if quota_us == NO_QUOTA:
-            return "max" if self._version == 2 else str(NO_QUOTA)
+            return f"max {period_us}" if self._version == 2 else str(NO_QUOTA)
         text = str(quota_us * period_us // PERIOD_US)
         return f"{text} {period_us}" if self._version == 2 else text
 

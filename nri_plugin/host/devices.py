@@ -1,8 +1,11 @@
 """Where the devices of a container are attached, by what the runtime says of it and what sysfs knows.
 
-Device nodes are followed from their numbers to the PCI device they belong to; `PCIDEVICE_*` variables, which
-SR-IOV device plugins set, and network interfaces name PCI devices themselves; a CDI name stands for the device
-nodes of its specification. What cannot be found, and what the host does not place in a NUMA node, is near everywhere.
+Device nodes are followed from their numbers to the PCI device they belong to, a vfio group to all of its devices; network
+interfaces name PCI devices themselves; a CDI name stands for the device nodes of its specification. What cannot be
+found, and what the host does not place in a NUMA node, is near everywhere.
+
+`PCIDEVICE_*` variables, which SR-IOV device plugins set, say which of these devices are of one resource. They add none: an
+environment is written by whoever writes the pod, so a device counts only where the container has it in another way.
 """
 
 import os
@@ -10,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nri_plugin import bounds
 from nri_plugin.errors import HostError
 from nri_plugin.host.cdi import CDISpecs
 from nri_plugin.host.sysfs_devices import NET_DIR, PCI_DIR
@@ -19,20 +23,8 @@ from nri_plugin.nri.messages import Container
 from nri_plugin.nri.messages import Device as DeviceNode
 from nri_plugin.policy.device_hints import Device, DeviceResource
 
-MOST_NODES = 128
-"""A container with more device nodes is taken for a privileged one; sixteen GPUs and NICs have fewer."""
-
-MOST_ADDRESSES = 256
-"""Of one variable: as many virtual functions as a device can have."""
-
-MOST_NAMES = 64
-"""CDI names of one container, and its network interfaces."""
-
 NICPlaces = Callable[[Sequence[str]], Mapping[str, str]]
 """See `nri_plugin.host.nic_helper`."""
-
-HOST_ONLY = frozenset({(1, 1), (1, 11)})
-"""/dev/mem and /dev/kmsg: no device plugin gives them, a privileged container lists them with all others."""
 
 IOMMU_DIR = "sys/kernel/iommu_groups"
 NVIDIA_DIR = "proc/driver/nvidia/gpus"
@@ -40,7 +32,7 @@ NVIDIA_MAJOR = 195
 """Source: Linux, Documentation/admin-guide/devices.txt; that driver has no entries below /sys/dev."""
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
-_VARIABLE = re.compile(r"(PCIDEVICE_[A-Z0-9_]+)=(.*)\Z", re.DOTALL)
+_VARIABLE_NAME = re.compile(r"[A-Z0-9_]+\Z")
 _INTERFACE = re.compile(r"[^/\s:\0]{1,15}\Z")  # Source: Linux, dev_valid_name
 _GROUP = re.compile(r"sys/devices/virtual/vfio/([0-9]+)\Z")
 _MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
@@ -82,58 +74,49 @@ class DeviceLocator:
         self._cdi = CDISpecs(files)
         self._nics = nics
 
-    def resources(self, container: Container) -> tuple[DeviceResource, ...]:
+    def resources(self, container: Container) -> tuple[DeviceResource, ...] | None:
         """The container's devices: one resource for each variable, each class of CDI names, each kind of others.
 
-        Never raises: a file that cannot be read says nothing.
+        None where it has more than `bounds` takes; then nothing is said of any of them. Never raises: a file that
+        cannot be read says nothing.
 
         Differs: the kubelet goes by what a device plugin says of each device. A device that reached the
             container in another way, such as a raw block volume, counts here too where it is on a PCI bus.
         """
-        named: dict[str, tuple[Place, ...]] = {}
-        for name, places in (*self._variables(container.env), *self._of_names(container)):
-            named[name] = (*named.get(name, ()), *places)
+        try:
+            return self._resources(container, _Search(self))
+        except _TooManyError:
+            return None
+
+    def _resources(self, container: Container, search: "_Search") -> tuple[DeviceResource, ...]:
+        by_class, is_privileged = self._by_class(container, search), _is_privileged(container)
+        others = search.found(self._of_interfaces(container.net_devices))
+        if not is_privileged:
+            others = [*search.behind(container.devices), *others]
+        given = {place.id: place for places in (*by_class.values(), others) for place in places}
+        if is_privileged and container.env:  # it has all devices of the host, and chose those that it names
+            given |= {place.id: place for place in search.behind(container.devices)}
+        env = container.env if given else ()
+        named = {name: [given[one] for one in sorted(given.keys() & ids)] for name, ids in _variables(env)}
+        for name, places in by_class.items():
+            named[name] = [*named.get(name, ()), *places]
         known = {place.id for places in named.values() for place in places}
-        kinds: dict[str, dict[str, Place]] = {}
-        for place in (*self._of_nodes(container.devices), *self._of_interfaces(container.net_devices)):
+        for place in others:
             if place.id not in known:
-                kinds.setdefault(place.kind, {})[place.id] = place
-        rest = {kind: tuple(places.values()) for kind, places in kinds.items()}
-        return tuple(_resource(name, places) for name, places in (named | rest).items() if places)
+                named.setdefault(place.kind, []).append(place)
+        return tuple(_resource(name, places) for name, places in named.items() if places)
 
-    def _variables(self, env: Iterable[str]) -> Iterator[tuple[str, Iterator[Place]]]:
-        """Variables and the PCI devices they list; those that end with _INFO hold other things."""
-        for line in env:
-            match = _VARIABLE.match(line)
-            if match and not match[1].endswith("_INFO"):
-                yield match[1], self._of_addresses(match[2].split(",", MOST_ADDRESSES)[:MOST_ADDRESSES])
-
-    def _of_names(self, container: Container) -> Iterator[tuple[str, Iterator[Place]]]:
-        """Classes of CDI names and the devices behind their nodes, by the numbers these have in the container."""
+    def _by_class(self, container: Container, search: "_Search") -> dict[str, list[Place]]:
+        """The devices behind CDI names by their class, by the numbers their nodes have in the container."""
         by_path = {node.path: node for node in container.devices}
-        for name in container.cdi_devices[:MOST_NAMES]:
-            nodes = [by_path.get(node.path, node) for node in self._cdi.nodes(name)]
-            yield name.partition("=")[0], self._behind(nodes)
+        found: dict[str, list[Place]] = {}
+        for name, behind in self._cdi.nodes_by_name(dict.fromkeys(container.cdi_devices)).items():
+            nodes = (by_path.get(node.path, node) for node in behind)
+            found.setdefault(name.partition("=")[0], []).extend(search.behind(nodes))
+        return found
 
-    def _of_addresses(self, addresses: Iterable[str]) -> Iterator[Place]:
-        for address in addresses:
-            if _ADDRESS.match(address := address.strip().lower()):
-                path = self._real(f"{PCI_DIR}/{address}")
-                if path:
-                    yield from self._at(path)
-
-    def _of_nodes(self, nodes: tuple[DeviceNode, ...]) -> Iterator[Place]:
-        """Devices behind device nodes; a privileged container lists all of the host and has chosen none."""
-        if len(nodes) > MOST_NODES or any((n.major, n.minor) in HOST_ONLY and n.type == "c" for n in nodes):
-            return
-        yield from self._behind(nodes)
-
-    def _behind(self, nodes: Iterable[DeviceNode]) -> Iterator[Place]:
-        for node in nodes:
-            if node.type in _KINDS:
-                yield from self._of_numbers(_KINDS[node.type], node.major, node.minor)
-
-    def _of_numbers(self, kind: str, major: int, minor: int) -> Iterator[Place]:
+    def of_numbers(self, kind: str, major: int, minor: int) -> Iterator[Place]:
+        """The devices behind a device node."""
         path = self._real(f"sys/dev/{kind}/{major}:{minor}")
         group = _GROUP.match(path or "")
         if group:
@@ -144,6 +127,13 @@ class DeviceLocator:
         elif kind == "char" and major == NVIDIA_MAJOR:
             yield from self._of_addresses(self._nvidia(minor))
 
+    def _of_addresses(self, addresses: Iterable[str]) -> Iterator[Place]:
+        for address in addresses:
+            if _ADDRESS.match(address):
+                path = self._real(f"{PCI_DIR}/{address}")
+                if path:
+                    yield from self._at(path)
+
     def _nvidia(self, minor: int) -> Iterator[str]:
         for files in dict.fromkeys((self._files, self._own)):
             for address in self._names(NVIDIA_DIR, files):
@@ -153,7 +143,7 @@ class DeviceLocator:
                     return
 
     def _of_interfaces(self, names: Iterable[str]) -> Iterator[Place]:
-        usable = [name for name in names if _INTERFACE.match(name) and name not in {".", ".."}][:MOST_NAMES]
+        usable = [name for name in names if _INTERFACE.match(name) and name not in {".", ".."}]
         told = self._nics(usable) if self._nics is not None and usable else {}
         for name in usable:
             path = self._real(told[name]) if name in told else None
@@ -203,6 +193,75 @@ class DeviceLocator:
         path = os.path.realpath(self._files.path(name))
         prefix = self._root.rstrip("/") + "/"
         return path.removeprefix(prefix) if path.startswith(prefix) and os.path.exists(path) else None
+
+
+class _TooManyError(Exception):
+    """A container has more devices than are looked at."""
+
+
+class _Search:
+    """Looks devices up for one container, each device number once, up to the bounds."""
+
+    def __init__(self, locator: DeviceLocator) -> None:
+        self._locator = locator
+        self._by_number: dict[tuple[str, int, int], list[Place]] = {}
+        self._ids: set[str] = set()
+        self._seen = 0
+
+    def behind(self, nodes: Iterable[DeviceNode]) -> list[Place]:
+        """The devices behind these nodes.
+
+        Raises:
+            _TooManyError: they exceed a bound.
+        """
+        places = []
+        for node in nodes:
+            self._seen += 1
+            if self._seen > bounds.DEVICE_LOOKUPS:
+                raise _TooManyError
+            if node.type in _KINDS:
+                places += self._of(_KINDS[node.type], node.major, node.minor)
+        return places
+
+    def found(self, places: Iterable[Place]) -> list[Place]:
+        """The places, counted.
+
+        Raises:
+            _TooManyError: they exceed a bound.
+        """
+        counted = []
+        for place in places:
+            counted.append(place)
+            self._ids.add(place.id)
+            if len(self._ids) > bounds.DEVICES:
+                raise _TooManyError
+        return counted
+
+    def _of(self, kind: str, major: int, minor: int) -> list[Place]:
+        key = (kind, major, minor)
+        if key not in self._by_number:
+            self._by_number[key] = self.found(self._locator.of_numbers(kind, major, minor))
+        return self._by_number[key]
+
+
+def _variables(env: Iterable[str]) -> Iterator[tuple[str, set[str]]]:
+    """Variables and the addresses they list; those that end with _INFO hold other things."""
+    for line in env:
+        name, _, value = line.partition("=")
+        if (
+            name.startswith(bounds.LISTS_DEVICES)
+            and _VARIABLE_NAME.match(name)
+            and not name.endswith("_INFO")
+        ):
+            yield name, set(value.lower().replace(" ", "").split(","))
+
+
+def _is_privileged(container: Container) -> bool:
+    """Whether it lists devices that no container is given alone: it has all of the host's, and has chosen none."""
+    return any(
+        (node.major, node.minor) in bounds.HOST_ONLY_DEVICES and node.type == "c"
+        for node in container.devices
+    )
 
 
 def _text(files: KernelFiles, name: str) -> str:

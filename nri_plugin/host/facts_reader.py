@@ -5,12 +5,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from nri_plugin import bounds
 from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 
-MOST_CONTAINERS = 512
-"""Of one pod; a line of the exporter has no room for many more."""
-
-_Text = Annotated[str, Meta(min_length=1, max_length=256)]
+_Text = Annotated[str, Meta(min_length=1, max_length=bounds.NAME_CHARS)]
 _Amount = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """Source: Kubernetes, quantities are signed and 64 bits wide."""
 
@@ -20,7 +18,7 @@ class _Amounts(Struct):
     cpu_limit_milli: _Amount = 0
     memory_request_bytes: _Amount = 0
     memory_limit_bytes: _Amount = 0
-    hugepages: Annotated[dict[_Text, _Amount], Meta(max_length=16)] = {}
+    hugepages: Annotated[dict[_Text, _Amount], Meta(max_length=bounds.PAGE_SIZES)] = {}
 
     @property
     def value(self) -> Amounts:
@@ -29,7 +27,7 @@ class _Amounts(Struct):
             self.cpu_limit_milli,
             self.memory_request_bytes,
             self.memory_limit_bytes,
-            tuple(self.hugepages.items()),
+            tuple((bounds.name(size), amount) for size, amount in self.hugepages.items()),
         )
 
 
@@ -41,7 +39,7 @@ class _Container(_Amounts, kw_only=True):
 class _Facts(Struct):
     uid: _Text
     qos: QOSClass
-    containers: Annotated[list[_Container], Meta(max_length=MOST_CONTAINERS)] = []
+    containers: Annotated[list[_Container], Meta(max_length=bounds.FACTS_CONTAINERS)] = []
     pod_resources: _Amounts | None = None
 
 
@@ -61,6 +59,6 @@ def read_facts(data: bytes | msgspec.Raw) -> PodFacts:
     return PodFacts(
         row.uid,
         row.qos,
-        tuple(ContainerFacts(one.name, one.kind, one.value) for one in row.containers),
+        tuple(ContainerFacts(bounds.name(one.name), one.kind, one.value) for one in row.containers),
         None if row.pod_resources is None else row.pod_resources.value,
     )

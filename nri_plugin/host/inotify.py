@@ -14,7 +14,6 @@ from nri_plugin.errors import HostError
 
 IN_MODIFY = 0x2
 IN_Q_OVERFLOW = 0x4000
-IN_IGNORED = 0x8000
 IN_ONLYDIR = 0x1000000
 IN_DONT_FOLLOW = 0x2000000
 

@@ -28,9 +28,15 @@ from nri_plugin.host.kubelet_checkpoint import (
 )
 from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.options import MemoryManagerPolicy, Node
-from nri_plugin.policy.kubelet_start import StoredNode, cpu_state_refusal, machine_state, memory_state_refusal
+from nri_plugin.policy.kubelet_start import (
+    StoredNode,
+    cpu_state_refusal,
+    machine_state,
+    memory_state_refusal,
+    order_dependent_nodes,
+)
 from nri_plugin.policy.memory_state import memory_machine
-from nri_plugin.state import Allocation, MemoryBlock, Phase, State, allocation_key
+from nri_plugin.state import Allocation, MemoryBlock, Phase, State, allocation_key, owner_of, pod_of
 
 CPU_FILE = "cpu_manager_state"
 MEMORY_FILE = "memory_manager_state"
@@ -121,9 +127,9 @@ def shared_within_pods(promises: KubeletPromises) -> list[str]:
     """Where a pod's containers have CPUs in common, as an init container and its successor: a sentence each."""
     found = []
     for key, cpus in promises.cpus.items():
-        pod = key.partition("/")[0]
+        pod = pod_of(key)
         for other, theirs in promises.cpus.items():
-            if key < other and other.partition("/")[0] == pod and not cpus.isdisjoint(theirs):
+            if key < other and pod_of(other) == pod and not cpus.isdisjoint(theirs):
                 found.append(f"{key} and {other} both have CPUs {cpus & theirs}")
     return found
 
@@ -147,6 +153,19 @@ def kubelet_refusals(node: Node, state: State) -> list[str]:
     blocks = {key: one.memory for key, one in state.allocations.items() if one.memory}
     refusal = memory_state_refusal(machine_state(machine, list(blocks.values())), _nested(blocks), machine)
     return [*found, f"the kubelet's Memory Manager would say: {refusal}"] if refusal else found
+
+
+def kubelet_doubts(node: Node, state: State) -> list[str]:
+    """Why a kubelet may start on our promises at one time and refuse them at the next; empty where it will start."""
+    if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
+        return []
+    blocks = _nested({key: one.memory for key, one in state.allocations.items() if one.memory})
+    return [
+        f"memory on NUMA node {number} is promised over different sets of nodes ({' and '.join(map(bits.format_list, masks))}): "
+        "the kubelet checks promises in random order, so it may refuse memory_manager_state at one start and take it "
+        "at the next; start it again, or end the pods with memory there before the export"
+        for number, masks in order_dependent_nodes(blocks).items()
+    ]
 
 
 def _default(node: Node, state: State) -> CPUSet:
@@ -265,7 +284,7 @@ def _check_pod_cpus(path: str, record: Record, cpus: Mapping[str, CPUSet]) -> No
     for pod, entry in (record.get("podEntries") or {}).items():
         rest = CPUSet.parse(entry.get("cpuSet", ""))
         for key, own in cpus.items():
-            rest = rest - own if key.startswith(f"{pod}/") else rest
+            rest = rest - own if pod_of(key) == pod else rest
         if rest:
             raise _pod_level(path, pod, f"CPUs {rest}")
 
@@ -276,7 +295,7 @@ def _check_pod_memory(path: str, record: Record, memory: Mapping[str, Iterable[M
         for block in entry.get("memoryBlocks") or ():
             left[block["type"]] = left.get(block["type"], 0) + block["size"]
         for key, blocks in memory.items():
-            for one in blocks if key.startswith(f"{pod}/") else ():
+            for one in blocks if pod_of(key) == pod else ():
                 left[one.resource] = left.get(one.resource, 0) - one.size_bytes
         for resource, size in left.items():
             if size > 0:
@@ -307,8 +326,8 @@ def _allocation(node: Node, cpus: CPUSet, blocks: tuple[MemoryBlock, ...]) -> Al
 def _nested(by_key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """By pod, then by container, both in order, as Go writes maps."""
     nested: dict[str, dict[str, Any]] = {}
-    for key in sorted(by_key, key=lambda key: key.partition("/")[::2]):
-        pod, _, name = key.partition("/")
+    for key in sorted(by_key, key=owner_of):
+        pod, name = owner_of(key)
         nested.setdefault(pod, {})[name] = by_key[key]
     return nested
 

@@ -21,11 +21,13 @@ class Mount:
         point: the directory it is mounted on.
         fstype: `cgroup2`, `tmpfs`, ...
         super_options: for cgroup v1 these name the controllers.
+        root: which directory of the file system is seen there.
     """
 
     point: str
     fstype: str
     super_options: tuple[str, ...]
+    root: str = "/"
 
     def holds(self, path: str) -> bool:
         """Whether the absolute `path` is the mount point or below it."""
@@ -42,7 +44,7 @@ def parse_mounts(text: str) -> list[Mount]:
         before, _, after = line.partition(" - ")
         left, right = before.split(" "), after.split(" ")
         if len(left) >= 6 and len(right) >= 3:
-            mounts.append(Mount(_unescape(left[4]), right[0], tuple(right[2].split(","))))
+            mounts.append(Mount(_unescape(left[4]), right[0], tuple(right[2].split(",")), _unescape(left[3])))
     return mounts
 
 

@@ -172,7 +172,7 @@ class NodeView:
             return found
 
     def processes(self) -> tuple[Process, ...] | Hidden:
-        """What runs on the node."""
+        """What runs on the node; without the kernel's threads and those that have ended and wait for their parents."""
         proc = self.find("/proc") if self.root != "/" or not self.in_pod else self.hidden("/proc")
         if self.in_pod and (isinstance(proc, Hidden) or self.root == "/") and _sees_all_processes():
             proc = "/proc"
@@ -272,7 +272,7 @@ def _process(proc: str, pid: int) -> Process | None:
         words = Path(folder, "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:
         return None
-    return Process(pid, name, tuple(words[:-1]))
+    return Process(pid, name, tuple(words[:-1])) if words[:-1] else None
 
 
 def _mounts() -> list[Mount]:

@@ -45,6 +45,7 @@ class NRISettings:
         where: the file (and line) that says so.
         table: the file and line of containerd's NRI table; empty where it has none.
         takes_connections: whether plugins that the runtime did not start may come.
+        closed_by: the file and line that says they may not; empty where they may.
         validator_is_on: None where nothing is written.
         systemd_cgroup: the driver of pods' cgroups; None where nothing is written.
         format_version: of containerd's file; 0 where there is none.
@@ -68,6 +69,7 @@ class NRISettings:
     systemd_cgroup: bool | None = None
     format_version: int = 0
     is_disabled_as_plugin: bool = False
+    closed_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,16 @@ def read_version(view: NodeView, process: Process | None, runtime: str) -> str |
     name = "crio" if runtime == CRIO else "containerd"
     if not view.is_whole or view.is_copy:
         return view.hidden(f"/usr/bin/{name}")
-    program = name if process is None else _program(view, process) or name
+    programs = [name]
+    if process is not None:
+        # What runs may be another program than the one of that name: an older one, whose file is gone, or another
+        # installation. Its file is asked where it can be; some programs may not be run through that link.
+        started_as = [process.args[0]] if process.args and os.path.isabs(process.args[0]) else []
+        programs = [f"/proc/{process.pid}/exe", *started_as, name]
+    return next(filter(None, (_said_version(view, program) for program in programs)), "")
+
+
+def _said_version(view: NodeView, program: str) -> str:
     words = [program, "--version"] if view.is_here else ["chroot", view.root, program, "--version"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=VERSION_S, check=False)
@@ -118,16 +129,6 @@ def read_version(view: NodeView, process: Process | None, runtime: str) -> str |
         return ""
     found = _VERSION.search(done.stdout)
     return found[1] if found else ""
-
-
-def _program(view: NodeView, process: Process) -> str:
-    """The path of what runs, as the node has it; empty where that cannot be read."""
-    try:
-        found = os.readlink(os.path.join(view.root, f"proc/{process.pid}/exe")).removesuffix(" (deleted)")
-    except OSError:
-        return ""
-    there = found if view.root == "/" else found.removeprefix(view.root)
-    return there if os.path.exists(view.root.rstrip("/") + there) else ""
 
 
 def read_settings(
@@ -144,13 +145,18 @@ def read_settings(
     """
     try:
         if runtime == CRIO:
-            return _crio(_read_crio(view, process, path))
+            return _crio(view, _read_crio(view, process, path))
         merged = _read_containerd(view, path or _containerd_file(view, process), merges_keys=merges_keys)
         return _containerd(view, merged)
     except _UnseenError as error:
         return error.hidden
     except _BrokenError as error:
         return Broken(error.path, error.detail)
+
+
+def is_other_socket(first: str, second: str) -> bool:
+    """Whether two paths are not the same socket; /var/run is /run on every distribution with systemd."""
+    return first.removeprefix("/var") != second.removeprefix("/var")
 
 
 def duration_s(text: object, default: float) -> float:
@@ -241,6 +247,7 @@ def _containerd(view: NodeView, merged: _Merged) -> NRISettings:
         systemd_cgroup=systemd,
         format_version=merged.version,
         is_disabled_as_plugin=any(name in (NRI_TABLE, "nri") for name in disabled),
+        closed_by=_line(view, merged.files, "disable_connections") if nri.get("disable_connections") else "",
     )
 
 
@@ -262,7 +269,7 @@ def _read_crio(view: NodeView, process: Process | None, path: str) -> _Merged:
     return merged
 
 
-def _crio(merged: _Merged) -> NRISettings:
+def _crio(view: NodeView, merged: _Merged) -> NRISettings:
     crio = _table(merged.table, "crio")
     nri, validator = _table(crio, "nri"), _table(_table(crio, "nri"), "default_validator")
     manager = _table(crio, "runtime").get("cgroup_manager")
@@ -281,6 +288,9 @@ def _crio(merged: _Merged) -> NRISettings:
         required_plugins=tuple(map(str, validator.get("nri_validator_required_plugins", ()))),
         tolerate_annotation=str(validator.get("nri_validator_tolerate_missing_plugins_annotation", "")),
         systemd_cgroup=None if manager is None else manager == "systemd",
+        closed_by=_line(view, merged.files, "nri_disable_connections", "[crio.nri]")
+        if nri.get("nri_disable_connections")
+        else "",
     )
 
 
@@ -296,14 +306,14 @@ def _toml(view: NodeView, path: str) -> Mapping[str, Any] | None:
         raise _BrokenError(path, str(error).lower()) from None
 
 
-def _line(view: NodeView, files: Sequence[str], key: str) -> str:
+def _line(view: NodeView, files: Sequence[str], key: str, table: str = NRI_TABLE) -> str:
     """`file:line` of a key of the NRI table, the last that says it; the main file where none does."""
     found = files[0] if files else ""
     for path in files:
         text, inside = view.text(path), False
         for number, line in enumerate(text.splitlines() if isinstance(text, str) else (), 1):
             if line.lstrip().startswith("["):
-                inside = NRI_TABLE in line and "validator" not in line
+                inside = table in line and "validator" not in line
             elif inside and line.split("=")[0].strip() == key:
                 found = f"{path}:{number}"
     return found

@@ -17,7 +17,7 @@ from nri_plugin.host.facts_reader import read_facts
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.nri.events import CreateContainer
 from nri_plugin.pod_facts import PodFacts
-from nri_plugin.policy.device_hints import Device, DeviceResource
+from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
 
 MOST_ENTRIES = 1024
 """Of a list in an answer; a container has a few dozen devices."""
@@ -27,15 +27,20 @@ _BLOCK_BYTES = 8192
 _Name = Annotated[str, Meta(pattern=r"^[!-~]{1,256}$")]
 """What is printed in refusals and logs: visible ASCII, as Kubernetes has it."""
 
-_Node = Annotated[int, Meta(ge=-1, le=1023)]
+LARGEST_NODE = 1023
 """Source: Linux, NODES_SHIFT is at most 10."""
+
+_Node = Annotated[int, Meta(ge=-1, le=LARGEST_NODE)]
+
+_Nodes = Annotated[str, Meta(pattern=r"^(-1|[0-9]{1,4}([-,][0-9]{1,4}){0,255})$")]
+"""NUMA nodes as a kernel list; -1 for none."""
 
 
 class _Entry(Struct):
     resource: _Name
     ids: Annotated[list[_Name], Meta(max_length=MOST_ENTRIES)]
     nodes: Annotated[list[_Node], Meta(max_length=MOST_ENTRIES)] = []
-    totals: Annotated[dict[_Node, Annotated[int, Meta(ge=0)]], Meta(max_length=MOST_ENTRIES)] = {}
+    totals: Annotated[dict[_Nodes, Annotated[int, Meta(ge=0)]], Meta(max_length=MOST_ENTRIES)] = {}
 
 
 _Entries = Annotated[list[_Entry], Meta(max_length=MOST_ENTRIES)]
@@ -122,8 +127,11 @@ class PodResourcesClient:
             answer = msgspec.json.decode(line, type=_Answer)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NoAnswerError(self.path, f"not an answer: {error}") from None
-        devices = None if answer.devices is None else _resources(answer.devices)
-        known = Answer(devices, _resources(answer.pod_devices))
+        try:
+            devices = None if answer.devices is None else _resources(answer.devices)
+            known = Answer(devices, _resources(answer.pod_devices))
+        except ValueError as error:
+            raise NoAnswerError(self.path, f"not an answer: {error}") from None
         try:
             return replace(known, facts=_facts(event, answer.facts))
         except ValueError as error:
@@ -160,14 +168,25 @@ def _question(event: CreateContainer, *, devices: bool) -> bytes:
 def _resources(entries: Iterable[_Entry]) -> tuple[DeviceResource, ...]:
     """One value for each resource; a device that is named twice, as in an init container too, counts once."""
     devices: dict[str, dict[str, Device]] = {}
-    totals: dict[str, dict[int, int]] = {}
+    totals: dict[str, dict[NodeMask, int]] = {}
     for entry in entries:
         nodes = NodeMask.from_ids(node for node in entry.nodes if node >= 0)
         devices.setdefault(entry.resource, {}).update({name: Device(name, nodes) for name in entry.ids})
-        known = {node: count for node, count in entry.totals.items() if node >= 0}
-        totals.setdefault(entry.resource, {}).update(known)
+        totals.setdefault(entry.resource, {}).update(_totals(entry))
     return tuple(
-        DeviceResource(name, tuple(given.values()), tuple(sorted(totals[name].items())))
+        DeviceResource(name, tuple(given.values()), device_totals(totals[name].items()))
         for name, given in devices.items()
         if given
     )
+
+
+def _totals(entry: _Entry) -> dict[NodeMask, int]:
+    """The entry's totals by NUMA nodes.
+
+    Raises:
+        ValueError: not a list of nodes, or one beyond those that Linux knows.
+    """
+    known = {NodeMask.parse(text): count for text, count in entry.totals.items() if text != "-1"}
+    if any(nodes.mask >> (LARGEST_NODE + 1) for nodes in known):
+        raise ValueError(f"totals name a NUMA node above {LARGEST_NODE}")
+    return known

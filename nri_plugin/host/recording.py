@@ -1,12 +1,14 @@
 """What happened on a node, as lines of JSON, and the same life lived again: `read(path).moments()`.
 
-    {"format":"nri-pin recording","version":1,"writer":"0.1.0","why":"start","at":"...","node":{...}}
+    {"format":"nri-pin recording","version":2,"writer":"0.1.0","why":"start","at":"...","node":{...}}
     {"snapshot":{"pods":[...],"containers":[...],"allocations":[...]}}
     {"at":"...","op":"1f00ba12","event":"CreateContainer","pod":{...},"container":{...},"outcome":{...}}
 
 A head and a snapshot begin every recording, every segment of a bounded one and every life of the agent; between them
 stand the events in the order they were decided. `decide` is pure, so states are not written: they follow. A line that
 cannot be read costs what comes after it up to the next snapshot, for a state that misses an event is a guess.
+
+A long line, such as the snapshot of a full node, is packed: `{"packed":"..."}` is base64 of zlib of the line.
 
 A directory holds a bounded recording: two segments, of which the older is dropped when the newer is full.
 """
@@ -28,7 +30,15 @@ from nri_plugin.engine import decide, unrefused
 from nri_plugin.errors import HostError
 from nri_plugin.facts import InformedCreate
 from nri_plugin.hint_providers import HintProvider
-from nri_plugin.host.recording_lines import CURRENT, DIRECTORY, FORMAT, PREVIOUS, VERSION
+from nri_plugin.host.recording_lines import (
+    CURRENT,
+    DIRECTORY,
+    FORMAT,
+    PREVIOUS,
+    READABLE,
+    VERSION,
+    unpacked,
+)
 from nri_plugin.host.recording_node import NodeRow, node_from
 from nri_plugin.host.recording_rows import Event, Line, OutcomeRow, event_from, snapshot_from
 from nri_plugin.nri.events import CreateContainer
@@ -276,11 +286,11 @@ def _check_head(path: str, text: bytes) -> None:
 
 
 def _check_version(place: str, head: Line) -> None:
-    if head.version != VERSION:
+    if head.version not in READABLE:
         raise HostError(
             place,
             f"has version {head.version} (written by nri-pin {head.writer}), this program ({__version__}) "
-            f"reads version {VERSION}; use the version that wrote it",
+            f"reads versions up to {VERSION}; use the version that wrote it",
         )
 
 
@@ -313,6 +323,8 @@ class _Lines:
     def _entry(self, number: int, text: bytes) -> Entry | None:
         try:
             line = _decoder.decode(text)
+            if line.packed:
+                line = _decoder.decode(unpacked(line.packed))
             return self._understood(number, line)
         except (msgspec.MsgspecError, ValueError, RecursionError, HostError) as error:
             torn = not text.endswith(b"\n")

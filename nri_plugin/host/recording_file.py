@@ -17,6 +17,9 @@ from nri_plugin.state import State
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MODE = 0o600
 
+LEAST_SNAPSHOTS = 3
+"""A segment has room for so many: one to begin with, the runtime's list of as many containers, and events."""
+
 
 @dataclass(frozen=True, slots=True)
 class Situation:
@@ -52,6 +55,8 @@ class RecordingFile:
             HostError: it could not be written; the next one that can be begins anew.
         """
         try:
+            if not self._why and not self._is_in_place():
+                self.lose()
             if self._why:
                 self._open()
                 self._begin(before, self._why)
@@ -95,6 +100,14 @@ class RecordingFile:
     def _is_full(self, more: int) -> bool:  # noqa: ARG002 - never
         return False
 
+    def _is_in_place(self) -> bool:
+        """Whether what is written to is the file at the path: a removed one would be written to unseen."""
+        try:
+            there, ours = os.stat(self.path), os.fstat(self._descriptor)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+
     def _begin(self, before: Situation, why: str) -> None:
         self._write(before.head(why))
         self._why = ""
@@ -121,25 +134,22 @@ class BoundedRecording(RecordingFile):
 
     Args:
         directory: made with mode 0700.
-        limit_bytes: what both may take together.
+        limit_bytes: what both may take together. On a node so full that not even three snapshots fit into a segment
+            they take as much as that needs: just such a node has to be explained afterwards.
     """
 
     def __init__(self, directory: str, limit_bytes: int) -> None:
         super().__init__(os.path.join(directory, CURRENT))
         self._directory = directory
         self._half = limit_bytes // 2
+        self._least = 0
 
     def _is_full(self, more: int) -> bool:
-        return self._size + more > self._half
+        return self._size + more > max(self._half, self._least)
 
     def _begin(self, before: Situation, why: str) -> None:
         head = before.head(why)
-        if 2 * len(head) > self._half:
-            raise HostError(
-                self._directory,
-                f"what is promised now takes {len(head)} bytes to begin with, a quarter of historyBytes is "
-                f"{self._half // 2}; set historyBytes to {8 * len(head)} or more",
-            )
+        self._least = LEAST_SNAPSHOTS * len(head)
         if self._is_full(len(head)):
             self._turn()
         self._write(head)

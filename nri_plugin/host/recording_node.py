@@ -40,6 +40,7 @@ class TopologyRow(Row, frozen=True):
     nodes: tuple[NUMANodeRow, ...]
     caches: tuple[tuple[int, str], ...]
     caches_known: bool = True
+    without_l3: str = ""
     offline: str = ""
     isolated: str = ""
     taken: str = ""
@@ -102,6 +103,7 @@ def topology_row(machine: Topology) -> TopologyRow:
         ),
         caches=_listed(machine.caches),
         caches_known=machine.caches_known,
+        without_l3=str(machine.without_l3),
         offline=str(machine.offline),
         isolated=str(machine.isolated),
         taken=str(machine.taken),
@@ -130,6 +132,7 @@ def topology_from(row: TopologyRow) -> Topology:
         ),
         caches=tuple((UncoreCacheID(number), CPUSet.parse(cpus)) for number, cpus in row.caches),
         caches_known=row.caches_known,
+        without_l3=CPUSet.parse(row.without_l3),
         offline=CPUSet.parse(row.offline),
         isolated=CPUSet.parse(row.isolated),
         taken=CPUSet.parse(row.taken),

@@ -20,7 +20,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision
 from nri_plugin.drift import CpusetsObserved, MachineChanged
 from nri_plugin.engine import decide
-from nri_plugin.facts import InformedCreate
+from nri_plugin.facts import InformedCreate, UnsavedStart
 from nri_plugin.host.recording import Moment
 from nri_plugin.host.recording_rows import Event
 from nri_plugin.nodemask import NodeMask
@@ -114,6 +114,8 @@ class OtherLife:
 
     def _as_it_would_come(self, moment: Moment) -> Event | None:
         event = moment.event
+        if isinstance(event, UnsavedStart):  # a disk that was full there need not be full here
+            event = event.event
         if moment.outcome.failed or isinstance(event, CpusetsObserved):
             return None
         if isinstance(event, MachineChanged):

@@ -11,9 +11,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from nri_plugin import bounds
+from nri_plugin.bounds import Cut
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target
-from nri_plugin.facts import InformedCreate
+from nri_plugin.facts import InformedCreate, UnsavedStart
 from nri_plugin.host import checkpoint_rows as checkpoint
 from nri_plugin.host.checkpoint_facts import PodFactsRow, pod_facts_from, pod_facts_row
 from nri_plugin.host.recording_node import NodeRow
@@ -22,9 +24,8 @@ from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, ContainerState, Pod, Resources
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.state import CgroupRef, State
-from nri_plugin.workload import OWN_ANNOTATIONS
 
-Event = nri.NRIEvent | InformedCreate | OwnEvent
+Event = nri.NRIEvent | InformedCreate | UnsavedStart | OwnEvent
 
 
 class Row(Struct, frozen=True, omit_defaults=True):
@@ -66,14 +67,19 @@ class ContainerRow(Row, frozen=True):
     state: int = 0
     cgroups_path: str = ""
     resources: ResourcesRow = ResourcesRow()
+    cut: tuple[Cut, ...] = ()
 
 
 class DevicesRow(Row, frozen=True):
-    """A `DeviceResource`; each device is its id and the NUMA nodes it is attached to."""
+    """A `DeviceResource`; each device is its id and the NUMA nodes it is attached to.
+
+    Attributes:
+        total_by_node: how many there are by NUMA nodes; earlier releases wrote the number of a single node.
+    """
 
     name: str
     devices: tuple[tuple[str, str], ...] = ()
-    total_by_node: tuple[tuple[int, int], ...] = ()
+    total_by_node: tuple[tuple[int | str, int], ...] = ()
 
 
 class ObservedRow(Row, frozen=True):
@@ -136,8 +142,10 @@ class Line(Row, frozen=True):
         event: the event's name.
         snapshot: the state from here on; follows every head.
         node: in a head, and where another machine or configuration is decided for from here on.
+        packed: a long line, compressed by zlib; nothing else stands beside it.
     """
 
+    packed: bytes = b""
     format: str = ""
     version: int = 0
     writer: str = ""
@@ -152,6 +160,7 @@ class Line(Row, frozen=True):
     devices: tuple[DevicesRow, ...] = ()
     pod_devices: tuple[DevicesRow, ...] = ()
     is_informed: bool = False
+    unsaved: str = ""
     facts: PodFactsRow | None = None
     pods: tuple[PodRow, ...] = ()
     containers: tuple[ContainerRow, ...] = ()
@@ -185,6 +194,7 @@ RECORDED = frozenset(
         nri.UpdateContainer,
         nri.UpdatePodSandbox,
         InformedCreate,
+        UnsavedStart,
         CpusetsObserved,
         MachineChanged,
     }
@@ -206,6 +216,8 @@ def _parts(event: Event) -> dict[str, Any]:
             "pod_devices": tuple(map(_devices_row, event.pod_devices)),
             "facts": None if event.facts is None else pod_facts_row(event.facts),
         }
+    if isinstance(event, UnsavedStart):
+        return {**_parts(event.event), "unsaved": event.why}
     parts: dict[str, Any] = {"event": type(event).__name__}
     if isinstance(event, nri.Synchronize):
         parts["pods"] = tuple(map(_pod_row, event.pods))
@@ -247,10 +259,22 @@ def event_from(line: Line) -> Event:
     container = _container(line.container)
     if name == "UpdateContainer":
         return nri.UpdateContainer(pod, container, resources or Resources())
+    return _container_event(line, pod, container)
+
+
+def _container_event(line: Line, pod: Pod, container: Container) -> Event:
+    """An event whose message holds a pod and a container, with what was known beside it."""
+    name = line.event
     if name not in _CONTAINER_EVENTS:
         raise ValueError(f"event {name!r} is not known to this version")
-    event = _CONTAINER_EVENTS[name](pod, container)
-    return _informed(line, event) if line.is_informed and isinstance(event, nri.CreateContainer) else event
+    event: Event = _CONTAINER_EVENTS[name](pod, container)
+    if line.is_informed and isinstance(event, nri.CreateContainer):
+        return _informed(line, event)
+    if line.unsaved and isinstance(
+        event, nri.PostCreateContainer | nri.StartContainer | nri.PostStartContainer
+    ):
+        return UnsavedStart(event, line.unsaved)
+    return event
 
 
 def _informed(line: Line, event: nri.CreateContainer) -> InformedCreate:
@@ -313,7 +337,7 @@ def _pod_row(pod: Pod) -> PodRow:
         name=pod.name,
         cgroup_parent=pod.cgroup_parent,
         cgroups_path=pod.cgroups_path,
-        annotations={key: value for key, value in pod.annotations.items() if key.startswith(OWN_ANNOTATIONS)},
+        annotations=bounds.own_annotations(pod.annotations)[0],
         resources=None if pod.resources is None else _resources_row(pod.resources),
         pid=pod.pid,
     )
@@ -341,6 +365,7 @@ def _container_row(container: Container) -> ContainerRow:
         state=int(container.state),
         cgroups_path=container.cgroups_path,
         resources=_resources_row(container.resources),
+        cut=container.cut,
     )
 
 
@@ -352,17 +377,19 @@ def _container(row: ContainerRow) -> Container:
         state=ContainerState(row.state),
         cgroups_path=row.cgroups_path,
         resources=_resources(row.resources),
+        cut=row.cut,
     )
 
 
 def _devices_row(resource: DeviceResource) -> DevicesRow:
     given = tuple((device.id, str(device.nodes)) for device in resource.devices)
-    return DevicesRow(resource.name, given, resource.total_by_node)
+    return DevicesRow(resource.name, given, tuple((str(nodes), count) for nodes, count in resource.totals))
 
 
 def _devices(row: DevicesRow) -> DeviceResource:
     given = tuple(Device(name, NodeMask.parse(nodes)) for name, nodes in row.devices)
-    return DeviceResource(row.name, given, row.total_by_node)
+    totals = tuple((NodeMask.parse(str(nodes)), count) for nodes, count in row.total_by_node)
+    return DeviceResource(row.name, given, totals)
 
 
 def _observed_row(one: Observed) -> ObservedRow:

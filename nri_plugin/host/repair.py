@@ -12,9 +12,9 @@ from itertools import combinations
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.checkpoint_format import Checkpoint
 from nri_plugin.host.checkpoint_rows import NodeFacts
-from nri_plugin.host.salvage import Salvage, names
+from nri_plugin.host.salvage import Salvage
 from nri_plugin.nodemask import NodeMask
-from nri_plugin.state import Allocation, ContainerRecord, PodRecord, State, allocation_key
+from nri_plugin.state import Allocation, ContainerRecord, PodRecord, State, allocation_key, named
 from nri_plugin.topology import Topology
 
 Live = Mapping[str, CPUSet]
@@ -75,7 +75,7 @@ def plan(evidence: Evidence) -> Plan:
     held = _credible(evidence, made, pods, containers)
     held = _possible(evidence, made, pods, held)
     held = _apart(evidence, made, pods, containers, held)
-    made.kept += [f"{names(pods, key)}: CPUs {one.cpus or '-'}{_mems(one)}" for key, one in held.items()]
+    made.kept += [f"{named(pods, key)}: CPUs {one.cpus or '-'}{_mems(one)}" for key, one in held.items()]
     made.state = State(pods, containers, held)
     return made
 
@@ -134,12 +134,12 @@ def _credible(
             held[key] = older
             if newer is not None:
                 made.left_out.append(
-                    f"{names(pods, key)}: what the damaged file says of it, CPUs {newer.cpus or '-'}{_mems(newer)}, "
+                    f"{named(pods, key)}: what the damaged file says of it, CPUs {newer.cpus or '-'}{_mems(newer)}, "
                     f"for nothing else confirms it; the generation before has CPUs {older.cpus or '-'}{_mems(older)}"
                 )
         elif newer is not None:
             made.left_out.append(
-                f"{names(pods, key)}: CPUs {newer.cpus or '-'}{_mems(newer)}, for nothing but the damaged file says so"
+                f"{named(pods, key)}: CPUs {newer.cpus or '-'}{_mems(newer)}, for nothing but the damaged file says so"
             )
     return held
 
@@ -187,7 +187,7 @@ def _possible(
     """Without CPUs and memory nodes that the machine does not have, not even offline, and without what was given up."""
     found = {}
     for key, one in held.items():
-        name = names(pods, key)
+        name = named(pods, key)
         if key in evidence.given_up or name in evidence.given_up:
             made.given_up |= {key, name}
             made.left_out.append(f"{name}: CPUs {one.cpus or '-'}{_mems(one)}, given up")
@@ -240,7 +240,7 @@ def _apart(
         both = held[one].cpus & held[other].cpus
         if not loser:
             made.undecided.append(
-                f"{names(pods, one)} (CPUs {held[one].cpus}) and {names(pods, other)} (CPUs {held[other].cpus}) are both "
+                f"{named(pods, one)} (CPUs {held[one].cpus}) and {named(pods, other)} (CPUs {held[other].cpus}) are both "
                 f"promised CPUs {both}"
                 + (
                     "; the cgroups do not tell whose they are"
@@ -251,8 +251,8 @@ def _apart(
             continue
         winner = other if loser == one else one
         made.left_out.append(
-            f"{names(pods, loser)}: CPUs {held[loser].cpus}, for {names(pods, winner)} runs on CPUs {held[winner].cpus} "
-            f"and {names(pods, loser)} does not run on its own"
+            f"{named(pods, loser)}: CPUs {held[loser].cpus}, for {named(pods, winner)} runs on CPUs {held[winner].cpus} "
+            f"and {named(pods, loser)} does not run on its own"
         )
         del left[loser]
     return left

@@ -5,7 +5,7 @@ written. Nothing here is a promise yet: `repair.py` asks for a second witness.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,10 +112,3 @@ def _shown(line: bytes) -> str:
     text = line.decode("utf-8", "backslashreplace")
     text = "".join(char if char.isprintable() else "?" for char in text)
     return text if len(text) <= 48 else f"{text[:48]}... ({len(line)} bytes)"
-
-
-def names(pods: Mapping[str, PodRecord], key: str) -> str:
-    """`namespace/pod/container` where the pod is known, else the key."""
-    uid, _, container = key.partition("/")
-    pod = pods.get(uid)
-    return f"{pod.namespace}/{pod.name}/{container}" if pod else key

@@ -67,8 +67,9 @@ def checkpoint_file(
         generation: of the checkpoint.
         version: of its form.
     """
-    kept = without_newer(state) if version == 1 else state
-    text = b"".join(Encoder().encode(kept, generation, facts))
+    if version == 1:
+        state, facts = without_newer(state), facts and replace(facts, memory=())
+    text = b"".join(Encoder().encode(state, generation, facts))
     if version == VERSION:
         return text
     body = text[: text.rindex(b',\n"checksum"')].replace(
@@ -80,25 +81,30 @@ def checkpoint_file(
 def without_newer(state: State) -> State:
     """The state without what version 1 of a checkpoint does not have."""
     return State(
-        {key: replace(pod, facts=None) for key, pod in state.pods.items()},
+        {key: replace(pod, facts=None, devices_counted=False) for key, pod in state.pods.items()},
         state.containers,
-        {key: replace(one, grown=(), resize=None) for key, one in state.allocations.items()},
+        {key: replace(one, grown=(), resize=None, returned=()) for key, one in state.allocations.items()},
     )
 
 
-def losses_to_version_1(state: State) -> Losses:
-    """What version 1 of a checkpoint does not hold."""
-    return Losses(
-        tuple(_resizes(state)),
-        (
-            *(f"what the cluster said of pod {key}" for key, pod in state.pods.items() if pod.facts),
-            *(
-                f"which CPUs of {key} came with a resize"
-                for key, one in state.allocations.items()
-                if one.grown
-            ),
-        ),
-    )
+def losses_to_version_1(state: State, facts: NodeFacts | None = None) -> Losses:
+    """What version 1 of a checkpoint does not hold of these promises and of the machine."""
+    return Losses(tuple(_resizes(state)), tuple(_newer(state, facts)))
+
+
+def _newer(state: State, facts: NodeFacts | None) -> Iterable[str]:
+    for key, pod in state.pods.items():
+        if pod.facts:
+            yield f"what the cluster said of pod {key}"
+        if pod.devices_counted:
+            yield f"that the hint of pod {key} counts the devices of all its containers"
+    for key, one in state.allocations.items():
+        if one.grown:
+            yield f"which CPUs of {key} came with a resize"
+        if one.returned:
+            yield f"which memory of {key} later containers of its pod may still have"
+    if facts is not None and facts.memory:
+        yield "how much memory each NUMA node has: it follows from the machine and the configuration"
 
 
 def losses_to_cpu(state: State, version: int, *, has_memory_file: bool) -> Losses:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nri_plugin import bits
-from nri_plugin.cpuset import CPUSet
+from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.host.sysfs_cpus import CPULists, Sockets, read_cores, read_cpus, read_l3, read_sockets
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.host.sysfs_nodes import (
@@ -57,6 +57,7 @@ def read_topology(files: KernelFiles) -> Topology:
         nodes=_nodes(files, cpus, sockets),
         caches=_caches(l3, cpus.online, sockets),
         caches_known=bool(l3),
+        without_l3=CPUSet(cpus.online & ~sum(l3)) if l3 else NO_CPUS,
         offline=CPUSet(cpus.offline),
         isolated=CPUSet(((cpus.isolated or 0) | (cpus.nohz_full or 0)) & (cpus.online | cpus.offline)),
     )

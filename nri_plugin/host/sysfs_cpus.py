@@ -150,8 +150,12 @@ def groups_by_members(sets: Iterable[tuple[int, int | None]]) -> tuple[int, ...]
 
 
 def _is_up(files: KernelFiles, cpu: int) -> bool:
-    """Whether a CPU is online on a kernel without a list; one that cannot go offline has no file."""
-    return files.number(f"{CPU_DIR}/cpu{cpu}/online") != 0
+    """Whether a CPU is online on a kernel without a list; one that cannot go offline has no file.
+
+    Some archives of sysfs hold the file without its content, which tells no more than a missing one.
+    """
+    name = f"{CPU_DIR}/cpu{cpu}/online"
+    return not files.text(name) or files.number(name) != 0
 
 
 def _package_siblings(files: KernelFiles, cpu: int, online: int) -> int:

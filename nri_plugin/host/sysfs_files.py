@@ -110,14 +110,17 @@ class KernelFiles:
         return self._parsed(name, _hex_map, "a bit map such as 00000000,0000ffff")
 
     def ids(self, *names: str) -> int | None:
-        """The mask in the first of these files there is: a list where the name ends so, else a bit map.
+        """The mask in the first of these files that names an id: a list where the name ends so, else a bit map.
+
+        None where no file does. Old kernels of some machines write empty maps, which say nothing: whoever has the
+        file belongs to what it lists.
 
         Raises:
             HostError: a file cannot be read or holds something else.
         """
         for name in names:
             mask = self.id_list(name) if name.endswith("list") else self.id_map(name)
-            if mask is not None:
+            if mask:
                 return mask
         return None
 

@@ -13,7 +13,7 @@ import httpx2
 import msgspec
 from lightkube.core.exceptions import ConfigError as LibraryConfigError
 
-from nri_plugin.errors import KubeAPIError
+from nri_plugin.errors import ConfigError, KubeAPIError
 from nri_plugin.kube.api_connection import connect
 from nri_plugin.kube.resources import Resource
 
@@ -268,5 +268,5 @@ def _said_plainly(request: httpx2.Request) -> Iterator[None]:
     except httpx2.HTTPError as error:
         text = str(error) or type(error).__name__
         raise KubeAPIError(_asked(request), f"no answer from {request.url.host}: {text}") from error
-    except (LibraryConfigError, OSError) as error:
+    except (LibraryConfigError, ConfigError, OSError) as error:
         raise KubeAPIError(_asked(request), f"credentials cannot be read: {error}") from error

@@ -1,23 +1,29 @@
 """Where the Kubernetes API is and who we are there: the pod's service account, or a kubeconfig file.
 
-The only module that knows how a cluster is reached: certificates, tokens that are renewed in their files, programs
-that hand out tokens.
+The only module that knows how a cluster is reached: certificates and tokens that are renewed in their files here,
+programs that hand out tokens and certificates in `exec_credentials`.
 """
 
 import os
+import ssl
 from pathlib import Path
 
 import httpx2
 import yaml
-from lightkube.config.client_adapter import Client, ConnectionParams
-from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, SERVICE_ACCOUNT, KubeConfig
+from lightkube.config.client_adapter import ConnectionParams
+from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, SERVICE_ACCOUNT, KubeConfig, SingleConfig
 from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError as LibraryConfigError
 
 from nri_plugin.errors import ConfigError
+from nri_plugin.kube.exec_credentials import ExecCredentials
 
 TIMEOUT_S = 10.0
 """An API server that has not begun to answer by then is asked again later."""
+
+EXPECTED = (
+    "expected what kubectl config view --raw prints, with clusters, users, contexts and a current-context"
+)
 
 POOL = httpx2.Limits(max_connections=8, max_keepalive_connections=8)
 
@@ -40,7 +46,11 @@ def connect(kubeconfig: str | None = None) -> httpx2.Client:
             raise ConfigError(where, "names no current context; choose one with kubectl config use-context")
         if chosen.user is None:
             chosen = chosen._replace(user=User())
-        return Client(chosen, ConnectionParams(timeout=httpx2.Timeout(TIMEOUT_S), trust_env=False))
+        parameters = ConnectionParams(timeout=httpx2.Timeout(TIMEOUT_S), trust_env=False)
+        given = parameters.httpx_params(chosen)
+        if chosen.user is not None and chosen.user.exec and not (chosen.user.token or chosen.user.token_file):
+            given["auth"] = _exec_credentials(where, chosen, given["verify"])
+        return httpx2.Client(**given)
     except LibraryConfigError as error:
         raise ConfigError(
             where, f"{_lower(error)}; give --kubeconfig FILE, or run in a pod of the cluster"
@@ -48,7 +58,26 @@ def connect(kubeconfig: str | None = None) -> httpx2.Client:
     except OSError as error:
         raise ConfigError(where, f"cannot be used: {error.strerror or error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
-        raise ConfigError(where, f"is no kubeconfig file: {type(error).__name__}: {error}") from None
+        raise ConfigError(where, f"is no kubeconfig file{_why(error)}; {EXPECTED}") from None
+
+
+def _why(error: Exception) -> str:
+    """What can be told of an error of the library; its own words are for its developers."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f": line {error.problem_mark.line + 1} is not YAML ({error.problem or error.context})"
+    if isinstance(error, UnicodeDecodeError):
+        return f": not UTF-8 text at byte {error.start}"
+    return f": it has no {error.args[0]}" if isinstance(error, KeyError) and error.args else ""
+
+
+def _exec_credentials(where: str, chosen: SingleConfig, tls: ssl.SSLContext) -> ExecCredentials:
+    """Of the chosen user; the entries are read again, for the library keeps only a part of them."""
+    config = yaml.safe_load(Path(where).expanduser().read_text())
+    user, cluster = (
+        next(row[part] for row in config[f"{part}s"] if row["name"] == name)
+        for part, name in (("user", chosen.context.user), ("cluster", chosen.context.cluster))
+    )
+    return ExecCredentials(where, user["exec"], cluster, tls)
 
 
 def place() -> str:

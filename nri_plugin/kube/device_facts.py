@@ -3,13 +3,15 @@
 The wire format is described in `nri_plugin.facts`; both sides are tested against each other.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nri_plugin.kube.pod_resources import Allocatable, ContainerDevices, PodResources, numa_ids
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.policy.device_hints import device_totals
 
-Totals = Mapping[str, Mapping[int, int]]
-"""How many devices there are, by resource and NUMA node."""
+Totals = Mapping[str, Sequence[tuple[NodeMask, int]]]
+"""How many devices there are, by resource and the NUMA nodes they are attached to."""
 
 
 def answer(pod: PodResources | None, container: str, totals: Totals) -> dict[str, Any]:
@@ -23,14 +25,14 @@ def answer(pod: PodResources | None, container: str, totals: Totals) -> dict[str
     return {"devices": _entries(mine.devices, totals), "pod_devices": _entries(everyone, totals)}
 
 
-def totals_of(allocatable: Allocatable) -> dict[str, dict[int, int]]:
-    """All devices of the node by resource and NUMA node."""
-    totals: dict[str, dict[int, int]] = {}
+def totals_of(allocatable: Allocatable) -> dict[str, tuple[tuple[NodeMask, int], ...]]:
+    """All devices of the node that are attached to NUMA nodes, by resource."""
+    places: dict[str, list[tuple[NodeMask, int]]] = {}
     for device in allocatable.devices:
-        for number in numa_ids(device):
-            by_node = totals.setdefault(device.resource_name, {})
-            by_node[number] = by_node.get(number, 0) + len(device.device_ids)
-    return totals
+        place = NodeMask.from_ids(numa_ids(device)), len(device.device_ids)
+        places.setdefault(device.resource_name, []).append(place)
+    totals = {name: device_totals(of_resource) for name, of_resource in places.items()}
+    return {name: known for name, known in totals.items() if known}
 
 
 def _entries(devices: Iterable[ContainerDevices], totals: Totals) -> list[dict[str, Any]]:
@@ -43,6 +45,6 @@ def _entries(devices: Iterable[ContainerDevices], totals: Totals) -> list[dict[s
     for (name, nodes), members in sorted(ids.items(), key=lambda item: order[item[0][0]]):
         entry: dict[str, Any] = {"resource": name, "ids": members, "nodes": list(nodes)}
         if totals.get(name):
-            entry["totals"] = {str(number): count for number, count in sorted(totals[name].items())}
+            entry["totals"] = {str(nodes): count for nodes, count in totals[name]}
         entries.append(entry)
     return entries

@@ -24,6 +24,9 @@ MAX_PRIORITY = 10
 ANNOTATION_NUMA_NODE = "nri-pin/numa-node"
 """On a pod: the NUMA node the extender counted on, a hint to the agent."""
 
+MOST_AMOUNTS = 8
+"""Resources that a reason names."""
+
 RECENT_PODS = 4096
 """Pods whose filter was asked lately, kept for bind: it names the pod only."""
 
@@ -54,6 +57,7 @@ class Extender:
         scale: of the scores.
         binder: None when bind is not offered.
         sends_to_numa_node: bind writes the NUMA node on the pod and charges only that one.
+        takes_node_objects: requests may carry whole Node objects in place of names.
     """
 
     def __init__(
@@ -63,16 +67,18 @@ class Extender:
         binder: Binder | None = None,
         *,
         sends_to_numa_node: bool = False,
+        takes_node_objects: bool = False,
     ) -> None:
         self.cache, self.binder = cache, binder
         self._scale = scale
         self._sends = sends_to_numa_node
+        self._takes_objects = takes_node_objects
         self._recent: dict[tuple[str, str, str], PodDemand] = {}
 
     def filter(self, body: bytes) -> bytes:
         """Which of the nodes may have the pod; a request that is none gets the error in the answer."""
         try:
-            args = forms.read_args(body)
+            args = forms.read_args(body, takes_node_objects=self._takes_objects)
             pod = pod_demand(args.pod)
         except KubeObjectError as error:
             return forms.filter_error(str(error))
@@ -91,7 +97,7 @@ class Extender:
         Raises:
             KubeObjectError: the request is none.
         """
-        args = forms.read_args(body)
+        args = forms.read_args(body, takes_node_objects=self._takes_objects)
         pod = pod_demand(args.pod)
         self.cache.expire()
         scores = self.cache.cluster.scores(args.names, pod)
@@ -178,4 +184,7 @@ def reason(pod: PodDemand, code: int) -> str:
 
 
 def _amounts(request: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {format_amount(amount)}" for name, amount in sorted(request.items()) if amount)
+    """The first few: a pod may ask for thousands of resources, and the text is sent for each node."""
+    asked = sorted(name for name, amount in request.items() if amount)
+    told = [f"{name} {format_amount(request[name])}" for name in asked[:MOST_AMOUNTS]]
+    return ", ".join([*told, *([f"{len(asked) - MOST_AMOUNTS} more"] if len(asked) > MOST_AMOUNTS else [])])

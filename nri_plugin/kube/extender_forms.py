@@ -14,6 +14,11 @@ import msgspec
 
 from nri_plugin.errors import KubeObjectError
 
+NEEDS_NAMES = (
+    "the request carries whole Node objects; set nodeCacheCapable: true in kube-scheduler's configuration, "
+    "or start the extender with --node-objects"
+)
+
 _Fields = dict[str, msgspec.Raw]
 _decode_fields = msgspec.json.Decoder(_Fields).decode
 _encode = msgspec.json.Encoder().encode
@@ -25,6 +30,13 @@ class _Metadata(msgspec.Struct):
 
 class _NodeHead(msgspec.Struct):
     metadata: _Metadata
+
+
+class _HostPriority(msgspec.Struct):
+    """A struct and no dict: a request may name hundreds of thousands of hosts."""
+
+    Host: str
+    Score: int
 
 
 class _NodeList(msgspec.Struct):
@@ -63,11 +75,11 @@ class BindingArgs:
     node: str
 
 
-def read_args(body: bytes) -> ExtenderArgs:
+def read_args(body: bytes, *, takes_node_objects: bool = True) -> ExtenderArgs:
     """The question of filter and prioritize.
 
     Raises:
-        KubeObjectError: not JSON, or not of this form.
+        KubeObjectError: not JSON, or not of this form, or with Node objects where they are not taken.
     """
     try:
         fields = _fields(body)
@@ -76,6 +88,8 @@ def read_args(body: bytes) -> ExtenderArgs:
         if names is not None:
             return ExtenderArgs(pod, names)
         items = _items(fields.get("nodes"))
+        if items and not takes_node_objects:
+            raise KubeObjectError(NEEDS_NAMES)
         return ExtenderArgs(pod, [_decode_head(item).metadata.name for item in items or ()], items or [])
     except KeyError as error:
         raise KubeObjectError(f"the request has no field {error}; is this kube-scheduler?") from None
@@ -134,7 +148,7 @@ def filter_error(detail: str) -> bytes:
 def priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
     """The answer of prioritize."""
     rows = zip(names, scores, strict=True)
-    return _encode([{"Host": name, "Score": score} for name, score in rows])
+    return _encode([_HostPriority(name, score) for name, score in rows])
 
 
 def binding_result(detail: str = "") -> bytes:

@@ -2,11 +2,19 @@
 
 A refused container is tried again and again by the kubelet: the same words about the same container are said again
 after `AGAIN_S`, then after pauses that double up to `LONGEST_AGAIN_S`, and all events together are held to `BURST`, refilled one every `REFILL_S`. What is left out is counted.
+
+Events are created as events.k8s.io/v1, which is strict: it demands `eventTime`, `action`, `reportingController` and
+`reportingInstance`, refuses invalid names and counts lengths in bytes. The API server stores the same object as a
+core/v1 Event, which is what `kubectl describe pod` lists.
+
+Source: kubernetes v1.35 pkg/apis/core/validation/events.go.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from nri_plugin.kube.pod_facts import PodObject
 
 CONTROLLER = "nri-pin/export"
 AGAIN_S = 300.0
@@ -16,7 +24,13 @@ REFILL_S = 5.0
 """Source: client-go's event correlator lets 25 through at once and then one every 5 minutes, for one source and object."""
 
 LONGEST_NOTE = 1024
-"""Source: events.k8s.io/v1, the API server refuses longer ones."""
+LONGEST_REASON = LONGEST_INSTANCE = 128
+"""Bytes of UTF-8; the API server refuses longer ones."""
+
+LONGEST_NAME = 253
+"""Characters of an object's name, and of `generateName`. Source: RFC 1123 subdomains as Kubernetes reads them."""
+
+UNKNOWN_POD = PodObject()
 
 UNPLACED, DRIFT = "Unplaced", "Drift"
 
@@ -80,29 +94,62 @@ class EventRate:
         return True
 
 
-def event_object(happening: Happening, node_name: str, now: str) -> dict[str, Any]:
-    """The event to create; `now` is RFC 3339 with microseconds."""
-    note = f"container {happening.container}: {happening.note}"
+def event_object(
+    happening: Happening, node_name: str, now: str, pod: PodObject = UNKNOWN_POD
+) -> dict[str, Any]:
+    """The event to create.
+
+    Args:
+        happening: what is told.
+        node_name: reports it.
+        now: RFC 3339 with microseconds.
+        pod: what the cluster holds of the pod.
+    """
+    regarding = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": happening.namespace,
+        "name": happening.pod,
+        "uid": happening.pod_uid,
+        "resourceVersion": pod.resource_version,
+        "fieldPath": _field_path(pod, happening.container),
+    }
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{happening.pod}.", "namespace": happening.namespace},
+        "metadata": {"generateName": _name_prefix(happening.pod), "namespace": happening.namespace},
         "eventTime": now,
         "type": "Warning",
-        "reason": happening.reason,
+        "reason": _cut(happening.reason, LONGEST_REASON),
         "action": "Placing",
-        "note": note if len(note) <= LONGEST_NOTE else f"{note[: LONGEST_NOTE - 3]}...",
+        "note": _cut(f"container {happening.container}: {happening.note}", LONGEST_NOTE),
         "reportingController": CONTROLLER,
-        "reportingInstance": node_name,
-        "regarding": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": happening.namespace,
-            "name": happening.pod,
-            "uid": happening.pod_uid,
-            "fieldPath": f"spec.containers{{{happening.container}}}",
-        },
+        "reportingInstance": _cut(node_name, LONGEST_INSTANCE),
+        "regarding": {name: value for name, value in regarding.items() if value},
     }
+
+
+def _name_prefix(pod: str) -> str:
+    """`generateName` for events on a pod: its name and a hyphen, valid for every pod name.
+
+    The server validates the prefix by itself, where a trailing hyphen is allowed and a trailing dot is not, then cuts
+    it to 58 characters and adds 5. A name that was cut must not end in a dot, for no label may begin with a hyphen.
+    """
+    return f"{pod[: LONGEST_NAME - 1].rstrip('-.')}-"
+
+
+def _field_path(pod: PodObject, container: str) -> str:
+    """Where the pod's object lists the container, as the kubelet's events say it; empty where that is not known."""
+    listed_in = pod.list_by_container.get(container)
+    return f"spec.{listed_in}{{{container}}}" if listed_in else ""
+
+
+def _cut(text: str, limit: int) -> str:
+    """The text in at most `limit` bytes of UTF-8."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= limit:
+        return encoded.decode()
+    return f"{encoded[: limit - 3].decode(errors='ignore')}..."
 
 
 def told(happenings: Iterator[Happening], rate: EventRate) -> list[Happening]:

@@ -5,6 +5,7 @@ The wire format is described in `nri_plugin.facts`; both sides are tested agains
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from nri_plugin.errors import KubeAPIError, KubeObjectError
@@ -17,8 +18,23 @@ Words = dict[str, Any]
 MIRROR, STATIC_UID = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"
 """Annotations of a static pod's mirror; the second holds the uid that kubelet and runtime know (kubelet v1.36 config)."""
 
+CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
+
 POD_LEVEL = (CPU, MEMORY)
 """Resources that a pod may set as a whole, huge pages beside them (kubernetes v1.36 component-helpers/resource)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodObject:
+    """What events say of a pod's object.
+
+    Attributes:
+        resource_version: of the object as it was read last; empty where it is not known.
+        list_by_container: `initContainers`, `containers` or `ephemeralContainers`, by the container's name.
+    """
+
+    resource_version: str = ""
+    list_by_container: Mapping[str, str] = field(default_factory=dict)
 
 
 def facts_of(obj: Object) -> Words:
@@ -107,7 +123,7 @@ class PodsHere:
 
     def __init__(self, lost: Callable[[KubeAPIError], None]) -> None:
         self._lost, self._trouble = lost, ""
-        self._by_name: dict[tuple[str, str], Words] = {}
+        self._by_name: dict[tuple[str, str], tuple[Words, PodObject]] = {}
 
     @property
     def known(self) -> int:
@@ -116,12 +132,17 @@ class PodsHere:
 
     def facts(self, namespace: str, name: str, uid: str) -> Words | None:
         """What is known of the pod, None for nothing."""
-        words = self._by_name.get((namespace, name))
+        words, _ = self._by_name.get((namespace, name), (None, None))
         return words if words is not None and words["uid"] == uid else None
+
+    def object_of(self, namespace: str, name: str, uid: str) -> PodObject:
+        """What is known of the pod's object; nothing of a pod that is not known."""
+        words, pod = self._by_name.get((namespace, name), (None, None))
+        return pod if pod is not None and words is not None and words["uid"] == uid else PodObject()
 
     def listed(self, objects: Sequence[Object]) -> None:
         """These are all there are."""
-        self._by_name = {name: words for obj in objects for name, words in _readable(obj)}
+        self._by_name = {name: known for obj in objects for name, known in _readable(obj)}
         self._trouble = ""
 
     def changed(self, obj: Object) -> None:
@@ -145,7 +166,18 @@ def _name(obj: Object) -> tuple[str, str]:
     return metadata.get("namespace") or "", metadata.get("name") or ""
 
 
-def _readable(obj: Object) -> Iterator[tuple[tuple[str, str], Words]]:
+def _readable(obj: Object) -> Iterator[tuple[tuple[str, str], tuple[Words, PodObject]]]:
     """Nothing of a pod of another form: what is not known of it is inferred."""
     with suppress(KubeObjectError):
-        yield _name(obj), facts_of(obj)
+        yield _name(obj), (facts_of(obj), _pod_object(obj))
+
+
+def _pod_object(obj: Object) -> PodObject:
+    spec = obj.get("spec") or {}
+    lists = {
+        str(one["name"]): name
+        for name in CONTAINER_LISTS
+        for one in spec.get(name) or ()
+        if isinstance(one, Mapping) and "name" in one
+    }
+    return PodObject(str((obj.get("metadata") or {}).get("resourceVersion") or ""), lists)

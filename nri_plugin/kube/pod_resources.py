@@ -14,7 +14,7 @@ from nri_plugin.kube._pb import podresources_pb2 as pb
 from nri_plugin.kube.publication import DeviceCount, Devices
 from nri_plugin.options import MemoryManagerPolicy, Node
 from nri_plugin.policy.memory_state import memory_machine
-from nri_plugin.state import Allocation, State
+from nri_plugin.state import Allocation, State, owner_of
 
 PodResources = pb.PodResources
 ContainerDevices = pb.ContainerDevices
@@ -98,7 +98,7 @@ def _tally(devices: Iterable[pb.ContainerDevices]) -> Counter[tuple[str, int]]:
 def _by_name(state: State) -> Keyed:
     rows = {}
     for key, allocation in state.allocations.items():
-        uid, _, container = key.partition("/")
+        uid, container = owner_of(key)
         pod = state.pods.get(uid)
         if pod is not None:
             rows[pod.namespace, pod.name, container] = allocation

@@ -29,6 +29,12 @@ ASK_S = 10.0
 ANSWERERS = 4
 """Monitoring asks now and then; the kubelet answers no faster to more."""
 
+NO_ANSWER = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+)
+
 Message = TypeVar("Message")
 View = Callable[[], tuple[Node, State] | None]
 
@@ -106,15 +112,21 @@ class KubeletClient:
         try:
             return method(request, timeout=timeout_s)
         except grpc.RpcError as error:
-            code, text = error.code(), error.details()  # a call, which has both
-            unsupported = (grpc.StatusCode.UNIMPLEMENTED,)
-            # The kubelet says only in words that the feature gate is off, and that a pod is not there.
-            raise KubeletError(
-                self.path,
-                f"the kubelet does not answer: {text}",
-                is_unknown=code is grpc.StatusCode.NOT_FOUND or "not found" in text,
-                is_unsupported=code in unsupported or "disabled" in text,
-            ) from None
+            raise _refusal(self.path, error.code(), error.details()) from None  # a call, which has both
+
+
+def _refusal(path: str, code: grpc.StatusCode, text: str) -> KubeletError:
+    """What came instead of an answer.
+
+    Source: kubelet v1.35 pkg/kubelet/apis/podresources/server_v1.go: that the feature gate is off, and that a pod is
+    not there, is said only in words, with status UNKNOWN.
+    """
+    if code in NO_ANSWER:
+        return KubeletError(path, f"the kubelet does not answer: {text}")
+    if code is grpc.StatusCode.NOT_FOUND or text.endswith("not found"):
+        return KubeletError(path, text, is_unknown=True)
+    is_unsupported = code is grpc.StatusCode.UNIMPLEMENTED or "disabled" in text
+    return KubeletError(path, f"the kubelet answers {code.name}: {text}", is_unsupported=is_unsupported)
 
 
 class PodResourcesServer:
@@ -185,12 +197,16 @@ class PodResourcesServer:
 
 
 def _said(context: Any, ask: Callable[[], Any]) -> Any:
-    """The kubelet's answer, or its failure handed on: an empty list would be taken for the truth."""
+    """The kubelet's answer, or its failure handed on: an empty list would be taken for the truth.
+
+    A pod that the kubelet does not know is an answer: it is handed on in the kubelet's own words.
+    """
     try:
         return ask()
     except KubeletError as error:
-        code = grpc.StatusCode.NOT_FOUND if error.is_unknown else grpc.StatusCode.UNAVAILABLE
-        context.abort(code, str(error))
+        if error.is_unknown:
+            context.abort(grpc.StatusCode.NOT_FOUND, error.detail)
+        context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
 
 def _handler(answer: Callable[[Any, Any], Any], request: Any) -> Any:

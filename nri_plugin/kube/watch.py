@@ -71,6 +71,11 @@ class Follower:
         self._backoff = backoff or Backoff()
         self._version: str | None = None
 
+    @property
+    def version(self) -> str:
+        """Of what the sink was told last; empty before the first list."""
+        return self._version or ""
+
     def forget(self) -> None:
         """Begin with a list again, whatever was heard."""
         self._version = None
@@ -95,9 +100,8 @@ class Follower:
     def _once(self) -> None:
         """One list where none is valid, and one watch until it ends."""
         if self._version is None:
-            objects, version = self._listed()
+            objects, self._version = self._listed()
             self._sink.listed(objects)
-            self._version = version
         heard = False
         for event in self._client.watch(self._resource, self._version, self._namespace, self._parameters):
             heard = True

@@ -4,11 +4,13 @@ An event means the same whether it has its own method (NRI 0.12 on) or comes ins
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from nri_plugin import bounds
+from nri_plugin.bounds import Cut
 from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.nri import decode, encode, events
 from nri_plugin.nri._pb import nri_pb2 as pb
@@ -129,7 +131,7 @@ def _configure(payload: bytes, _: Reading) -> events.Configure:
 
 
 def _synchronize(payload: bytes, reading: Reading) -> SynchronizePart:
-    message = pb.SynchronizeRequest.FromString(payload)
+    message = reading.messages.SynchronizeRequest.FromString(payload)
     pods = tuple([reading.pod(pod) for pod in message.pods])
     containers = tuple([reading.container(container) for container in message.containers])
     return SynchronizePart(events.Synchronize(pods, containers), message.more)
@@ -141,13 +143,13 @@ def _shutdown(payload: bytes, _: Reading) -> events.Shutdown:
 
 
 def _update_container(payload: bytes, reading: Reading) -> events.UpdateContainer:
-    message = pb.UpdateContainerRequest.FromString(payload)
+    message = reading.messages.UpdateContainerRequest.FromString(payload)
     resources = reading.resources(message.linux_resources)
     return events.UpdateContainer(reading.pod(message.pod), reading.container(message.container), resources)
 
 
 def _update_pod_sandbox(payload: bytes, reading: Reading) -> events.UpdatePodSandbox:
-    message = pb.UpdatePodSandboxRequest.FromString(payload)
+    message = reading.messages.UpdatePodSandboxRequest.FromString(payload)
     overhead = message.overhead_linux_resources if message.HasField("overhead_linux_resources") else None
     resources = message.linux_resources if message.HasField("linux_resources") else None
     return events.UpdatePodSandbox(
@@ -158,7 +160,7 @@ def _update_pod_sandbox(payload: bytes, reading: Reading) -> events.UpdatePodSan
 
 
 def _validate(payload: bytes, reading: Reading) -> events.ValidateContainerAdjustment:
-    message = pb.ValidateContainerAdjustmentRequest.FromString(payload)
+    message = reading.messages.ValidateContainerAdjustmentRequest.FromString(payload)
     return events.ValidateContainerAdjustment(
         pod=reading.pod(message.pod),
         container=reading.container(message.container),
@@ -173,7 +175,7 @@ def _of_pod(make: Callable[[Pod], events.NRIEvent]) -> Reader:
     """Returns a reader of the messages that carry a pod in field 1; they are all alike on the wire."""
 
     def read(payload: bytes, reading: Reading) -> Decoded:
-        return make(reading.pod(pb.RunPodSandboxRequest.FromString(payload).pod))
+        return make(reading.pod(reading.messages.RunPodSandboxRequest.FromString(payload).pod))
 
     return read
 
@@ -182,10 +184,22 @@ def _of_container(make: Callable[[Pod, Container], events.NRIEvent]) -> Reader:
     """Returns a reader of the messages that carry a pod in field 1 and a container in field 2."""
 
     def read(payload: bytes, reading: Reading) -> Decoded:
-        message = pb.CreateContainerRequest.FromString(payload)
+        message = reading.messages.CreateContainerRequest.FromString(payload)
         return make(reading.pod(message.pod), reading.container(message.container))
 
     return read
+
+
+def _create_container(payload: bytes, reading: Reading) -> events.CreateContainer:
+    """Reads the environment only where it may say something, for that takes longer than all the rest."""
+    says_something = bounds.LISTS_DEVICES.encode() in payload
+    is_too_long = reading.is_bounded and len(payload) > bounds.ENVIRONMENT_REQUEST_BYTES
+    messages = reading.created if says_something and not is_too_long else reading.messages
+    message = messages.CreateContainerRequest.FromString(payload)
+    container = reading.container(message.container)
+    if says_something and is_too_long:
+        container = replace(container, cut=(*container.cut, Cut.ENVIRONMENT))
+    return events.CreateContainer(reading.pod(message.pod), container)
 
 
 STATE_CHANGE_OF_POD: Final[dict[int, Callable[[Pod], events.NRIEvent]]] = {
@@ -204,7 +218,7 @@ STATE_CHANGE_OF_CONTAINER: Final[dict[int, Callable[[Pod, Container], events.NRI
 
 
 def _state_change(payload: bytes, reading: Reading) -> Decoded:
-    message = pb.StateChangeEvent.FromString(payload)
+    message = reading.messages.StateChangeEvent.FromString(payload)
     if of_pod := STATE_CHANGE_OF_POD.get(message.event):
         return of_pod(reading.pod(message.pod))
     if of_container := STATE_CHANGE_OF_CONTAINER.get(message.event):
@@ -221,7 +235,7 @@ _READERS: Final[dict[str, Reader]] = {
     "PostUpdatePodSandbox": _of_pod(events.PostUpdatePodSandbox),
     "StopPodSandbox": _of_pod(events.StopPodSandbox),
     "RemovePodSandbox": _of_pod(events.RemovePodSandbox),
-    "CreateContainer": _of_container(events.CreateContainer),
+    "CreateContainer": _create_container,
     "PostCreateContainer": _of_container(events.PostCreateContainer),
     "StartContainer": _of_container(events.StartContainer),
     "PostStartContainer": _of_container(events.PostStartContainer),

@@ -1,15 +1,20 @@
 """Protobuf messages to the plain values of `messages.py`: only what those hold is read.
 
-Fields we do not know are skipped by protobuf itself; an absent message gives None or the empty value.
+Protobuf itself steps over fields that we do not know. An absent message gives None or the empty value. What the author of
+a pod writes is bounded here, before anything is made of it; see `nri_plugin.bounds`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, Final, TypeAlias, cast
 
+from nri_plugin import bounds
+from nri_plugin.bounds import Cut
 from nri_plugin.nri import tables
 from nri_plugin.nri._pb import nri_pb2 as pb
 from nri_plugin.nri.adjustment import Adjustment
+from nri_plugin.nri.lean import WITH_ENVIRONMENT, WITHOUT_ENVIRONMENT
 from nri_plugin.nri.messages import (
     EMPTY,
     Container,
@@ -28,47 +33,119 @@ _MEMORY: Final = {
     column.path[1]: column.name for column in tables.RESOURCES.columns if column.path[0] == "memory"
 }
 _FIELDS: Final[Mapping[int, int]] = {field.value: field for field in Field}
+_OWN: Final = bounds.OWN_ANNOTATIONS.encode()
+_LISTS_DEVICES: Final = bounds.LISTS_DEVICES.encode()
 _STATES = {state.value: state for state in ContainerState}
 
+Hears: TypeAlias = Callable[[str], bool]
+"""Whether annotations of the pods of a namespace are heard."""
 
-def pod(message: pb.PodSandbox) -> Pod:
-    """Reads a pod; near its end a runtime may send one with nothing in it."""
+
+def deaf(_namespace: str) -> bool:
+    """Hears nobody."""
+    return False
+
+
+def pod(message: Any, hears: Hears = deaf) -> Pod:
+    """Reads a lean pod; near its end a runtime may send one with nothing in it.
+
+    Its labels are read by nobody. Its annotations are read where `hears` says that its namespace is trusted.
+    """
+    cut = _cut_amounts(message.linux.pod_resources, message.name, message.uid, message.namespace)
+    if not message.annotations or not hears(message.namespace):
+        return _pod(message, EMPTY, cut)
+    annotations, is_cut = _own_annotations(message)
+    return _pod(message, annotations, (*cut, Cut.ANNOTATIONS) if is_cut else cut)
+
+
+def _pod(message: Any, annotations: Mapping[str, str], cut: tuple[Cut, ...] = ()) -> Pod:
     linux = message.linux
     return Pod(
         id=message.id,
-        name=message.name,
-        uid=message.uid,
-        namespace=message.namespace,
-        labels=_text_map(message.labels),
-        annotations=_text_map(message.annotations),
+        name=bounds.name(message.name),
+        uid=bounds.name(message.uid),
+        namespace=bounds.name(message.namespace),
+        annotations=annotations,
         runtime_handler=message.runtime_handler,
         cgroup_parent=linux.cgroup_parent,
         cgroups_path=linux.cgroups_path,
         resources=resources(linux.pod_resources) if linux.HasField("pod_resources") else None,
         overhead=resources(linux.pod_overhead) if linux.HasField("pod_overhead") else None,
         pid=message.pid,
+        cut=cut,
     )
 
 
-def container(message: pb.Container) -> Container:
-    """Reads a container; a state we do not know counts as unknown."""
+def _cut_amounts(resources: pb.LinuxResources, *names: str) -> tuple[Cut, ...]:
+    """What of names, and of sizes of huge pages, is left out."""
+    is_long = any(len(name) > bounds.NAME_CHARS for name in names)
+    has_many = len(resources.hugepage_limits) > bounds.PAGE_SIZES
+    if not is_long and not has_many:
+        return ()
+    return (*((Cut.NAMES,) if is_long else ()), *((Cut.PAGE_SIZES,) if has_many else ()))
+
+
+def _own_annotations(message: Any) -> tuple[Mapping[str, str], bool]:
+    """The annotations that are meant for us, and whether some were left out; see `bounds`."""
+    entries = message.annotations
+    if len(entries) > bounds.ANNOTATIONS_SEEN:
+        return EMPTY, True
+    own = [pb.PodSandbox.AnnotationsEntry.FromString(entry) for entry in entries if _OWN in entry]
+    return bounds.own_annotations({entry.key: entry.value for entry in own})
+
+
+def container(message: Any) -> Container:
+    """Reads a lean container; a state we do not know counts as unknown.
+
+    Labels and annotations are read by nobody, and of the environment only what names devices.
+    """
     linux = message.linux
+    devices, cdi, nets = linux.devices, message.CDI_devices, linux.net_devices
+    has_too_many = max(len(devices), len(cdi), len(nets)) > bounds.DEVICES
+    cut = [*_cut_amounts(linux.resources, message.name)]
+    cut += [Cut.DEVICES] if has_too_many and not _is_privileged(devices) else []
+    env: tuple[str, ...] = ()
+    if isinstance(message, WITH_ENVIRONMENT.Container):
+        env, is_cut = _device_variables(message.env)
+        cut += [Cut.ENVIRONMENT] if is_cut else []
     return Container(
         id=message.id,
         pod_id=message.pod_sandbox_id,
-        name=message.name,
+        name=bounds.name(message.name),
         state=_STATES.get(message.state, ContainerState.UNKNOWN),
-        labels=_text_map(message.labels),
-        annotations=_text_map(message.annotations),
-        env=tuple(message.env),
-        devices=tuple([Device(d.path, d.type, d.major, d.minor) for d in linux.devices]),
-        cdi_devices=tuple([device.name for device in message.CDI_devices]),
-        net_devices=tuple(sorted(linux.net_devices)),
+        env=env,
+        devices=() if has_too_many else tuple([_device(each) for each in devices]),
+        cdi_devices=()
+        if has_too_many
+        else tuple([each.name for each in cdi if len(each.name) <= bounds.CDI_NAME_CHARS]),
+        net_devices=() if has_too_many else tuple(sorted(nets)),
         resources=resources(linux.resources) if linux.HasField("resources") else NO_RESOURCES,
         oom_score_adj=linux.oom_score_adj.value if linux.HasField("oom_score_adj") else None,
         cgroups_path=linux.cgroups_path,
         pid=message.pid,
+        cut=tuple(cut),
     )
+
+
+def _is_privileged(devices: Sequence[Any]) -> bool:
+    """Whether it lists devices that no container is given alone: it has all of the host's, and has chosen none."""
+    seen = devices[: bounds.DEVICE_LOOKUPS]
+    return any((each.major, each.minor) in bounds.HOST_ONLY_DEVICES and each.type == "c" for each in seen)
+
+
+def _device(message: Any) -> Device:
+    return Device(message.path[: bounds.PATH_CHARS], message.type, message.major, message.minor)
+
+
+def _device_variables(lines: Sequence[bytes]) -> tuple[tuple[str, ...], bool]:
+    """The variables that list devices, and whether some were left out; see `bounds`."""
+    listing = [line for line in lines[: bounds.VARIABLES_SEEN] if line.startswith(_LISTS_DEVICES)]
+    kept, room = [], bounds.ENVIRONMENT_CHARS
+    for line in listing[: bounds.VARIABLES]:
+        if len(line) <= room:
+            kept.append(line.decode("utf-8", "replace"))
+            room -= len(line)
+    return tuple(kept), len(kept) < len(listing)
 
 
 def resources(message: pb.LinuxResources) -> Resources:
@@ -83,7 +160,9 @@ def resources(message: pb.LinuxResources) -> Resources:
         cpu_period_us=cpu.period.value if cpu.HasField("period") else None,
         cpus=cpu.cpus,
         mems=cpu.mems,
-        hugepage_limits=tuple([(limit.page_size, limit.limit) for limit in message.hugepage_limits]),
+        hugepage_limits=bounds.page_sizes(
+            [(limit.page_size, limit.limit) for limit in message.hugepage_limits[: bounds.PAGE_SIZES]]
+        ),
         unified=_text_map(message.unified),
         cpu_realtime_runtime_us=cpu.realtime_runtime.value if cpu.HasField("realtime_runtime") else None,
         cpu_realtime_period_us=cpu.realtime_period.value if cpu.HasField("realtime_period") else None,
@@ -132,7 +211,11 @@ def detailed_pod(message: pb.PodSandbox) -> Pod:
     """Reads all of a pod."""
     linux = message.linux
     return replace(
-        pod(message),
+        _pod(message, _text_map(message.annotations)),
+        name=message.name,
+        uid=message.uid,
+        namespace=message.namespace,
+        labels=_text_map(message.labels),
         resources=detailed_resources(linux.pod_resources) if linux.HasField("pod_resources") else None,
         overhead=detailed_resources(linux.pod_overhead) if linux.HasField("pod_overhead") else None,
         details=tables.POD_DETAILS.read(message),
@@ -141,10 +224,22 @@ def detailed_pod(message: pb.PodSandbox) -> Pod:
 
 def detailed_container(message: pb.Container) -> Container:
     """Reads all of a container."""
-    return replace(
-        container(message),
-        devices=tuple(tables.DEVICE.read(device) for device in message.linux.devices),
-        resources=detailed_resources(message.linux.resources),
+    linux = message.linux
+    return Container(
+        id=message.id,
+        pod_id=message.pod_sandbox_id,
+        name=message.name,
+        state=_STATES.get(message.state, ContainerState.UNKNOWN),
+        labels=_text_map(message.labels),
+        annotations=_text_map(message.annotations),
+        env=tuple(message.env),
+        devices=tuple([tables.DEVICE.read(device) for device in linux.devices]),
+        cdi_devices=tuple([device.name for device in message.CDI_devices]),
+        resources=detailed_resources(linux.resources),
+        oom_score_adj=linux.oom_score_adj.value if linux.HasField("oom_score_adj") else None,
+        cgroups_path=linux.cgroups_path,
+        pid=message.pid,
+        net_devices=tuple(sorted(linux.net_devices)),
         details=tables.CONTAINER_DETAILS.read(message),
     )
 
@@ -156,17 +251,34 @@ def detailed_resources(message: pb.LinuxResources) -> Resources:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How much of pods, containers and their resources is read."""
+    """How much of pods, containers and their resources is read.
 
-    pod: Callable[[pb.PodSandbox], Pod]
-    container: Callable[[pb.Container], Container]
-    resources: Callable[[pb.LinuxResources], Resources]
+    Attributes:
+        pod: reads a pod.
+        container: reads a container.
+        resources: reads resources.
+        messages: classes of the messages that these take.
+        created: the same for a container that is about to be created, of which more is read.
+        is_bounded: whether what exceeds a bound is left out.
+    """
+
+    pod: Callable[[Any], Pod]
+    container: Callable[[Any], Container]
+    resources: Callable[[Any], Resources]
+    messages: Any
+    created: Any
+    is_bounded: bool = True
 
 
-PLACEMENT: Final = Reading(pod, container, resources)
-"""What placement needs; tens of microseconds for a container."""
-DETAILS: Final = Reading(detailed_pod, detailed_container, detailed_resources)
-"""Everything; several times as long."""
+def placement(hears: Hears) -> Reading:
+    """What placement needs; `hears` tells of a namespace whether annotations of its pods are heard."""
+    return Reading(partial(pod, hears=hears), container, resources, WITHOUT_ENVIRONMENT, WITH_ENVIRONMENT)
+
+
+PLACEMENT: Final = placement(deaf)
+"""What placement needs where no annotation is heard; tens of microseconds for a container."""
+DETAILS: Final = Reading(detailed_pod, detailed_container, detailed_resources, pb, pb, is_bounded=False)
+"""Everything; several times as long, and without any bound."""
 
 
 def _text_map(message: Mapping[str, str]) -> Mapping[str, str]:

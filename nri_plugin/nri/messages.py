@@ -1,7 +1,7 @@
 """NRI messages as plain frozen values: what the rest of the program sees of the wire.
 
 What placement needs is in the values themselves; the rest of a pod or container is in `details`, read only
-by sessions that ask for it, because reading all of it takes several times as long.
+by sessions that ask for it, because reading all of it takes several times as long and has no bound.
 
 Names follow the protocol's fields. Absent message fields are None, absent
 strings are empty, absent lists are empty tuples. A wrapper with value 0 is 0,
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from types import MappingProxyType
 
+from nri_plugin.bounds import Cut
 from nri_plugin.nri import spec
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
@@ -121,7 +122,11 @@ class PodDetails:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod sandbox. `resources` is the sum of the pod's containers as the kubelet sent it."""
+    """A pod sandbox. `resources` is the sum of the pod's containers as the kubelet sent it.
+
+    Sessions that do not read details leave out labels, and annotations that nobody hears. `cut` names what exceeded a
+    bound and was left out besides; see `nri_plugin.bounds`.
+    """
 
     id: str
     name: str = ""
@@ -136,6 +141,7 @@ class Pod:
     overhead: Resources | None = None
     pid: int = 0
     details: PodDetails | None = None
+    cut: tuple[Cut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +180,8 @@ class Container:
     """A container as the runtime describes it at that moment.
 
     `net_devices` are names on the host of network interfaces that move into the container, ascending.
-    `details` is None unless the session reads details.
+    `details` is None unless the session reads details. Those that do not leave out labels, annotations, and of `env`
+    all but the variables that list devices, which they read at its creation only. `cut` is as in `Pod`.
     """
 
     id: str
@@ -192,6 +199,7 @@ class Container:
     pid: int = 0
     net_devices: tuple[str, ...] = ()
     details: ContainerDetails | None = None
+    cut: tuple[Cut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

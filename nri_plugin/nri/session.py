@@ -12,9 +12,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from nri_plugin import bounds
 from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.nri import codec
-from nri_plugin.nri.decode import DETAILS, PLACEMENT
+from nri_plugin.nri.decode import DETAILS, Hears, deaf, placement
 from nri_plugin.nri.events import (
     Configure,
     ConfigureResponse,
@@ -45,8 +46,6 @@ from nri_plugin.ttrpc.envelope import Code, Status
 
 MAX_MESSAGE_BYTES: Final = (16 << 20) + 4096
 """Longest message NRI 0.6 can write: 4096 bytes of a frame, then one mux frame of 16 MiB."""
-MAX_SYNCHRONIZE_BYTES: Final = 256 << 20
-"""Most bytes all parts of one Synchronize may have together."""
 UPDATE_TIMEOUT: Final = 5.0
 """Seconds an unsolicited update may take; runtimes up to NRI 0.12.0 can hang in it for ever."""
 
@@ -73,7 +72,8 @@ class PluginSession:
         registration_timeout: seconds from registering to Configure, and from there to Synchronize. Runtimes
             serve one new connection after the other, so it is long.
         details: read all of pods and containers (`Pod.details`, `Container.details`, device rules), not only
-            what placement needs.
+            what placement needs; nothing is bounded then.
+        hears: tells of a namespace whether annotations of its pods are heard; by default none are.
 
     Raises:
         LocalProtocolError: the runtime would refuse the name or the index, or `wanted` is empty.
@@ -88,6 +88,7 @@ class PluginSession:
         prelaunched: bool = False,
         registration_timeout: float = 30.0,
         details: bool = False,
+        hears: Hears = deaf,
     ) -> None:
         _check_identity(plugin_name, plugin_index)
         if not wanted:
@@ -96,7 +97,7 @@ class PluginSession:
         self.plugin_index = plugin_index
         self.runtime: Configure | None = None
         self._wanted = wanted
-        self._reading = DETAILS if details else PLACEMENT
+        self._reading = DETAILS if details else placement(hears)
         self._stage = Stage.CONNECTED
         self._mux = MuxReader()
         self._server = ServerConnection(MAX_MESSAGE_BYTES)
@@ -307,8 +308,9 @@ class PluginSession:
         self._pods += part.event.pods
         self._containers += part.event.containers
         self._synchronize_bytes += len(call.payload)
-        if self._synchronize_bytes > MAX_SYNCHRONIZE_BYTES:
-            msg = f"Synchronize has {self._synchronize_bytes} bytes so far, at most {MAX_SYNCHRONIZE_BYTES} are kept"
+        listed = max(len(self._pods), len(self._containers))
+        if listed > bounds.SYNCHRONIZED:
+            msg = f"Synchronize lists {listed} pods or containers so far, at most {bounds.SYNCHRONIZED} are kept"
             raise RemoteProtocolError(msg)
         if part.more:
             self._server.reply(call.stream_id, codec.encode_more())

@@ -24,7 +24,7 @@ from nri_plugin.policy.hints import (
     sums_by_mask,
 )
 from nri_plugin.policy.shortfall import by_numa_node
-from nri_plugin.policy.smt_counts import checks_multiple
+from nri_plugin.policy.smt_counts import checks_multiple, whole_cores_near
 from nri_plugin.policy.tables import CPUTables
 from nri_plugin.policy.taking import Note, Stage
 
@@ -228,7 +228,7 @@ def check_full_pcpus(
     if count % threads and not allow_odd:
         raise SMTAlignmentError(
             f"requested {count} cpus is not a multiple of the {threads} cpus per core; "
-            f"ask for {count - count % threads} or {count - count % threads + threads}"
+            f"ask for {whole_cores_near(count, threads)}"
         )
     whole = available.mask & ~tables.siblings_of(reserved.mask)
     if count > whole.bit_count():

@@ -3,15 +3,22 @@
 The kubelet has given the devices before a runtime is told of the container, so nothing is chosen here:
 a set of NUMA nodes is a hint when every device is attached to one of them. That holds for every QoS class.
 
-Source: kubelet v1.36 pkg/kubelet/cm/devicemanager/topology_hints.go.
+Invariant: every hint is a set of nodes that have devices of the resource. A node without any is in no hint,
+although a hint with it would hold the devices as well.
+
+Source: kubelet v1.36.2 pkg/kubelet/cm/devicemanager/topology_hints.go (generateDeviceTopologyHints,
+    deviceNUMANodes).
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import combinations
+from operator import or_
 
 from nri_plugin import bits
 from nri_plugin.nodemask import NO_NODES, NodeMask
-from nri_plugin.policy.budget import Budget
+from nri_plugin.policy.budget import Budget, BudgetSpentError
 from nri_plugin.policy.family_search import narrowest_size
 from nri_plugin.policy.hints import (
     LISTED_NODES,
@@ -48,13 +55,22 @@ class DeviceResource:
     Attributes:
         name: the resource, `nvidia.com/gpu`.
         devices: what was given.
-        total_by_node: (NUMA node, how many of the resource are attached to it, given or not); empty
-            when that is not known.
+        totals: (NUMA nodes, how many devices of the resource are attached to exactly these, given or not);
+            empty when that is not known.
     """
 
     name: str
     devices: tuple[Device, ...]
-    total_by_node: tuple[tuple[int, int], ...] = ()
+    totals: tuple[tuple[NodeMask, int], ...] = ()
+
+
+def device_totals(places: Iterable[tuple[NodeMask, int]]) -> tuple[tuple[NodeMask, int], ...]:
+    """The totals of one resource from where its devices are, (NUMA nodes, how many); sorted, nowhere left out."""
+    counts: dict[NodeMask, int] = {}
+    for nodes, count in places:
+        if nodes:
+            counts[nodes] = counts.get(nodes, 0) + count
+    return tuple(sorted(counts.items(), key=lambda item: (len(item[0]), tuple(item[0]))))
 
 
 def device_wishes(nodes: Sequence[int], resources: Iterable[DeviceResource]) -> Provider:
@@ -63,40 +79,68 @@ def device_wishes(nodes: Sequence[int], resources: Iterable[DeviceResource]) -> 
     Args:
         nodes: all NUMA nodes of the machine, ascending.
         resources: what the container has been given, in the order of the kubelet's providers.
-
-    Differs: a device without a known place beside others of its resource is near everywhere; the
-        kubelet then finds no node set at all that holds what was asked for.
     """
-    wishes = [_wish(tuple(nodes), resource) for resource in resources]
+    of_machine = NodeMask.from_ids(nodes)
+    wishes = [_wish(of_machine, resource) for resource in resources if resource.devices]
     return tuple(wish for wish in wishes if wish is not None) or None
 
 
-def _wish(nodes: tuple[int, ...], resource: DeviceResource) -> Wish | None:
-    """Any set of nodes that every device is near; preferred at the size that could hold as many devices.
+def _wish(of_machine: NodeMask, resource: DeviceResource) -> Wish | None:
+    """The sets of device nodes that every device is near; preferred at the size that could hold as many devices.
 
-    Differs: where it is not known how many devices each node has, the given ones count as all there are.
+    Differs: where the resource's other devices are not known, the given ones count as all there are, and one
+        without a known place is near everywhere. The kubelet knows them all.
     """
-    every = bits.from_ids(nodes)
-    placed = [mask for device in resource.devices if (mask := device.nodes.mask & every)]
-    if not placed:
-        return None
-    required = bits.from_ids(bits.lowest(mask) for mask in placed if mask.bit_count() == 1)
-    open_masks = dict.fromkeys(mask for mask in placed if not mask & required)
-    needs = tuple(Need(1, dict.fromkeys(bits.iterate(mask), 1)) for mask in open_masks)
+    totals = {
+        nodes.mask: count for nodes, count in device_totals((n & of_machine, c) for n, c in resource.totals)
+    }
+    given = [(device.nodes & of_machine).mask for device in resource.devices]
+    placed = [mask for mask in given if mask]
+    if not placed and not resource.totals:
+        return None  # no device of the resource has a place: it does not matter where they are
+    if resource.totals and len(placed) < len(given):
+        return Wish(resource.name, (), why=_why(resource))  # a device without a place is near no node
+    near = _near_all(reduce(or_, (*placed, *totals)), placed)
     budget = Budget()
-    narrowest = _narrowest(Family(every, required, needs, 0), resource, len(placed), budget)
-    family, why = Family(every, required, needs, narrowest), _why(resource)
+    narrowest = _narrowest(near, totals, len(placed), budget)
+    why = _why(resource)
+    nodes = tuple(bits.iterate(near.nodes))
     if len(nodes) > LISTED_NODES:
-        return Wish(resource.name, (), family, why, exact=not budget.is_spent)
-    hints = tuple(Hint(mask, size == narrowest) for mask, size in masks_in_order(nodes) if mask in family)
+        return Wish(
+            resource.name, (), replace(near, preferred_size=narrowest), why, exact=not budget.is_spent
+        )
+    hints = tuple(Hint(mask, size == narrowest) for mask, size in masks_in_order(nodes) if mask in near)
     return Wish(resource.name, hints, why=why)
 
 
-def _narrowest(family: Family, resource: DeviceResource, count: int, budget: Budget) -> int:
-    """Nodes that `count` devices of the resource take when none of them is in use."""
-    given = narrowest_size(family, budget)
-    possible = smallest_size(dict(resource.total_by_node), count)
-    return given if possible is None else min(given, possible)
+def _near_all(nodes: int, placed: Sequence[int]) -> Family:
+    """All sets of `nodes` that touch each of the masks `placed`."""
+    required = bits.from_ids(bits.lowest(mask) for mask in placed if mask.bit_count() == 1)
+    open_masks = dict.fromkeys(mask for mask in placed if not mask & required)
+    needs = tuple(Need(1, dict.fromkeys(bits.iterate(mask), 1)) for mask in open_masks)
+    return Family(nodes, required, needs, 0)
+
+
+def _narrowest(near: Family, totals: Mapping[int, int], count: int, budget: Budget) -> int:
+    """Nodes that `count` devices of the resource take when none of them is in use; more than known past the budget."""
+    given = narrowest_size(near, budget)
+    if all(mask.bit_count() == 1 for mask in totals):
+        by_node = {bits.lowest(mask): number for mask, number in totals.items()}
+        return min(given, smallest_size(by_node, count) or given)
+    try:
+        return next(size for size in range(1, given) if _is_enough(near.nodes, size, totals, count, budget))
+    except (StopIteration, BudgetSpentError):
+        return given
+
+
+def _is_enough(nodes: int, size: int, totals: Mapping[int, int], count: int, budget: Budget) -> bool:
+    """Whether some `size` of the nodes have `count` devices near them; a device between nodes counts once."""
+    for members in combinations(bits.iterate(nodes), size):
+        budget.step()
+        mask = bits.from_ids(members)
+        if sum(number for near, number in totals.items() if near & mask) >= count:
+            return True
+    return False
 
 
 def _why(resource: DeviceResource) -> str:

@@ -97,6 +97,24 @@ def memory_state_refusal(
     return ""
 
 
+def order_dependent_nodes(assignments: MemoryAssignments) -> Mapping[int, Sequence[int]]:
+    """NUMA nodes on which the kubelet's verdict depends on chance, each with the masks of the blocks on it.
+
+    The kubelet rebuilds the groups of nodes from the blocks and takes for each node the last block it comes to. It
+    walks a map, so that the last one differs from start to start. Where all blocks on a node have the same mask it
+    makes no difference.
+
+    Source: kubelet v1.36.2 pkg/kubelet/cm/memorymanager/policy_static.go (validateState).
+    """
+    masks: dict[int, set[int]] = {}
+    for block in (
+        block for by_name in assignments.values() for blocks in by_name.values() for block in blocks
+    ):
+        for node in bits.iterate(block.nodes.mask):
+            masks.setdefault(node, set()).add(block.nodes.mask)
+    return {node: sorted(several) for node, several in sorted(masks.items()) if len(several) > 1}
+
+
 def _unknown_blocks(stored: Mapping[int, StoredNode], assignments: MemoryAssignments) -> Iterator[str]:
     for pod, by_name in assignments.items():
         for name, blocks in by_name.items():

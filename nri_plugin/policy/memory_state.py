@@ -98,6 +98,12 @@ class MemoryState:
         allocatable = self.machine.allocatable_of(resource)
         return {node: size - promised.get((node, resource), 0) for node, size in allocatable.items()}
 
+    def has_room_for(self, blocks: Sequence[MemoryBlock]) -> bool:
+        """Whether the blocks fit beside what is promised, all of them."""
+        after = self.with_blocks((block, block.size_bytes) for block in blocks)
+        taken = sum(after.promised.values()) - sum(self.promised.values())
+        return taken == sum(block.size_bytes for block in blocks)
+
     def with_blocks(self, blocks: Iterable[tuple[MemoryBlock, int]]) -> "MemoryState":
         """This state after (block, bytes to take), each filling its nodes in ascending order.
 

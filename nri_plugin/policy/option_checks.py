@@ -11,7 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nri_plugin.errors import ConfigError
-from nri_plugin.options import ReservedMemory, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.options import (
+    Options,
+    ReservedMemory,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+    UncoreCacheFit,
+)
+from nri_plugin.policy.distances import distances_of
+from nri_plugin.topology import Topology
 
 FULL_PCPUS = "full-pcpus-only"
 ACROSS_NUMA = "distribute-cpus-across-numa"
@@ -174,6 +182,53 @@ def check_align_by_socket(policy: TopologyManagerPolicy) -> None:
             "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy "
             "option; remove it or choose another topologyManagerPolicy",
         )
+
+
+def together_refusals(
+    on: frozenset[str],
+    topology: TopologyManagerPolicy,
+    fit: UncoreCacheFit,
+    *,
+    is_strict: bool,
+) -> Iterator[tuple[str, str]]:
+    """Values that are each right and do not go together: the key to name, and why; after `cpu_options_on`.
+
+    Args:
+        on: the names of the CPU Manager's options that are on.
+        topology: the Topology Manager's policy.
+        fit: how uncore caches are chosen.
+        is_strict: strictUncoreCache.
+    """
+    if BY_SOCKET in on:
+        try:
+            check_align_by_socket(topology)
+        except ConfigError as error:
+            yield "cpuManagerPolicyOptions", error.detail
+    if is_strict and fit is not UncoreCacheFit.BEST:
+        yield "strictUncoreCache", "goes only with uncoreCacheFit: best; set that too"
+    spreading = on & {ACROSS_NUMA, ACROSS_CORES}
+    if fit is UncoreCacheFit.BEST and spreading:
+        yield "uncoreCacheFit", f"best packs CPUs and {min(spreading)} spreads them; turn one of them off"
+
+
+def none_refusal(given: Mapping[str, str]) -> str:
+    """Why the none policy does not start with these options."""
+    options = " ".join(f"{name}:{text}" for name, text in sorted(given.items()))
+    return f"None policy: received unsupported options=map[{options}]; set cpuManagerPolicy: static or remove them"
+
+
+def machine_refusal(options: Options, topology: Topology) -> tuple[str, str] | None:
+    """The first of the options that this machine cannot have: the key to name, and why; None where it can have all."""
+    key = "cpuManagerPolicyOptions"
+    try:
+        if options.align_by_socket:
+            check_sockets(len(topology.sockets), sum(1 for node in topology.nodes if node.cpus))
+        key = "topologyManagerPolicyOptions"
+        choice = TopologyChoice(options.prefer_closest_numa_nodes, options.max_allowable_numa_nodes)
+        check_nodes(choice, len(topology.nodes), distances_known=distances_of(topology) is not None)
+    except ConfigError as error:
+        return key, error.detail
+    return None
 
 
 def check_sockets(sockets: int, nodes: int) -> None:

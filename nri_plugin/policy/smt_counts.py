@@ -25,13 +25,18 @@ def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:
         return count
     if rule is SMTOddCounts.ROUND_UP:
         return count + threads - odd
+    what = "not a multiple of" if count > threads else "less than"
+    core = f"the {threads} cpus per core" if count > threads else f"the {threads} cpus of a core"
     raise SMTAlignmentError(
-        f"requested {count} cpus is not a multiple of the {threads} cpus per core and smtOddCounts is "
-        f"reject; ask for {count - odd} or {count - odd + threads}"
-        if count > threads
-        else f"requested {count} cpus is less than the {threads} cpus of a core and smtOddCounts is reject; "
-        f"ask for {threads}"
+        f"requested {count} cpus is {what} {core} and smtOddCounts is reject; "
+        f"ask for {whole_cores_near(count, threads)}"
     )
+
+
+def whole_cores_near(count: int, threads: int) -> str:
+    """The numbers of CPUs in whole cores below and above `count`, in words; nobody is told to ask for none."""
+    below = count - count % threads
+    return f"{below} or {below + threads}" if below else str(threads)
 
 
 def checks_multiple(rule: SMTOddCounts) -> bool:

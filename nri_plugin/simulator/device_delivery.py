@@ -1,6 +1,7 @@
-"""How given devices reach a container: as device nodes, a `PCIDEVICE_*` variable or CDI names of its message.
+"""How given devices reach a container: as device nodes, with a `PCIDEVICE_*` variable or CDI names in its message.
 
-Source: kubelet device plugin API v1beta1, ContainerAllocateResponse; the SR-IOV network device plugin's variables.
+Source: kubelet device plugin API v1beta1, ContainerAllocateResponse; the SR-IOV network device plugin, which gives the
+    node of a function that is bound to vfio-pci, and a variable that lists the addresses of all functions.
 """
 
 import re
@@ -19,7 +20,7 @@ def delivered(spec: ContainerSpec, devices: Iterable[PlacedDevice]) -> Container
     devices = tuple(devices)
     return replace(
         spec,
-        devices=(*spec.devices, *(each.node for each in _by(devices, Delivery.NODES))),
+        devices=(*spec.devices, *(each.node for each in devices if each.delivery is not Delivery.CDI)),
         env=(*spec.env, *_variables(_by(devices, Delivery.VARIABLE))),
         cdi_devices=(*spec.cdi_devices, *(each.cdi_name for each in _by(devices, Delivery.CDI))),
     )

@@ -9,13 +9,13 @@ one after the other and then to one more; sidecars keep theirs.
 Source: kubelet v1.36 pkg/kubelet/cm/devicemanager/manager.go; KEP-693 for what device plugins prefer.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nri_plugin.errors import NriPinError
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.policy.device_allocation import preferred_devices
+from nri_plugin.policy.device_hints import device_totals
 from nri_plugin.simulator.device_places import PlacedDevice
 from nri_plugin.simulator.machine_devices import Link
 from nri_plugin.simulator.pods import ContainerSpec, PodSpec
@@ -122,12 +122,9 @@ class DeviceManager:
         """The devices behind the ids."""
         return tuple(device for device in self.devices if device.id in given.get(device.resource, ()))
 
-    def totals(self, resource: str) -> dict[int, int]:
-        """How many devices of a resource are attached to each NUMA node, given or not."""
-        counts: Counter[int] = Counter()
-        for nodes in self._resources[resource].nodes_by_id.values():
-            counts.update(map(int, nodes))
-        return dict(sorted(counts.items()))
+    def totals(self, resource: str) -> tuple[tuple[NodeMask, int], ...]:
+        """How many devices of a resource are attached to which NUMA nodes, given or not."""
+        return device_totals((nodes, 1) for nodes in self._resources[resource].nodes_by_id.values())
 
     def _give(
         self,

@@ -6,13 +6,14 @@ devices is compared in the tests. Facts of pods are left out, as where the clust
 
 import json
 import socketserver
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from nri_plugin.facts import LINE_BYTES
+from nri_plugin.nodemask import NodeMask
 from nri_plugin.simulator.device_manager import DeviceManager, Given
 
 QUESTION_S = 1.0
@@ -87,6 +88,7 @@ def _merged(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [entry for _, entry in sorted(merged.items(), key=lambda item: order[item[0][0]])]
 
 
-def _totals(counts: Mapping[int, int]) -> dict[str, dict[str, int]]:
+def _totals(counts: Iterable[tuple[NodeMask, int]]) -> dict[str, dict[str, int]]:
     """The entry's `totals`; left out where all devices of the resource are nowhere."""
-    return {"totals": {str(number): count for number, count in counts.items()}} if counts else {}
+    known = {str(nodes): count for nodes, count in counts}
+    return {"totals": known} if known else {}

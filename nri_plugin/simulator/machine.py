@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from nri_plugin import bits
-from nri_plugin.cpuset import CPUSet
+from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.errors import HostError
 from nri_plugin.ids import CoreID, NUMANodeID, SocketID, UncoreCacheID
 from nri_plugin.simulator.machine_layout import Layout, lay_out
@@ -87,6 +87,7 @@ def build_topology(description: Description) -> Topology:
             for number, mask in enumerate(sorted(filter(None, groups), key=bits.lowest))
         ),
         caches_known=bool(has_l3),
+        without_l3=CPUSet(layout.online & ~has_l3) if has_l3 else NO_CPUS,
         offline=CPUSet(layout.present & ~layout.online),
         isolated=CPUSet(layout.isolated | layout.tickless),
     )

@@ -35,7 +35,7 @@ class Delivery(StrEnum):
     NODES = "device"
     """A device node, as plugins of GPUs give them."""
     VARIABLE = "variable"
-    """`PCIDEVICE_*` with its PCI address, as the SR-IOV plugin does."""
+    """A device node, and `PCIDEVICE_*` with its PCI address, as the SR-IOV plugin gives a function bound to vfio-pci."""
     CDI = "cdi"
     """A CDI name."""
 

@@ -2,9 +2,11 @@
 
 Every CPU that the file holds an object for is online; one that is only in the complete cpuset is offline,
 or was kept from lstopo by a cgroup (`lstopo --disallowed` writes it all the same): XML does not tell which.
-What hwloc does not know, such as isolated CPUs, is missing, as on a kernel that does not show it.
+What hwloc does not know, such as isolated CPUs, is missing, as on a kernel that does not show it. So are huge pages
+in version 3, which only lists the page sizes that a machine supports.
 
-Source: hwloc 2.9, hwloc2.dtd and hwloc.dtd; bitmaps as `hwloc_bitmap_snprintf` writes them.
+Source: hwloc 2.9, hwloc2.dtd and hwloc.dtd; hwloc 3.0, NEWS and topology-xml.c (objects as in version 2); bitmaps as
+    `hwloc_bitmap_snprintf` writes them.
 """
 
 import re
@@ -56,8 +58,8 @@ def read_hwloc(data: bytes) -> Files:
     """
     root = read_topology_element(data)
     version = root.attributes.get("version", "1")
-    if version.partition(".")[0] not in {"1", "2"}:
-        raise NotTopologyError(f"XML version {version[:20]} of lstopo is not yet supported, 1 and 2 are")
+    if version.partition(".")[0] not in {"1", "2", "3"}:
+        raise NotTopologyError(f"XML version {version[:20]} of lstopo is not yet supported, 1 to 3 are")
     machine = next(root.named("object"), None)
     if machine is None:
         raise NotTopologyError("it holds no object")

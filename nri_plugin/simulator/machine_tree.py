@@ -66,7 +66,7 @@ def machine_files(layout: Layout, model: str) -> tuple[Files, Files]:
                 files[f"{where}/online"] = "0"
             if is_online:
                 files |= _topology_files(where, core, threads, sockets[core.socket])
-                files |= _cache_files(where, layout, cpu, threads, caches[core.cache], core.cache)
+                files |= _cache_files(where, layout, cpu, core, threads, caches[core.cache])
     if layout.has_numa:
         files |= _node_lists(layout)
         for node in layout.nodes:
@@ -94,10 +94,12 @@ def _topology_files(where: str, core: Core, threads: int, package: int) -> Files
     files = {
         f"{where}/topology/core_id": str(core.number),
         f"{where}/topology/physical_package_id": str(core.socket),
+        f"{where}/topology/die_id": "0",  # a description knows no dies, so a socket is one
     }
     for names, mask in (
         (("core_cpus", "thread_siblings"), threads),
         (("package_cpus", "core_siblings"), package),
+        (("die_cpus",), package),
     ):
         for name in names:
             files[f"{where}/topology/{name}"] = _bit_map(mask)
@@ -105,18 +107,20 @@ def _topology_files(where: str, core: Core, threads: int, package: int) -> Files
     return files
 
 
-def _cache_files(where: str, layout: Layout, cpu: int, threads: int, group: int, number: int) -> Files:
+def _cache_files(where: str, layout: Layout, cpu: int, core: Core, threads: int, group: int) -> Files:
+    """The caches of a CPU; ids are unique among caches of one level and type, as the kernel's are."""
     files: Files = {}
     for index, level, kind, size in _CORE_CACHES:
-        files |= _cache(f"{where}/cache/index{index}", level, kind, size, threads)
+        files |= _cache(f"{where}/cache/index{index}", level, kind, size, min(core.cpus), threads)
     if layout.with_l3 >> cpu & 1:
-        files |= _cache(f"{where}/cache/index3", "3", "Unified", "32768K", group & layout.with_l3)
-        files[f"{where}/cache/index3/id"] = str(number)
+        shared = group & layout.with_l3
+        files |= _cache(f"{where}/cache/index3", "3", "Unified", "32768K", core.cache, shared)
     return files
 
 
-def _cache(where: str, level: str, kind: str, size: str, mask: int) -> Files:
+def _cache(where: str, level: str, kind: str, size: str, number: int, mask: int) -> Files:
     return {
+        f"{where}/id": str(number),
         f"{where}/level": level,
         f"{where}/type": kind,
         f"{where}/size": size,

@@ -1,9 +1,9 @@
 """Scenario files: a machine, a configuration, and what happens on the node, in a few lines of YAML.
 
-    machine: epyc-7742-nps4
+    machine: epyc7742-2p-64c-smt-nps4
     runtime: containerd-2.1
     config:
-      reservedSystemCPUs: "0"
+      reservedSystemCPUs: "0,128"
     steps:
       - say: A database wants two CPUs of its own.
       - run: prod/db

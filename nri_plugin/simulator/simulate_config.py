@@ -30,7 +30,15 @@ HOW = "say others with --set reservedSystemCPUs="
 
 _SHARE = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,6})?%\Z")
 _PLACES = frozenset(
-    {"stateDir", "nriSocket", "sysfsRoot", "cgroupRoot", "exporterSocket", "metricsBindAddress"}
+    {
+        "stateDir",
+        "nriSocket",
+        "sysfsRoot",
+        "cgroupRoot",
+        "exporterSocket",
+        "metricsBindAddress",
+        "healthProbeBindAddress",
+    }
 )
 _TALK = frozenset({"pluginName", "pluginIndex", "logFormat", "logLevel"})
 IRRELEVANT = _PLACES | _TALK
@@ -87,7 +95,7 @@ def choose(
 
 def first_core(topology: Topology) -> str:
     """The CPUs of the core that is kept for the system where nobody names some."""
-    return str(topology.cores[0][1])
+    return str(topology.first_core)
 
 
 def parse_set(word: str, option: str = "--set") -> tuple[str, str]:

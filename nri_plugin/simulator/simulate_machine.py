@@ -40,6 +40,7 @@ def machine_row(machine: SourcedMachine, summary: str) -> Machine:
         online=_ids(topology.online),
         offline=_ids(topology.offline),
         isolated=_ids(topology.isolated),
+        without_l3=_ids(topology.without_l3),
     )
 
 

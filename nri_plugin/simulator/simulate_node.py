@@ -280,7 +280,7 @@ class PlayedNode:
             for device in self.devices.placed(one):
                 by_resource.setdefault(device.resource, {})[device.id] = Device(device.id, device.nodes)
         return tuple(
-            DeviceResource(name, tuple(devices.values()), tuple(self.devices.totals(name).items()))
+            DeviceResource(name, tuple(devices.values()), self.devices.totals(name))
             for name, devices in by_resource.items()
         )
 

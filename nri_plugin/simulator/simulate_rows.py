@@ -25,7 +25,7 @@ from nri_plugin.simulator.simulation import (
     Stage,
     Status,
 )
-from nri_plugin.state import ContainerRecord, State
+from nri_plugin.state import ContainerRecord, State, owner_of
 
 EXCLUSIVE, SHARED, RESERVED, ISOLATED, OFFLINE = "exclusive", "shared", "reserved", "isolated", "offline"
 
@@ -129,7 +129,7 @@ class Rows:
         """Exclusive CPUs by key; those that wait for a container of a pod to come back have its name too."""
         found = {}
         for key, allocation in self._played.state.allocations.items():
-            uid, _, container = key.partition("/")
+            uid, container = owner_of(key)
             pod = self._played.state.pods.get(uid)
             found[f"{pod.namespace}/{pod.name}/{container}" if pod else key] = allocation.cpus
         return found

@@ -6,6 +6,7 @@
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -112,6 +113,15 @@ class _Loader(yaml.CSafeLoader):
         return found
 
 
+TEMPLATE = re.compile(r"\{\{-?\s*[^\s{}\"'][^{}]*\}\}")
+"""What Helm and Go's templates put between two braces; YAML reads it as a mapping in a mapping."""
+
+UNRENDERED = (
+    "holds {{ }}, so it is a template and not a manifest yet; render it first: "
+    "helm template CHART | nri-pin simulate MACHINE -"
+)
+
+
 def _documents(text: str, file: str) -> list[Any]:
     """Every document that holds something."""
     if text.lstrip()[:1] in "{[":
@@ -124,6 +134,8 @@ def _documents(text: str, file: str) -> list[Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
+        if TEMPLATE.search(text):
+            raise place.error(UNRENDERED) from None
         raise place.error(f"not YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(file, f"not YAML: {' '.join(str(error).split())}") from None

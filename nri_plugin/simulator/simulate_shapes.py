@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nri_plugin.app import config_yaml as source
+from nri_plugin.bounds import OWN_ANNOTATIONS
 from nri_plugin.errors import ConfigError
 from nri_plugin.options import Options
 from nri_plugin.quantity import format_bytes
 from nri_plugin.simulator.pods import ContainerSpec, PodSpec, hugepages_resource
 from nri_plugin.simulator.scenario_containers import AMOUNT_KEYS, read_container
-from nri_plugin.workload import OWN_ANNOTATIONS
 
 OPTION = "--shape"
 NOTHING = "nothing"

@@ -58,6 +58,7 @@ class Machine:
         summary: one line: how many sockets, NUMA nodes, caches, cores, CPUs.
         caches_known: False where no CPU has an L3, so that `caches` are the sockets.
         isolated, offline: CPUs.
+        without_l3: CPUs without an L3 where others have one; their entry in `caches` is no cache.
     """
 
     name: str
@@ -71,3 +72,4 @@ class Machine:
     online: tuple[int, ...]
     offline: tuple[int, ...]
     isolated: tuple[int, ...]
+    without_l3: tuple[int, ...] = ()

@@ -7,7 +7,7 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -89,7 +89,13 @@ def _key(row: dict[str, Any]) -> tuple[str, int, int, int | None]:
     return row["bench"], row["cpus"], row["numa_nodes"], row.get("n")
 
 
-Work = tuple[str, int | None, Callable[[], object], Callable[[], bool] | None]
+Prepare = Callable[[], Callable[[], object]]
+"""Makes the inputs of one sample and returns what is measured.
+
+Values remember what has been worked out from them. An agent is asked about each of them once, so every sample has its own.
+"""
+
+Work = tuple[str, int | None, Prepare, Callable[[], bool] | None]
 
 
 def _works(machine: dict[str, Any]) -> Iterator[Work]:
@@ -100,18 +106,27 @@ def _works(machine: dict[str, Any]) -> Iterator[Work]:
     for size in (machine["small"], machine["large"]):
         yield from _cpu_works(tables, available, size)
         yield "admit_cpu_memory_release", size["n"], _admission(topology, machine, size["n"]), None
+    hints = {
+        "device": machine["merge_device_hints"],
+        "cpu": machine["small"]["cpu_hints"],
+        "memory": machine["merge_memory_hints"],
+    }
     nodes = NodeMask((1 << machine["numa_nodes"]) - 1)
-    device, cpu, memory = (
-        (Wish(name, tuple(Hint(mask, preferred) for mask, preferred in hints)),)
-        for name, hints in (
-            ("device", machine["merge_device_hints"]),
-            ("cpu", machine["small"]["cpu_hints"]),
-            ("memory", machine["merge_memory_hints"]),
-        )
-    )
-    best = TopologyManagerPolicy.BEST_EFFORT
-    yield "merge_2providers", None, lambda: merge(best, nodes, [cpu, memory]), None
-    yield "merge_3providers", None, lambda: merge(best, nodes, [device, cpu, memory]), None
+    yield "merge_2providers", None, _merge(nodes, {name: hints[name] for name in ("cpu", "memory")}), None
+    yield "merge_3providers", None, _merge(nodes, hints), None
+
+
+def _merge(nodes: NodeMask, recorded: dict[str, Any]) -> Prepare:
+    """A merge of wishes that nobody has merged before."""
+
+    def prepare() -> Callable[[], object]:
+        wishes = [
+            (Wish(name, tuple(Hint(mask, preferred) for mask, preferred in hints)),)
+            for name, hints in recorded.items()
+        ]
+        return lambda: merge(TopologyManagerPolicy.BEST_EFFORT, nodes, wishes)
+
+    return prepare
 
 
 def _cpu_works(tables: CPUTables, available: CPUSet, size: dict[str, Any]) -> Iterator[Work]:
@@ -121,16 +136,22 @@ def _cpu_works(tables: CPUTables, available: CPUSet, size: dict[str, Any]) -> It
         "packed_uncore": lambda: take_packed(tables, available, n, prefer_uncore_cache=True),
         "distributed": lambda: take_distributed(tables, available, n, group=1),
     }.items():
-        yield bench, n, take, lambda take=take, bench=bench: str(take()) == size[bench]
+        yield bench, n, _of_masks(take), lambda take=take, bench=bench: str(take()) == size[bench]
 
     def hints() -> list[list[object]]:
         (wish,) = cpu_wishes(tables, n, available) or ()
         return [list(hint) for hint in wish.hints or ()]
 
-    yield "cpu_hints", n, lambda: cpu_wishes(tables, n, available), lambda: hints() == size["cpu_hints"]
+    wishes = _of_masks(lambda: cpu_wishes(tables, n, available))
+    yield "cpu_hints", n, wishes, lambda: hints() == size["cpu_hints"]
 
 
-def _admission(topology: Topology, machine: dict[str, Any], count: int) -> Callable[[], object]:
+def _of_masks(work: Callable[[], object]) -> Prepare:
+    """Work on CPU sets and a machine's tables alone: a set remembers nothing, the tables are made once per machine."""
+    return lambda: work
+
+
+def _admission(topology: Topology, machine: dict[str, Any], count: int) -> Prepare:
     """CreateContainer with CPUs and 1 GiB, then the end of its pod."""
     available, reserved = CPUSet.parse(machine["available"]), CPUSet.parse(machine["reserved_cpus"])
     options = Options(
@@ -143,19 +164,25 @@ def _admission(topology: Topology, machine: dict[str, Any], count: int) -> Calla
     pod = Pod("sandbox", "pod", "uid", cgroup_parent="/kubepods/poduid", pid=1)
     container = Container("container", pod.id, "app", resources=resources, cgroups_path="/k/1")
 
-    def admission() -> object:
-        placed = decide(node, state, nri.CreateContainer(pod, container)).state
-        return decide(node, placed, nri.StopPodSandbox(pod))
+    def prepare() -> Callable[[], object]:
+        before = replace(state)  # a state that nothing was asked of
 
-    return admission
+        def admission() -> object:
+            placed = decide(node, before, nri.CreateContainer(pod, container)).state
+            return decide(node, placed, nri.StopPodSandbox(pod))
+
+        return admission
+
+    return prepare
 
 
-def _took(work: Callable[[], object]) -> float:
+def _took(prepare: Prepare) -> float:
     """Median of the samples, in microseconds; what is worked out once per machine does not count."""
-    work()
+    prepare()()
     gc.collect()
     took = []
     for _ in range(SAMPLES):
+        work = prepare()
         began = time.perf_counter_ns()
         work()
         took.append(time.perf_counter_ns() - began)

@@ -1,7 +1,6 @@
 """The process that `hack/bench extender` asks: a cluster in memory, changing all the time, behind the real server."""
 
 import argparse
-import logging
 import random
 import sys
 import threading
@@ -95,10 +94,10 @@ def main() -> None:
         address=("127.0.0.1", 0), scoring=Scoring(given.strategy), accounting=Accounting()
     )
     process = ExtenderProcess(options, Churn(given.nodes, given.zones, given.rate))
-    sys.stdout.write(f"{process.server.server_port}\n")
+    sys.stdout.write(f"{process.server.port}\n")
     sys.stdout.flush()
     threading.Thread(target=_end_with_input, args=(process,), daemon=True).start()
-    run(process, logging.getLogger("bench"))
+    run(process)
 
 
 def _end_with_input(process: ExtenderProcess) -> None:

@@ -1,8 +1,9 @@
 """How the time of a whole decision grows with NUMA nodes and CPUs, and what prefer-closest costs."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -12,9 +13,9 @@ from nri_plugin.policy.cpu_policy import cpu_wishes
 from nri_plugin.policy.distances import Distances, distances_of
 from nri_plugin.policy.hints import Provider
 from nri_plugin.policy.memory_hints import memory_wishes
-from nri_plugin.policy.memory_state import memory_machine, memory_state
+from nri_plugin.policy.memory_state import MemoryState, memory_machine, memory_state
 from nri_plugin.policy.merge import merge
-from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.policy.tables import CPUTables, cpu_tables
 from nri_plugin.simulator.machine import build_topology, parse
 from tests.bench.decisions import timed
 from tests.bench.figures import Figure
@@ -66,17 +67,25 @@ def ratios(rounds: int) -> Iterator[str]:
         on = node(CPUS_BESIDE_NODES, nodes, Options())
         tables = cpu_tables(on.topology)
         count = CPUS_BESIDE_NODES * 3 // 8 + 1
-        cpus = cpu_wishes(tables, count, CPUSet.from_ids(cpu for cpu in on.allocatable if cpu % 3))
-        memory = memory_wishes(memory_state(memory_machine(on.topology)), {"memory": 100 << 30})
+        free = CPUSet.from_ids(cpu for cpu in on.allocatable if cpu % 3)
+        wishes = partial(_wishes, tables, count, free, memory_state(memory_machine(on.topology)))
         distances = distances_of(on.topology)
-        with_it = _merge_us([cpus, memory], on, distances, rounds)
-        ratio = with_it / _merge_us([cpus, memory], on, None, rounds)
+        with_it = _merge_us(wishes, on, distances, rounds)
+        ratio = with_it / _merge_us(wishes, on, None, rounds)
         yield f"  {CPUS_BESIDE_NODES} CPUs, {nodes:2} NUMA nodes  {with_it:8.1f}  {ratio:5.2f}"
 
 
-def _merge_us(providers: list[Provider], on: Node, distances: Distances | None, rounds: int) -> float:
+def _wishes(tables: CPUTables, count: int, free: CPUSet, state: MemoryState) -> list[Provider]:
+    return [cpu_wishes(tables, count, free), memory_wishes(state, {"memory": 100 << 30})]
+
+
+def _merge_us(
+    wishes: Callable[[], list[Provider]], on: Node, distances: Distances | None, rounds: int
+) -> float:
+    """Every sample merges wishes of its own: they remember what a merge has worked out from them."""
     took = []
     for _ in range(rounds):
+        providers = wishes()
         began = time.perf_counter_ns()
         merge(TopologyManagerPolicy.BEST_EFFORT, on.topology.node_mask, providers, distances=distances)
         took.append(time.perf_counter_ns() - began)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from nri_plugin.app.checkpoint_keeper import CheckpointKeeper
 from nri_plugin.app.effects import Effects
 from nri_plugin.app.handler import Handler
 from nri_plugin.app.recorder import DirectKeeper, Recorder
@@ -19,8 +20,10 @@ from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.host.cgroup_path import cgroup_path
 from nri_plugin.host.checkpoint_format import decode
 from nri_plugin.host.recording_file import RecordingFile
-from nri_plugin.nri import events
+from nri_plugin.nri import codec, events
+from nri_plugin.nri.decode import placement
 from nri_plugin.options import Node
+from nri_plugin.simulator import runtime_codec
 from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError, Resource, parent_of
 from nri_plugin.simulator.runtime import RefusedError
 from nri_plugin.state import CgroupRef, State
@@ -107,6 +110,18 @@ def recorder(path: str) -> Recorder:
     return Recorder([DirectKeeper(RecordingFile(path), SILENT, time.monotonic)], _Rounds(), SILENT)
 
 
+def over_the_wire(event: events.NRIEvent, node: Node) -> events.NRIEvent:
+    """The event as it is read from its bytes."""
+    if isinstance(event, events.Synchronize):
+        method = "Synchronize"
+        payload = runtime_codec.encode_synchronize(event.pods, event.containers, more=False)
+    else:
+        method, payload = runtime_codec.encode_event(event)
+    read = codec.decode_request(method, payload, placement(node.options.annotation_namespaces.__contains__))
+    assert read is not None
+    return read.event if isinstance(read, codec.SynchronizePart) else read  # type: ignore[return-value]
+
+
 class Agent:
     """One process of the agent.
 
@@ -123,6 +138,7 @@ class Agent:
         *,
         durable: bool,
         threaded: bool,
+        serves: bool = False,
         record: str = "",
     ) -> None:
         self.disk, self.faults = disk, faults
@@ -140,7 +156,7 @@ class Agent:
                 state,
                 decide=decide,
                 effects=Effects(self.cgroups),
-                checkpoint=self._store,
+                checkpoint=CheckpointKeeper(self._store, state, SILENT, serves=serves),
                 log=SILENT,
                 clock=time.monotonic,
                 history=recorder(record) if record else None,
@@ -160,7 +176,8 @@ class Agent:
         limit = STALLED_TIME_S if stalled else TIME_S
         try:
             with self._working():
-                answer = self.handler.handle(events.Request(self.events, time.monotonic() + limit, event))
+                read = over_the_wire(event, self.handler.node)
+                answer = self.handler.handle(events.Request(self.events, time.monotonic() + limit, read))
                 self.faults.at_reply()
         except Killed:
             self.end()
@@ -174,7 +191,7 @@ class Agent:
     @property
     def believes_saved(self) -> bool:
         """Whether it would not save again without a change."""
-        return self.handler._saved == self.handler.state
+        return self.handler.checkpoint.is_saved(self.handler.state)
 
     @property
     def has_two_alike(self) -> bool:
@@ -202,11 +219,17 @@ class Agent:
             return None
 
     def look(self) -> None:
-        """What the agent does by the clock: pods that ended untold, then all cgroups."""
+        """What the agent does by the clock: the checkpoint, pods that ended untold, then all cgroups."""
         with self._working(), suppress(Killed):
+            self.handler.look_at_checkpoint()
             self.handler.release_ended()
             found = map(self.handler.observe, targets(self.handler.node, self.handler.state))
             self.handler.put_right(CpusetsObserved(tuple(filter(None, found))))
+
+    def forget_generations(self) -> None:
+        """What was saved before now is not there any more."""
+        if isinstance(self._store, _Inline):
+            self._store.kept = []
 
     def follow(self, node: Node) -> None:
         """The machine is another one now."""
@@ -248,6 +271,9 @@ class _Inline:
         self._file.save(state)
         if self._faults.injected.total() == injected:
             self.kept = [*former[-1:], state]
+
+    def is_intact(self) -> bool:
+        return self._file.is_intact()
 
     def close(self, timeout_s: float) -> bool:
         return True

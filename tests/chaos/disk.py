@@ -45,6 +45,8 @@ class Disk:
         self.dead = False
         self._synced: Names = {}
         self._history: list[Names] = []
+        self.condition: Fault | None = None
+        self.is_mounted = False
         self._open: dict[int, Descriptor] = {}
         self._next = 100
         self.path = SimpleNamespace(
@@ -56,12 +58,43 @@ class Disk:
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
 
+    # ------------------------------------------------------------------ what becomes of the directory
+
+    def lose_directory(self, *, is_mounted: bool) -> None:
+        """Somebody removes it; where the agent sees it through a mount, it can never be made again from there."""
+        self.condition, self.is_mounted = Fault.DIRECTORY_LOST, is_mounted
+        self._put({})
+
+    def replace_directory(self, names: Names) -> None:
+        """Another one is in its place, with copies of what lay in it once."""
+        self._put({name: Inode(bytearray(one.data), bytes(one.data)) for name, one in names.items()})
+
+    def bring_back(self) -> None:
+        """The directory can be written to again."""
+        self.condition = None
+
+    def _put(self, names: Names) -> None:
+        self.names, self._synced, self._history = names, dict(names), []
+
+    def _refuse(self, path: str, *, writes: bool = False) -> None:
+        """Fail as the directory's condition demands.
+
+        Raises:
+            OSError: there is no directory, or it is read-only and the call `writes`.
+        """
+        if self.condition is Fault.DIRECTORY_LOST:
+            raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
+        if writes and self.condition is Fault.DIRECTORY_READ_ONLY:
+            raise OSError(errno.EROFS, "read-only file system", path)
+
     # ------------------------------------------------------------------ what a crash leaves
 
     def restart(self, *, is_losing: bool = False) -> None:
         """The process is gone, and with it what it had open; `is_losing`: so is what was never synced."""
         self._open.clear()
         self.dead = False
+        if self.condition is Fault.DIRECTORY_LOST and self.is_mounted:
+            self.condition = None  # a new container has a new mount
         if is_losing:
             states = [self._synced, *self._history]
             self.names = dict(states[self.random.randrange(len(states))])
@@ -79,6 +112,7 @@ class Disk:
     def open(self, path: str, flags: int, _mode: int = 0o777) -> int:
         """As `os.open`."""
         self._step("open")
+        self._refuse(path, writes=bool(flags & os.O_CREAT))
         name = os.path.basename(path)
         if flags & os.O_DIRECTORY:
             return self._opened(Descriptor(None))
@@ -93,6 +127,8 @@ class Disk:
     def write(self, number: int, data: Any) -> int:
         """As `os.write`; a torn write is cut short by the end of the process."""
         fault = self._step("write")
+        if self.condition is Fault.DIRECTORY_FULL:
+            raise OSError(errno.ENOSPC, "no space left on device")
         inode = self._open[number].inode
         assert inode is not None
         if fault is Fault.TORN:
@@ -135,11 +171,13 @@ class Disk:
     def link(self, source: str, target: str, *, follow_symlinks: bool = True) -> None:
         """As `os.link`."""
         self._step("link")
+        self._refuse(source, writes=True)
         self._change({**self.names, os.path.basename(target): self._named(source)})
 
     def replace(self, source: str, target: str) -> None:
         """As `os.replace`."""
         self._step("replace")
+        self._refuse(source, writes=True)
         inode = self._named(source)
         rest = {name: other for name, other in self.names.items() if name != os.path.basename(source)}
         self._change({**rest, os.path.basename(target): inode})
@@ -149,8 +187,22 @@ class Disk:
     def unlink(self, path: str) -> None:
         """As `os.unlink`."""
         self._step("unlink")
+        self._refuse(path, writes=True)
         self._named(path)
         self._change({name: inode for name, inode in self.names.items() if name != os.path.basename(path)})
+
+    def mkdir(self, path: str, _mode: int = 0o777) -> None:
+        """As `os.mkdir` of the directory: a mount point is there even when what is mounted was removed."""
+        if self.condition is not Fault.DIRECTORY_LOST or self.is_mounted:
+            raise FileExistsError(errno.EEXIST, "exists", path)
+        self.condition = None
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """As `os.makedirs` of what is above the directory."""
+
+    def stat(self, path: str, *, follow_symlinks: bool = True) -> Any:
+        """As `os.stat`, as far as it is looked at."""
+        return SimpleNamespace(st_dev=1, st_ino=id(self._named(path)))
 
     # ------------------------------------------------------------------ private
 

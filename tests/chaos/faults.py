@@ -28,6 +28,7 @@ class Fault(StrEnum):
     AGENT_RESTART = "agent restarted"
     RUNTIME_RESTART = "runtime restarted"
     BOTH_RESTART = "agent and runtime restarted at once"
+    LAUNCHED_KILLED = "pre-launched agent killed"
     BORN_AWAY = "container born while the agent was away"
     BORN_DURING_SYNC = "container born while Synchronize was in flight"
     SAME_NAME = "name used twice after a runtime crash"
@@ -38,6 +39,10 @@ class Fault(StrEnum):
     CPUS_OFFLINE = "CPUs went offline, and came back later"
     LOST_CHECKPOINT = "checkpoint removed"
     DAMAGED_CHECKPOINT = "checkpoint damaged: bit flipped or cut short"
+    DIRECTORY_LOST = "state directory removed"
+    DIRECTORY_REPLACED = "state directory replaced by an older copy"
+    DIRECTORY_FULL = "state directory full for a while"
+    DIRECTORY_READ_ONLY = "state directory read-only for a while"
 
 
 AT_A_DISK_STEP = {
@@ -107,7 +112,8 @@ class Faults:
             OSError: the kernel refuses.
         """
         fault = self._struck(name)
-        if fault is Fault.CGROUP_ERROR and name == "cgroup write":
+        is_this_one = self.random.random() < 0.4  # the first write leaves nothing half done
+        if fault is Fault.CGROUP_ERROR and name == "cgroup write" and is_this_one:
             self._count(fault)
             raise OSError(errno.EBUSY, "injected", name)
         if fault is not None:

@@ -16,25 +16,38 @@ from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError, Resou
 from nri_plugin.simulator.pods import ContainerSpec, PodSpec, shares_from_milli
 from nri_plugin.simulator.runtime import RefusedError, Runtime
 from nri_plugin.simulator.runtime_store import Record
-from nri_plugin.state import QOSClass
+from nri_plugin.state import Phase, QOSClass
 from nri_plugin.topology import Topology
+from tests.bounds_judge import CONTAINER_KEPT, POD_KEPT, deep_size
 from tests.chaos.agent import Agent
-from tests.chaos.disk import Disk
+from tests.chaos.disk import Disk, Inode, Names
 from tests.chaos.faults import Fault, Faults, Killed
 from tests.chaos.judge import Judge
+from tests.largest_pods import SPEC_KINDS, enlarged
 from tests.simulated_node import MEMORY_BYTES, NoMirror
 
 GIB = 1 << 30
 ROWS = [(cpu, cpu % 16, cpu % 16 // 8, cpu % 16 // 8, cpu % 16 // 4) for cpu in range(32)]
 MACHINE = Topology.from_rows(ROWS, memory_bytes={0: 64 * GIB, 1: 64 * GIB})
 MOST_PODS = 14
+LARGE_PODS = 0.03
+"""How many pods are as large as the API server allows."""
+WEIGHED = 32
+"""So many looks lie between two at which the state is weighed."""
 
 IN_A_SAVE = (Fault.KILL, Fault.TORN, Fault.NO_SPACE, Fault.IO_ERROR, Fault.CGROUP_ERROR, Fault.REPLY_LOST)
 IN_A_THREAD = (Fault.STALL, Fault.NO_SPACE, Fault.IO_ERROR, Fault.CGROUP_ERROR, Fault.REPLY_LOST)
+DIRECTORY = (
+    Fault.DIRECTORY_LOST,
+    Fault.DIRECTORY_REPLACED,
+    Fault.DIRECTORY_FULL,
+    Fault.DIRECTORY_READ_ONLY,
+)
 BETWEEN = (
     Fault.AGENT_RESTART,
     Fault.RUNTIME_RESTART,
     Fault.BOTH_RESTART,
+    Fault.LAUNCHED_KILLED,
     Fault.BORN_AWAY,
     Fault.BORN_DURING_SYNC,
     Fault.SAME_NAME,
@@ -45,7 +58,23 @@ BETWEEN = (
     Fault.CPUS_OFFLINE,
     Fault.LOST_CHECKPOINT,
     Fault.DAMAGED_CHECKPOINT,
+    *DIRECTORY,
+    *DIRECTORY,
 )
+
+WHILE_THE_DIRECTORY_FAILS = (
+    *(Fault.AGENT_RESTART,) * 6,
+    Fault.RUNTIME_RESTART,
+    Fault.BOTH_RESTART,
+    Fault.BORN_AWAY,
+    Fault.BORN_DURING_SYNC,
+    Fault.SAME_NAME,
+    Fault.FAILED_CREATION,
+    Fault.FAILED_UNTOLD,
+    Fault.FAILED_RESIZE,
+    Fault.FOREIGN_WRITE,
+)
+"""Restarts above all, which show what a restart finds; any fault not named would take the last record of something."""
 
 PUT_RIGHT_BY_THE_CLOCK = (Fault.FOREIGN_WRITE, Fault.BORN_AWAY, Fault.SAME_NAME)
 """Nobody tells the agent of these: it finds out when it looks."""
@@ -56,6 +85,7 @@ class Tally:
     """What all lives together had.
 
     Attributes:
+        unsaved: exclusive CPUs of running containers that only the memory held when an agent ended.
         recovery_s: worst time from a start of the agent to its answer to Synchronize, by what it recovered from.
     """
 
@@ -66,6 +96,7 @@ class Tally:
     stories: list[str] = field(default_factory=list)
     recovery_s: dict[Fault, float] = field(default_factory=dict)
     overlapped: int = 0
+    unsaved: int = 0
     lives: int = 0
 
 
@@ -114,6 +145,7 @@ class Life:
         self.faults = Faults(self.random, tally.injected)
         self.threaded = self.random.random() < 0.2
         self.durable = self.threaded or self.random.random() < 0.5
+        self.serves = self.random.random() < 0.5
         version = self.random.choice([1, 2, 2, 2])
         options = Options(
             topology_manager_policy=self.random.choice(list(TopologyManagerPolicy)),
@@ -127,9 +159,10 @@ class Life:
         self.runtime = UnluckyRuntime(behaviour, NoMirror(self.tree), driver, MEMORY_BYTES)
         self.disk = Disk(self.faults, self.random)
         self.judge = Judge(self.node, self.tree, self.runtime)
-        self.serial = 0
+        self.serial = self.looks = 0
         self.sizes: dict[str, int] = {}
         self.agent: Agent | None = None
+        self.copy: Names | None = None
         self.cause = Fault.AGENT_RESTART
         self.story = ""
         self.come_back(Fault.AGENT_RESTART)
@@ -152,6 +185,8 @@ class Life:
 
     def step(self) -> None:
         """One thing happens; what dies over it comes back, and everything is looked at."""
+        if self.disk.condition and self.random.random() < 0.08:
+            self.disk.bring_back()
         if self.random.random() < 0.25:
             kinds = IN_A_THREAD if self.threaded else IN_A_SAVE
             if self.durable and not self.threaded:
@@ -159,20 +194,20 @@ class Life:
             fault = self.random.choice(kinds)
             self.plan(fault)
         elif self.random.random() < 0.15:
-            fault = self.random.choice(BETWEEN)
+            fault = self.random.choice(WHILE_THE_DIRECTORY_FAILS if self.disk.condition else BETWEEN)
             self.note(fault.value)
             self.bring(fault)
         else:
             fault = None
-        former = self.tally.injected[Fault.CGROUP_ERROR]
+        if self.copy is None or self.random.random() < 0.02:
+            self.copy = {name: Inode(bytearray(one.data)) for name, one in self.disk.names.items()}
         refused = self.something()
-        injected = self.tally.injected[Fault.CGROUP_ERROR]
         self.faults.plan(None)
         if self.agent is None or not self.agent.is_alive:
             self.look(fault, is_away=True)
             self.while_away()
             self.come_back(fault or Fault.AGENT_RESTART)
-        elif fault not in PUT_RIGHT_BY_THE_CLOCK and (injected == former or refused):
+        elif fault not in PUT_RIGHT_BY_THE_CLOCK:
             self.look_at_once(fault, exact=refused)
         assert self.agent is not None
         self.agent.look()
@@ -187,9 +222,15 @@ class Life:
         self.story = f"seed {self.seed}: {text}"
 
     def look(self, fault: Fault | None, *, is_away: bool = False) -> None:
+        self.looks += 1
         alive = self.agent is not None and self.agent.is_alive and not is_away
         before = self.judge.broken.copy()
         self.judge.look(self.agent.handler.state if alive and self.agent else None, self.story)
+        if alive and self.agent and self.looks % WEIGHED == 0:
+            state = self.agent.handler.state
+            most = len(state.pods) * POD_KEPT + len(state.containers) * CONTAINER_KEPT
+            if deep_size(*state.pods.values(), *state.containers.values()) > most:
+                self.judge._say("kept", f"more than {most} bytes after {self.story}")
         self._count(fault, before)
 
     def look_at_once(self, fault: Fault | None, *, exact: bool) -> None:
@@ -218,6 +259,7 @@ class Life:
         doings = [self.run_pod, self.run_pod]
         if pods:
             doings += [self.restart_container, self.resize, self.end_container, self.start_created]
+            doings += [self.renew_sandbox]
             doings += [self.remove_pod] * (1 + 2 * (len(pods) > MOST_PODS))
         if len(pods) > MOST_PODS + 6:
             doings = [self.remove_pod]
@@ -252,6 +294,8 @@ class Life:
             pod = PodSpec(f"p{self.serial}", containers=specs, forced_qos=QOSClass.GUARANTEED)
         else:
             pod = PodSpec(f"p{self.serial}", containers=(self.spec(),))
+        if self.random.random() < LARGE_PODS:
+            pod = enlarged(pod, self.random.choice(SPEC_KINDS))
         self.runtime.run_pod(pod, uid)
         for spec in pod.containers:
             self.runtime.create(pod.key, spec)
@@ -290,6 +334,19 @@ class Life:
     def remove_pod(self) -> None:
         self.runtime.remove_pod(self.random.choice(self.keys()))
 
+    def renew_sandbox(self) -> None:
+        """The pod in a new sandbox under its uid, as after a node's network broke; some containers come later."""
+        key = self.random.choice(self.keys())
+        sandbox = self.runtime._sandboxes[key]
+        self.runtime.remove_pod(key)
+        self.runtime.run_pod(sandbox.spec, sandbox.message.uid)
+        for spec in sandbox.spec.containers:
+            if self.random.random() < 0.5:
+                milli = self.sizes.get(f"{key}/{spec.name}", spec.cpu_request_milli)
+                limit = milli if spec.cpu_limit_milli else 0
+                self.runtime.create(key, replace(spec, cpu_request_milli=milli, cpu_limit_milli=limit))
+                self.runtime.start(f"{key}/{spec.name}")
+
     def _create_again(self, record: Record) -> None:
         key = record.sandbox.spec.key
         self.runtime.create(key, self._spec_of(record))
@@ -318,8 +375,13 @@ class Life:
             Fault.FAILED_UNTOLD: self.failed_creation,
             Fault.FAILED_RESIZE: self.failed_resize,
             Fault.SAME_NAME: self.same_name,
+            Fault.LAUNCHED_KILLED: self.launched_killed,
             Fault.FOREIGN_WRITE: self.foreign_write,
             Fault.CPUS_OFFLINE: self.other_cpus,
+            Fault.DIRECTORY_LOST: self.other_directory,
+            Fault.DIRECTORY_REPLACED: self.other_directory,
+            Fault.DIRECTORY_FULL: self.other_directory,
+            Fault.DIRECTORY_READ_ONLY: self.other_directory,
         }.get(fault, self.restarts)
         aside()
 
@@ -337,6 +399,30 @@ class Life:
         if fault is Fault.BORN_AWAY:
             self.born_unseen()
         self.come_back(fault, unlisted=fault is Fault.BORN_DURING_SYNC)
+
+    def launched_killed(self) -> None:
+        """A restarted runtime starts an agent, the one before yields; the new one is killed, an ordinary one comes back.
+
+        NRI before 0.7 does not synchronize a plugin that it starts: this agent knows its checkpoint only.
+        """
+        self.go_away()
+        self.runtime.restart()
+        if self.runtime.behaviour.profile.release < (0, 7):
+            self._started(None)
+            self.runtime.plugin = self.agent
+        else:
+            self.come_back(self.cause)
+        for _ in range(self.random.randrange(3)):
+            self.something()
+        if not self.threaded and self.random.random() < 0.5:
+            self.faults.plan(Fault.KILL)  # in the middle of an event, otherwise between two
+            self.something()
+            self.faults.plan(None)
+        assert self.agent is not None
+        if self.agent.is_alive:
+            self.agent.end()
+        self.while_away()
+        self.come_back(Fault.LAUNCHED_KILLED)
 
     def failed_creation(self) -> None:
         self.runtime.fails = self.cause
@@ -356,11 +442,30 @@ class Life:
         A promise that is in the checkpoint alone is lost with it; so is, with CRI-O's restart, one that a failed
         save left in CRI-O's memory alone.
         """
+        if self.disk.condition and fault not in WHILE_THE_DIRECTORY_FAILS:
+            return True
+        if fault in DIRECTORY:
+            is_whole = not self.node.topology.offline and self.agent is not None and self.agent.believes_saved
+            return not is_whole or (fault is Fault.DIRECTORY_LOST and not self._runtime_knows_all())
         if fault is Fault.DAMAGED_CHECKPOINT and self.agent is not None and self.agent.has_two_alike:
             return False  # the generation before holds the same promises
         if fault in (Fault.LOST_CHECKPOINT, Fault.DAMAGED_CHECKPOINT):
             return not self._runtime_knows_all()
+        if fault is Fault.LAUNCHED_KILLED:
+            return self.agent is None or not self.agent.believes_saved
         return fault in (Fault.RUNTIME_RESTART, Fault.BOTH_RESTART, Fault.SAME_NAME) and self._is_unsaved()
+
+    def other_directory(self) -> None:
+        """Something becomes of the directory; the agent looks by the clock before anything else happens."""
+        assert self.agent is not None
+        if self.cause is Fault.DIRECTORY_LOST:
+            self.disk.lose_directory(is_mounted=self.random.random() < 0.5)
+        elif self.cause is Fault.DIRECTORY_REPLACED:
+            self.disk.replace_directory(self.copy or {})
+        else:
+            self.disk.condition = self.cause
+        self.agent.forget_generations()
+        self.agent.look()
 
     def go_away(self) -> None:
         """The agent is told to stop; kept as it is: nothing."""
@@ -441,6 +546,14 @@ class Life:
     def come_back(self, cause: Fault, *, unlisted: bool = False) -> None:
         """A new process, a new Synchronize; what fails on the way fails once."""
         knows_all = self._runtime_knows_all()
+        if self.agent is not None:
+            unsaved = self.agent.handler.checkpoint.unsaved(self.agent.handler.state)
+            running = {
+                record.key
+                for record in self.agent.handler.state.containers.values()
+                if record.phase is Phase.RUNNING
+            }
+            self.tally.unsaved += sum(1 for key, held in unsaved.items() if held.cpus and key in running)
         if self.agent is not None and self.agent.is_alive:
             self.agent.end()
         losing = cause is Fault.KILL_LOSING
@@ -479,8 +592,8 @@ class Life:
             except (RefusedError, CgroupWriteError):
                 self.runtime.take_rejections()
 
-    def _started(self, event: events.Synchronize) -> events.NRIResponse | None:
-        """A new process and its answer to Synchronize; None when it died before."""
+    def _started(self, event: events.Synchronize | None) -> events.NRIResponse | None:
+        """A new process and its answer to Synchronize; None when it died before, or is not synchronized."""
         try:
             self.agent = Agent(
                 self.node,
@@ -489,11 +602,12 @@ class Life:
                 self.faults,
                 durable=self.durable,
                 threaded=self.threaded,
+                serves=self.serves,
                 record=self.record,
             )
         except Killed:
             return None
-        return self.agent.ask(event)
+        return None if event is None else self.agent.ask(event)
 
     def _created_unlisted(self) -> Record | None:
         """A container on its way through the runtime: not listed yet, and later started."""
@@ -518,7 +632,11 @@ class Life:
     def _is_unsaved(self) -> bool:
         """The last save failed, and this runtime would forget at its restart what the checkpoint does not know yet."""
         handler = self.agent.handler if self.agent else None
-        return handler is not None and not self.runtime.behaviour.stores_updates and handler._saved is None
+        return (
+            handler is not None
+            and not self.runtime.behaviour.stores_updates
+            and handler.checkpoint.is_unknown
+        )
 
     def _runtime_knows_all(self) -> bool:
         """Whether the runtime could tell each promise, by cpuset and request: else a lost checkpoint is a lost promise.

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin import engine, pool
+from nri_plugin import engine, pool, synchronize
+from nri_plugin.app.checkpoint_keeper import CheckpointKeeper
 from nri_plugin.app.effects import Effects
 from nri_plugin.host.checkpoint import CheckpointFile
 from nri_plugin.host.recording import read
@@ -19,6 +20,7 @@ def test_nothing_is_lost_moved_or_shared_whatever_fails() -> None:
     for seed in range(12):
         Life(seed, tally).play(250)
     assert tally.broken == {}, report(tally)
+    assert tally.unsaved > 0
     assert {fault for fault in Fault if not tally.injected[fault]} <= {Fault.CGROUP_ERROR, Fault.STALL}
 
 
@@ -56,6 +58,7 @@ def _forget(*_arguments: object, **_named: object) -> tuple[()]:
         (CheckpointFile, "_keep_previous", "unsaved"),
         (engine, "own_write", "stale"),
         (pool, "_floor", "overlap"),
+        (CheckpointKeeper, "look", "unsaved"),
     ],
     ids=[
         "what was half written is not put back",
@@ -64,6 +67,7 @@ def _forget(*_arguments: object, **_named: object) -> tuple[()]:
         "no generation is kept",
         "a start is not looked at",
         "no floor for those born unseen",
+        "nobody looks whether the checkpoint is still there",
     ],
 )
 def test_an_agent_that_leaves_something_out_is_found_out(
@@ -74,6 +78,16 @@ def test_an_agent_that_leaves_something_out_is_found_out(
     for seed in range(30):
         Life(seed, tally).play(250)
         if tally.broken[noticed]:
+            return
+    pytest.fail(report(tally))
+
+
+def test_an_older_checkpoint_that_wins_over_what_runs_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synchronize, "_without_outdated", lambda _node, state, _unseen: state)
+    tally = Tally()
+    for seed in range(400):
+        Life(seed, tally).play(250)
+        if tally.broken["moved"]:
             return
     pytest.fail(report(tally))
 

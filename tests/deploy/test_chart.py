@@ -1,14 +1,23 @@
+import os
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from nri_plugin.app.config import EXPORTER_SOCKET, load_text
+from nri_plugin.app.extender import ExtenderOptions
 from nri_plugin.app.local_sockets import FACTS_SOCKET, FOLDER
+from nri_plugin.app.own_node import HOST_IP
 from nri_plugin.cli.export import command as export
 from nri_plugin.cli.extender import command as extend
+from nri_plugin.quantity import parse_quantity
 from tests.deploy.conftest import DEPLOY
+from tests.kube_api_server import KubeAPI
+
+BINDER = {"replicas": 1, "tlsSecret": "certificate", "clientCASecret": "authorities"}
 
 Objects = list[dict[str, Any]]
 Render = Callable[..., Objects]
@@ -98,12 +107,36 @@ def test_the_namespace_of_the_release_is_never_refused(render: Render):
     assert config.options.never_refuse == {"a", "place"}
 
 
-def test_without_metrics_there_are_neither_ports_nor_probes(render: Render):
+def test_metrics_and_probes_have_ports_of_their_own_and_each_can_be_left_out(render: Render):
+    def shown(**values: Any) -> tuple[list[str], set[str], Any]:
+        objects = render(**values)
+        agent = pod_of(named(objects, "DaemonSet", "pin"))["containers"][0]
+        config = load_text(config_of(objects, "pin"), "f")
+        probed = {
+            agent[kind]["httpGet"]["port"] for kind in ("livenessProbe", "readinessProbe") if kind in agent
+        }
+        names = [port["name"] for port in agent.get("ports", [])]
+        return names, probed, (config.metrics_bind_address, config.health_probe_bind_address)
+
+    off = {"enabled": False}
+    assert shown() == (["metrics", "healthz"], {"healthz"}, (("", 9465), ("", 9464)))
+    assert shown(metrics=off) == (["healthz"], {"healthz"}, (None, ("", 9464)))
+    assert shown(healthz=off) == (["metrics"], set(), (("", 9465), None))
+    assert shown(metrics=off, healthz=off) == ([], set(), (None, None))
+
+
+def test_without_metrics_nothing_is_scraped(render: Render):
     objects = render(metrics={"enabled": False, "podMonitor": {"enabled": True}})
-    agent = pod_of(named(objects, "DaemonSet", "pin"))["containers"][0]
-    assert not {"ports", "livenessProbe", "readinessProbe"} & set(agent)
-    assert load_text(config_of(objects, "pin"), "f").metrics_bind_address is None
     assert not [item for item in objects if item["kind"] == "PodMonitor"]
+
+
+def test_every_container_that_is_probed_knows_the_node_it_is_probed_from(render: Render):
+    objects = render(**CLUSTER)
+    agent, exporter = pod_of(named(objects, "DaemonSet", "pin"))["containers"]
+    extender = pod_of(named(objects, "Deployment", "pin-extender"))["containers"][0]
+    for container in (agent, exporter, extender):
+        fields = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"]}
+        assert fields[HOST_IP] == "status.hostIP"
 
 
 def test_monitoring_selects_the_agents_and_keeps_dashboards_as_they_are(render: Render):
@@ -199,13 +232,20 @@ def test_only_the_exporter_has_credentials(render: Render):
 
 def test_the_arguments_in_the_chart_are_ones_the_commands_take(render: Render):
     objects = render(
-        exporter={"enabled": True, "takeOver": True, "minIntervalSeconds": 5, "metricsPort": 9466},
+        exporter={
+            "enabled": True,
+            "takeOver": True,
+            "minIntervalSeconds": 5,
+            "metricsPort": 9466,
+            "healthzPort": 9467,
+        },
         extender={
             "enabled": True,
             "strategy": "LeastAllocated",
             "distanceBonus": "prefer-closest-numa-nodes",
             "weights": {"cpu": 2},
             "accounting": False,
+            "nodeObjects": True,
             "bind": {"enabled": True, "numaAnnotation": True},
             "replicas": 1,
             "tlsSecret": "certificate",
@@ -220,7 +260,9 @@ def test_the_arguments_in_the_chart_are_ones_the_commands_take(render: Render):
             option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
         }
         assert {option.partition("=")[0] for option in options} <= known
-    assert extender["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    assert extender["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "healthz"}
+    assert {"name": "healthz", "containerPort": 8889} in extender["ports"]
+    assert "--health-probe-bind-address=:8889" in extender["args"]
     mounts = {one["mountPath"] for one in extender["volumeMounts"]}
     files = {option.partition("=")[2].rpartition("/")[0] for option in extender["args"] if "--tls" in option}
     assert files == mounts == {"/tls", "/client-ca"}
@@ -231,9 +273,9 @@ def test_the_arguments_in_the_chart_are_ones_the_commands_take(render: Render):
     [
         ({}, ["get", "list", "watch"], []),
         ({"accounting": False}, [], []),
-        ({"bind": {"enabled": True}, "replicas": 1}, ["get", "list", "watch"], ["create"]),
+        ({"bind": {"enabled": True}, **BINDER}, ["get", "list", "watch"], ["create"]),
         (
-            {"bind": {"enabled": True, "numaAnnotation": True}, "replicas": 1},
+            {"bind": {"enabled": True, "numaAnnotation": True}, **BINDER},
             ["get", "list", "patch", "watch"],
             ["create"],
         ),
@@ -329,8 +371,37 @@ def test_an_annotation_without_the_binding_it_is_written_at_is_refused(render: R
 
 def test_binding_by_several_replicas_is_refused(render: Render):
     with pytest.raises(ValueError, match=r"bind\.enabled needs extender\.replicas 1"):
-        render(extender={"enabled": True, "bind": {"enabled": True}, "replicas": 2})
-    assert render(extender={"enabled": True, "bind": {"enabled": True}, "replicas": 1})
+        render(extender={"enabled": True, "bind": {"enabled": True}, **BINDER, "replicas": 2})
+    assert render(extender={"enabled": True, "bind": {"enabled": True}, **BINDER})
+
+
+@pytest.mark.parametrize("given", [{}, {"tlsSecret": "certificate"}])
+def test_binding_for_anybody_is_refused(render: Render, given: dict[str, str]):
+    extender = {"enabled": True, "bind": {"enabled": True}, "replicas": 1, **given}
+    with pytest.raises(
+        ValueError, match=r"bind\.enabled needs extender\.tlsSecret and extender\.clientCASecret"
+    ):
+        render(extender=extender)
+
+
+def test_whole_node_objects_are_taken_only_where_that_is_asked_for(render: Render):
+    def arguments(**extender: Any) -> list[str]:
+        objects = render(extender={"enabled": True, **extender})
+        found: list[str] = pod_of(named(objects, "Deployment", "pin-extender"))["containers"][0]["args"]
+        return found
+
+    assert "--node-objects" not in arguments()
+    assert "--node-objects" in arguments(nodeObjects=True)
+
+
+def test_the_extenders_limit_holds_all_it_reads_at_once(render: Render):
+    container = pod_of(named(render(extender={"enabled": True}), "Deployment", "pin-extender"))["containers"][
+        0
+    ]
+    limit = parse_quantity(container["resources"]["limits"]["memory"])
+    names, objects = ExtenderOptions(), ExtenderOptions(takes_node_objects=True)
+    assert 10 * names.limits.body_bytes < limit
+    assert 2 * objects.limits.body_bytes < limit
 
 
 def test_pods_may_be_failed_only_where_that_is_chosen_and_on_the_own_node(render: Render):
@@ -357,14 +428,17 @@ def test_the_exporter_is_probed_and_read_where_it_has_a_port(
     render: Render, of_agent: bool, ports: list[str]
 ):
     objects = render(
-        exporter={"enabled": True, "metricsPort": 9466},
+        exporter={"enabled": True, "metricsPort": 9466, "healthzPort": 9467},
         metrics={"enabled": of_agent, "podMonitor": {"enabled": True}},
     )
     exporter = pod_of(named(objects, "DaemonSet", "pin"))["containers"][1]
-    assert exporter["ports"] == [{"name": "exporter", "containerPort": 9466}]
-    assert "--metrics-bind-address=:9466" in exporter["args"]
+    assert exporter["ports"] == [
+        {"name": "exporter", "containerPort": 9466},
+        {"name": "exporter-probe", "containerPort": 9467},
+    ]
+    assert {"--metrics-bind-address=:9466", "--health-probe-bind-address=:9467"} <= set(exporter["args"])
     probes = [exporter[kind]["httpGet"] for kind in ("livenessProbe", "readinessProbe")]
-    assert probes == [{"path": path, "port": "exporter"} for path in ("/healthz", "/readyz")]
+    assert probes == [{"path": path, "port": "exporter-probe"} for path in ("/healthz", "/readyz")]
     endpoints = named(objects, "PodMonitor", "pin")["spec"]["podMetricsEndpoints"]
     assert [endpoint["port"] for endpoint in endpoints] == ports
 
@@ -378,6 +452,42 @@ def test_an_exporter_without_a_port_is_neither_probed_nor_read(render: Render):
     assert endpoint["port"] == "metrics"
 
 
-def test_agent_and_exporter_are_not_given_one_port(render: Render):
-    with pytest.raises(ValueError, match=r"exporter\.metricsPort is metrics\.port"):
-        render(exporter={"enabled": True, "metricsPort": 9465})
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"exporter": {"enabled": True, "metricsPort": 9465}},
+        {"exporter": {"enabled": True, "healthzPort": 9464}},
+        {"exporter": {"enabled": True, "metricsPort": 1, "healthzPort": 1}},
+        {"healthz": {"port": 9465}},
+    ],
+)
+def test_no_two_ports_of_the_agents_pod_are_the_same(render: Render, values: dict[str, Any]):
+    with pytest.raises(ValueError, match="each port of the agent's pod once, found"):
+        render(**values)
+
+
+def test_the_notes_show_a_scheduler_configuration_that_fits_the_extender(helm: str, tmp_path: Path):
+    api = KubeAPI()
+    chosen = [f"extender.{name}={value}" for name, value in {"enabled": "true", **BINDER}.items()]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(api.kubeconfig(tmp_path)),
+    }
+    command = [helm, "install", "pin", str(DEPLOY / "chart"), "-n", "place", "--dry-run=client"]
+    for values, tls in ((["extender.enabled=true"], False), ([*chosen, "extender.bind.enabled=true"], True)):
+        done = subprocess.run(
+            [*command, "--set", ",".join(values)], capture_output=True, text=True, check=True, env=environment
+        )
+        notes = done.stdout.partition("NOTES:")[2]
+        block = notes.partition("kube-scheduler's configuration:")[2].split("\n\n")[1]
+        config = yaml.safe_load(block)
+        (extender,) = config["extenders"]
+        assert config["percentageOfNodesToScore"] == 100
+        assert extender["urlPrefix"] == f"http{'s' * tls}://pin-extender.place.svc:8888"
+        assert extender["nodeCacheCapable"] is True
+        assert (extender.get("bindVerb"), "tlsConfig" in extender) == (
+            ("bind", True) if tls else (None, False)
+        )
+        assert ("Anyone who reaches" in notes) is not tls
+    api.close()

@@ -97,10 +97,15 @@ def _conclude(outcomes: list[Outcome], work: Path, *, keep: bool) -> int:
     lines = ["", table(outcomes), ""]
     for outcome in outcomes:
         wrong = [*outcome.failures, *([outcome.broken] if outcome.broken else [])]
+        if wrong and outcome.too_slow:
+            told = "the product was not judged, run it again with more CPU"
+            lines.append(f"TOO SLOW {outcome.run}: the host is too slow: {outcome.too_slow}; {told}")
         lines += [f"FAILED {outcome.run}: {text}" for text in wrong]
     if failed or keep:
         lines.append(f"reports and logs: {work / 'runs'}")
     print("\n".join([*lines, f"{passed} passed, {failed} failed"]), flush=True)  # noqa: T201
+    if failed and all(outcome.too_slow for outcome in outcomes if outcome.failed):
+        return CANNOT_RUN
     return 1 if failed or not passed else 0
 
 

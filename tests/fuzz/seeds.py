@@ -25,6 +25,7 @@ from nri_plugin.ttrpc.envelope import Request, encode_request
 from nri_plugin.ttrpc.frame import Frame
 from tests.builders import node
 from tests.fuzz.targets import HEAD, METHODS, TARGETS
+from tests.largest_pods import SHAPES
 
 HERE = Path(__file__)
 STATE = State(
@@ -134,6 +135,7 @@ SEEDS = {
     "frame": _frames,
     "mux": _trunk,
     "codec": _requests,
+    "largest-pods": lambda: [bytes([number]) + b"\0\0" for number in range(len(SHAPES))],
     "session": _trunk,
     "cpulist": lambda: _texts("0-3,8", "0", "", "1,3,5-7\n", "0-8191"),
     "checkpoint": _checkpoints,

@@ -7,11 +7,12 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from nri_plugin import bits
+from nri_plugin import bits, bounds
 from nri_plugin.annotations import EXCLUSIVE_CPUS, SMT_ODD_COUNTS, annotated
 from nri_plugin.app.config import Config, load_text
 from nri_plugin.errors import AnnotationError, ConfigError, RemoteProtocolError
@@ -22,15 +23,18 @@ from nri_plugin.kube import device_facts, pod_resources
 from nri_plugin.kube._pb import podresources_pb2
 from nri_plugin.nri import codec
 from nri_plugin.nri._pb import nri_pb2
+from nri_plugin.nri.decode import placement
 from nri_plugin.nri.events import CreateContainer
 from nri_plugin.nri.mux import MuxReader
 from nri_plugin.options import Options
+from nri_plugin.simulator.runtime_codec import encode_event
 from nri_plugin.state import PodRecord, State
 from nri_plugin.ttrpc.connection import ClientConnection, ServerConnection
 from nri_plugin.ttrpc.envelope import decode_request
 from nri_plugin.ttrpc.frame import FrameReader
-from nri_plugin.workload import container_request
+from nri_plugin.workload import container_request, pod_record
 from tests.builders import container, pod
+from tests.largest_pods import SHAPES, largest
 from tests.protocol.peer import plugin
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -99,6 +103,28 @@ def codec_requests(data: bytes) -> None:
         assert codec.decode_request(METHODS[data[0] % len(METHODS)], data[1:]) is not None
     with suppress(RemoteProtocolError):
         decode_request(data)
+
+
+@lru_cache(maxsize=2)
+def _largest(kind: str) -> bytes:
+    of, (one, *_) = largest(kind)
+    return encode_event(CreateContainer(of, one))[1]
+
+
+def largest_pods(data: bytes) -> None:
+    """The first byte chooses a pod, the next two where the rest goes into its request; it stays in its bounds."""
+    kind = sorted(SHAPES)[data[0] % len(SHAPES)] if data else "names"
+    request, place = _largest(kind), int.from_bytes(data[1:3], "little")
+    request = request[:place] + data[3:] + request[place:]
+    event = codec.decode_request("CreateContainer", request, placement(lambda _: True))
+    assert isinstance(event, CreateContainer)
+    assert len(event.pod.annotations) <= bounds.ANNOTATIONS
+    one = event.container
+    assert sum(map(len, one.env)) <= bounds.ENVIRONMENT_CHARS
+    assert max(len(one.env), len(one.devices), len(one.cdi_devices), len(one.net_devices)) <= bounds.DEVICES
+    assert max(map(len, (event.pod.name, event.pod.uid, event.pod.namespace, one.name))) <= bounds.NAME_CHARS
+    own_annotations = pod_record(event.pod, TRUSTED, run_seen=True).annotations
+    assert not own_annotations or event.pod.namespace in TRUSTED.annotation_namespaces
 
 
 def session(data: bytes) -> None:
@@ -176,6 +202,7 @@ TARGETS = {
     "frame": Target(frame, (RemoteProtocolError,)),
     "mux": Target(mux, (RemoteProtocolError,)),
     "codec": Target(codec_requests, (RemoteProtocolError,)),
+    "largest-pods": Target(largest_pods, (RemoteProtocolError,), 128),
     "session": Target(session, (RemoteProtocolError,)),
     "cpulist": Target(cpulist, (ValueError,), 64),
     "checkpoint": Target(checkpoint, (ValueError,), 1024),

@@ -18,7 +18,7 @@ EVENT = CreateContainer(pod(), container(pod()))
 CLIENT = PodResourcesClient("/nowhere", lambda: 0.0)
 
 words = st.sampled_from(
-    ["devices", "pod_devices", "resource", "ids", "nodes", "totals", "x/gpu", "0", "-1", ""]
+    ["devices", "pod_devices", "resource", "ids", "nodes", "totals", "x/gpu", "0", "0-1", "-1", ""]
     + [
         "facts",
         "uid",

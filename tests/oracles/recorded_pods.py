@@ -40,7 +40,7 @@ def topology_of(case: Case, recorded: Case) -> Topology:
     made = Topology.from_rows(
         recorded["cpus"],
         memory_bytes={number: node["memory"] for number, node in rows.items()},
-        distances={number: node["distances"] for number, node in rows.items() if "distances" in node},
+        distances={number: node["distances"] for number, node in rows.items() if node.get("distances")},
     )
     nodes = tuple(
         replace(node, hugepages=tuple(map(tuple, rows.get(node.id, {}).get("hugepages", ()))))
@@ -91,10 +91,14 @@ def _amounts(one: Container) -> Amounts:
 
 @dataclass
 class Player:
-    """Plays recorded steps; `started` also plays the life of each container, as a runtime tells it."""
+    """Plays recorded steps; `started` also plays the life of each container, as a runtime tells it.
+
+    The kubelet was only asked for admission in these recordings, no container of it ever started. Whole lives are in
+    `tests/vectors/judges/lives.py`.
+    """
 
     node: Node
-    started: bool = True
+    started: bool = False
     state: State = field(default_factory=State)
     pods: dict[str, RuntimePod] = field(default_factory=dict)
 
@@ -114,7 +118,7 @@ class Player:
         self.tell(nri.RunPodSandbox(of))
         devices = provider_of(step.get("device_hints")) or None
         for one in facts.containers:
-            what = replace(container(of, one.name), resources=_resources(one.amounts))
+            what = replace(container(of, one.name), resources=resources_of(one.amounts))
             event = nri.CreateContainer(of, what)
             decision = self.tell(InformedCreate(event, facts=facts), devices)
             yield one.name, decision, self.state.allocations.get(f"{of.uid}/{one.name}", Allocation())
@@ -134,7 +138,7 @@ class Player:
         self.tell(nri.RemovePodSandbox(self.pods[uid]))
 
 
-def _resources(amounts: Amounts) -> Resources:
+def resources_of(amounts: Amounts) -> Resources:
     """Source: kubelet, MilliCPUToShares."""
     shares = min(max(2, amounts.cpu_request_milli * 1024 // 1000), 262144)
     return Resources(
@@ -147,7 +151,7 @@ def _resources(amounts: Amounts) -> Resources:
     )
 
 
-def replay_admission(case: Case, recorded: Case, *, started: bool = True) -> str:
+def replay_admission(case: Case, recorded: Case, *, started: bool = False) -> str:
     """What differs first from the recorded kubelet, or nothing."""
     player = Player(node_of(case, recorded), started)
     strict = player.node.reserved if player.node.options.strict_cpu_reservation else CPUSet()

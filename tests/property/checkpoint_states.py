@@ -6,12 +6,19 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
+from nri_plugin import bounds
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.nodemask import NodeMask
 from nri_plugin.state import Allocation, ContainerRecord, PodRecord, State
 
 MASKS = st.just(0) | st.integers(0, (1 << 70) - 1) | st.sampled_from([1 << 4095, 1 << 65535])
 NAMES = st.text("abc-./:", max_size=6) | st.text(max_size=6)
+ANNOTATIONS = st.dictionaries(
+    NAMES.map(bounds.OWN_ANNOTATIONS.__add__),
+    NAMES | st.just("9" * bounds.ANNOTATION_VALUE_CHARS),
+    max_size=3,
+).map(lambda given: tuple(sorted(given.items())))
+"""What a pod may be remembered with: ours, in the order of their keys."""
 LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     CPUSet: MASKS.map(CPUSet),
     NodeMask: MASKS.map(NodeMask),
@@ -20,6 +27,8 @@ LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(1 << 63), (1 << 63) - 1),
     type(None): st.none(),
 }
+BOUNDED: dict[Any, dict[str, st.SearchStrategy[Any]]] = {PodRecord: {"annotations": ANNOTATIONS}}
+"""Fields of records that hold less than their types say."""
 
 
 def drawn(hint: Any) -> st.SearchStrategy[Any]:
@@ -27,7 +36,8 @@ def drawn(hint: Any) -> st.SearchStrategy[Any]:
     if hint in LEAVES:
         return LEAVES[hint]
     if dataclasses.is_dataclass(hint):
-        return st.builds(hint, **{name: drawn(of) for name, of in get_type_hints(hint).items()})
+        fields = {name: drawn(of) for name, of in get_type_hints(hint).items()}
+        return st.builds(hint, **(fields | BOUNDED.get(hint, {})))
     if isinstance(hint, types.UnionType):
         return st.one_of(*map(drawn, get_args(hint)))
     if get_origin(hint) is tuple:

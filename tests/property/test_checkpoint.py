@@ -1,11 +1,13 @@
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nri_plugin import bounds
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.checkpoint import CheckpointFile, Origin
 from nri_plugin.host.checkpoint_format import Encoder, decode
@@ -34,6 +36,31 @@ def test_what_is_encoded_is_decoded(state: State, generation: int, node: NodeFac
     found = decode(document(state, generation, node))
     assert found.state == state
     assert (found.generation, found.facts) == (generation, node)
+
+
+foreign = st.dictionaries(
+    st.sampled_from([bounds.OWN_ANNOTATIONS, "", "other/"]).flatmap(
+        lambda prefix: (
+            st.text("ab", max_size=3).map(prefix.__add__)
+            | st.integers(1, 2 * bounds.ANNOTATION_KEY_CHARS).map(lambda length: prefix + "k" * length)
+        )
+    ),
+    st.text("ab", max_size=3) | st.integers(1, 1000).map("9".__mul__),
+    max_size=2 * bounds.ANNOTATIONS,
+)
+
+
+@given(states, foreign)
+def test_of_older_checkpoints_only_bounded_annotations_are_kept(
+    state: State, annotations: dict[str, str]
+) -> None:
+    """A release without bounds wrote all annotations of a pod, in any order and of any length."""
+    written = {uid: replace(pod, annotations=tuple(annotations.items())) for uid, pod in state.pods.items()}
+    kept = tuple(bounds.own_annotations(annotations)[0].items())
+    bounded = {uid: replace(pod, annotations=kept) for uid, pod in state.pods.items()}
+    found = decode(document(replace(state, pods=written))).state
+    assert found == replace(state, pods=bounded)
+    assert decode(document(found)).state == found
 
 
 @given(states)

@@ -1,45 +1,63 @@
-"""Device hints are the node sets that every device is near, listed or not, whatever else is true of the machine."""
+"""Device hints are the sets of device nodes that every device is near, listed or not, whatever else is true of the machine."""
 
 from itertools import combinations
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nri_plugin.nodemask import NodeMask
-from nri_plugin.policy.device_hints import Device, DeviceResource, device_wishes
+from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals, device_wishes
 
 PLACES = st.lists(st.frozensets(st.integers(0, 3), max_size=2), max_size=4)
-TOTALS = st.dictionaries(st.integers(0, 3), st.integers(0, 3))
 
 
-def resource(places, totals):
+def resource(places, others=None):
+    """Devices at `places`; where the others of the resource are known too, with totals."""
     devices = tuple(Device(f"d{n}", NodeMask.from_ids(nodes)) for n, nodes in enumerate(places))
-    return DeviceResource("r", devices, tuple(sorted(totals.items())))
+    every = () if others is None else (*places, *others)
+    return DeviceResource("r", devices, device_totals((NodeMask.from_ids(nodes), 1) for nodes in every))
 
 
-@given(PLACES, TOTALS)
-def test_a_hint_is_any_set_that_each_device_is_near_preferred_at_the_narrowest(places, totals):
-    placed = [nodes for nodes in places if nodes]
-    wishes = device_wishes(range(4), [resource(places, totals)])
-    if not placed:
+def by_definition(given_places, all_places):
+    """Every set of the nodes that have devices, tried one after the other, as the kubelet does."""
+    nodes = sorted(frozenset().union(*all_places))
+    sets = [frozenset(s) for size in range(1, len(nodes) + 1) for s in combinations(nodes, size)]
+    room = [len(s) for s in sets if sum(1 for place in all_places if place & s) >= len(given_places)]
+    narrowest = min(room, default=len(nodes))
+    fitting = [s for s in sets if all(place & s for place in given_places)]
+    return [(NodeMask.from_ids(s).mask, len(s) == narrowest) for s in fitting]
+
+
+@given(PLACES, PLACES)
+def test_hints_are_those_of_the_kubelet_where_all_devices_are_known(places, others):
+    wishes = device_wishes(range(6), [resource(places, others)])
+    if not places or not any((*places, *others)):
         assert wishes is None
         return
-    sets = [frozenset(s) for size in range(1, 5) for s in combinations(range(4), size)]
-    near = [s for s in sets if all(nodes & s for nodes in placed)]
-    roomy = [s for s in sets if sum(totals.get(node, 0) for node in s) >= len(placed)]
-    narrowest = min(map(len, near + roomy))
-    expected = [(NodeMask.from_ids(s).mask, len(s) == narrowest) for s in near]
+    expected = by_definition(places, (*places, *others))
     assert [tuple(hint) for hint in wishes[0].hints] == expected
 
 
-@given(PLACES, TOTALS)
-def test_on_a_large_machine_the_same_sets_are_meant(places, totals):
-    few = device_wishes(range(4), [resource(places, totals)])
-    many = device_wishes(range(9), [resource(places, totals)])
-    if few is None:
-        assert many is None
+@given(PLACES)
+def test_where_no_others_are_known_the_placed_ones_count_as_all_there_are(places):
+    placed = [nodes for nodes in places if nodes]
+    wishes = device_wishes(range(6), [resource(places)])
+    if not placed:
+        assert wishes is None
         return
-    for mask, preferred in few[0].hints:
-        assert mask in many[0].family
-        assert many[0].names(mask) == preferred
-        assert mask | 1 << 8 in many[0].family
+    assert [tuple(hint) for hint in wishes[0].hints] == by_definition(placed, placed)
+
+
+@given(PLACES, PLACES)
+def test_where_more_than_eight_nodes_have_devices_the_same_sets_are_meant_without_a_list(places, others):
+    assume(places and all(places))
+    nine = [frozenset({node}) for node in range(4, 10)]
+    known = [*others, *nine]
+    wish = device_wishes(range(12), [resource(places, known)])[0]
+    expected = by_definition(places, [*places, *known])
+    if wish.family is None:
+        assert [tuple(hint) for hint in wish.hints] == expected
+        return
+    assert wish.hints == ()
+    assert {mask for mask in range(1, 1 << 12) if mask in wish.family} == {mask for mask, _ in expected}
+    assert all(wish.names(mask) == preferred for mask, preferred in expected)

@@ -59,6 +59,7 @@ class Life(RuleBasedStateMachine):
         self.node = self.new_node(runtime, driver, version)
         self.node.connect(self.machine)
         self.left_behind: State | None = None
+        self.last_saved: State | None = None
 
     def new_node(self, runtime: str, driver: Driver, version: int) -> SimulatedNode:
         """The node of this life."""
@@ -175,8 +176,38 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.node.agent is not None)
     @rule()
+    def checkpoint_fails_from_now_on(self) -> None:
+        self.last_saved = self.node.agent.state
+
+    @precondition(lambda self: self.node.agent is not None and self.last_saved is not None)
+    @rule()
+    def agent_restarts_from_its_last_checkpoint(self) -> None:
+        """What was allocated since is known to the memory and, as far as it was told, to the runtime."""
+        state, older = self.node.agent.state, self.last_saved
+        stored = {record.message.id: record.message.resources.cpus for record in self.runtime.records()}
+        running = self.running()
+        exclusive = {
+            key: running[key]
+            for key, record in state.containers.items()
+            if key in running and (held := state.allocation_of(record)) and held.cpus
+        }
+        told = all(
+            stored[key] == str(state.allocation_of(state.containers[key]).cpus)
+            for key in exclusive
+            if key not in older.containers
+        )
+        self.last_saved = None
+        if not told:
+            return
+        self.node.disconnect()
+        self.connect(self.machine, older)
+        after = self.running()
+        assert {key: after[key] for key in exclusive} == exclusive
+
+    @precondition(lambda self: self.node.agent is not None)
+    @rule()
     def agent_goes_down(self) -> None:
-        self.left_behind = self.node.disconnect()
+        self.left_behind, self.last_saved = self.node.disconnect(), None
 
     @precondition(lambda self: self.node.agent is None)
     @rule()
@@ -185,6 +216,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def runtime_restarts(self) -> None:
+        self.last_saved = None
         state = self.node.disconnect() if self.node.agent else self.left_behind
         self.runtime.restart()
         self.connect(self.machine, state)

@@ -1,9 +1,12 @@
 """Laws of the NRI layer: every event survives the wire, and what we send every known reader can read."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_plugin.nri import codec, events
+from nri_plugin.nri.decode import DETAILS
 from nri_plugin.nri.messages import (
     Container,
     ContainerState,
@@ -45,8 +48,8 @@ pods = st.builds(
     texts,
     texts,
     texts,
-    maps,
-    maps,
+    st.just({}),
+    st.just({}),
     texts,
     texts,
     texts,
@@ -56,7 +59,7 @@ pods = st.builds(
 )
 devices = st.lists(st.builds(Device, texts, texts, numbers, numbers), max_size=2).map(tuple)
 containers = st.builds(
-    Container, texts, texts, texts, st.sampled_from(ContainerState), maps, maps, st.lists(texts, max_size=3).map(tuple),
+    Container, texts, texts, texts, st.sampled_from(ContainerState), st.just({}), st.just({}), st.just(()),
     devices, st.lists(texts, max_size=2).map(tuple), resources, signed, texts, pids,
     st.lists(texts, max_size=2, unique=True).map(sorted).map(tuple),
 )  # fmt: skip
@@ -66,6 +69,20 @@ one_container_events = st.sampled_from(
         events.PostUpdateContainer, events.StopContainer, events.RemoveContainer,
     ]
 )  # fmt: skip
+
+
+@given(pods, containers, maps, maps, st.lists(texts, max_size=3).map(tuple))
+def test_a_session_that_reads_details_reads_labels_annotations_and_environment(
+    pod, container, one, other, env
+):
+    event = events.CreateContainer(
+        replace(pod, labels=one, annotations=other),
+        replace(container, labels=other, annotations=one, env=env),
+    )
+    read = codec.decode_request(*runtime_codec.encode_event(event), DETAILS)
+    assert (read.pod.labels, read.pod.annotations) == (one, other)
+    assert (read.container.labels, read.container.annotations, read.container.env) == (other, one, env)
+    assert codec.decode_request(*runtime_codec.encode_event(event)) == events.CreateContainer(pod, container)
 
 
 @given(one_container_events, pods, containers)

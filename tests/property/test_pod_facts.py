@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from nri_plugin.decision import Decision
 from nri_plugin.engine import decide
 from nri_plugin.facts import InformedCreate
+from nri_plugin.nodemask import NO_NODES
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, Pod
 from nri_plugin.options import (
@@ -18,7 +19,7 @@ from nri_plugin.options import (
     TopologyManagerScope,
 )
 from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
-from nri_plugin.state import State
+from nri_plugin.state import State, allocation_key
 from tests.builders import GIB, container, machine, node, pod
 
 MACHINE = machine(nodes=2, cores=4, threads=2, memory=8 * GIB)
@@ -100,16 +101,50 @@ def test_facts_that_say_what_is_inferred_change_nothing(
         same(one, other)
 
 
+def without_memory_of_inits(decision: Decision, facts: PodFacts) -> Decision:
+    inits = {allocation_key(facts.uid, name) for name in facts.names(Kind.INIT)}
+    allocations = {
+        key: replace(held, mems=NO_NODES, memory=(), returned=()) if key in inits else held
+        for key, held in decision.state.allocations.items()
+    }
+    return replace(decision, state=replace(decision.state, allocations=allocations))
+
+
 @given(nodes_of, containers(Kind.INIT, Kind.APP))
-def test_init_containers_whose_end_is_told_in_time_need_no_facts(
+def test_init_containers_whose_end_is_told_in_time_need_no_facts_to_be_placed(
     on: Node, rows: tuple[ContainerFacts, ...]
 ) -> None:
+    """Each container gets the same with and without facts. Only what ended init containers hold afterwards differs."""
     on = replace(on, options=replace(on.options, topology_manager_scope=TopologyManagerScope.CONTAINER))
     of, facts = pod(), PodFacts("p1", QOSClass.GUARANTEED, rows)
-    for one, other in zip(
-        play(on, of, facts, informed=True), play(on, of, facts, informed=False), strict=True
+    for turn, (one, other) in enumerate(
+        zip(play(on, of, facts, informed=True), play(on, of, facts, informed=False), strict=True)
     ):
-        same(one, other)
+        same(without_memory_of_inits(one, facts), without_memory_of_inits(other, facts))
+        key = allocation_key(of.uid, rows[turn].name)
+        assert one.state.allocations.get(key) == other.state.allocations.get(key)
+
+
+@given(nodes_of, containers(Kind.INIT, Kind.APP))
+def test_with_facts_the_start_of_a_container_gives_the_memory_of_ended_init_containers_back(
+    on: Node, rows: tuple[ContainerFacts, ...]
+) -> None:
+    """Without facts they keep it. With facts it is remembered as theirs until the whole pod has its place."""
+    on = replace(on, options=replace(on.options, topology_manager_scope=TopologyManagerScope.CONTAINER))
+    of, facts = pod(), PodFacts("p1", QOSClass.GUARANTEED, rows)
+    informed, inferred = (play(on, of, facts, informed=known) for known in (True, False))
+    started = [turn for turn, decision in enumerate(informed) if decision.refusal is None]
+    for turn, (one, other) in enumerate(zip(informed, inferred, strict=True)):
+        assert all(held.returned == () for held in other.state.allocations.values())
+        last = max((before for before in started if before < turn), default=0)
+        for row in (row for row in rows[:last] if row.kind is Kind.INIT):
+            key = allocation_key(of.uid, row.name)
+            left, kept = one.state.allocations.get(key), other.state.allocations.get(key)
+            assert (left is None) == (kept is None)
+            if left is not None and kept is not None:
+                assert (left.mems, left.memory) == (NO_NODES, ())
+                is_placed = all(allocation_key(of.uid, each.name) in one.state.allocations for each in rows)
+                assert left.returned == (() if is_placed else kept.memory)
 
 
 @given(nodes_of, containers(*Kind, most=5), st.lists(st.integers(0, 4), max_size=6), st.booleans())

@@ -153,7 +153,7 @@ DEVICES = st.builds(
         unique_by=lambda one: one.id,
         min_size=1,
     ).map(tuple),
-    st.sampled_from([(), ((0, 2), (1, 2))]),
+    st.sampled_from([(), ((NodeMask.of(0), 2), (NodeMask.of(1), 2), (NodeMask.of(0, 1), 1))]),
 )
 KNOWN = st.builds(
     lambda cpus, devices, all_devices, facts: InformedCreate(

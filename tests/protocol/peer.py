@@ -23,8 +23,8 @@ from nri_plugin.simulator.runtime_session import RuntimeSession
 from nri_plugin.ttrpc.connection import Call, ClientConnection, Refused, Reply, ServerConnection
 
 PINNING = EventMask(0x06FF)
-POD = Pod("p1", "web", "uid-1", "default", annotations={"team": "blue"}, cgroup_parent="/kubepods.slice")
-CONTAINER = Container("c1", "p1", "app", env=("A=1",), resources=Resources(cpu_shares=2048, cpu_quota_us=-1))
+POD = Pod("p1", "web", "uid-1", "default", cgroup_parent="/kubepods.slice")
+CONTAINER = Container("c1", "p1", "app", resources=Resources(cpu_shares=2048, cpu_quota_us=-1))
 
 
 def plugin(wanted: EventMask = PINNING, **options: bool | float) -> PluginSession:

@@ -1,6 +1,7 @@
 """The agent's connection against the runtime's side of every NRI release."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -54,6 +55,21 @@ def test_every_release_gets_registration_subscription_and_an_answer(make, profil
 def test_the_subscription_is_legal_on_every_release_and_never_zero():
     assert SUBSCRIPTION & KNOWN_EVERYWHERE
     assert SUBSCRIPTION & ~KNOWN_EVERYWHERE == EventMask.UPDATE_POD_SANDBOX
+
+
+def test_annotations_are_heard_in_the_namespaces_of_the_configuration_that_is_in_force(make):
+    heard = node(pool_floor=False, annotation_namespaces=frozenset({"default"}))
+    bench = Bench(heard)
+    rig = make(bench)
+    rig.start()
+    asks = {"nri-pin/exclusive-cpus.container.c": "2", "other/x": "1"}
+    for uid, cpus, kept in (("b1", "2-3", 1), ("b2", "0-1,4-15", 0)):
+        of = replace(pod(uid, "Burstable", cpu=2.5), annotations=asks)
+        rig.ask(nri.RunPodSandbox(of))
+        assert len(bench.handler.state.pods[uid].annotations) == kept
+        answer = rig.ask(nri.CreateContainer(of, container(of, cpu=2.5)))
+        assert answer.response.resources.cpus == cpus
+        bench.handler.change_node(replace(heard, options=node(pool_floor=False).options))
 
 
 def test_registration_does_not_wait_for_the_runtime_to_say_something(make):
@@ -271,7 +287,7 @@ def test_a_runtime_that_never_configures_is_given_up_after_a_while(make):
 
 def test_a_refused_name_ends_the_agent_with_the_runtimes_words(make):
     rig = make()
-    rig.link._new_session = lambda: _unchecked_session("")
+    rig.link._new_session = lambda _hears: _unchecked_session("")
     rig.start()
     assert rig.peer.of(RegistrationRejected)
     assert rig.loop.run() == 2
@@ -331,6 +347,23 @@ def test_a_launched_agent_refuses_a_wrong_configuration_and_ends_with_2(make):
     rig.start()
     assert rig.loop.run() == 2
     assert "NRI drop-in:1:1: unknown key" in rig.peer.session.lost
+
+
+def test_a_launched_agent_gives_its_connection_up_when_asked_while_another_serves(make):
+    """An answer would let a runtime that requires the plugin create a container that nobody pins."""
+    bench = Bench(node())
+    rig = make(
+        bench,
+        profile=CONTAINERD_1_7,
+        identity=Identity("pin", "10", descriptor=3),
+        prepare=lambda text: None,
+        launched_as=("pin", "10"),
+    )
+    rig.synchronizes = False
+    rig.start()
+    assert rig.peer.of(Configured)
+    assert rig.ask(CREATE).is_fail_open
+    assert rig.loop.run() == 1
 
 
 def test_a_launched_agent_ends_with_its_connection(make):

@@ -1,17 +1,22 @@
 """The agent as a real process: both starts, signals, restarts, a second instance."""
 
 import json
+import os
+import resource
+import select
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nri_plugin.app.status_client import read_lines
 from nri_plugin.host.kubelet_checkpoint import checksum, cpu_v2
 from nri_plugin.nri import events as nri
-from nri_plugin.simulator.runtime_events import ConnectionLost
-from tests.agent_process import PATIENCE_S, REPOSITORY, Peer, Process, Site, config_text
+from tests.agent_process import PATIENCE_S, REPOSITORY, Process, Site, config_text, until
 from tests.builders import container, pod
 
 POD = pod("exclusive", cpu=2)
@@ -49,31 +54,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
-@pytest.fixture
-def launched(site: Site) -> Iterator[Callable[..., tuple[Process, Peer]]]:
-    """Starts the agent as a runtime does: descriptor 3, three variables, nobody listening."""
-
-    def launch(config: str = "", name: str = "pin") -> tuple[Process, Peer]:
-        ours, theirs = socket.socketpair()
-        environment = {"NRI_PLUGIN_NAME": name, "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3"}
-        with theirs:
-            process = site.spawn(
-                ["-I", "-c", launcher()], environment, descriptors={3: theirs.fileno()}, is_heard=False
-            )
-        site.peers.append(Peer(ours, launched_as=(name, "10"), config=config or config_text(site.folder)))
-        return process, site.peers[-1]
-
-    return launch
-
-
-def launcher() -> str:
-    """What the installed plugin file does; the checkout may not be installed in this interpreter.
-
-    A former instance may take longer to end than the three seconds that runtimes leave it.
-    """
-    patience = f"from nri_plugin.app import agent; agent.FORMER_INSTANCE_S = {PATIENCE_S}"
-    start = "from nri_plugin.__main__ import main; sys.exit(main())"
-    return f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {patience}; {start}"
+def asked(port: int, path: str) -> str:
+    """The answer to a probe or a scrape."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        return b"".join(iter(lambda: client.recv(1 << 16), b"")).decode()
 
 
 def test_run_registers_places_and_ends_on_sigterm_with_nothing_undone(site: Site):
@@ -98,9 +83,7 @@ def test_metrics_tell_what_was_placed_and_refused(site: Site):
     too_much = pod("too-much", cpu=500)
     peer.ask(nri.CreateContainer(too_much, container(too_much, cpu=500)))
     port = process.wait_for_line("serving metrics").rpartition("port=")[2]
-    with socket.create_connection(("127.0.0.1", int(port)), timeout=30) as client:
-        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        text = b"".join(iter(lambda: client.recv(1 << 16), b"")).decode()
+    text = asked(int(port), "/metrics")
     assert text.startswith("HTTP/1.1 200 OK\r\n")
     assert 'nri_pin_events_total{event="CreateContainer",result="answered"} 1.0\n' in text
     assert 'nri_pin_refusals_total{reason="UnexpectedAdmissionError"} 1.0\n' in text
@@ -108,13 +91,91 @@ def test_metrics_tell_what_was_placed_and_refused(site: Site):
     assert "nri_pin_connected 1.0\n" in text
 
 
-def test_an_address_for_metrics_that_is_taken_ends_the_start_with_a_reason(site: Site):
+def http_get(port: int, path: str) -> str:
+    """Status line and body."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
+        client.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        text = b"".join(iter(lambda: client.recv(1 << 16), b"")).decode()
+    head, _, body = text.partition("\r\n\r\n")
+    return f"{head.partition(chr(13))[0]} {body}"
+
+
+def port_of(process: Process, what: str) -> int:
+    return port_in([process.wait_for_line(f"serving {what}")], what)
+
+
+def port_in(lines: list[str], what: str) -> int:
+    return next(int(line.rpartition("port=")[2]) for line in lines if f"serving {what}" in line)
+
+
+def test_a_port_that_another_program_has_keeps_no_container_waiting(site: Site):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         site.config.write_text(config_text(site.folder, metricsBindAddress=f"127.0.0.1:{port}"))
         process = site.start()
+        peer = site.accept()
+        peer.synchronize()
+        assert peer.ask(CREATE).response.resources.cpus == "2-3"
+        line = process.wait_for_line("not listening yet, will be tried again")
+        assert f"cannot listen on 127.0.0.1:{port}: address already in use" in line
+    assert port_of(process, "metrics") == port
+    assert http_get(port, "/readyz") == "HTTP/1.1 200 OK ready ok\n"
+
+
+def test_a_wrong_address_for_metrics_or_probes_ends_the_start_with_a_reason(site: Site):
+    for key in ("metricsBindAddress", "healthProbeBindAddress"):
+        site.config.write_text(config_text(site.folder, **{key: "'[2001:db8::1]:9465'"}))
+        process = site.start()
         assert process.wait() == 2
-    assert any(f"cannot listen on 127.0.0.1:{port}" in line for line in process.heard)
+        assert any(f"{key}: cannot listen on [2001:db8::1]:9465" in line for line in process.heard)
+
+
+def test_an_agent_that_was_probed_can_be_killed_and_started_again_at_once(site: Site):
+    """As the kubelet probes: the agent closes the connection, and its side of it stays for a minute."""
+    site.config.write_text(config_text(site.folder, healthProbeBindAddress="127.0.0.1:0"))
+    first = site.start()
+    port = port_of(first, "probes")
+    site.accept().synchronize()
+    assert http_get(port, "/readyz") == "HTTP/1.1 200 OK ready ok\n"
+    first.end()
+    site.config.write_text(config_text(site.folder, healthProbeBindAddress=f"127.0.0.1:{port}"))
+    second = site.start()
+    assert port_of(second, "probes") == port
+    site.accept().synchronize()
+    assert http_get(port, "/readyz") == "HTTP/1.1 200 OK ready ok\n"
+
+
+DESCRIPTORS = 96
+"""What the agent may have in the next test; it needs some 20 of its own."""
+
+
+def test_slow_clients_of_its_ports_take_nothing_from_containers_and_probes(site: Site):
+    """Each connects, sends a byte and waits, more of them than the agent may have descriptors."""
+    anywhere = "127.0.0.1:0"
+    site.config.write_text(
+        config_text(site.folder, metricsBindAddress=anywhere, healthProbeBindAddress=anywhere)
+    )
+    process = site.start()
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    probes, metrics = port_of(process, "probes"), port_of(process, "metrics")
+    peer = site.accept()
+    peer.synchronize()
+    with ExitStack() as attack:
+        for number in range(2 * DESCRIPTORS):
+            port = metrics if number % 2 else probes
+            slow = attack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))
+            slow.sendall(b"G")
+        assert peer.ask(CREATE).response.resources.cpus == "2-3"
+        assert http_get(probes, "/healthz") == "HTTP/1.1 200 OK alive ok\n"
+        assert http_get(probes, "/readyz") == "HTTP/1.1 200 OK ready ok\n"
+        assert "nri_pin_connected 1.0\n" in http_get(metrics, "/metrics")
+        shared = pod("shared")
+        assert peer.ask(nri.CreateContainer(shared, container(shared))).response.resources.cpus
+        assert len(os.listdir(f"/proc/{process.pid}/fd")) < DESCRIPTORS - 20
+    assert "exclusive" in site.checkpoint()
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert not [line for line in process.heard if " ERROR " in line]
 
 
 def test_a_restarted_agent_remembers_and_gives_nobody_the_same_cpus(site: Site):
@@ -141,6 +202,25 @@ def test_a_runtime_that_went_away_is_connected_to_again(site: Site):
     assert site.peers[-1].ask(CREATE).response.resources.cpus == "2-3"
     process.signal(signal.SIGINT)
     assert process.wait() == 0
+
+
+def test_two_plugins_that_set_cpusets_are_told_by_what_becomes_of_containers(site: Site):
+    process = site.start()
+    peer = site.accept()
+    peer.synchronize()
+    status = str(site.folder / "state" / "agent.sock")
+    for name in ("try-1", "try-2"):
+        tried = replace(CREATE.container, id=name)
+        assert peer.ask(nri.CreateContainer(POD, tried)).response.resources.cpus == "2-3"
+        # The runtime refuses what both plugins set, and undoes the creation.
+        peer.ask(nri.StopContainer(POD, tried))
+        peer.ask(nri.RemoveContainer(POD, tried))
+    assert "failed-creation" in process.wait_for_line("somebody else gives CPUs to containers, too")
+    assert any(told.failed_creations == 2 for told in read_lines(status, PATIENCE_S))
+    created = replace(CREATE.container, id="alone")
+    peer.ask(nri.CreateContainer(POD, created))
+    peer.ask(nri.PostCreateContainer(POD, created))
+    assert any(told.failed_creations == 0 for told in read_lines(status, PATIENCE_S))
 
 
 def test_sigterm_ends_an_agent_that_waits_for_its_runtime(site: Site):
@@ -174,20 +254,98 @@ def test_a_bad_reload_keeps_the_former_configuration_and_says_so(site: Site, key
     assert peer.ask(CREATE).response.resources.cpus == "2-3"
 
 
-def test_a_second_instance_on_the_same_state_directory_refuses_to_start(site: Site):
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_second_agent_waits_says_for_whom_touches_nothing_and_takes_over(site: Site, has_state: bool):
     first = site.start()
-    site.accept().synchronize()
-    second = site.start()
-    assert second.wait() == 1
-    assert f"another agent (process {first.pid}) works on this state directory" in "".join(second.heard)
-
-
-def test_a_lock_ends_with_its_process_however_it_ended(site: Site):
-    first = site.start()
-    site.accept().synchronize()
+    peer = site.accept()
+    peer.synchronize()
+    peer.ask(CREATE)
+    if not has_state:
+        (site.folder / "state").rename(site.folder / "gone")  # at once, for the agent may be writing into it
+    other = site.folder / "other.yaml"
+    other.write_text(config_text(site.folder, stateDir=str(site.folder / "elsewhere")))
+    second = site.start("--config", str(other))
+    line = second.wait_for_line("waiting for the right to serve the runtime")
+    assert f"another agent (process {first.pid}: " in line
+    assert f"serves the runtime at {site.folder}" in line
+    assert not (site.folder / "elsewhere").exists()
+    assert not select.select([site.listener], [], [], 0)[0], "the second agent connected"
     first.end()
-    site.start()
+    peer = site.accept()
+    peer.listed = ((POD,), (container(POD, cpu=2, cpus="2-3"),))
+    peer.synchronize()
+    third = pod("third", cpu=2)
+    assert peer.ask(nri.CreateContainer(third, container(third, cpu=2))).response.resources.cpus == "4-5"
+    assert (site.folder / "elsewhere" / "agent.sock").exists()
+
+
+def test_a_waiting_agent_is_alive_not_ready_and_stops_when_told_to(site: Site):
+    first = site.start()
     site.accept().synchronize()
+    site.config.write_text(config_text(site.folder, metricsBindAddress="127.0.0.1:0"))
+    second = site.start()
+    second.wait_for_lines("serving metrics", "waiting for the right to serve the runtime")
+    port = port_in(second.heard, "metrics")
+    assert asked(port, "/healthz").startswith("HTTP/1.1 200 ")
+    ready = asked(port, "/readyz")
+    assert ready.startswith("HTTP/1.1 503 ")
+    assert f"waiting: another agent (process {first.pid}: " in ready
+    second.signal(signal.SIGTERM)
+    assert second.wait() == 0
+
+
+def test_a_waiting_agent_serves_its_port_on_once_it_is_its_turn(site: Site):
+    first = site.start()
+    site.accept().synchronize()
+    site.config.write_text(config_text(site.folder, metricsBindAddress="127.0.0.1:0"))
+    second = site.start()
+    second.wait_for_lines("serving metrics", "waiting for the right to serve the runtime")
+    port = port_in(second.heard, "metrics")
+    first.end()
+    site.accept().synchronize()
+    until(lambda: asked(port, "/readyz").startswith("HTTP/1.1 200 "), "the agent is ready")
+    assert "nri_pin_connected 1.0\n" in asked(port, "/metrics")
+
+
+def test_a_port_that_the_other_agent_has_does_not_end_the_wait(site: Site):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first = site.start()
+        site.accept().synchronize()
+        port = taken.getsockname()[1]
+        site.config.write_text(config_text(site.folder, metricsBindAddress=f"127.0.0.1:{port}"))
+        second = site.start()
+        second.wait_for_lines("not listening yet", "waiting for the right to serve the runtime")
+    first.end()
+    site.accept().synchronize()
+
+
+def test_an_agent_waits_for_the_directory_of_the_socket(site: Site):
+    folder = site.folder / "run" / "nri"
+    site.config.write_text(config_text(site.folder, nriSocket=str(folder / "nri.sock")))
+    process = site.start()
+    line = process.wait_for_line("waiting for the right to serve the runtime")
+    assert f"{folder}: no such file or directory; is the container runtime running, with NRI enabled" in line
+    folder.mkdir(parents=True)
+    os.link(site.folder / "nri.sock", folder / "nri.sock")
+    site.accept().synchronize()
+
+
+def test_a_helper_of_the_agent_does_not_keep_the_right_to_serve(site: Site):
+    """The lock goes with the agent although a process that it started lives on."""
+    site.config.write_text(config_text(site.folder, nicLocality="netlink"))
+    first = site.start()
+    site.accept().synchronize()
+    helpers = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+    assert helpers
+    for helper in helpers:
+        os.kill(int(helper), signal.SIGSTOP)
+    try:
+        first.end()
+        site.start()
+        site.accept().synchronize()
+    finally:
+        for helper in helpers:
+            os.kill(int(helper), signal.SIGKILL)
 
 
 def test_a_damaged_checkpoint_is_kept_aside_and_said(site: Site):
@@ -216,7 +374,6 @@ def test_without_a_configuration_the_lines_to_add_are_printed_and_nothing_is_tou
         (("--plugin-index", "7"), "expected two digits"),
         (("--log-level", "loud"), "--log-level: expected debug, info, warning or error, found loud"),
         (("--sysfs-root", "/none"), "/none"),
-        (("--state-dir", "/dev/null/x"), "give another with --state-dir"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(site: Site, words: tuple[str, ...], complaint: str):
@@ -231,38 +388,6 @@ def test_json_lines_are_json(site: Site):
     line = json.loads(process.wait_for_line("ready"))
     assert (line["msg"], line["cpus"], line["reserved"]) == ("ready", "0-15", "0-1")
     site.accept().synchronize()
-
-
-def test_a_launched_plugin_serves_with_an_empty_environment_and_logs_where_it_can(site: Site, launched):
-    process, peer = launched()
-    peer.synchronize()
-    assert peer.ask(CREATE).response.resources.cpus == "2-3"
-    assert "exclusive" in site.checkpoint()
-    peer.sock.close()
-    assert process.wait() == 1
-
-
-def test_a_launched_plugin_with_a_name_nobody_may_have_still_serves(launched):
-    _, peer = launched(name="we ird")
-    peer.synchronize()
-    assert peer.ask(CREATE).response.resources.cpus == "2-3"
-
-
-def test_a_launched_plugin_with_a_wrong_drop_in_refuses_to_be_configured(site: Site, launched):
-    process, peer = launched(config="reservedSystemCPU: 0\n")
-    lost = peer.wait_for(lambda event: isinstance(event, ConnectionLost))
-    assert "NRI drop-in:1:1" in lost.reason
-    assert process.wait() == 2
-    assert not (site.folder / "state").exists()
-
-
-def test_a_launched_plugin_waits_for_its_former_instance_to_end(site: Site, launched):
-    former, peer = launched()
-    peer.synchronize()
-    _, successor = launched()
-    peer.sock.close()
-    successor.synchronize()
-    assert former.wait() == 1
 
 
 def test_the_agent_loads_nothing_that_only_commands_need(site: Site, tmp_path: Path):

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -310,8 +311,8 @@ def test_05_a_node_of_3000_containers_synchronizes(profile, way):
     link.session.respond(link.configure().call, ConfigureResponse(), 0.0)
     link.exchange()
     request = link.synchronize(pods, containers)
-    assert request.event.pods == pods
-    assert request.event.containers == containers
+    assert request.event.pods == tuple(replace(one, annotations={}) for one in pods)
+    assert request.event.containers == tuple(replace(one, env=()) for one in containers)
     assert request.size_bytes > 9_000_000
     update = ContainerUpdate("container-7", Resources(cpus="0"))
     link.session.respond(request.call, SynchronizeResponse((update,)), 0.0)

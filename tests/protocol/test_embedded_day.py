@@ -77,11 +77,14 @@ def test_a_day_goes_well_with_the_cgroupfs_driver(on_stage, version: int) -> Non
 
 
 def test_a_runtime_that_restarts_finds_everything_as_it_was(on_stage) -> None:
-    scenario = parse(HEAD + WEB + DB + "  - restart: runtime\n  - remove: shop/db\n", "x")
+    heir = "  - run: shop/heir\n    containers: {heir: {cpu: 7, memory: 1Gi}}\n"
+    scenario = parse(HEAD + WEB + DB + "  - restart: runtime\n  - remove: shop/db\n" + heir, "x")
     player, outcomes = played(on_stage(scenario), scenario)
     assert problems(outcomes) == []
-    # containerd never tells the end of a pod older than itself: it ends with its last container.
-    assert player.stage.runtime.placements()["shop/web/web"].effective == CPUSet.parse("0-7")
+    # containerd never tells the end of a pod older than itself. Its cgroup is gone, so its CPUs go to the next pod.
+    placements = player.stage.runtime.placements()
+    assert placements["shop/heir/heir"].effective == CPUSet.parse("1-7")
+    assert placements["shop/web/web"].effective == CPUSet.of(0)
 
 
 def test_containers_born_while_the_agent_is_away_are_placed_when_it_is_back(on_stage) -> None:

@@ -13,6 +13,7 @@ from nri_plugin.workload import ContainerRequest, container_request, pod_record
 from tests.builders import container, cpus, node, pod
 
 TRUSTING = frozenset({"trusted"})
+HEARING = node(annotation_namespaces=TRUSTING).options
 ODD, OWN = "nri-pin/smt-odd-counts", "nri-pin/exclusive-cpus"
 
 
@@ -29,8 +30,8 @@ def asking(qos: str = "Burstable", namespace: str = "trusted", **annotations: st
 
 
 def wished(of: Pod, cpu: float = 2.5, trusted: frozenset[str] = TRUSTING) -> ContainerRequest:
-    record = pod_record(of, run_seen=True)
     options = node(annotation_namespaces=trusted).options
+    record = pod_record(of, options, run_seen=True)
     return annotated(options, record, container_request(record, container(of, cpu=cpu)))
 
 
@@ -92,8 +93,23 @@ def test_a_best_effort_container_has_no_request_to_make_exclusive():
 
 
 def test_annotations_of_others_are_not_remembered():
-    record = pod_record(asking(own_c="1", **{"example/a": "b"}), run_seen=True)
+    record = pod_record(asking(own_c="1", **{"example/a": "b"}), HEARING, run_seen=True)
     assert record.annotations == ((f"{OWN}.container.c", "1"),)
+
+
+def test_annotations_that_nobody_hears_are_not_remembered():
+    assert pod_record(asking(own_c="1"), node().options, run_seen=True).annotations == ()
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_a_container_is_placed_by_the_annotations_that_are_heard_when_it_is_created(is_heard: bool):
+    of, before = asking("Burstable", own_c="2"), State()
+    for trusted in (TRUSTING, frozenset()) if not is_heard else (frozenset(), TRUSTING):
+        on = node(annotation_namespaces=trusted)
+        first = nri.RunPodSandbox(of) if not before.pods else nri.CreateContainer(of, container(of, cpu=2.5))
+        before = decide(on, before, first).state
+    assert bool(before.exclusive) is is_heard
+    assert bool(before.pods["p"].annotations) is is_heard
 
 
 @pytest.mark.parametrize(
@@ -155,7 +171,9 @@ BEST_EFFORT = TopologyManagerPolicy.BEST_EFFORT
     [("0", 1), ("3", 8), ("", 0), ("-1", 0), ("01", 0), ("1,2", 0), ("x", 0), ("99999", 0), ("٣", 0)],
 )
 def test_a_wish_for_a_numa_node_is_a_number_or_nothing(value: str, mask: int) -> None:
-    record = pod_record(replace(pod("p", namespace="trusted"), annotations={NUMA_NODE: value}), run_seen=True)
+    record = pod_record(
+        replace(pod("p", namespace="trusted"), annotations={NUMA_NODE: value}), HEARING, run_seen=True
+    )
     options = node(annotation_namespaces=TRUSTING).options
     assert wished_node(options, record) == mask
     assert wished_node(node().options, record) == 0

@@ -8,7 +8,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import CpusetWrite, Decision
 from nri_plugin.engine import decide, unrefused
 from nri_plugin.errors import SMTAlignmentError, TopologyAffinityError
-from nri_plugin.facts import InformedCreate
+from nri_plugin.facts import InformedCreate, UnsavedStart
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.nri import events as nri
 from nri_plugin.nri.messages import Container, Pod, Resources
@@ -184,8 +184,8 @@ def test_the_end_of_an_old_sandbox_does_not_end_the_pod() -> None:
     assert state.exclusive == cpus("2-3")
 
 
-def test_a_pod_whose_end_goes_untold_ends_with_its_last_container() -> None:
-    on = node()
+def test_where_no_cgroup_can_be_seen_a_pod_whose_end_goes_untold_ends_with_its_last_container() -> None:
+    on = node(effect=Effect.UPDATE)
     what = container(pod(), cpu=2, cpus="2-3")
     state = decide(on, EMPTY, nri.Synchronize((pod(),), (what,))).state
     assert state.exclusive == cpus("2-3")
@@ -282,6 +282,14 @@ def test_without_cgroups_other_containers_are_changed_by_updates_in_the_reply() 
     ]
     assert decision.writes == ()
     assert decision.state.containers["s-c-0"].stored_cpus == cpus("0-1,4-15")
+
+
+@pytest.mark.parametrize("kind", [nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer])
+def test_a_container_found_while_nothing_can_be_saved_runs_in_the_shared_pool(kind: type) -> None:
+    event = kind(pod(), container(pod(), cpu=4))
+    after = decide(node(), EMPTY, UnsavedStart(event, "the disk is full")).state
+    assert not after.allocations
+    assert after.containers[event.container.id].unplaced == "the disk is full"
 
 
 def test_a_container_nobody_told_us_of_is_adopted_at_its_first_event() -> None:

@@ -101,8 +101,27 @@ def test_a_removed_container_leaves_its_cpus_to_its_name_while_the_pods_end_will
     assert decision.state.exclusive == cpus("2-3")
 
 
-def test_where_the_pods_end_may_go_untold_only_its_last_container_ends_it() -> None:
-    on = node(pool_floor=False)
+def test_after_a_restart_the_dead_container_of_a_pod_leaves_its_cpus_to_the_next_instance() -> None:
+    """A pod in CrashLoopBackOff, whose only container has no record in the runtime for a while."""
+    on, first = node(), container(pod(), cpu=2)
+    state = run(on, EMPTY, pod(), first)
+    for event in (
+        nri.Synchronize((pod(),), (replace(first, resources=replace(first.resources, cpus="2-3")),)),
+        nri.StopContainer(pod(), first),
+        nri.RemoveContainer(pod(), first),
+        nri.RunPodSandbox(pod("b")),
+        nri.CreateContainer(pod("b"), container(pod("b"), cpu=2)),
+        nri.CreateContainer(pod(), container(pod(), cpu=2, number=1)),
+    ):
+        decision = decide(on, state, event)
+        state = decision.state
+    assert decision.refusal is None
+    assert {key: str(one.cpus) for key, one in state.allocations.items()} == {"p1/c": "2-3", "b/c": "4-5"}
+    assert decide(on, state, nri.StopPodSandbox(pod())).state.exclusive == cpus("4-5")
+
+
+def test_where_no_cgroup_can_be_seen_the_last_container_of_a_pod_whose_end_may_go_untold_ends_it() -> None:
+    on = node(pool_floor=False, effect=Effect.UPDATE)
     shared = pod("s", "Burstable")
     state = run(on, EMPTY, shared, container(shared, cpu=1))
     first, last = container(pod(), "a", cpu=2), container(pod(), "b", cpu=2)
@@ -114,7 +133,7 @@ def test_where_the_pods_end_may_go_untold_only_its_last_container_ends_it() -> N
     assert one_left.state.exclusive == cpus("2-5")
     none_left = decide(on, one_left.state, nri.RemoveContainer(pod(), last))
     assert none_left.steps == ("removed", "last-of-pod")
-    assert written(none_left) == {"s-c-0": "0-15"}
+    assert none_left.state.exclusive == cpus("")
     assert list(none_left.state.pods) == ["s"]
 
 
@@ -185,3 +204,18 @@ def test_a_second_instance_changes_nothing_for_the_first_whose_end_was_not_told(
         "p1-other-0": Phase.RUNNING,
         "p1-c-1": Phase.CREATING,
     }
+
+
+def test_pods_whose_uids_begin_alike_share_nothing_and_end_alone():
+    on = node()
+    one, other = pod("team/db-0"), pod("team")
+    state = run(on, EMPTY, one, container(one, cpu=2))
+    state = run(on, state, other, container(other, cpu=2))
+    assert state.violations(on) == []
+    assert {key: len(held.cpus) for key, held in state.allocations.items()} == {"team/db-0/c": 2, "team/c": 2}
+    listed = nri.Synchronize((one, other), (container(one, cpu=2), container(other, cpu=2)))
+    assert decide(on, state, listed).state.allocations == state.allocations
+    state = decide(on, state, nri.StopPodSandbox(other)).state
+    assert list(state.allocations) == ["team/db-0/c"]
+    state = decide(on, state, nri.Synchronize((one,), (container(one, cpu=2),))).state
+    assert list(state.allocations) == ["team/db-0/c"]

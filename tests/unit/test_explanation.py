@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.bounds import DEVICES
 from nri_plugin.engine import decide
 from nri_plugin.explanation import Outcome, explain, settings
 from nri_plugin.nri import events as nri
@@ -18,8 +19,9 @@ from nri_plugin.options import (
     TopologyManagerScope,
 )
 from nri_plugin.pod_facts import Amounts, ContainerFacts, PodFacts, QOSClass
+from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.state import State
-from tests.builders import GIB, container, node, pod
+from tests.builders import GIB, container, node, nodes, pod
 from tests.explained import after, creation
 
 SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
@@ -193,3 +195,12 @@ def test_everything_is_json() -> None:
         {"resource": "example.com/gpu", "devices": [["0", "0"], ["1", "1"]]}
     ]
     assert back["settings"]["topologyManagerPolicy"] == "single-numa-node"
+
+
+def test_devices_beyond_the_bounds_are_told() -> None:
+    many = DeviceResource("x/gpu", tuple(Device(f"g{number}", nodes(1)) for number in range(DEVICES + 1)))
+    told = explain(node(), State(), replace(creation(cpu=4), devices=(many,)))
+    assert told.why[-1] == "devices: not counted, it has more than 256, or more than 16 resources of them"
+    assert told.subject.devices == ()
+    assert [one.resource for one in told.hints] == ["cpu"]
+    assert "devices-not-counted" in told.steps

@@ -36,6 +36,7 @@ def test_the_largest_number_of_cpus_that_fits_is_found_and_said_to_be_that() -> 
 def test_an_odd_number_is_offered_both_whole_ones() -> None:
     on = node(full_pcpus_only=True)
     assert fits(on, creation(cpu=3), None, "cpus") == ["2 CPUs", "4 CPUs"]
+    assert not any(one.is_largest for one in explain(on, State(), creation(cpu=3)).fits)
 
 
 def test_options_that_were_in_the_way_are_named() -> None:

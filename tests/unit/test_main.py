@@ -60,6 +60,21 @@ def test_a_fault_of_ours_is_one_line_that_says_how_to_see_more(monkeypatch, caps
         run_with(monkeypatch, KeyError("x"))
 
 
+def test_a_full_disk_behind_the_output_is_no_fault_of_ours() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "nri_plugin", "topology", "--list"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "nri-pin: the output cannot be written: no space left on device; what is there is not whole\n",
+    )
+
+
 def test_an_interrupt_is_no_error_text(monkeypatch, capsys) -> None:
     assert run_with(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == ""

@@ -8,8 +8,9 @@ from nri_plugin.decision import Decision
 from nri_plugin.engine import decide
 from nri_plugin.errors import AnnotationError, InsufficientMemoryError, TopologyAffinityError
 from nri_plugin.facts import InformedCreate
+from nri_plugin.hint_providers import memory_state_of
 from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import Pod, Resources
+from nri_plugin.nri.messages import ContainerState, Pod, Resources
 from nri_plugin.options import (
     CPUManagerPolicy,
     MemoryManagerPolicy,
@@ -20,7 +21,8 @@ from nri_plugin.options import (
 )
 from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.policy.device_hints import Device, DeviceResource
-from nri_plugin.state import Phase, State
+from nri_plugin.reuse import taken_back
+from nri_plugin.state import Allocation, MemoryBlock, Phase, State
 from tests.builders import GIB, container, cpu_resources, cpus, machine, node, nodes, pod
 
 INIT, SIDECAR, APP = Kind.INIT, Kind.SIDECAR, Kind.APP
@@ -159,7 +161,8 @@ def test_facts_are_kept_only_of_pods_that_may_hold_something(
     of = replace(of, annotations=annotations, cgroup_parent=parent or of.cgroup_parent)
     facts = PodFacts("p1", QOSClass(qos), (one("c", 1),))
     event = nri.CreateContainer(of, container(of, cpu=1))
-    state = decide(node(), State(), InformedCreate(event, facts=facts)).state
+    hearing = node(annotation_namespaces=frozenset({of.namespace}))
+    state = decide(hearing, State(), InformedCreate(event, facts=facts)).state
     assert state.pods["p1"].facts == (facts if is_kept else None)
 
 
@@ -303,7 +306,10 @@ def test_an_ended_init_container_leaves_its_memory_to_those_after_it(informed: b
         play.runs(name)
         if name == "setup":
             play.ends(name)
-    assert [memory_of(play, row.name) for row in rows] == [[("0", 0)], [("0", 8)], [("0", 8)]]
+    left = (
+        [] if informed else [("0", 0)]
+    )  # known to be an init container, it holds nothing after the next start
+    assert [memory_of(play, row.name) for row in rows] == [left, [("0", 8)], [("0", 8)]]
 
 
 def test_memory_of_a_sidecar_is_not_passed_on() -> None:
@@ -342,13 +348,86 @@ def test_memory_that_nobody_has_any_more_refuses_the_container_that_lost_it() ->
     assert isinstance(refusal, InsufficientMemoryError)
 
 
-def test_an_init_container_that_runs_once_more_keeps_what_is_left_of_its_memory() -> None:
-    play = Play(MEMORY, one("setup", 0.5, INIT, 6 * GIB), one("web", 0.5, memory=5 * GIB))
+def test_an_init_container_that_runs_once_more_is_created_without_taking_memory_again() -> None:
+    play = Play(MEMORY, one("setup", 0.5, INIT, 12 * GIB), one("web", 0.5, memory=5 * GIB))
     for name in ("setup", "web"):
         play.runs(name)
         play.ends(name)
-    assert play.create("setup", 1).steps == ("kept",)
-    assert memory_of(play, "setup") == [("0", 1)]
+    other = Play(MEMORY, one("big", 1, memory=11 * GIB), of=pod("p2"))
+    other.state = play.state
+    assert other.create("big").refusal is None
+    play.state = other.state
+    again = play.create("setup", 1)
+    assert (again.refusal, again.steps) == (None, ("kept",))
+    assert memory_of(play, "setup") == []
+    assert play.state.allocations["p1/setup"].mems == nodes()
+
+
+def test_an_init_container_that_lost_its_cpus_takes_no_memory_when_it_runs_once_more() -> None:
+    play = Play(MEMORY, one("setup", 2, INIT, 12 * GIB), one("web", 2, memory=5 * GIB))
+    for name in ("setup", "web"):
+        play.runs(name)
+        play.ends(name)
+    assert play.create("setup", 1).refusal is None
+    assert (play.has("setup"), memory_of(play, "setup")) == ("2-3", [])
+    assert memory_of(play, "web") == [("0", 5)]
+
+
+@pytest.mark.parametrize("start", [nri.StartContainer, nri.PostStartContainer])
+def test_memory_of_an_ended_init_container_is_anybodys_once_the_next_container_has_started(
+    start: type[nri.StartContainer],
+) -> None:
+    setup, web = one("setup", 1, INIT, 12 * GIB), one("web", 1, memory=1 * GIB)
+    play = Play(MEMORY, setup, web, one("log", 1, memory=1 * GIB))
+    play.runs("setup")
+    play.ends("setup")
+    play.create("web")
+    assert memory_of(play, "setup") == [("0", 11)]
+    play.told(start(play.of, container(play.of, "web")))
+    assert memory_of(play, "setup") == []
+    assert [block.size_bytes // GIB for block in play.state.allocations["p1/setup"].returned] == [11]
+
+
+def test_so_it_is_where_the_start_was_only_listed_when_the_agent_came_back() -> None:
+    play = Play(MEMORY, one("setup", 1, INIT, 12 * GIB), one("web", 1, memory=1 * GIB))
+    play.runs("setup")
+    play.ends("setup")
+    play.create("web")
+    web = container(play.of, "web", cpu=1, memory=GIB, cpus=play.has("web"), mems="0")
+    for state, left in ((ContainerState.CREATED, [("0", 11)]), (ContainerState.RUNNING, [])):
+        play.told(nri.Synchronize((play.of,), (replace(web, state=state),)))
+        assert memory_of(play, "setup") == left
+    assert memory_of(play, "web") == [("0", 1)]
+
+
+def test_a_later_container_is_placed_as_if_its_pod_still_had_the_memory_that_was_given_back() -> None:
+    """The kubelet has placed it by then: on what the init container leaves, so that nothing new is taken."""
+    rows = one("load", 1, INIT, 12 * GIB), one("setup", 1, INIT, 1 * GIB), one("web", 1, memory=10 * GIB)
+    play = Play(MEMORY, *rows)
+    for name in ("load", "setup"):
+        play.runs(name)
+        play.ends(name)
+    assert memory_of(play, "load") == []
+    play.runs("web")
+    assert [memory_of(play, name) for name in ("load", "setup", "web")] == [[], [], [("0", 10)]]
+    assert not any(one.returned for one in play.state.allocations.values())
+
+
+def test_memory_that_was_given_back_is_not_taken_from_whoever_has_it_now() -> None:
+    play = Play(
+        MEMORY, one("load", 1, INIT, 12 * GIB), one("a", 1, memory=1 * GIB), one("b", 1, memory=6 * GIB)
+    )
+    play.runs("load")
+    play.ends("load")
+    play.runs("a")
+    other = Play(MEMORY, one("big", 1, memory=10 * GIB), of=pod("p2"))
+    other.state = play.state
+    assert other.create("big").refusal is None
+    assert memory_of(other, "big") == [("0", 10)]
+    play.state = other.state
+    play.runs("b")
+    assert memory_of(play, "b") == [("1", 6)]
+    assert not any(one.returned for one in play.state.allocations.values())
 
 
 def test_an_init_container_that_runs_once_more_may_have_what_its_ended_app_containers_hold() -> None:
@@ -374,3 +453,82 @@ def test_ephemeral_containers_are_in_no_specification_and_share_the_pool() -> No
     decision = decide(node(), play.state, InformedCreate(event, facts=play.facts))
     assert decision.steps == ("shared",)
     assert decision.state.containers["p1-debugger-0"].phase is Phase.CREATING
+
+
+def gpus(*nodes_by_id: int, there: tuple[int, ...] = (0, 1)) -> tuple[DeviceResource, ...]:
+    """Devices by the node each is on; the machine has two on each node `there`."""
+    given = tuple(Device(f"gpu{number}", nodes(on)) for number, on in enumerate(nodes_by_id))
+    return (DeviceResource("a.b/gpu", given, tuple((nodes(on), 2) for on in there)),)
+
+
+RING = node(
+    topology_manager_policy=TopologyManagerPolicy.RESTRICTED, topology_manager_scope=TopologyManagerScope.POD
+)
+
+
+def ring(counted: bool, restarted: bool = False) -> tuple[State, list[Decision]]:
+    """Two containers whose devices are on different nodes; the pod's are known at the first, or never."""
+    cpu = 5 if counted else 2  # so many in all that one node, or both, is preferred for the pod
+    facts = PodFacts("p1", QOSClass.GUARANTEED, (one("left", cpu), one("right", cpu)))
+    state, told = decide(RING, State(), nri.RunPodSandbox(pod())).state, []
+    for name, on in (("left", 0), ("right", 1)):
+        what = container(pod(), name, cpu=cpu)
+        whole = gpus(0, 0, 1, 1) if counted else ()
+        event = InformedCreate(nri.CreateContainer(pod(), what), gpus(on, on), whole, facts)
+        told.append(decide(RING, state, event))
+        state = told[-1].state
+        if restarted:
+            placed = replace(what, resources=replace(what.resources, cpus=str(state.exclusive)))
+            state = decide(RING, state, nri.Synchronize((pod(),), (placed,))).state
+    return state, told
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_devices_that_the_pods_hint_was_made_with_are_not_asked_about_again(restarted: bool) -> None:
+    state, told = ring(counted=True, restarted=restarted)
+    assert [decision.refusal for decision in told] == [None, None]
+    assert state.pods["p1"].affinity == nodes(0, 1)
+    assert state.pods["p1"].devices_counted
+
+
+def test_devices_that_nobody_knew_then_are_merged_with_the_pods_hint_when_they_come() -> None:
+    _, (first, second) = ring(counted=False)
+    assert first.refusal is None
+    assert isinstance(second.refusal, TopologyAffinityError)
+    assert not first.state.pods["p1"].devices_counted
+
+
+def test_a_pod_that_stopped_is_asked_about_its_devices_anew() -> None:
+    state, _ = ring(counted=True)
+    assert not decide(RING, state, nri.StopPodSandbox(pod())).state.pods["p1"].devices_counted
+
+
+def lopsided() -> tuple[Node, Play]:
+    """One init container's memory is on both nodes, the next one's on node 0 alone."""
+    on = node(machine(memory=8 * GIB), memory_manager_policy=MemoryManagerPolicy.STATIC)
+    play = Play(on, one("a", 0.5, INIT, 12 * GIB), one("b", 0.5, INIT, GIB), one("web", 0.5, memory=GIB))
+    for name in ("a", "b"):
+        play.runs(name)
+        play.ends(name)
+    return on, play
+
+
+def test_memory_given_back_counts_beside_another_group_of_the_same_pod() -> None:
+    """The kubelet placed all of them before the first one started, whatever groups they made."""
+    _, play = lopsided()
+    assert [str(block.nodes) for block in play.state.allocations["p1/a"].returned] == ["0-1"]
+    play.create("web")
+    assert play.state.allocations["p1/a"].returned == ()
+    assert memory_of(play, "a") == []
+
+
+def test_memory_given_back_does_not_count_where_a_later_pod_made_another_group() -> None:
+    on, play = lopsided()
+    other = Play(on, one("big", 0.5, memory=GIB), of=pod("p2"))
+    state = play.state.with_allocation(
+        "p2/big", Allocation(memory=(MemoryBlock(nodes(1), "memory", GIB),), mems=nodes(1))
+    )
+    memory = memory_state_of(on, state)
+    assert other.heard is not None
+    assert taken_back(state, state.pods["p1"], memory) is state
+    assert taken_back(play.state, state.pods["p1"], memory_state_of(on, play.state)) is not play.state

@@ -17,7 +17,8 @@ DEFAULT_ON = {"--accounting", "--sidecars"}
 
 SHOWN = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 SCHEDULER = "kind: KubeSchedulerConfiguration"
-CONFIGURATIONS = [text for text in SHOWN if SCHEDULER not in text]
+CERTIFICATE = "kind: Certificate"
+CONFIGURATIONS = [text for text in SHOWN if SCHEDULER not in text and CERTIFICATE not in text]
 
 
 def test_there_is_a_configuration_to_copy() -> None:

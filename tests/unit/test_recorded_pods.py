@@ -66,8 +66,10 @@ def test_recorded_pods_are_admitted_refused_and_placed_as_the_kubelet_did(where:
     assert differing_admissions(where) == {}
 
 
-def test_facts_do_not_wait_for_the_end_of_an_init_container_to_be_told() -> None:
-    assert differing_admissions(OURS, started=False) == {}
+def test_cpus_are_given_alike_where_each_init_container_has_started_and_ended_before_the_next() -> None:
+    without_memory = {case["id"] for case, _ in cases(OURS, "admission") if "memory_reserved" not in case}
+    assert len(without_memory) > 10
+    assert without_memory.isdisjoint(differing_admissions(OURS, started=True))
 
 
 def test_without_facts_the_same_as_long_as_there_are_no_sidecars_and_no_totals(
@@ -79,7 +81,7 @@ def test_without_facts_the_same_as_long_as_there_are_no_sidecars_and_no_totals(
         return tell(player, event.event if isinstance(event, InformedCreate) else event, devices)
 
     monkeypatch.setattr(Player, "tell", uninformed)
-    differing = differing_admissions(OURS)
+    differing = differing_admissions(OURS, started=True)
     judged = [case for case, _ in cases(OURS, "admission")]
     beyond = {
         case["id"] for case in judged if case["tm_scope"] == "pod" or "'restartable': True" in str(case)

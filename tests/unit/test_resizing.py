@@ -108,7 +108,7 @@ def test_what_was_promised_at_the_start_is_not_given_back() -> None:
     state, what = running(on, cpu=4)
     decision = resize(on, state, what, 2)
     assert str(decision.refusal) == (
-        "UnexpectedAdmissionError: resize in place from 4 to 2 CPUs: the 4 CPUs it was promised at its start (2-5) "
+        "UnexpectedAdmissionError: resize in place of the container from 4 to 2 CPUs: the 4 it was promised at its start (2-5) "
         "stay; ask for 4 or more, or make the pod anew"
     )
     assert decision.state is state
@@ -251,6 +251,65 @@ def test_a_pod_that_cannot_grow_is_refused_before_anything_is_done() -> None:
         nri.UpdatePodSandbox(pod("nobody"), resources=cpu_resources(4)),
     ):
         assert decide(on, state, event).state is state
+
+
+def pod_total(on: Node, state: State, cpu: float) -> Decision:
+    return decide(on, state, nri.UpdatePodSandbox(pod("p1", cpu=4), resources=cpu_resources(cpu)))
+
+
+def shrunk_pod(on: Node, *containers: Container) -> State:
+    """A pod of 4 CPUs, that many of its containers created."""
+    whole = pod("p1", cpu=4)
+    state = decide(on, State(), nri.RunPodSandbox(whole)).state
+    for what in containers:
+        decision = decide(on, state, nri.CreateContainer(whole, what))
+        assert decision.refusal is None
+        state = decision.state
+    return state
+
+
+def test_a_pod_below_the_first_size_of_its_container_is_refused_in_the_words_of_the_container() -> None:
+    on = node()
+    what = container(pod("p1", cpu=4), cpu=4)
+    state = shrunk_pod(on, what)
+    refused = str(pod_total(on, state, 2).refusal)
+    assert refused == (
+        "UnexpectedAdmissionError: resize in place of the pod from 4 to 2 CPUs: the 4 it was promised at its start "
+        "(2-5) stay; ask for 4 or more, or make the pod anew"
+    )
+    assert pod_total(on, state, 2).state is state
+    by_container = decide(on, state, nri.UpdateContainer(pod("p1", cpu=4), what, cpu_resources(2))).refusal
+    assert str(by_container) == refused.replace("the pod from", "the container from")
+
+
+def test_a_pod_to_half_a_cpu_is_refused_too() -> None:
+    state = shrunk_pod(node(), container(pod("p1", cpu=4), cpu=4))
+    assert "from 4 to 0.5 CPUs: the 4 it was" in str(pod_total(node(), state, 0.5).refusal)
+
+
+def test_a_pod_may_give_back_what_it_grew_by_and_what_its_shared_containers_have() -> None:
+    on = node()
+    state = shrunk_pod(on, container(pod("p1", cpu=4), cpu=2))
+    larger = pod_total(on, state, 6).state
+    assert pod_total(on, larger, 2).refusal is None
+    assert "the 2 it was promised" in str(pod_total(on, larger, 1.5).refusal)
+
+
+def test_the_same_total_again_changes_nothing() -> None:
+    on = node()
+    state = pod_total(on, shrunk_pod(on, container(pod("p1", cpu=4), cpu=2)), 6).state
+    assert pod_total(on, state, 6).state is state
+
+
+def test_cpus_that_an_annotation_gave_bound_no_total() -> None:
+    on = node(annotation_namespaces=frozenset({"default"}))
+    asked = {"nri-pin/exclusive-cpus.container.c": "2"}
+    some = replace(pod("p1", cpu=1.5, qos="Burstable"), annotations=asked)
+    state = decide(on, State(), nri.RunPodSandbox(some)).state
+    state = decide(on, state, nri.CreateContainer(some, container(some, cpu=1.5))).state
+    assert len(state.allocations[KEY].cpus) == 2
+    lower = decide(on, state, nri.UpdatePodSandbox(some, resources=cpu_resources(0.5)))
+    assert lower.refusal is None
 
 
 def test_under_policy_none_earlier_promises_stay_as_they_are() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from nri_plugin.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
-from nri_plugin.satisfaction import unsatisfied
+from nri_plugin.satisfaction import allocatable_memory, overcommitted, unsatisfied
 from nri_plugin.state import Allocation, MemoryBlock, PodRecord, State
 from tests.builders import GIB, cpus, node, nodes
 
@@ -77,3 +77,51 @@ def test_who_would_not_be_placed_so_is_told_with_the_reason(
 def test_a_promise_of_an_unknown_pod_is_named_by_its_key() -> None:
     held = State(allocations={"u/c": Allocation(cpus("0"))})
     assert unsatisfied(node(), held) == ["u/c has CPUs 0, which are reserved"]
+
+
+def holding(*blocks: tuple[str, tuple[int, ...], int]) -> State:
+    return State(
+        pods={name: PodRecord(name, "s", name, "shop") for name, _, _ in blocks},
+        allocations={
+            f"{name}/c": Allocation(memory=(MemoryBlock(nodes(*on), "memory", size * GIB),), mems=nodes(*on))
+            for name, on, size in blocks
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("held", "found"),
+    [
+        (holding(("a", (0,), 34)), []),
+        (
+            holding(("a", (0,), 20), ("b", (0,), 20)),
+            [
+                (
+                    f"NUMA nodes 0: {40 * GIB} bytes of memory are allocated and {34 * GIB} are allocatable; "
+                    "restart some of shop/a/c, shop/b/c"
+                )
+            ],
+        ),
+        (holding(("a", (0, 1), 60)), []),
+        (
+            holding(("a", (0, 1), 60), ("b", (1,), 10)),
+            [
+                (
+                    f"NUMA nodes 0-1: {70 * GIB} bytes of memory are allocated and {68 * GIB} are allocatable; "
+                    "restart some of shop/a/c, shop/b/c"
+                )
+            ],
+        ),
+    ],
+)
+def test_more_memory_than_there_is_is_told_with_its_nodes_bytes_and_holders(
+    held: State, found: list[str]
+) -> None:
+    assert overcommitted(held, {(0, "memory"): 34 * GIB, (1, "memory"): 34 * GIB}) == found
+
+
+def test_what_is_allocatable_counts_only_where_memory_is_allocated() -> None:
+    assert allocatable_memory(node()) == {}
+    static = node(memory_manager_policy=MemoryManagerPolicy.STATIC)
+    assert set(allocatable_memory(static)) >= {(0, "memory"), (1, "memory")}
+    assert overcommitted(holding(("a", (0,), 1000)), {}) == []

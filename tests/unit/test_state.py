@@ -2,7 +2,18 @@
 
 import pytest
 
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, State
+from nri_plugin.state import (
+    Allocation,
+    CgroupRef,
+    ContainerRecord,
+    Phase,
+    PodRecord,
+    State,
+    allocation_key,
+    named,
+    owner_of,
+    pod_of,
+)
 from tests.builders import cpus, machine, node, nodes
 
 ON = node()
@@ -69,3 +80,29 @@ def test_strictly_reserved_cpus_are_the_shared_pool_when_nothing_else_is_left() 
     full = State(allocations={"a/c": Allocation(cpus("2-15"))}, containers={"id-b": record("b")})
     assert full.shared_pool(strict) == cpus("0-1")
     assert full.violations(strict) == []
+
+
+@pytest.mark.parametrize(
+    ("uid", "name"),
+    [("u", "c"), ("team/db-0", "c"), ("team", "db-0/c"), ("", "c"), ("a/b/c", "%2F"), ("u", "%/")],
+)
+def test_an_allocation_key_tells_whose_it_is(uid: str, name: str) -> None:
+    assert owner_of(allocation_key(uid, name)) == (uid, name)
+    assert pod_of(allocation_key(uid, name)) == uid
+
+
+def test_allocation_keys_of_two_pods_are_never_one() -> None:
+    assert allocation_key("team/db-0", "c") != allocation_key("team", "db-0/c")
+    assert allocation_key("u", "a/b") != allocation_key("u", "a%2Fb")
+
+
+def test_only_the_pod_itself_loses_its_allocations() -> None:
+    keys = [allocation_key(uid, "c") for uid in ("team", "team/db-0", "team/db-0/c")]
+    state = State(allocations={key: Allocation() for key in keys})
+    assert list(state.released("team").allocations) == keys[1:]
+    assert list(state.released("team/db-0").allocations) == [keys[0], keys[2]]
+
+
+def test_an_allocation_is_named_by_its_pod_where_that_is_known() -> None:
+    pods = {"a/0": PodRecord("a/0", "sandbox", "db-0", "shop")}
+    assert [named(pods, key) for key in ("a/0/c", "a/c")] == ["shop/db-0/c", "a/c"]

@@ -235,3 +235,67 @@ def test_a_container_found_with_an_offline_cpu_that_is_kept_for_the_system_is_pl
     decision = decide(on, EMPTY, nri.StartContainer(pod(), found))
     assert decision.state.exclusive == cpus("2,4")
     assert "adopted" not in decision.steps
+
+
+def older_checkpoint(on: Node, *, container_runs: bool = False) -> tuple[State, Pod]:
+    """CPUs 2-3 are remembered as those of pod a, whose sandbox is another one by now."""
+    before = pod("a", sandbox="former")
+    state = listed(on, EMPTY, (before, container(before, cpu=2, cpus="2-3"))).state
+    return state, before if container_runs else pod("a", sandbox="new")
+
+
+def test_who_runs_on_cpus_of_an_allocation_that_nobody_runs_on_keeps_them() -> None:
+    on = node()
+    state, ended = older_checkpoint(on)
+    runs = (pod("b"), container(pod("b"), cpu=2, cpus="2-3"))
+    decision = decide(on, state, nri.Synchronize((ended, runs[0]), (runs[1],)))
+    assert {key: str(held.cpus) for key, held in decision.state.allocations.items()} == {"b/c": "2-3"}
+    assert "released=0" in decision.steps
+
+
+def test_a_new_instance_that_runs_elsewhere_than_its_former_one_is_not_moved() -> None:
+    on = node()
+    state, new = older_checkpoint(on)
+    others = (pod("b"), container(pod("b"), cpu=2, cpus="2-3"))
+    decision = listed(on, state, (new, container(new, cpu=2, cpus="8-9", number=1)), others)
+    allocations = {key: str(held.cpus) for key, held in decision.state.allocations.items()}
+    assert allocations == {"a/c": "8-9", "b/c": "2-3"}
+
+
+def test_a_remembered_container_that_runs_keeps_its_cpus_whatever_another_was_told() -> None:
+    on = node()
+    state, still = older_checkpoint(on, container_runs=True)
+    first = (still, container(still, cpu=2, cpus="2-3"))
+    after = listed(on, state, first, (pod("b"), container(pod("b"), cpu=2, cpus="2-3"))).state
+    assert after.allocations["a/c"].cpus == cpus("2-3")
+    assert after.violations(on) == []
+    assert len(after.exclusive) == 4
+
+
+def test_who_runs_wins_over_who_only_exists() -> None:
+    on = node()
+    state, still = older_checkpoint(on, container_runs=True)
+    waits = (still, container(still, cpu=2, cpus="2-3", state=ContainerState.CREATED))
+    after = listed(on, state, waits, (pod("b"), container(pod("b"), cpu=2, cpus="2-3"))).state
+    assert after.allocations["b/c"].cpus == cpus("2-3")
+
+
+def test_an_ended_init_container_keeps_what_it_did_not_pass_on() -> None:
+    on, mine = node(), pod("p")
+    state = listed(on, EMPTY, (mine, container(mine, "init", cpu=4, cpus="4-7"))).state
+    ended = container(mine, "init", cpu=4, cpus="4-7", state=ContainerState.STOPPED)
+    after = listed(on, state, (mine, ended), (mine, container(mine, "main", cpu=2, cpus="6-7"))).state
+    allocations = {key: str(held.cpus) for key, held in after.allocations.items()}
+    assert allocations == {"p/init": "4-5", "p/main": "6-7"}
+
+
+def test_nobody_takes_the_last_cpus_of_the_shared_pool_from_an_older_checkpoint() -> None:
+    on = node(reserved="")
+    most = (pod("m"), container(pod("m"), cpu=14, cpus="0-1,4-15"))
+    former = pod("a", sandbox="former")
+    state = listed(on, EMPTY, most).state
+    state = state.with_allocation("a/c", replace(state.allocations["m/c"], cpus=cpus("2-3")))
+    runs = (pod("b"), container(pod("b"), cpu=2, cpus="2-3"))
+    after = decide(on, state, nri.Synchronize((most[0], former, runs[0]), (most[1], runs[1]))).state
+    assert after.allocations["a/c"].cpus == cpus("2-3")
+    assert after.containers[runs[1].id].unplaced

@@ -3,6 +3,7 @@
 import pytest
 
 from nri_plugin.nri.messages import Container, Pod, Resources
+from nri_plugin.options import Options
 from nri_plugin.state import CgroupRef, QOSClass
 from nri_plugin.workload import (
     ContainerRequest,
@@ -114,7 +115,7 @@ def test_memory_and_huge_pages_are_requests_only_of_guaranteed_pods() -> None:
     )
     wanted = {}
     for parent in ("/kubepods/podu", "/kubepods/burstable/podu"):
-        record = pod_record(Pod("sb", uid="u", cgroup_parent=parent), run_seen=True)
+        record = pod_record(Pod("sb", uid="u", cgroup_parent=parent), Options(), run_seen=True)
         wanted[record.qos] = container_request(
             record, Container("id", resources=resources)
         ).memory_by_resource
@@ -125,7 +126,7 @@ def test_memory_and_huge_pages_are_requests_only_of_guaranteed_pods() -> None:
 
 
 def test_a_pod_without_uid_is_known_by_its_sandbox() -> None:
-    assert pod_record(Pod("sb"), run_seen=False).uid == "sb"
+    assert pod_record(Pod("sb"), Options(), run_seen=False).uid == "sb"
 
 
 def test_an_unreadable_cpuset_counts_as_none() -> None:

@@ -37,5 +37,30 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if $root.Values.metrics.enabled -}}
 {{- $_ := set $config "metricsBindAddress" (printf ":%d" (int $root.Values.metrics.port)) -}}
 {{- end -}}
+{{- if $root.Values.healthz.enabled -}}
+{{- $_ := set $config "healthProbeBindAddress" (printf ":%d" (int $root.Values.healthz.port)) -}}
+{{- end -}}
 {{ toYaml $config }}
+{{- end -}}
+
+{{/* The node's address: connections from it, as of the kubelet's probes, never give way to those of pods */}}
+{{- define "nri-pin.hostIP" -}}
+- name: HOST_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.hostIP
+{{- end -}}
+
+{{/* No two ports of the agent's pod are the same */}}
+{{- define "nri-pin.checkPorts" -}}
+{{- $ports := dict -}}
+{{- if .Values.healthz.enabled }}{{ $_ := set $ports "healthz.port" (int .Values.healthz.port) }}{{ end -}}
+{{- if .Values.metrics.enabled }}{{ $_ := set $ports "metrics.port" (int .Values.metrics.port) }}{{ end -}}
+{{- if .Values.exporter.enabled -}}
+{{- with .Values.exporter.metricsPort }}{{ $_ := set $ports "exporter.metricsPort" (int .) }}{{ end -}}
+{{- with .Values.exporter.healthzPort }}{{ $_ := set $ports "exporter.healthzPort" (int .) }}{{ end -}}
+{{- end -}}
+{{- if ne (len (values $ports)) (len (uniq (values $ports))) -}}
+{{- fail (printf "each port of the agent's pod once, found %s; choose others" (toJson $ports)) -}}
+{{- end -}}
 {{- end -}}

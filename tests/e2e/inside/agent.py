@@ -61,14 +61,25 @@ class Agent:
         self.wait_until_joined(joined)
         return time.monotonic() - began
 
-    def another(self) -> tuple[int | None, str]:
-        """Start a second one with the same configuration; return its status, None if it stayed, and what it said."""
+    def another(self) -> tuple[bool, str]:
+        """Start a second one with the same configuration, and stop it once it waits.
+
+        Return whether it waited for this one and stopped when it was told to, and what it said.
+        """
         command = [*_BARE, PYTHON, "-m", "nri_plugin", "run", "--config", str(self.config_file)]
+        log = self.log.with_name("second.log")
+        with log.open("w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
         try:
-            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-        except subprocess.TimeoutExpired:
-            return None, "it stayed"
-        return done.returncode, done.stdout + done.stderr
+            waits = f"another agent (process {self.pid}"
+            wait_for(
+                lambda: waits in log.read_text() or process.poll() is not None, 60, "the second agent waits"
+            )
+        finally:
+            process.terminate()
+            status = process.wait(_ENDS_S)
+        said = log.read_text()
+        return status == 0 and waits in said, said
 
     def release(self) -> tuple[int, str]:
         """Give back what it pinned, once it has ended and with its rights; return the status and what was said."""

@@ -10,10 +10,14 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .report import tell
 from .waiting import wait_for
 
 _SOCKETS = (Path("/run/containerd/containerd.sock"), Path("/run/nri/nri.sock"))
 _CONFIG = Path("/run/containerd.toml")
+_PLUGINS = Path("/opt/nri/plugins")
+"""NRI plugins that containerd starts itself, before it takes requests."""
+_START_LIMIT_S = 60
 
 # disable_hugetlb_controller: by default containerd keeps limits of huge pages to itself, and no plugin hears of them.
 # restrict_oom_score_adj: without CAP_SYS_RESOURCE the OCI runtime may not give a pod's container a better score.
@@ -74,11 +78,16 @@ class Containerd:
                 env={**os.environ, **self.environment},
             )
         self._process = process
-        wait_for(
-            lambda: all(path.exists() for path in _SOCKETS) or process.poll() is not None,
-            60,
-            "containerd is up",
-        )
+        try:
+            wait_for(
+                lambda: all(path.exists() for path in _SOCKETS) or process.poll() is not None,
+                _START_LIMIT_S,
+                "containerd is up",
+            )
+        except TimeoutError as error:
+            if not any(_PLUGINS.glob("*")):  # it waits for nobody but itself
+                tell("slow", what=str(error))
+            raise
         if process.returncode is not None:
             raise RuntimeError(f"containerd ended with status {process.returncode}; see {self.log.name}")
         return time.monotonic() - began

@@ -9,6 +9,7 @@ import grpc  # type: ignore[import-untyped]
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
 from .cri_schema import PACKAGE, messages
+from .waiting import tell_if_slow
 
 _SOCKET = "unix:///run/containerd/containerd.sock"
 _CALL_LIMIT_S = 120
@@ -50,6 +51,8 @@ class CRIClient:
         try:
             reply = invoke(message, timeout=_CALL_LIMIT_S, wait_for_ready=True)
         except grpc.RpcError as error:
+            if "deadline exceeded" in str(error.details()).lower():
+                tell_if_slow(f"{method}: {error.details()}")
             raise CRIError(method, error.details()) from error
         return json_format.MessageToDict(reply, preserving_proto_field_name=True)
 

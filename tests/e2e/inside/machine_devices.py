@@ -1,4 +1,8 @@
-"""The devices that a guest was given, found again: each is behind a root port, on the NUMA node it was put on."""
+"""The devices that a guest was given, found again: each is behind a root port, on the NUMA node it was put on.
+
+Each has a device file. Those that are given "as variable" are named by their PCI address in the environment besides, as the
+SR-IOV device plugin does; the variable alone would count for nothing.
+"""
 
 import re
 from pathlib import Path
@@ -14,12 +18,13 @@ class DeviceFinder:
 
     def __init__(self, described: list[dict[str, Any]]) -> None:
         left = _behind_ports() if described else {}
-        self._places: dict[tuple[str, str], tuple[str, str]] = {}
+        self._places: dict[tuple[str, str], tuple[str, str, str]] = {}
         self._described = {(each["resource"], each["id"]): each["node"] for each in described}
         for number, device in enumerate(described):
             address = left[device["node"] or "-1"].pop(0)
             self._places[device["resource"], device["id"]] = (
-                address if device["how"] == "variable" else _character_device(number),
+                address,
+                _character_device(number),
                 device["how"],
             )
 
@@ -38,11 +43,11 @@ class DeviceFinder:
         environment, files = [], []
         for resource, ids in given.items():
             places = [self._places[resource, each] for each in ids]
-            addresses = [place for place, how in places if how == "variable"]
+            addresses = [address for address, _, how in places if how == "variable"]
             if addresses:
                 name = _OTHER.sub("_", resource.upper())
                 environment.append(f"PCIDEVICE_{name}={','.join(addresses)}")
-            files += [place for place, how in places if how != "variable"]
+            files += [file for _, file, _ in places]
         return environment, files
 
 

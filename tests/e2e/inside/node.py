@@ -1,13 +1,14 @@
 """A Kubernetes node without a kubelet: a runtime, an agent, and pods that the tests ask for over CRI."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .agent import Agent
 from .containerd import Containerd
 from .cri import CRIClient, CRIError
-from .observe import Observed, observe
+from .observe import CGROUPS, Observed, observe
 from .pods import ContainerSpec, PodSpec
 from .report import Expectations
 from .waiting import wait_for
@@ -102,7 +103,15 @@ class Node(Expectations):
             self.cri.call("RemoveContainer", container_id=identity)
         self.cri.call("StopPodSandbox", pod_sandbox_id=pod.sandbox)
         self.cri.call("RemovePodSandbox", pod_sandbox_id=pod.sandbox)
+        self._remove_cgroups(pod)
         self.pods.remove(pod)
+
+    def _remove_cgroups(self, pod: Pod) -> None:
+        """Remove the pod's own cgroup in every hierarchy, as the kubelet does last of all."""
+        name = pod.spec.cgroup_parent(self.runtime.systemd).rpartition("/")[2]
+        for directory in [*CGROUPS.rglob(name)]:
+            with suppress(OSError):  # systemd may have removed it already
+                directory.rmdir()
 
     def remove_all(self) -> None:
         """Leave an empty node behind."""

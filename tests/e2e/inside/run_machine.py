@@ -36,7 +36,14 @@ from .scenarios_pool import (
     created_before_the_pool_shrank_and_started_after,
     created_before_the_pool_shrank_updated_and_started,
 )
-from .scenarios_prelaunched import the_runtime_starts_the_plugin_itself
+from .scenarios_prelaunched import (
+    a_killed_plugin_comes_back,
+    a_late_plugin_comes_back,
+    a_plugin_takes_over_from_an_ordinary_agent_that_is_stuck,
+    a_restarted_runtime_starts_a_new_plugin_and_the_old_one_yields,
+    a_stuck_plugin_comes_back_although_nobody_asks_it,
+    the_runtime_starts_the_plugin_itself,
+)
 
 _CPUS = 1
 
@@ -85,6 +92,11 @@ _SIZED = (
     a_shares_only_update_after_a_shrink_leaves_no_overlap,
     many_pods_come_and_go_at_once,
     the_runtime_starts_the_plugin_itself,
+    a_killed_plugin_comes_back,
+    a_late_plugin_comes_back,
+    a_stuck_plugin_comes_back_although_nobody_asks_it,
+    a_restarted_runtime_starts_a_new_plugin_and_the_old_one_yields,
+    a_plugin_takes_over_from_an_ordinary_agent_that_is_stuck,
     the_daemonset_s_pod_serves_the_node,
 )
 

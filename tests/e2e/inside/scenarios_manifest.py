@@ -13,7 +13,7 @@ def the_daemonset_s_pod_serves_the_node(node: Node, cpus: int) -> None:
     """It starts with the manifest's mounts and privileges, places pods, and is replaced; needs a node without pods."""
     node.agent.stop()
     joined = node.agent.times_joined()
-    agent = node.run(agent_pod())
+    agent = node.run(agent_pod(reservedSystemCPUs="0"))
     node.agent.wait_until_joined(joined)
     held = capabilities(node.pid(agent.id))
     node.equal("its pod holds no capability", [held["CapEff"], held["CapPrm"], held["CapBnd"]], [0, 0, 0])
@@ -25,7 +25,7 @@ def the_daemonset_s_pod_serves_the_node(node: Node, cpus: int) -> None:
     own = node.observe(exclusive.id).allowed_cpus
     node.remove(agent)
     joined = node.agent.times_joined()
-    agent = node.run(agent_pod())
+    agent = node.run(agent_pod(reservedSystemCPUs="0"))
     node.agent.wait_until_joined(joined)
     node.equal(
         "its replacement leaves the exclusive CPUs where they are",

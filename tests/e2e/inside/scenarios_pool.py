@@ -6,6 +6,7 @@ from .laws import check_exclusive, check_laws
 from .node import Node, Pod, content_of
 from .observe import cpu_weight, format_list, memory_limit, parse_mask
 from .pods import burstable, guaranteed
+from .waiting import wait_for
 
 _LIMIT_BYTES = 96 << 20
 
@@ -100,6 +101,7 @@ def a_pod_that_ends_gives_its_cpus_back(node: Node, cpus: int) -> None:
     own = node.observe(exclusive.id).allowed_cpus
     node.equal("the pool lost the exclusive CPUs", node.observe(shared.id).allowed_cpus, before - own)
     node.remove(exclusive)
+    wait_for(lambda: node.observe(shared.id).allowed_cpus == before, 120, "the pool is whole again")
     node.equal("the pool is whole again", node.observe(shared.id).allowed_cpus, before)
     check_laws(node)
     node.remove(shared)

@@ -205,14 +205,16 @@ def _conclude(cells: list[Cell], file: Path | None) -> int:
     width = max((len(cell.scenario) for cell in cells), default=0)
     lines = [""]
     for cell in cells:
-        verdict = "FAILED" if cell.failures else "ok"
         lines.append(
-            f"{verdict:<7} {cell.scenario:<{width}}  {cell.runtime:<23} {cell.passed:4} facts  {cell.seconds:6.1f} s"
+            f"{cell.verdict:<8} {cell.scenario:<{width}}  {cell.runtime:<23} {cell.passed:4} facts  {cell.seconds:6.1f} s"
         )
-        lines += [f"        {failure}" for failure in cell.failures]
-    failed = sum(bool(cell.failures) for cell in cells)
-    print("\n".join([*lines, "", f"{len(cells) - failed} passed, {failed} failed"]), flush=True)  # noqa: T201
-    return 1 if failed else 0
+        lines += [f"         {reason}" for reason in cell.reasons]
+    verdicts = [cell.verdict for cell in cells]
+    failed, slow = verdicts.count("FAILED"), verdicts.count("TOO SLOW")
+    counts = f"{verdicts.count('ok')} passed, {failed} failed"
+    counts += f", {slow} not judged because the host is too slow" if slow else ""
+    print("\n".join([*lines, "", counts]), flush=True)  # noqa: T201
+    return 1 if failed else CANNOT_RUN if slow else 0
 
 
 _COMMANDS = {

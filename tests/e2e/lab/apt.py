@@ -1,13 +1,22 @@
 """Debian packages through package lists of our own, so that the machine's configuration stays as it is."""
 
+import fcntl
 import os
+import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from .progress import say
 from .shell import CannotRun, LabError, run
 
 SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
+DPKG_LOCK = Path("/var/lib/dpkg/lock-frontend")
+DPKG_LOCK_S = 600
+"""Another apt may be installing something large; whoever waits is told for whom."""
+
+_FLOCK = struct.Struct("hhqqi")
+"""`struct flock` on 64-bit Linux. Source: fcntl(2), F_GETLK."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +86,36 @@ def install_on_this_machine(mirror: Mirror, packages: list[str], suite: str, dir
         CannotRun: the packages could not be fetched or installed.
     """
     parts = directory / "parts"
-    for path in (parts, directory / "lists" / "partial"):
+    archives = directory / "archives"
+    for path in (parts, directory / "lists" / "partial", archives / "partial"):
         path.mkdir(parents=True, exist_ok=True)
     (parts / "debian.sources").write_text(SOURCES.read_text())
     (parts / "extra.list").write_text(f"deb [signed-by={mirror.keyring}] {mirror.address} {suite} main\n")
     own = ["-o", "Dir::Etc::sourcelist=/dev/null", "-o", f"Dir::Etc::sourceparts={parts}"]
     own += ["-o", f"Dir::State::Lists={directory}/lists"]
+    own += [
+        "-o",
+        f"Dir::Cache::archives={archives}",
+    ]  # another apt locks the machine's own while it downloads
     try:
         _update(own)
-        _apt([*own, "-t", suite, "install", *packages])
+        if holder := lock_holder(DPKG_LOCK):
+            say(f"waiting up to {DPKG_LOCK_S} s for {holder}, which holds {DPKG_LOCK}")
+        _apt([*own, "-o", f"DPkg::Lock::Timeout={DPKG_LOCK_S}", "-t", suite, "install", *packages])
     except LabError as error:
         raise CannotRun(f"could not install {', '.join(packages)}: {error}") from error
+
+
+def lock_holder(path: Path) -> str:
+    """The process that holds the lock of a file, as `process 12 (apt-get)`; empty where nobody does."""
+    try:
+        with path.open("rb") as file:
+            asked = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        name = Path(f"/proc/{pid}/comm").read_text().strip() if kind != fcntl.F_UNLCK else ""
+    except OSError:
+        return ""
+    return f"process {pid} ({name})" if name else ""
 
 
 def upstream_version(command: list[str]) -> int:

@@ -33,6 +33,7 @@ class Cell:
         failures: facts that did not hold, a sentence each.
         limitation: what it does not show there although it was played; empty where it shows all.
         steps: what was seen after every step.
+        too_slow: how it showed that the host is too slow to judge anything by failures; empty where it is not.
     """
 
     machine: str
@@ -44,6 +45,22 @@ class Cell:
     limitation: str = ""
     figures: dict[str, Any] = field(default_factory=dict)
     steps: list[dict[str, Any]] = field(default_factory=list)
+    too_slow: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """What came out: `ok`, `FAILED`, or `TOO SLOW` where failures say nothing about the product."""
+        if not self.failures:
+            return "ok"
+        return "TOO SLOW" if self.too_slow else "FAILED"
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it is not `ok`."""
+        told = (
+            f"the host is too slow: {self.too_slow}; the product was not judged, run it again with more CPU"
+        )
+        return [told, *self.failures] if self.too_slow and self.failures else self.failures
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -63,6 +80,7 @@ class Listener:
     log: Path
     versions: dict[str, str] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
+    _playing: str = ""
 
     def hear(self, line: str) -> None:
         """Take one line that the inner half printed.
@@ -79,8 +97,19 @@ class Listener:
         cell = self.cells.get(message.get("scenario", ""))
         if kind == "runtime":
             self.versions = message
+        elif kind == "slow":
+            self._note_slow(message["what"])
+        elif kind == "begin":
+            self._playing = message["scenario"]
         elif cell is not None:
             self._fill(cell, kind, message)
+
+    def _note_slow(self, what: str) -> None:
+        """Of the scenario that is played; of all before the first."""
+        playing = self.cells.get(self._playing)
+        for cell in [playing] if playing is not None else self.cells.values():
+            cell.too_slow = cell.too_slow or what
+            say(f"  {cell.scenario}, {cell.runtime}: the host is too slow: {what}")
 
     def _fill(self, cell: Cell, kind: str, message: dict[str, Any]) -> None:
         if kind == "fact" and message["holds"]:

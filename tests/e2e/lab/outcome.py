@@ -9,7 +9,10 @@ from .progress import say
 
 @dataclass
 class Outcome:
-    """One run: which containerd it was, what held and what did not; `broken` is why it ended too early."""
+    """One run: which containerd it was, what held and what did not; `broken` is why it ended too early.
+
+    Where `too_slow` says how the host showed to be too slow, what did not hold says nothing about the product.
+    """
 
     run: str
     log: Path
@@ -18,6 +21,7 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
     broken: str = ""
     seconds: float = 0.0
+    too_slow: str = ""
 
     @property
     def failed(self) -> int:
@@ -36,6 +40,9 @@ class Outcome:
             self.runtime = message["version"]
         elif kind == "fact":
             self._hear_fact(message)
+        elif kind == "slow":
+            self.too_slow = self.too_slow or message["what"]
+            say(f"  {self.run}: the host is too slow: {message['what']}")
         elif kind == "figure":
             say(f"  {self.run}: {message['what']}: {message['value']}")
         elif kind == "end":

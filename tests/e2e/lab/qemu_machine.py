@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from nri_plugin import bits
 from nri_plugin.errors import ConfigError, HostError
 from nri_plugin.simulator import machine
-from nri_plugin.simulator.machine_devices import Delivery
 from nri_plugin.simulator.machine_layout import Core, Layout, Node, lay_out
 from nri_plugin.simulator.machine_text import Description
 
@@ -180,10 +179,8 @@ def _devices(layout: Layout) -> Iterator[str]:
         if nodes:
             bus = buses[nodes[0]]
         yield from ("-device", f"pcie-root-port,id=port{number},bus={bus},chassis={number + 1}")
-        kind = "virtio-net-pci,romfile=" if device.delivery is Delivery.VARIABLE else "virtio-serial-pci"
-        yield from ("-device", f"{kind},id=device{number},bus=port{number}")
-        if device.delivery is not Delivery.VARIABLE:
-            yield from ("-device", f"virtserialport,bus=device{number}.0,name=device{number}")
+        yield from ("-device", f"virtio-serial-pci,id=device{number},bus=port{number}")
+        yield from ("-device", f"virtserialport,bus=device{number}.0,name=device{number}")
 
 
 def _kernel_words(description: Description, layout: Layout) -> Iterator[str]:

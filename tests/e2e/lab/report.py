@@ -105,7 +105,7 @@ def _text(cell: Cell | str) -> str:
     if isinstance(cell, str):
         return cell
     if cell.failures:
-        return f"FAILED {len(cell.failures)}"
+        return cell.verdict + (f" {len(cell.failures)}" if cell.verdict == "FAILED" else "")
     return f"ok {cell.passed} / {cell.seconds:.0f} s" + (" (limited)" if cell.limitation else "")
 
 

@@ -143,8 +143,8 @@ def _counted(cells: Sequence[Cell], possible: int) -> str:
 def _remarks(cells: Iterable[Cell]) -> Iterable[str]:
     limited: dict[str, dict[str, set[str]]] = {}
     for cell in cells:
-        for failure in cell.failures:
-            yield f"FAILED {cell.machine}, {cell.scenario}, {cell.runtime}: {_one_line(failure)}"
+        for reason in cell.reasons:
+            yield f"{cell.verdict} {cell.machine}, {cell.scenario}, {cell.runtime}: {_one_line(reason)}"
         if cell.limitation:
             limited.setdefault(cell.limitation, {}).setdefault(cell.runtime, set()).add(cell.scenario)
     for limitation, places in limited.items():

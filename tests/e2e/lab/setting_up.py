@@ -76,13 +76,15 @@ def _own_words() -> str:
 
 
 def prepare(roots_wanted: list[str], guests: list[str], mirror: Mirror, work: Path) -> Lab:
-    """Build roots and guests that are missing, and pack the checkout."""
+    """Build roots and guests that are missing, and pack the checkout.
+
+    What this machine itself lacks is installed first: a root takes minutes, and would be waited for in vain.
+    """
     say(f"working in {work}")
     names = sorted({*roots_wanted, *guests} | ({KERNEL_FROM} if guests else set()))
+    _install(mirror, bool(guests), work)
     with ThreadPoolExecutor() as pool:
-        installed = pool.submit(_install, mirror, bool(guests), work)
         building = {name: pool.submit(prepare_root, name, mirror, CHECKOUT, work) for name in names}
-        installed.result()
         roots = {name: future.result() for name, future in building.items()}
     return Lab(work, roots, {name: prepare_guest(roots[name], roots[KERNEL_FROM], work) for name in guests})
 

@@ -5,18 +5,19 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from nri_plugin.app import agent
-from nri_plugin.app.agent import Identity, checked_identity, given_identity
+from nri_plugin.app.agent import Identity, checked_identity
 from nri_plugin.app.arguments import HELP
 from nri_plugin.app.config import Config, load, load_text
 from nri_plugin.app.effects import Effects
 from nri_plugin.app.logs import LOGGER_NAME
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.runtime_link import RuntimeLink
-from nri_plugin.errors import ConfigError, HostError
+from nri_plugin.errors import HostError
 from nri_plugin.nri.events import CreateContainer, Synchronize
 from nri_plugin.options import Effect
 from tests.agent_fakes import Bench, Clock, LogLines, recording_log
@@ -78,24 +79,24 @@ def test_the_identity_is_the_configurations():
     assert checked_identity(config) == Identity("pin", "07")
 
 
-def test_the_runtimes_variables_name_a_launched_plugin():
-    log, lines = recording_log()
-    environment = {"NRI_PLUGIN_NAME": "pin", "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3"}
-    assert given_identity(environment, log) == Identity("pin", "10", 3)
-    assert lines.lines == []
+def test_pages_are_served_before_the_agent_connects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Their modules load slowly, and the runtime waits for whoever has registered."""
+    order: list[str] = []
+    turn = SimpleNamespace(begin=lambda: order.append("connect"))
+    monkeypatch.setattr(agent, "Turn", lambda *_args, **_options: turn)
+    monkeypatch.setattr(agent, "serve_http", lambda *_args: order.append("pages"))
 
+    def run(
+        loop: Loop, _link: object, _reload: object, _log: object, begin: Callable[[], None], *_rest: object
+    ) -> int:
+        begin()
+        loop.close()
+        return 0
 
-def test_a_launched_plugin_of_an_impossible_name_registers_under_the_default_one():
-    log, lines = recording_log()
-    environment = {"NRI_PLUGIN_NAME": "we ird", "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3"}
-    assert given_identity(environment, log) == Identity("nri-pin", "90", 3)
-    assert len(lines.texts("WARNING")) == 1
-
-
-@pytest.mark.parametrize("number", ["", "three", "-1", "3 "])
-def test_a_socket_that_is_no_number_is_refused(number: str):
-    with pytest.raises(ConfigError, match="NRI_PLUGIN_SOCKET: expected the number of an open socket"):
-        given_identity({"NRI_PLUGIN_SOCKET": number}, recording_log()[0])
+    monkeypatch.setattr(agent, "run", run)
+    config = load_text(f'reservedSystemCPUs: "0"\nstateDir: {tmp_path}\n', "test")
+    assert agent.serve(config, lambda: config, agent.checked_identity(config)) == 0
+    assert order == ["pages", "connect"]
 
 
 def test_garbage_is_collected_by_the_clock_and_again():
@@ -187,3 +188,9 @@ def test_a_mistake_in_a_reload_does_not_end_the_agent(tmp_path: Path):
     assert lines.texts("ERROR") == [
         "internal error, configuration not reloaded, the former one stays in force"
     ]
+
+
+def test_a_reload_changes_what_becomes_of_allocations_that_cannot_be_saved(tmp_path: Path):
+    text = f'reservedSystemCPUs: "0"\ncgroupRoot: {tmp_path}\nonCheckpointFailure: serve\n'
+    bench, _ = reloaded(tmp_path, lambda: load_text(text, "test"))
+    assert bench.handler.checkpoint.serves

@@ -70,6 +70,7 @@ repairMems: false
 uncoreCacheRule: kubelet
 fullPCPUsRule: whole-cores
 metricsBindAddress: 127.0.0.1:9465
+healthProbeBindAddress: ":9464"
 logFormat: json
 logLevel: debug
 """,
@@ -91,6 +92,7 @@ logLevel: debug
     assert (loaded.plugin_name, loaded.plugin_index) == ("pin", "05")
     assert (loaded.sysfs_root, loaded.cgroup_root) == ("/somewhere", "/somewhere/cgroup")
     assert loaded.metrics_bind_address == ("127.0.0.1", 9465)
+    assert loaded.health_probe_bind_address == ("", 9464)
     assert (loaded.log_format, loaded.log_level, loaded.source) == ("json", "debug", "f")
 
 
@@ -220,6 +222,10 @@ def test_a_folder_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None
                 f"expected an address such as 127.0.0.1:9465 or :9465, found {text}",
             )
             for text in ("9465", "localhost", "a:b", ":65536", "::1:80", "[a]:80")
+        ),
+        (
+            "metricsBindAddress: ':9465'\nhealthProbeBindAddress: '127.0.0.1:9465'",
+            "healthProbeBindAddress: port 9465 is that of metricsBindAddress; choose another port for probes",
         ),
         ("logLevel: loud", "f:1:11: logLevel: expected debug, info, warning or error, found loud"),
     ],

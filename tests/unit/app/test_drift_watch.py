@@ -65,6 +65,9 @@ class FakeLoop(Loop):
     def watch(self, source: object, on_readable: Callable[[], None], on_writable: object = None) -> None:
         self.on_readable = on_readable
 
+    def forget(self, source: object) -> None:
+        self.on_readable = lambda: None
+
     def run_due(self) -> int:
         rounds = 0
         while any(when <= self.clock() for when, _ in self._timers.values()):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.app.exporter import Exporter, ExportOptions
+from nri_plugin.app.exporter import Exporter, ExportOptions, _OwnObject
 from nri_plugin.app.status_client import read_status
 from nri_plugin.app.status_rows import Status
 from nri_plugin.app.status_socket import StatusFeed, StatusSocket
@@ -17,6 +17,7 @@ from nri_plugin.errors import HostError, NriPinError
 from nri_plugin.kube.api_client import KubeClient
 from nri_plugin.kube.publication import DeviceCount, Devices
 from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES as NRTS
+from nri_plugin.kube.resources import NODES
 from nri_plugin.options import Node, Options
 from nri_plugin.state import Allocation, State
 from tests.builders import machine
@@ -122,6 +123,87 @@ def test_an_object_that_somebody_deletes_is_made_again(
     other.delete(NRTS, "n1")
     wait_for(api, ["7", "8"])
     other.close()
+
+
+def owner_uids(api: KubeAPI) -> list[str]:
+    return [row["uid"] for row in stored(api).get("metadata", {}).get("ownerReferences", ())]
+
+
+def test_a_node_that_is_registered_again_owns_the_object_again(
+    running: Exporter, api: KubeAPI, client: KubeClient
+) -> None:
+    wait_for(api, ["7", "8"])
+    api.wait_for_watches(1)
+    client.delete(NODES, "n1")
+    client.delete(NRTS, "n1")  # as the garbage collector does
+    uid = api.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {}})["metadata"][
+        "uid"
+    ]
+    with api.store.changed:
+        assert api.store.changed.wait_for(lambda: owner_uids(api) == [uid], PATIENCE_S), stored(api)
+
+
+def test_a_list_that_was_made_before_the_first_write_is_no_deletion(
+    exporter: Exporter, api: KubeAPI, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = _OwnObject(exporter)
+    before = str(api.store.version)
+    sink.version = lambda: before
+    told = Status(Node(machine(), Options(), CPUSet.parse("0")), State())
+    exporter.tell(told)
+    exporter.step(told)
+    sink.listed([])
+    exporter.step(exporter._wait())
+    assert not exporter.owner.is_missing
+    assert "somebody deleted the object" not in caplog.messages
+    sink.version = lambda: str(api.store.version + 1)
+    sink.listed([])
+    exporter._wait()
+    assert exporter.owner.is_missing
+    assert "somebody deleted the object" in caplog.messages
+
+
+def test_nothing_is_published_while_the_node_is_gone(
+    exporter: Exporter, api: KubeAPI, client: KubeClient
+) -> None:
+    told = Status(Node(machine(), Options(), CPUSet.parse("0")), State())
+    exporter.tell(told)
+    exporter.step(told)
+    assert stored(api)
+    client.delete(NODES, "n1")
+    client.delete(NRTS, "n1")
+    exporter.seen({}, is_gone=True)
+    exporter.step(exporter._wait())
+    exporter.step(None)
+    assert stored(api) == {}
+    assert exporter.publisher.writes == 1
+
+
+def test_an_owner_that_was_not_known_at_first_is_added_later(api: KubeAPI, client: KubeClient) -> None:
+    told = Status(Node(machine(), Options(), CPUSet.parse("0")), State())
+    now = [0.0]
+    exporter = Exporter(ExportOptions("n1", "", pause_s=0.0), client, LOG, lambda: now[0])
+    api.behaviour.fail_next.append((429, {"Retry-After": "5"}))
+    exporter.tell(told)
+    exporter.step(told)
+    assert (available(stored(api)), owner_uids(api)) == (["7", "8"], [])
+    assert exporter._patience_s() == 5.0
+    now[0] += 5.0
+    exporter.step(None)
+    assert len(owner_uids(api)) == 1
+
+
+def test_a_foreign_edit_is_put_right_and_said(
+    running: Exporter, api: KubeAPI, client: KubeClient, agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    wait_for(api, ["7", "8"])
+    api.wait_for_watches(1)
+    client.merge_patch(NRTS, "n1", {"zones": []})
+    wait_for(api, ["7", "8"])
+    agent.promises("2-5,8")
+    wait_for(api, ["3", "7"])
+    said = "another manager had changed the object, put right"
+    assert [record.message for record in caplog.records].count(said) == 1
 
 
 def test_a_status_without_news_is_not_sent(api: KubeAPI, agent: Agent, exporter: Exporter) -> None:

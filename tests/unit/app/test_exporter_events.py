@@ -8,9 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from nri_plugin.app.exporter_events import Announcer
+from nri_plugin.app.logs import fields_of
 from nri_plugin.app.status_rows import DriftRow, RefusalRow, Status
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.kube.api_client import KubeClient
+from nri_plugin.kube.pod_facts import PodsHere
 from nri_plugin.kube.pod_rejection import Rejecter
 from nri_plugin.kube.resources import PODS
 from nri_plugin.options import Node, Options
@@ -113,14 +115,68 @@ def test_what_drifts_without_a_pod_is_no_event(announcer: Announcer, api: KubeAP
     assert notes(api) == []
 
 
-def test_events_that_may_not_be_created_are_said_once(
+def test_events_that_may_not_be_created_are_said_once_with_the_servers_words(
     announcer: Announcer, api: KubeAPI, caplog: pytest.LogCaptureFixture
 ) -> None:
     announcer.announce(refused())
-    api.behaviour.fail_next += [(403, {}), (403, {})]
+    api.behaviour.fail_next += [(403, {}), (403, {}), (500, {}), (403, {})]
     with caplog.at_level(logging.WARNING):
-        announcer.announce(refused(1, 2))
-    assert [record.message for record in caplog.records] == ["event not created"]
+        announcer.announce(refused(1, 2, 3, 4))
+    said = [fields_of(record) for record in caplog.records]
+    assert [record.message for record in caplog.records] == ["event not created"] * 2
+    assert [fields["status"] for fields in said] == [403, 500]
+    assert str(said[0]["err"]).endswith("come back later; kubectl apply -f deploy/export-rbac.yaml")
+    assert announcer.events["SMTAlignmentError", "failed"] == 4
+
+
+def test_a_trouble_that_was_over_is_said_again(
+    announcer: Announcer, api: KubeAPI, caplog: pytest.LogCaptureFixture
+) -> None:
+    announcer.announce(refused())
+    for number in (1, 3):
+        api.behaviour.fail_next.append((403, {}))
+        announcer.announce(refused(number))
+        announcer.announce(refused(number, number + 1))
+    assert [record.message for record in caplog.records] == ["event not created"] * 2
+
+
+def test_what_is_wrong_with_some_events_is_said_once_while_others_succeed(
+    announcer: Announcer, api: KubeAPI, caplog: pytest.LogCaptureFixture
+) -> None:
+    announcer.announce(refused())
+    for number in range(1, 7):
+        rows = refused(number).refusals
+        rows = tuple(replace(row, pod=f"not a name {number}") for row in rows) if number % 2 else rows
+        announcer.announce(Status(NODE, State(), rows))
+    (record,) = caplog.records
+    fields = fields_of(record)
+    assert (fields["status"], fields["reason"]) == (422, "Invalid")
+    assert "metadata.generateName: Invalid value" in str(fields["err"])
+    assert notes(api) == [f"SMTAlignmentError web-{number}" for number in (2, 4, 6)]
+
+
+def test_an_event_says_where_the_pod_lists_the_container(api: KubeAPI, tmp_path: Path) -> None:
+    client = KubeClient.connected(str(api.kubeconfig(tmp_path)))
+    pods = PodsHere(lambda _: None)
+    announcer = Announcer(client, "n1", logging.getLogger("t"), lambda: 0.0, pods=pods)
+    init = {"name": "app", "image": "i"}
+    spec = {"nodeName": "n1", "initContainers": [init], "containers": [{"name": "main", "image": "i"}]}
+    put = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web-1", "namespace": "default"},
+        "spec": spec,
+    }
+    stored = api.put(put)
+    pods.listed([stored])
+    announcer.announce(refused())
+    uid, version = (stored["metadata"][key] for key in ("uid", "resourceVersion"))
+    rows = tuple(replace(row, pod_uid=uid) for row in refused(1).refusals)
+    announcer.announce(Status(NODE, State(), rows))
+    (event,) = (obj for key, obj in api.store.objects.items() if key[1] == "events")
+    assert event["regarding"]["fieldPath"] == "spec.initContainers{app}"
+    assert (event["regarding"]["uid"], event["regarding"]["resourceVersion"]) == (uid, version)
+    client.close()
 
 
 def test_a_refused_pod_is_failed_or_its_event_says_why_not(api: KubeAPI, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from nri_plugin.nri.messages import Container, Pod
 from nri_plugin.options import Effect, TopologyManagerPolicy
 from nri_plugin.state import Allocation, CgroupRef, State
 from tests.agent_fakes import Bench
-from tests.builders import container, cpus, node, pod
+from tests.builders import container, cpu_resources, cpus, node, pod
 
 SHARED_POD, EXCLUSIVE_POD = pod("shared", "Burstable"), pod("exclusive", cpu=2)
 
@@ -94,7 +94,7 @@ def test_a_release_that_cannot_be_saved_is_released_in_memory_said_and_saved_at_
     bench.checkpoint.failures = 1
     assert bench.ask(nri.StopPodSandbox(EXCLUSIVE_POD)).refusal == ""
     assert bench.handler.state.exclusive == CPUSet()
-    assert bench.lines.texts("ERROR") == ["checkpoint not saved, will be at the next event"]
+    assert bench.lines.texts("ERROR") == ["the checkpoint cannot be saved"]
     assert bench.journal[0] == "save failed"
     bench.ask(nri.PostStartContainer(SHARED_POD, container(SHARED_POD, cpu=0.5)))
     assert bench.checkpoint.saved == bench.handler.state
@@ -367,7 +367,8 @@ def test_whoever_counts_is_told_what_came_of_every_event():
     bench.ask(create_exclusive(bench))
     bench.ask(create_exclusive(bench, count=64, number=1))
     bench.checkpoint.failures = 1
-    bench.ask(create_exclusive(bench, number=2))
+    other = pod("other", cpu=2)
+    bench.ask(nri.CreateContainer(other, container(other, cpu=2)))
     assert [(bool(outcome.refusal), outcome.failed) for outcome in told] == [
         (False, False),
         (True, False),
@@ -398,3 +399,92 @@ def test_the_line_of_a_decision_counts_what_was_written_and_what_was_right_alrea
         "checked": 1,
         "missing": None,
     }
+
+
+def retried(bench: Bench, event: nri.NRIEvent, seconds: int) -> list[str]:
+    """The lines about a request that the kubelet repeats every second, as `LEVEL text`."""
+    bench.lines.lines.clear()
+    for _ in range(seconds):
+        assert bench.ask(event).refusal
+        bench.clock.now += 1.0
+    return [f"{level} {text}" for level, text, _ in bench.lines.lines]
+
+
+@pytest.mark.parametrize("asks_pod", [True, False])
+def test_a_refused_resize_that_is_retried_is_logged_once(bench: Bench, asks_pod: bool):
+    what = container(EXCLUSIVE_POD, cpu=2)
+    run(bench, EXCLUSIVE_POD, what)
+    pods = nri.UpdatePodSandbox(EXCLUSIVE_POD, resources=cpu_resources(0.5))
+    half, more = (nri.UpdateContainer(EXCLUSIVE_POD, what, cpu_resources(cpu)) for cpu in (0.5, 90))
+    event = pods if asks_pod else half
+    assert retried(bench, event, 1200) == ["WARNING refused"] + ["DEBUG refused"] * 1199
+    assert retried(bench, more, 2) == ["WARNING refused", "DEBUG refused"]
+    bench.clock.now += 3600.0
+    assert retried(bench, event, 2) == ["WARNING refused", "DEBUG refused"]
+
+
+def test_a_refused_resize_after_one_that_was_done_is_logged_again(bench: Bench):
+    what = container(EXCLUSIVE_POD, cpu=2)
+    run(bench, EXCLUSIVE_POD, what)
+    refused = nri.UpdateContainer(EXCLUSIVE_POD, what, cpu_resources(90))
+    assert retried(bench, refused, 1) == ["WARNING refused"]
+    assert not bench.ask(nri.UpdateContainer(EXCLUSIVE_POD, what, cpu_resources(2))).refusal
+    assert retried(bench, refused, 1) == ["WARNING refused"]
+
+
+def test_the_same_total_of_a_pod_told_again_is_not_logged(bench: Bench):
+    run(bench, EXCLUSIVE_POD, container(EXCLUSIVE_POD, cpu=2))
+    event = nri.UpdatePodSandbox(EXCLUSIVE_POD, resources=cpu_resources(3.5))
+    for level in ("INFO", "DEBUG", "DEBUG"):
+        bench.lines.lines.clear()
+        assert not bench.ask(event).refusal
+        assert [found for found, _, _ in bench.lines.lines] == [level]
+
+
+def test_a_refused_creation_is_logged_each_time(bench: Bench):
+    assert retried(bench, create_exclusive(bench, 90), 3) == ["WARNING refused"] * 3
+
+
+@pytest.fixture
+def narrow(bench: Bench) -> Bench:
+    """The shared container could not follow when CPUs 2-3 came back to the pool."""
+    run(bench, EXCLUSIVE_POD, container(EXCLUSIVE_POD, cpu=2))
+    bench.cgroups.failing = {container(SHARED_POD).cgroups_path}
+    bench.ask(nri.StopPodSandbox(EXCLUSIVE_POD))
+    assert bench.cgroups.values[container(SHARED_POD).cgroups_path] == cpus("0-1,4-15")
+    bench.forget()
+    return bench
+
+
+def test_a_write_that_failed_once_is_made_up_for_before_the_answer(bench: Bench):
+    run(bench, EXCLUSIVE_POD, container(EXCLUSIVE_POD, cpu=2))
+    shared, write = container(SHARED_POD).cgroups_path, bench.cgroups.write_cpus
+    failures = [HostError(shared, "busy")]
+
+    def fails_once(ref, value, *, compare=True):
+        if failures:
+            raise failures.pop()
+        return write(ref, value, compare=compare)
+
+    bench.cgroups.write_cpus = fails_once  # type: ignore[method-assign]
+    bench.ask(nri.StopPodSandbox(EXCLUSIVE_POD))
+    assert bench.cgroups.values[shared] == cpus("0-15")
+
+
+def test_a_write_that_failed_is_made_up_for_also_by_an_event_that_is_refused(narrow: Bench):
+    narrow.cgroups.failing = set()
+    assert narrow.ask(create_exclusive(narrow, count=64)).refusal
+    assert narrow.cgroups.values[container(SHARED_POD).cgroups_path] == cpus("0-15")
+
+
+def test_nobody_is_widened_later_onto_cpus_that_became_exclusive_meanwhile(narrow: Bench):
+    narrow.handler.state = replace(narrow.handler.state, allocations={"other/c": Allocation(cpus("2-3"))})
+    narrow.cgroups.failing = set()
+    narrow.ask(nri.PostStartContainer(SHARED_POD, container(SHARED_POD, cpu=0.5)))
+    assert narrow.cgroups.values[container(SHARED_POD).cgroups_path] == cpus("0-1,4-15")
+
+
+def test_a_cgroup_that_cannot_be_written_is_tried_once_at_each_event(narrow: Bench):
+    for _ in range(3):
+        narrow.ask(nri.PostStartContainer(EXCLUSIVE_POD, container(EXCLUSIVE_POD, cpu=2)))
+    assert len([line for line in narrow.journal if line.endswith("failed")]) == 3

@@ -12,6 +12,7 @@ from nri_plugin.app.informing import EXPORTER_LIMIT_S, LATE_PAUSE_S, Informant
 from nri_plugin.app.monitoring import Monitoring
 from nri_plugin.app.startup import build_handler, build_informant
 from nri_plugin.app.status_socket import StatusFeed, Watchers
+from nri_plugin.bounds import Cut
 from nri_plugin.facts import Answer, InformedCreate
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.pod_resources_client import NoAnswerError
@@ -270,3 +271,60 @@ def test_the_exporter_is_looked_for_in_the_state_directory_or_where_configured(t
         informant = build_informant(load_text(config_text(tmp_path, **more), "test"), log, Clock())
         assert informant is not None
         assert informant._client.path == str(path)
+
+
+CUT = "a pod has more than is looked at, the rest is left out"
+
+
+def said(desk: Desk) -> list[tuple[object, object, object]]:
+    return [
+        (fields["pod"], fields["container"], fields["what"])
+        for level, text, fields in desk.lines.lines
+        if (level, text) == ("WARNING", CUT)
+    ]
+
+
+def test_what_was_left_out_is_said_once_for_each_pod_and_kind() -> None:
+    desk = Desk(known=Answer())
+    of = replace(pod("p1"), cut=(Cut.ANNOTATIONS,))
+    one = replace(container(of, cpu=2), cut=(Cut.ENVIRONMENT,))
+    for event in (nri.RunPodSandbox(of), nri.CreateContainer(of, one), nri.StartContainer(of, one)):
+        desk.told(event)
+    desk.told(nri.Synchronize((of, replace(pod("p2"), cut=(Cut.ANNOTATIONS,))), (one,)))
+    assert said(desk) == [
+        ("default/p1", "", "annotations"),
+        ("default/p1", "c", "environment"),
+        ("default/p2", "", "annotations"),
+    ]
+
+
+def test_what_was_said_is_remembered_of_so_many_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informing, "MOST_PODS_SAID", 2)
+    desk = Desk()
+    for uid in ("a", "b", "c", "c", "a"):
+        desk.told(nri.RunPodSandbox(replace(pod(uid), cut=(Cut.ANNOTATIONS,))))
+    assert [name for name, _, _ in said(desk)] == [f"default/{uid}" for uid in "abca"]
+    assert len(desk.informant._cuts._said) == 2
+
+
+def many(count: int) -> DeviceResource:
+    return DeviceResource("x/gpu", tuple(Device(f"g{number}", NodeMask.of(1)) for number in range(count)))
+
+
+@pytest.mark.parametrize("known", [Answer((many(257),)), Answer((many(1),), (many(257),))])
+def test_more_devices_than_hints_are_made_of_are_left_out_and_said(known: Answer) -> None:
+    desk = Desk(known=replace(known, facts=FACTS))
+    told = desk.told()
+    assert isinstance(told, InformedCreate)
+    assert (told.devices, told.pod_devices, told.facts) == ((), (), FACTS)
+    assert told.event.container.cut == (Cut.DEVICES,)
+    assert said(desk) == [("default/p1", "c", "devices")]
+
+
+def test_the_same_of_devices_that_the_host_was_asked_for() -> None:
+    desk = Desk(known=Answer())
+    desk.locator.resources = lambda _container: None  # type: ignore[method-assign]
+    told = desk.told()
+    assert isinstance(told, InformedCreate)
+    assert (told.devices, told.event.container.cut) == ((), (Cut.DEVICES,))
+    assert said(desk) == [("default/p1", "c", "devices")]

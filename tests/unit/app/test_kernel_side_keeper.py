@@ -5,7 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.app.kernel_side_keeper import FOLLOW_S, SLICE, SWEEP_PAUSE_S, KernelSideKeeper
+from nri_plugin.app.kernel_side_keeper import (
+    FOLLOW_S,
+    PARTITION_STAYS,
+    SANDBOX_STAYS,
+    SWEEP_PAUSE_S,
+    KernelSideKeeper,
+)
+from nri_plugin.app.quota_keeper import QUOTA_STAYS, REMEDY, SLICE, QuotaKeeper
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
 from nri_plugin.host.partitions import Settled
@@ -36,6 +43,9 @@ class FakeQuotas:
         self.values[name] = quota_us
         self.writes += changed
         return changed
+
+    def directories(self, ref: CgroupRef) -> list[str]:
+        return [ref.path or ref.parent]
 
 
 class FakeDomains:
@@ -81,12 +91,13 @@ class Scene:
         self.domains = FakeDomains(self.bench.journal)
         self.loop = FakeLoop(self.bench.clock)
         self.quotas = FakeQuotas()
+        self.noticed: list[str] = []
         self.keeper = keeper = KernelSideKeeper(
             self.bench.handler,
             self.loop,
             self.bench.log,
             self.bench.cgroups,  # type: ignore[arg-type]
-            self.quotas,  # type: ignore[arg-type]
+            QuotaKeeper(self.quotas, None, self.loop, self.bench.log, self.noticed.append),
             self.domains,  # type: ignore[arg-type]
         )
         self.bench.handler._observe = keeper
@@ -181,7 +192,9 @@ def test_a_mistake_of_ours_ends_nothing(scene: Scene) -> None:
 
     scene.quotas.set = fail  # type: ignore[method-assign, assignment]
     scene.live()
-    assert scene.bench.lines.texts("ERROR") == ["internal error, not as it should be beside the cpusets"]
+    assert scene.bench.lines.texts("ERROR") == [
+        "internal error while quotas, sandboxes and partitions were put right"
+    ]
 
 
 def test_what_there_is_is_counted(scene: Scene) -> None:
@@ -195,7 +208,8 @@ def test_trouble_is_said_once_and_tried_again(scene: Scene) -> None:
     scene.live()
     assert scene.quotas.values == {POD: NO_QUOTA}
     said = scene.bench.lines.texts("WARNING")
-    assert set(said) == {"not as it should be beside the cpusets"}
+    assert set(said) == {QUOTA_STAYS, SANDBOX_STAYS}
+    assert scene.bench.lines.fields(QUOTA_STAYS)["todo"] == REMEDY
     scene.quotas.failing.clear()
     scene.loop.advance(SWEEP_PAUSE_S)
     assert scene.quotas.values[OWN] == NO_QUOTA
@@ -293,4 +307,4 @@ def test_it_looks_again_when_asked(scene: Scene) -> None:
 def test_one_that_does_not_end_is_said(scene: Scene) -> None:
     scene.domains.stubborn = True
     scene.live()
-    assert "not as it should be beside the cpusets" in scene.bench.lines.texts("WARNING")
+    assert PARTITION_STAYS in scene.bench.lines.texts("WARNING")

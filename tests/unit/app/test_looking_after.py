@@ -14,13 +14,14 @@ from nri_plugin.app.kernel_side_keeper import SWEEP_PAUSE_S
 from nri_plugin.app.looking_after import keep_kernel_side, look_after
 from nri_plugin.app.loop import Loop
 from nri_plugin.app.machine_watch import LOOK_PAUSE_S
+from nri_plugin.app.quota_keeper import DEAF_S, UNWATCHED
 from nri_plugin.app.status_socket import StatusFeed
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
 from nri_plugin.host.partitions import ON_V1
 from nri_plugin.host.sysfs import discover
 from nri_plugin.options import Isolation, Node, Options
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
 from tests.agent_fakes import Bench
 from tests.builders import machine
 from tests.unit.app.test_drift_watch import FakeLoop
@@ -148,7 +149,9 @@ class V1:
         )
         self.loop = FakeLoop(self.bench.clock)
         config = SimpleNamespace(cgroup_root=f"{top}/cg")
-        keeper = keep_kernel_side(config, self.bench.log, self.bench.handler, self.loop)  # type: ignore[arg-type]
+        keeper = keep_kernel_side(
+            config, self.bench.log, self.bench.handler, self.loop, lambda _: None  # type: ignore[arg-type]
+        )  # fmt: skip
         assert keeper is not None
         self.keeper = keeper
         self.at_start = self.bench.lines.texts("WARNING")
@@ -178,3 +181,65 @@ def test_without_isolation_cgroup_v1_is_no_matter(tmp_path: Path) -> None:
     v1 = V1(tmp_path, isolation=Isolation.NONE)
     v1.look()
     assert (v1.bench.lines.texts("WARNING"), v1.keeper.refused) == ([], 0)
+
+
+class V2:
+    """A stand-in for a tree of cgroup v2 with real inotify: a container and its pod, limited to one CPU."""
+
+    def __init__(self, top: Path) -> None:
+        self.files = [top / "cg/pod/cpu.max", top / "cg/pod/own/cpu.max"]
+        self.files[1].parent.mkdir(parents=True)
+        (top / "cg/cgroup.controllers").write_text("cpuset\n")
+        for file in self.files:
+            file.write_text("100000 100000\n")
+        pod = replace(STATE.pods["u"], qos=QOSClass.GUARANTEED, limit_milli=1000)
+        own = replace(STATE.containers["own"], limit_milli=1000)
+        state = replace(STATE, pods={"u": pod}, containers={"own": own})
+        self.bench = Bench(Node(machine(nodes=1, cores=4), Options(), CPUSet.of(0)), state)
+        self.loop = Loop(self.bench.clock)
+        self.noticed: list[str] = []
+        config = SimpleNamespace(cgroup_root=f"{top}/cg")
+        keeper = keep_kernel_side(
+            config, self.bench.log, self.bench.handler, self.loop, self.noticed.append  # type: ignore[arg-type]
+        )  # fmt: skip
+        assert keeper is not None
+        self.keeper = keeper
+
+    def after(self, seconds: float) -> list[str]:
+        """Pass time and let the loop go round once."""
+        self.bench.clock.now += seconds
+        self.loop.post(lambda: None)  # it does not wait for more than has come
+        self.loop.run_once()
+        return [file.read_text() for file in self.files]
+
+
+def test_quota_that_is_written_back_on_container_or_pod_is_lifted_in_the_next_turn(tmp_path: Path) -> None:
+    v2 = V2(tmp_path)
+    assert v2.after(SWEEP_PAUSE_S) == ["max 100000", "max 100000"]
+    v2.after(0.0)
+    assert (v2.keeper.watches, v2.keeper.lifted) == (2, 2)
+    for file in v2.files:
+        v2.after(DEAF_S)
+        v2.after(0.0)
+        v2.after(DEAF_S)
+        file.write_text("50000 100000\n")
+        assert v2.after(0.0) == ["max 100000", "max 100000"]
+    assert v2.noticed == ["watch", "watch"]
+    v2.loop.close()
+
+
+def test_without_inotify_quotas_are_kept_by_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_arguments: object, **_named: object) -> None:
+        raise HostError("inotify", "cannot be watched")
+
+    monkeypatch.setattr(looking_after, "CgroupWatch", none_left)
+    v2 = V2(tmp_path)
+    assert v2.bench.lines.texts("WARNING") == [UNWATCHED]
+    v2.after(SWEEP_PAUSE_S)
+    v2.files[0].write_text("50000 100000\n")
+    assert v2.after(0.0)[0] != "max 100000"
+    assert v2.after(SWEEP_PAUSE_S) == ["max 100000", "max 100000"]
+    assert v2.noticed == ["sweep"]
+    v2.loop.close()

@@ -8,15 +8,16 @@ from nri_plugin.app.loop import Loop
 from nri_plugin.app.machine_watch import LOOK_PAUSE_S, MachineWatch
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.errors import HostError
-from nri_plugin.options import Node, Options
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import MemoryManagerPolicy, Node, Options
+from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, MemoryBlock, Phase, PodRecord, State
 from nri_plugin.topology import Topology
 from tests.agent_fakes import Bench
 
 
-def machine(cpus: str = "0-7", nodes: int = 1) -> Topology:
+def machine(cpus: str = "0-7", nodes: int = 1, memory_bytes: int = 1 << 30) -> Topology:
     rows = [(cpu, cpu // 2, 0, 0, 0) for cpu in CPUSet.parse(cpus)]
-    return Topology.from_rows(rows, memory_bytes=dict.fromkeys(range(nodes), 1 << 30))
+    return Topology.from_rows(rows, memory_bytes=dict.fromkeys(range(nodes), memory_bytes))
 
 
 def record(name: str) -> ContainerRecord:
@@ -57,6 +58,10 @@ class Scene:
 
     def tell(self) -> None:
         self.told += 1
+
+    def shrink_memory(self, size: int) -> None:
+        self.topology = machine("0-6", memory_bytes=size)
+        self.watch.moved()
 
     def becomes(self, cpus: str, nodes: int = 1) -> bool:
         self.topology = machine(cpus, nodes)
@@ -157,3 +162,18 @@ def test_it_is_looked_at_by_the_clock(scene: Scene) -> None:
     loop.run_once()
     assert scene.told == 1
     loop.close()
+
+
+def test_memory_that_is_too_little_now_is_said_once(scene: Scene) -> None:
+    block = MemoryBlock(NodeMask.of(0), "memory", 1 << 30)
+    handler = scene.bench.handler
+    handler.node = replace(handler.node, options=Options(memory_manager_policy=MemoryManagerPolicy.STATIC))
+    handler.state = replace(STATE, allocations={"u/own": Allocation(memory=(block,))})
+    scene.shrink_memory(1 << 29)
+    scene.becomes("0-6")
+    text = "more memory is allocated than there is, and is kept"
+    assert scene.bench.lines.texts("WARNING").count(text) == 1
+    assert (
+        f"{1 << 30} bytes of memory are allocated and {1 << 29} are allocatable"
+        in scene.fields(text)["which"]
+    )

@@ -1,11 +1,14 @@
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
+from nri_plugin.app.agent import SUBSCRIPTION
 from nri_plugin.app.informing import RESULTS as ANSWERS
 from nri_plugin.app.metrics import EVENTS, Metrics, exposition
 from nri_plugin.decision import Decision
 from nri_plugin.nri import events as nri
+from nri_plugin.nri.messages import EventMask
 from nri_plugin.options import (
     MemoryManagerPolicy,
     Node,
@@ -224,6 +227,12 @@ def test_every_event_is_timed_under_one_of_a_closed_set_of_names():
 def series(text: str, name: str) -> set[str]:
     """Label texts of the lines of exactly that name."""
     return {line[len(name) :].rsplit(" ", 1)[0] for line in text.splitlines() if line.startswith(f"{name}{{")}
+
+
+def test_every_event_the_agent_asks_for_has_a_label_of_its_own():
+    asked = {mask.name.replace("_", "").lower() for mask in EventMask if mask & SUBSCRIPTION}  # type: ignore[union-attr]
+    assert asked <= {event.lower() for event in EVENTS}
+    assert set(EVENTS) - {"other"} <= {kind.__name__ for kind in get_args(nri.NRIEvent)}
 
 
 def test_the_text_has_the_kubelets_names_types_and_labels():

@@ -7,9 +7,31 @@ import pytest
 
 from nri_plugin.app.outcome import Outcome
 from nri_plugin.app.reminder import AGAIN_S
-from nri_plugin.app.rivals import WHO, Evidence, Rivals, evidence_of, kubelet_policy, warn_of_kubelet
+from nri_plugin.app.rivals import (
+    MOST_WAITING,
+    WHO,
+    Evidence,
+    FailedCreations,
+    Rivals,
+    evidence_of,
+    kubelet_policy,
+    warn_of_kubelet,
+)
 from nri_plugin.decision import Decision
-from nri_plugin.nri.events import CreateContainer, NRIEvent, UpdateContainer
+from nri_plugin.nri.events import (
+    CreateContainer,
+    CreateContainerResponse,
+    NRIEvent,
+    PostCreateContainer,
+    PostStartContainer,
+    RemoveContainer,
+    RemovePodSandbox,
+    StartContainer,
+    StopContainer,
+    StopPodSandbox,
+    Synchronize,
+    UpdateContainer,
+)
 from nri_plugin.nri.messages import Resources
 from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, State
 from tests.agent_fakes import Clock, recording_log
@@ -71,6 +93,85 @@ def test_nothing_is_said_where_nothing_is_seen() -> None:
     log, lines = recording_log()
     Rivals(log, Clock())(created(""))
     assert lines.lines == []
+
+
+def answered(name: str, cpus: str = "2-3", refusal: str = "") -> Outcome:
+    """A creation that we answered with these CPUs, of the pod's only container, under the id of that name."""
+    event = CreateContainer(POD, replace(HELD, id=name))
+    answer = CreateContainerResponse(resources=Resources(cpus=cpus) if cpus else None)
+    found = outcome(event)
+    return replace(found, decision=Decision(STATE, answer), refusal=refusal)
+
+
+def told(kind: type, name: str) -> Outcome:
+    return outcome(kind(POD, replace(HELD, id=name)))
+
+
+def in_a_row(*events: Outcome) -> int:
+    failures = FailedCreations()
+    for event in events:
+        failures(event)
+    return failures.in_a_row
+
+
+def test_a_container_that_goes_before_it_is_created_has_failed() -> None:
+    as_containerd = [answered("a"), told(StopContainer, "a"), told(RemoveContainer, "a")]
+    assert in_a_row(*as_containerd) == 1
+    assert in_a_row(*as_containerd, answered("b"), told(RemoveContainer, "b")) == 2
+
+
+def test_where_the_runtime_says_nothing_the_next_try_tells() -> None:
+    assert in_a_row(answered("a"), answered("b"), answered("c")) == 2
+    assert in_a_row(answered("a"), answered("a")) == 0
+
+
+@pytest.mark.parametrize("kind", [PostCreateContainer, StartContainer, PostStartContainer])
+def test_one_that_succeeds_ends_the_row(kind: type) -> None:
+    failed = [answered("a"), told(RemoveContainer, "a")]
+    created = [answered("b"), told(kind, "b"), told(StopContainer, "b"), told(RemoveContainer, "b")]
+    assert in_a_row(*failed, *created) == 0
+    assert in_a_row(*failed, *created, *failed) == 1
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [answered("a", refusal="no CPUs"), told(RemoveContainer, "a")],
+        [answered("a", cpus=""), told(RemoveContainer, "a")],
+        [answered("a"), outcome(StopPodSandbox(POD)), told(RemoveContainer, "a")],
+        [answered("a"), outcome(RemovePodSandbox(POD)), answered("b")],
+        [answered("a"), outcome(Synchronize()), answered("b")],
+    ],
+    ids=["refused", "nothing set", "pod ended", "pod removed", "connected again"],
+)
+def test_what_is_no_failure_of_a_creation_is_not_counted(events: list[Outcome]) -> None:
+    assert in_a_row(*events) == 0
+
+
+def test_what_is_remembered_of_creations_is_bounded() -> None:
+    failures = FailedCreations()
+    for number in range(3 * MOST_WAITING):
+        pod_of_its_own = replace(POD, uid=str(number))
+        found = answered(str(number))
+        failures(replace(found, event=CreateContainer(pod_of_its_own, replace(HELD, id=str(number)))))
+    assert len(failures._waiting) == MOST_WAITING
+    assert failures.in_a_row == 0
+
+
+def test_a_plugin_that_is_asked_later_is_suspected_at_the_second_failure() -> None:
+    log, lines = recording_log()
+    counted: list[Evidence] = []
+    rivals = Rivals(log, Clock(), counted.append)
+    rivals(answered("a"))
+    rivals(told(RemoveContainer, "a"))
+    assert (lines.lines, counted) == ([], [])
+    for name in ("b", "c"):
+        rivals(answered(name))
+        rivals(told(RemoveContainer, name))
+    assert counted == [Evidence.FAILED_CREATION] * 2
+    assert lines.texts("WARNING") == ["somebody else gives CPUs to containers, too"]
+    fields = lines.fields("somebody else gives CPUs to containers, too")
+    assert "both tried to set CPUSetCPUs" in str(fields["looks_like"])
 
 
 def test_kubelets_own_word_is_read_where_it_can_be(tmp_path: Path) -> None:

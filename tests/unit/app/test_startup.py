@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.app.checkpoint_keeper import CheckpointKeeper
 from nri_plugin.app.checkpoint_writer import CheckpointWriter
 from nri_plugin.app.config import load_text
 from nri_plugin.app.startup import (
@@ -13,13 +14,15 @@ from nri_plugin.app.startup import (
     build_node,
     load_state,
     lock_state_dir,
+    lock_where_possible,
     open_cgroups,
     open_store,
     unusable_state_dir,
     warn_of_surprises,
 )
 from nri_plugin.errors import CheckpointError, ConfigError, HostError
-from nri_plugin.host.checkpoint import CheckpointFile
+from nri_plugin.host.checkpoint import CheckpointFile, read_checkpoint
+from nri_plugin.host.checkpoint_rows import NodeFacts
 from nri_plugin.nri import events as nri
 from nri_plugin.options import Effect
 from nri_plugin.state import Allocation, State
@@ -137,14 +140,15 @@ def test_a_disk_that_stalls_past_half_of_the_time_refuses_the_container(tmp_path
             stalled.wait()
 
     bench = Bench(node(pool_floor=False))
-    bench.handler._checkpoint = CheckpointWriter(StalledFile(str(tmp_path)), State())
+    store = CheckpointWriter(StalledFile(str(tmp_path)), State())
+    bench.handler.checkpoint = CheckpointKeeper(store, State(), bench.handler._log)
     of = pod("exclusive", cpu=2)
     try:
         answer = bench.ask(nri.CreateContainer(of, container(of, cpu=2)), time_left=0.02)
     finally:
         stalled.set()
         bench.handler.close()
-    assert "not on disk within 0.01 s" in answer.refusal
+    assert "not on disk in time" in answer.refusal
     assert bench.handler.state == State()
     assert bench.cgroups.values == {}
 
@@ -202,3 +206,53 @@ def test_what_a_pasted_kubelet_configuration_says_beside_placement_is_listed_in_
     told = "keys of the KubeletConfiguration that do not concern placement are passed over"
     assert lines.fields(told)["keys"] == "cgroupRoot,maxPods,failSwapOn"
     assert lines.texts("INFO").count(told) == 1
+
+
+def test_a_state_directory_that_everybody_may_write_to_is_said_and_used(folder: Path):
+    (folder / "state").mkdir(mode=0o777)
+    (folder / "state").chmod(0o777)
+    log, lines = recording_log()
+    handler = build_handler(config(folder), log, time.monotonic)
+    assert lines.texts("WARNING") == ["the state directory is not safe"]
+    assert "everybody may write to it (mode 0777)" in handler.checkpoint.unready()
+    assert handler.checkpoint.save(STATE, 1.0) is None
+
+
+def test_no_directory_keeps_the_agent_from_starting(folder: Path):
+    (folder / "state").write_text("a file")
+    log, lines = recording_log()
+    handler = build_handler(config(folder), log, time.monotonic)
+    assert handler.state == State()
+    assert lines.fields("the checkpoint cannot be saved")["new_allocations"] == "refused"
+    assert "is no directory" in handler.checkpoint.unready()
+    assert lock_where_possible(str(folder / "state")) is None
+
+
+def test_another_agents_lock_keeps_the_agent_from_starting(tmp_path: Path):
+    held = lock_where_possible(str(tmp_path))
+    assert held is not None
+    with pytest.raises(CheckpointError, match="another agent"):
+        lock_where_possible(str(tmp_path))
+    os.close(held)
+
+
+@pytest.mark.parametrize(
+    ("written", "serves"),
+    [({}, False), ({"onCheckpointFailure": "serve"}, True), ({"observe": "true"}, True)],
+)
+def test_what_cannot_be_saved_is_refused_unless_told_otherwise(
+    folder: Path, written: dict[str, str], serves: bool
+):
+    log, _ = recording_log()
+    assert build_handler(config(folder, **written), log, time.monotonic).checkpoint.serves is serves
+
+
+def test_a_checkpoint_that_tells_of_another_machine_is_saved_anew(folder: Path):
+    CheckpointFile(str(folder / "state"), node(), durable=False).save(STATE)
+    log, _ = recording_log()
+    handler = build_handler(config(folder), log, time.monotonic)
+    handler.look_at_checkpoint()
+    found = read_checkpoint(str(folder / "state" / "state.json"))
+    assert found is not None
+    assert found.facts == NodeFacts.of(handler.node)
+    assert found.state == STATE

@@ -3,7 +3,8 @@
 import os
 import socket
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,15 +17,23 @@ from nri_plugin.app.status_rows import RuntimeRow, Status, decode
 from nri_plugin.app.status_socket import LATEST_DRIFTS, LATEST_REFUSALS, StatusFeed, StatusSocket
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.decision import Decision
-from nri_plugin.errors import HostError
 from nri_plugin.nri.events import Configure, CreateContainer
 from nri_plugin.nri.messages import Container, Pod
 from nri_plugin.options import Node, Options
 from nri_plugin.state import Allocation, State
+from tests.agent_fakes import recording_log
 from tests.builders import machine
 from tests.drift_reports import drift
 
 PATIENCE_S = 30.0
+ON = Node(machine(), Options(), CPUSet.parse("0"))
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.001)
 
 
 class Agent:
@@ -194,9 +203,39 @@ def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
     assert not os.path.lexists(agent.path)
 
 
-def test_a_place_that_takes_no_socket_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="no status socket: no such file"):
-        Agent(tmp_path / "missing")
+def test_a_place_that_takes_no_socket_is_named_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_socket, "LOOK_S", 0.01)
+    log, lines = recording_log()
+    path = tmp_path / "missing" / "agent.sock"
+    agent = StatusSocket(path, lambda: (ON, State()), StatusFeed(), log=log)
+    try:
+        ((_, _, fields),) = lines.lines
+        assert "no status socket: no such file" in str(fields["err"])
+        path.parent.mkdir()
+        wait_for(path.exists)
+    finally:
+        agent.close()
+    assert lines.texts("WARNING") == ["nothing can be exported to the cluster"]
+    assert lines.texts("INFO") == ["the status socket is there again"]
+
+
+def test_a_socket_that_was_removed_comes_back_and_its_readers_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_socket, "LOOK_S", 0.01)
+    path = tmp_path / "agent.sock"
+    agent = StatusSocket(path, lambda: (ON, State()), StatusFeed())
+    try:
+        path.unlink()
+        wait_for(path.exists)
+        path.unlink()
+        path.write_text("another's")
+        assert path.read_text() == "another's"
+    finally:
+        agent.close()
+    assert path.exists()
 
 
 def test_the_runtime_is_told_once_it_asks_but_not_what_it_handed_over(agent: Agent) -> None:

@@ -35,7 +35,7 @@ def test_a_restart_says_what_ended_and_what_came_back(step: Restart, told: str) 
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        (Second(1), "a second agent was started by mistake; it ended and said why"),
+        (Second(1), "a second agent was started by mistake; it waited for the first"),
         (Release(1), "the agent has ended and nri-pin release gave everything back"),
         (Online(1, SOME), "online now: 2-3"),
         (Foreign(1, Kind.ISOLATED, SOME), "somebody else has 2-3 as isolated partition"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.cli.doctor import as_json, as_text, exit_code, summary
-from nri_plugin.cli.doctor_findings import Finding, advice, fine, not_visible, to_do
+from nri_plugin.cli.doctor_findings import Finding, Step, advice, fine, not_visible, to_do
 from nri_plugin.cli.main import run_command_line
 from nri_plugin.host.node_evidence import Hidden
 from nri_plugin.simulator.machine import build_sysfs
@@ -88,9 +88,41 @@ def test_programs_get_every_finding_and_the_counts() -> None:
         "command": GROUPS["first"][1].command,
         "mount": "",
         "mount_at": "",
+        "steps": [],
     }
     assert (told["checks"][3]["mount"], told["checks"][3]["mount_at"]) == ("/etc/x", "/host/etc/x")
     assert summary(GROUPS).startswith("4 checks")
+
+
+def test_several_steps_are_numbered_and_say_how_to_go_back() -> None:
+    steps = (Step("look"), Step("stop it; wait", "systemctl stop it", "systemctl start it"))
+    finding = to_do("a", "wrong", "go on", steps=steps)
+    assert list(as_text(of(finding), 80, colour=False))[2:9] == [
+        "         -> go on:",
+        "         1.  look",
+        "         2.  stop it; wait:",
+        "                systemctl stop it",
+        "             if it fails:",
+        "                systemctl start it",
+        "",
+    ]
+    (told,) = json.loads(as_json(of(finding), strict=False))["checks"]
+    assert told["steps"][1] == {
+        "do": "stop it; wait",
+        "command": "systemctl stop it",
+        "undo": "systemctl start it",
+    }
+
+
+def test_without_a_configuration_the_first_core_of_that_machine_is_recommended(
+    tmp_path: Path, capsys
+) -> None:
+    root = tmp_path / "node"
+    (root / "etc").mkdir(parents=True)
+    build_sysfs(parse("2 sockets, 1 NUMA node each, 4 cores each, 2 threads each", "smt"), root)
+    run_command_line(["doctor", "--root", str(root), "-o", "json"])
+    told = {row["check"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+    assert 'reservedSystemCPUs: "0,8"' in told["configuration"]["command"]
 
 
 @pytest.fixture

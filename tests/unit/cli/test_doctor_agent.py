@@ -35,6 +35,23 @@ def test_an_agent_at_work_has_nothing_to_do() -> None:
     assert found()["checkpoint"].says == "sound, 3 containers"
 
 
+def test_creations_that_fail_one_after_the_other_name_who_may_be_it() -> None:
+    assert "failed-creations" not in found(failed_creations=1)
+    answer = found(failed_creations=3, suspects=("10-topology-aware", "koordlet"))["failed-creations"]
+    assert answer.verdict is Verdict.TO_DO
+    assert "the last 3 creations failed" in answer.says
+    assert "10-topology-aware, koordlet may be it" in answer.says
+    assert "none that can be seen here" in found(failed_creations=2)["failed-creations"].says
+
+
+def test_while_the_kubelet_has_to_hand_over_the_agent_is_not_started_first() -> None:
+    missing = "/etc/nri-pin/config.yaml: no configuration: it is needed"
+    answers = found(must_hand_over=True, trouble="nobody listens", config_error=missing)
+    for check in ("configuration", "agent"):
+        assert (answers[check].verdict, answers[check].command) == (Verdict.TO_DO, "")
+        assert "the steps for the kubelet above" in answers[check].do
+
+
 def test_an_agent_that_only_observes_is_said_to_and_leaves_others_alone() -> None:
     answers = found(observing=True, rivals=("koordlet",))
     assert answers["observing"].verdict is Verdict.ADVICE
@@ -92,3 +109,44 @@ def test_the_line_that_writes_a_first_configuration_writes_one_that_loads(tmp_pa
     subprocess.run(["sh", "-c", answer.command], check=True)
     assert load(str(path)).reserved_system_cpus
     assert shlex.quote(str(path)) in answer.command
+
+
+INSTALL_AGAIN = (
+    "nri-pin install --plugin-dir /opt/nri/plugins --index 95 --config ./config.yaml && "
+    "systemctl restart containerd"
+)
+STARTED = {"plugin": "/opt/nri/plugins/95-nri-pin", "path": "/etc/nri/conf.d/95-nri-pin.conf"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "check", "command"),
+    [
+        ({"trouble": "no such socket"}, "agent", "systemctl restart containerd"),
+        ({"version": "0.9"}, "agent", "systemctl restart containerd"),
+        ({"config_error": "c:3:1: bad"}, "configuration", "systemctl restart containerd"),
+        (
+            {
+                "config_error": "/etc/nri/conf.d/95-nri-pin.conf: no configuration; write:\nreservedSystemCPUs: 0"
+            },
+            "configuration",
+            INSTALL_AGAIN,
+        ),
+        ({"runtime": ""}, "agent-runtime", "journalctl -t nri-pin -n 20"),
+        ({"unit": "crio", "trouble": "no such socket"}, "agent", "systemctl restart crio"),
+    ],
+)
+def test_an_agent_that_the_runtime_starts_is_started_by_a_restart_of_the_runtime(
+    seen: dict[str, object], check: str, command: str
+) -> None:
+    answer = found(**{**STARTED, **seen})[check]
+    assert (answer.verdict, answer.command) == (Verdict.TO_DO, command)
+
+
+def test_nobody_is_told_to_start_a_second_agent_or_to_write_a_second_configuration() -> None:
+    answers = found(**STARTED, trouble="no such socket", config_error="x: no configuration; write:\na: b")
+    told = " ".join(f"{answer.do} {answer.command}" for answer in answers.values())
+    assert "nri-pin run" not in told
+    assert "printf" not in told
+    assert answers["agent"].says.endswith(
+        "; the runtime starts it from /opt/nri/plugins/95-nri-pin, once, at its own start"
+    )

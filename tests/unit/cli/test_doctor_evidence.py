@@ -30,6 +30,13 @@ STATE = State(
 )
 
 
+NRI = """version = 3
+[plugins.'io.containerd.nri.v1.nri']
+  plugin_path = "{plugins}"
+  plugin_config_path = "{drop_ins}"
+"""
+
+
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A node's files, and a path that is short enough for sockets."""
@@ -134,6 +141,38 @@ def test_the_configuration_is_that_of_the_agent_that_runs(root: Path) -> None:
     assert seen.kubelet.reserved == CPUSet.parse("1")
 
 
+@pytest.mark.parametrize(
+    ("name", "reserved"), [("95-nri-pin.conf", "2"), ("nri-pin.conf", "3"), ("95-other.conf", None)]
+)
+def test_the_configuration_of_an_agent_that_the_runtime_starts_is_its_drop_in(
+    root: Path, name: str, reserved: str | None
+) -> None:
+    write(root, "etc/containerd/config.toml", NRI.format(plugins="/p", drop_ins="/c"))
+    write(root, "etc/nri-pin/config.yaml", 'reservedSystemCPUs: "1"\n')
+    write(root, "p/95-nri-pin", "")
+    write(root, f"c/{name}", f'reservedSystemCPUs: "{reserved}"\n')
+    process(root, 1, "init", "/sbin/init")
+    process(root, 9, "python3", "/opt/python", "-I", "/p/95-nri-pin")
+    seen = collect(NodeView(str(root), []), Asked())
+    assert seen.agent.plugin == "/p/95-nri-pin"
+    if reserved is None:
+        assert seen.agent.path == "/c/95-nri-pin.conf"
+        assert "no configuration" in str(seen.agent.config_error)
+    else:
+        assert (seen.agent.path, seen.agent.config_error) == (f"/c/{name}", "")
+        assert seen.kubelet.reserved == CPUSet.parse(reserved)
+
+
+def test_a_named_configuration_is_judged_instead_of_the_drop_in(root: Path) -> None:
+    write(root, "etc/containerd/config.toml", NRI.format(plugins="/p", drop_ins="/c"))
+    write(root, "p/95-nri-pin", "")
+    write(root, "c/95-nri-pin.conf", 'reservedSystemCPUs: "2"\n')
+    write(root, "tomorrow.yaml", 'reservedSystemCPUs: "1"\n')
+    seen = collect(NodeView(str(root), []), Asked(config=str(root / "tomorrow.yaml")))
+    assert seen.kubelet.reserved == CPUSet.parse("1")
+    assert seen.agent.plugin == "/p/95-nri-pin"
+
+
 def test_in_a_pod_the_agents_own_root_has_its_configuration(root: Path) -> None:
     (root / "usr").mkdir()
     (root / "etc").mkdir()
@@ -150,6 +189,17 @@ def test_programs_that_pin_are_named(root: Path) -> None:
     process(root, 6, "irqbalance", "irqbalance")
     seen = collect(NodeView(str(root), []), Asked())
     assert (tuple(seen.agent.rivals), seen.kernel.irqbalance) == (("koordlet",), True)  # type: ignore[arg-type]
+
+
+def test_plugins_and_programs_that_may_collide_are_suspected(root: Path) -> None:
+    write(root, "opt/nri/plugins/10-topology-aware", "")
+    write(root, "opt/nri/plugins/90-nri-pin", "")
+    process(root, 1, "init", "/sbin/init")
+    process(root, 7, "koordlet", "/koordlet")
+    seen = collect(NodeView(str(root), []), Asked())
+    assert seen.agent.suspects == ("10-topology-aware", "koordlet")
+    assert seen.cgroups.culprits == ("koordlet",)
+    assert seen.kubelet.restart_runtime == "systemctl restart containerd"
 
 
 def test_the_runtimes_process_says_where_to_look(root: Path) -> None:

@@ -10,7 +10,7 @@ from nri_plugin.host.node_evidence_kernel import Kernel
 from nri_plugin.topology import Topology
 from tests.builders import machine
 
-TWO_NODES = machine(nodes=2, cores=4)
+TWO_NODES = machine(nodes=2, cores=4, threads=1)
 CPUS = CPUSet.parse("2-3")
 
 
@@ -27,6 +27,15 @@ def found(
 
 def test_a_plain_machine_has_nothing_to_do() -> None:
     assert {answer.verdict for answer in found().values()} == {Verdict.OK}
+
+
+def test_half_a_core_for_the_system_is_pointed_out() -> None:
+    answer = found(topology=machine(threads=2))["reserved-cores"]
+    assert answer.verdict is Verdict.ADVICE
+    assert "CPUs 1 are the other threads of their cores" in answer.says
+    assert 'reservedSystemCPUs: "0-1"' in answer.do
+    assert found(topology=machine(threads=2), reserved="0-1")["reserved-cores"].verdict is Verdict.OK
+    assert "reserved-cores" not in found(topology=machine(threads=2), reserved="")
 
 
 def test_what_is_out_of_sight_is_not_judged() -> None:

@@ -5,13 +5,16 @@ from nri_plugin.cli.doctor_kubelet import KubeletEvidence, judge
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.node_evidence import Hidden
 from nri_plugin.host.node_evidence_kubelet import STATE_FILES, KubeletSettings, Setting
+from tests.builders import machine
 
 FILE = "/var/lib/kubelet/config.yaml"
 OUT_OF_SIGHT = Hidden(FILE, "/host/var/lib/kubelet/config.yaml")
 
 
 def told(**values: str) -> KubeletSettings:
-    return KubeletSettings((FILE,), {key: Setting(value, f"{FILE}:7") for key, value in values.items()})
+    by_key = {key: Setting(value, f"{FILE}:7", FILE, (7, 7)) for key, value in values.items()}
+    options = tuple(one for key, one in by_key.items() if key == "cpuManagerPolicyOptions")
+    return KubeletSettings((FILE,), by_key, cpu_options=options, line_files=(FILE,))
 
 
 def found(settings: KubeletSettings | Hidden | None, **seen: object) -> dict[str, Finding]:
@@ -50,19 +53,36 @@ def test_they_stay_as_they_are_while_the_agent_only_observes() -> None:
     assert by_file["cpu-manager"].verdict is Verdict.OK
 
 
-def test_switching_the_cpu_manager_off_takes_its_promises_over() -> None:
-    assert found(told(cpuManagerPolicy="static"))["cpu-manager"].command == (
-        "systemctl stop kubelet && nri-pin state import /var/lib/kubelet && "
-        f"sed -i '7s/:.*/: none/' {FILE} && rm -f {STATE_FILES[0]} && systemctl start kubelet"
-    )
+def test_the_first_manager_that_is_on_has_the_steps_for_all() -> None:
+    answers = found(told(cpuManagerPolicy="static", memoryManagerPolicy="Static"))
+    assert answers["cpu-manager"].command == ""
+    assert [step.command for step in answers["cpu-manager"].steps].count("systemctl start kubelet") == 1
+    assert answers["memory-manager"].steps == ()
+    assert answers["memory-manager"].do == "the steps above do it: set memoryManagerPolicy to None"
 
 
-def test_an_option_on_the_command_line_has_no_line_to_edit() -> None:
-    settings = KubeletSettings(
-        (), {"cpuManagerPolicy": Setting("static", "--cpu-manager-policy on its command line")}
-    )
-    answer = found(settings)["cpu-manager"]
-    assert (answer.verdict, answer.command) == (Verdict.TO_DO, "")
+def test_options_that_a_kubelet_under_none_refuses_are_named() -> None:
+    answer = found(told(cpuManagerPolicy="none", cpuManagerPolicyOptions="full-pcpus-only=true"))[
+        "cpu-manager"
+    ]
+    assert answer.verdict is Verdict.TO_DO
+    assert "the kubelet does not start with both" in answer.says
+    assert any("7d" in step.command for step in answer.steps)
+
+
+def test_while_the_kubelet_has_to_hand_over_nothing_says_to_start_it() -> None:
+    answers = found(told(cpuManagerPolicy="static"), pod_resources="nobody listens on it")
+    assert answers["pod-resources"].command == ""
+    assert KubeletEvidence(told(cpuManagerPolicy="static")).must_hand_over
+    assert not KubeletEvidence(told(cpuManagerPolicy="static"), is_only_observed=True).must_hand_over
+    assert not KubeletEvidence(told()).must_hand_over
+
+
+def test_who_pins_is_known_by_the_configuration_or_the_state_file() -> None:
+    assert KubeletEvidence(told(cpuManagerPolicy="static")).culprit == f"cpuManagerPolicy static, {FILE}:7"
+    by_file = KubeletEvidence(OUT_OF_SIGHT, {STATE_FILES[0]: "static"})
+    assert by_file.culprit == f"cpuManagerPolicy static, {STATE_FILES[0]}"
+    assert KubeletEvidence(told()).culprit == ""
 
 
 def test_a_state_file_tells_where_the_configuration_is_out_of_sight() -> None:
@@ -77,14 +97,18 @@ def test_a_state_file_tells_where_the_configuration_is_out_of_sight() -> None:
 
 def test_a_state_file_that_is_left_over_keeps_the_kubelet_from_starting() -> None:
     answer = found(told(cpuManagerPolicy="none"), states={STATE_FILES[0]: "static"})["cpu-manager-state"]
-    assert answer.command == f"nri-pin state import /var/lib/kubelet && rm {STATE_FILES[0]}"
+    commands = [step.command for step in answer.steps]
+    aside = f"mv {STATE_FILES[0]} {STATE_FILES[0]}.before-nri-pin"
+    assert commands.index(aside) < commands.index("systemctl start kubelet")
     assert "cpu-manager-state" not in found(told(), states={STATE_FILES[0]: "none"})
 
 
 @pytest.mark.parametrize(
     ("theirs", "ours", "verdict"),
     [
-        (None, "0-1", Verdict.OK),
+        (None, "", Verdict.OK),
+        (None, "0-1", Verdict.TO_DO),
+        (None, None, Verdict.OK),
         ("0-1", "0-1", Verdict.OK),
         ("0,1", "0-1", Verdict.OK),
         ("0-3", "0-1", Verdict.TO_DO),
@@ -98,6 +122,46 @@ def test_both_keep_the_same_cpus_for_the_system(
     settings = told() if theirs is None else told(reservedSystemCPUs=theirs)
     reserved = None if ours is None else CPUSet.parse(ours)
     assert found(settings, reserved=reserved)["reserved-cpus"].verdict is verdict
+
+
+SMT = machine(nodes=2, cores=4, threads=2)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "ours", "verdict"),
+    [
+        ({"kubeReserved": "cpu=2"}, "0-1", Verdict.OK),
+        ({"kubeReserved": "cpu=500m,memory=1Gi", "systemReserved": "cpu=1200m"}, "0-1", Verdict.OK),
+        ({"kubeReserved": "cpu=1"}, "0-1", Verdict.TO_DO),
+        ({"kubeReserved": "cpu=3"}, "0-1", Verdict.TO_DO),
+        ({"kubeReserved": "memory=1Gi"}, "0-1", Verdict.TO_DO),
+        ({"kubeReserved": "cpu=a"}, "0-1", Verdict.TO_DO),
+        ({"kubeReserved": "cpu=1", "reservedSystemCPUs": "0-1"}, "0-1", Verdict.OK),
+    ],
+)
+def test_amounts_that_the_kubelet_keeps_are_counted(
+    amounts: dict[str, str], ours: str, verdict: Verdict
+) -> None:
+    answer = found(told(**amounts), reserved=CPUSet.parse(ours), topology=SMT)["reserved-cpus"]
+    assert answer.verdict is verdict, answer.says
+
+
+def test_where_the_kubelet_reserves_nothing_the_line_to_write_is_told() -> None:
+    answer = found(told(), reserved=CPUSet.parse("0"), topology=SMT)["reserved-cpus"]
+    assert "the agent keeps CPUs 0 for the system, the kubelet keeps none" in answer.says
+    assert [step.command for step in answer.steps] == [
+        f"""sed -i '$a reservedSystemCPUs: "0-1"' {FILE}""",
+        "systemctl restart kubelet",
+    ]
+    by_hand = KubeletSettings((FILE,), {})
+    answer = found(by_hand, reserved=CPUSet.parse("0"), topology=SMT)["reserved-cpus"]
+    assert [step.command for step in answer.steps] == ["", "systemctl restart kubelet"]
+
+
+def test_a_kubelet_that_hands_over_is_restarted_once() -> None:
+    answers = found(told(cpuManagerPolicy="static"), reserved=CPUSet.parse("0-1"), topology=SMT)
+    assert answers["reserved-cpus"].steps == ()
+    assert "into the copy that the steps above make" in answers["reserved-cpus"].do
 
 
 def test_the_pod_resources_socket_is_tried() -> None:

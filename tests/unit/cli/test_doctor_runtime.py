@@ -78,9 +78,9 @@ def test_a_machine_without_a_runtime_is_told_so_and_nothing_else() -> None:
         ("2.1.9", {"is_disabled_as_plugin": True}, Verdict.TO_DO, ""),
         (
             "2.1.9",
-            {"takes_connections": False},
+            {"takes_connections": False, "closed_by": f"{MAIN}:7"},
             Verdict.TO_DO,
-            "nri-pin install --plugin-dir /opt/nri/plugins",
+            f"sed -i '7s/true/false/' {MAIN} && systemctl restart containerd",
         ),
         ("1.29.0", {"runtime": "CRI-O"}, Verdict.TO_DO, "[crio.nri]\\nenable_nri = true"),
         ("1.30.0", {"runtime": "CRI-O"}, Verdict.OK, ""),
@@ -231,3 +231,30 @@ def test_the_line_that_switches_nri_on_does_so(before: str | None, tmp_path: Pat
     assert isinstance(on, NRISettings)
     assert (on.is_on, on.format_version) == (True, 2 if before is None else off.format_version)  # type: ignore[union-attr]
     assert found(evidence("1.7.24", settings=on))["nri"].verdict is Verdict.OK
+
+
+def test_a_closed_socket_is_told_although_an_agent_that_the_runtime_started_is_connected() -> None:
+    """It could not come back."""
+    shut = settings(takes_connections=False, closed_by=f"{MAIN}:7")
+    answer = found(evidence(settings=shut, told=RuntimeRow("containerd", "v2.1.9"), plugins=("90-nri-pin",)))[
+        "nri"
+    ]
+    assert answer.verdict is Verdict.TO_DO
+    assert f"closed by {MAIN}:7: disable_connections is true" in answer.says
+    assert "cannot come back" in answer.says
+
+
+def test_a_closed_socket_of_crio_is_told_by_its_own_name() -> None:
+    shut = settings(runtime="CRI-O", takes_connections=False, closed_by="/etc/crio/crio.conf.d/9.conf:2")
+    answer = found(evidence("1.34.0", name="CRI-O", settings=shut))["nri"]
+    assert "nri_disable_connections is true" in answer.says
+    assert answer.command == "sed -i '2s/true/false/' /etc/crio/crio.conf.d/9.conf && systemctl restart crio"
+
+
+def test_another_socket_is_told_although_an_agent_that_the_runtime_started_is_connected() -> None:
+    told = RuntimeRow("containerd", "v2.1.9")
+    seen = evidence(told=told, agent_socket="/run/other.sock", plugins=("90-nri-pin",))
+    answer = found(seen)["nri-socket"]
+    assert answer.verdict is Verdict.TO_DO
+    assert answer.do.endswith("into the agent's configuration, and restart containerd")
+    assert found(evidence(told=told, agent_socket="/run/other.sock"))["nri-socket"].verdict is Verdict.OK

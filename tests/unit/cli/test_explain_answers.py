@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 import yaml
 
+from nri_plugin.app.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cli.explain_answers import NotOneError, PodListed, Told, of_container, of_what_if
+from nri_plugin.cli.state_agent import NO_RUNTIME, SOCKET
 from nri_plugin.errors import CheckpointError
 from nri_plugin.explanation import Outcome
 from nri_plugin.host.checkpoint import FILE_NAME, CheckpointFile
 from nri_plugin.host.recording_lines import CURRENT, DIRECTORY
 from nri_plugin.nri import events as nri
+from nri_plugin.nri.events import Configure
 from nri_plugin.options import TopologyManagerPolicy
 from nri_plugin.simulator.machine import build_sysfs, load
 from tests.builders import container, cpus, node, pod
@@ -169,7 +172,20 @@ def test_a_damaged_checkpoint_leaves_the_history_to_ask(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text("no checkpoint\n")
     answer = told("a/c", tmp_path)
     assert answer.explanation.cpus == "2-5"
-    assert answer.notes[-1].startswith("the checkpoint cannot be used: ")
+    assert answer.notes[-1].startswith(f"{tmp_path}/{FILE_NAME}: cannot be used: ")
+    assert answer.notes[-1].count("cannot be used") == 1
+
+
+@pytest.mark.parametrize("runtime", [None, Configure("", "containerd", "v2.1.9")])
+def test_an_agent_that_no_runtime_asks_is_pointed_out(tmp_path: Path, runtime: Configure | None) -> None:
+    state = lived(tmp_path, ON, [creation("a", cpu=4)])
+    socket = StatusSocket(tmp_path / SOCKET, lambda: (ON, state), StatusFeed(), lambda: runtime)
+    try:
+        decided = told("a/c", tmp_path).notes
+        what_if = of_what_if(asked(tmp_path, cpu="2")).notes
+    finally:
+        socket.close()
+    assert [NO_RUNTIME in notes for notes in (decided, what_if)] == [runtime is None] * 2
 
 
 def test_a_damaged_history_leaves_the_checkpoint_to_ask(tmp_path: Path, described: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ import yaml
 from nri_plugin.app.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cli import explain_source
 from nri_plugin.cli.explain_source import SOCKET, checkpoint_path, created_by_today, ground, known_containers
+from nri_plugin.cli.state_agent import NO_RUNTIME
 from nri_plugin.engine import decide, wanted
 from nri_plugin.errors import CheckpointError, ConfigError
 from nri_plugin.hint_providers import Question
@@ -63,7 +64,8 @@ def test_the_agent_itself_is_asked_first(tmp_path: Path) -> None:
     finally:
         agent.close()
     assert found.state == state
-    assert (found.node.options, found.node.reserved, found.notes) == (ON.options, ON.reserved, ())
+    assert (found.node.options, found.node.reserved) == (ON.options, ON.reserved)
+    assert found.notes == (NO_RUNTIME,)
 
 
 def test_a_dead_agents_socket_is_no_agent(tmp_path: Path) -> None:
@@ -161,6 +163,6 @@ def test_a_promise_asks_for_itself_again() -> None:
     before, event = created_by_today(state, record)
     assert record.key not in before.allocations
     assert before.pods["a"].affinity is None
-    _, pod, request = wanted(before, event)
+    _, pod, request = wanted(on, before, event)
     assert (request.cpu_milli, request.memory_bytes, pod.cpu_milli) == (4000, GIB, 4000)
     assert decide(on, before, event).state.allocations[record.key] == state.allocations[record.key]

@@ -1,21 +1,27 @@
 """What a command line asks for becomes the event that a runtime would send."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
+from nri_plugin.app.config import load_text
 from nri_plugin.cli.explain_what_if import WhatIf, changed, event_of
 from nri_plugin.engine import wanted
 from nri_plugin.errors import ConfigError
-from nri_plugin.options import SMTOddCounts, TopologyManagerPolicy, UncoreCacheFit
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import CPUManagerPolicy, SMTOddCounts, TopologyManagerPolicy, UncoreCacheFit
+from nri_plugin.policy import option_checks
 from nri_plugin.simulator.machine import build_topology, load
 from nri_plugin.state import State
+from nri_plugin.topology import Topology
 from nri_plugin.workload import ContainerRequest
 from tests.builders import GIB, node
 
 
 def request_of(**words: object) -> ContainerRequest:
-    return wanted(State(), event_of(WhatIf(**words), node()))[2]  # type: ignore[arg-type]
+    return wanted(node(), State(), event_of(WhatIf(**words), node()))[2]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +74,7 @@ def test_devices_of_a_described_machine_are_given_as_the_kubelet_would() -> None
     on = node(build_topology(description))
     (given,) = event_of(WhatIf(devices=("nvidia.com/gpu=2",)), on, description).devices
     assert [device.id for device in given.devices] == ["0", "3"]
-    assert given.total_by_node == ((0, 4), (1, 4))
+    assert given.totals == ((NodeMask.of(0), 4), (NodeMask.of(1), 4))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +125,10 @@ def test_an_option_of_the_node_can_be_switched_off() -> None:
     ("given", "words"),
     [
         (["full-pcpus-only=true", "distribute-cpus-across-cores=true"], "can not be used at the same time"),
-        (["strictUncoreCache=true"], "strictUncoreCache needs uncoreCacheFit=best"),
+        (["strictUncoreCache=true"], "strictUncoreCache: goes only with uncoreCacheFit: best"),
+        (["uncoreCacheFit=best", "distribute-cpus-across-numa=true"], "uncoreCacheFit: best packs CPUs"),
+        (["topologyManagerPolicy=single-numa-node", "align-by-socket=true"], "incompatible"),
+        (["cpuManagerPolicy=none", "full-pcpus-only=true"], "None policy: received unsupported options"),
         (["full-pcpus-only=perhaps"], "^--option: full-pcpus-only: expected true or false, found perhaps$"),
         (["reservedSystemCPUs=x"], "reservedSystemCPUs"),
     ],
@@ -127,6 +136,48 @@ def test_an_option_of_the_node_can_be_switched_off() -> None:
 def test_options_that_a_configuration_could_not_have_are_refused(given: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         changed(node(), given)
+
+
+CPU_PAIRS = [(), *combinations(option_checks.CPU_OPTIONS, 1), *combinations(option_checks.CPU_OPTIONS, 2)]
+
+
+@pytest.mark.parametrize("cpu", CPUManagerPolicy)
+@pytest.mark.parametrize(
+    "topology", [TopologyManagerPolicy.RESTRICTED, TopologyManagerPolicy.SINGLE_NUMA_NODE]
+)
+@pytest.mark.parametrize("fit", UncoreCacheFit)
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_an_option_is_taken_when_and_only_when_the_configuration_takes_it(
+    cpu: str, topology: str, fit: str, strict: str
+) -> None:
+    settings = {
+        "cpuManagerPolicy": cpu,
+        "topologyManagerPolicy": topology,
+        "uncoreCacheFit": fit,
+        "strictUncoreCache": strict,
+    }
+    for names in CPU_PAIRS:
+        options = "cpuManagerPolicyOptions: {" + ", ".join(f"{name}: 'true'" for name in names) + "}\n"
+        text = "".join(f"{key}: {value}\n" for key, value in settings.items())
+        gates = "featureGates: {CPUManagerPolicyAlphaOptions: true}\nreservedSystemCPUs: 0-1\n"
+        given = [f"{key}={value}" for key, value in settings.items()] + [f"{name}=true" for name in names]
+        assert taken(lambda: changed(node(), given)) == taken(  # noqa: B023 - called at once
+            lambda: load_text(text + gates + (options if names else ""), "x").node(node().topology)  # noqa: B023
+        ), given
+
+
+def taken(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except ConfigError:
+        return False
+    return True
+
+
+def test_options_that_this_machine_cannot_have_are_refused() -> None:
+    two_sockets = Topology.from_rows([(cpu, cpu, cpu // 4, 0, cpu // 4) for cpu in range(8)])
+    with pytest.raises(ConfigError, match="cpuManagerPolicyOptions: Align by socket is not compatible"):
+        changed(node(two_sockets), ["align-by-socket=true"])
 
 
 def test_the_best_fit_and_the_strict_rule_go_together() -> None:

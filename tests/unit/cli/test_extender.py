@@ -25,6 +25,7 @@ def test_without_words_it_is_like_the_scheduler_plugin_but_for_sidecars(monkeypa
     assert made.scoring.strategy is Strategy.LEAST_NUMA_NODES
     assert made.scoring.bonus is DistanceBonus.ALWAYS
     assert (made.accounting.is_on, made.sidecars_stay, made.offers_bind) == (True, True, False)
+    assert (made.body_bytes, made.takes_node_objects, made.healthz_address) == (None, False, None)
 
 
 def test_every_word_arrives(monkeypatch):
@@ -42,6 +43,7 @@ def test_every_word_arrives(monkeypatch):
             "0",
         ),
         *("--no-sidecars", "--bind", "--numa-annotation", "--max-body-mib", "2"),
+        *("--node-objects", "--health-probe-bind-address", ":8889"),
     )
     assert made.address == ("::1", 9)
     assert (made.certificate, made.key, made.client_ca) == (Path("c"), Path("k"), Path("a"))
@@ -49,7 +51,8 @@ def test_every_word_arrives(monkeypatch):
     assert made.scale.value == "raw"
     assert made.accounting == Accounting(is_on=False, charge_s=5, guess_s=0)
     assert (made.sidecars_stay, made.offers_bind, made.sends_to_numa_node) == (False, True, True)
-    assert made.limits.body_bytes == 2 << 20
+    assert (made.longest_body, made.takes_node_objects) == (2 << 20, True)
+    assert made.healthz_address == ("", 8889)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,8 @@ def test_every_word_arrives(monkeypatch):
         (["--tls-cert", "c"], "go together"),
         (["--tls-client-ca", "c"], "needs --tls-cert"),
         (["--numa-annotation"], "needs --bind"),
+        (["--bind"], "--bind needs --tls-cert, --tls-key and --tls-client-ca"),
+        (["--bind", "--tls-cert", "c", "--tls-key", "k"], "--bind needs"),
         (["--weight", "cpu=0"], "cpu=2"),
         (["--listen", "here"], ":8888"),
         (["--listen", ":70000"], ":8888"),

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.__main__ import main
+from nri_plugin.cli import install
 from nri_plugin.cli.install import MARK, launcher, who_else_may_change, why
+from nri_plugin.host.node_evidence import NodeView
+from nri_plugin.host.node_evidence_runtime import NRISettings
 
 GOOD = 'reservedSystemCPUs: "0"\n'
 
@@ -18,6 +21,21 @@ def good(tmp_path: Path) -> Path:
     path = tmp_path / "good.yaml"
     path.write_text(GOOD)
     return path
+
+
+READ = install.runtime_settings
+
+
+@pytest.fixture(autouse=True)
+def runtime(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """How the runtime's NRI is set; this machine may have a runtime of its own."""
+    said: dict[str, object] = {}
+    monkeypatch.setattr(
+        install,
+        "runtime_settings",
+        lambda _view: NRISettings(**{"runtime": "containerd", **said}),  # type: ignore[arg-type]
+    )
+    return said
 
 
 @pytest.fixture
@@ -144,7 +162,8 @@ def test_a_folder_that_cannot_be_made_is_one_line(call, good: Path, tmp_path: Pa
 
 def test_the_interpreter_stands_in_the_first_line_unless_it_cannot() -> None:
     assert launcher("/v/bin/python").startswith("#!/v/bin/python -I\n")
-    assert launcher("/a b/python").splitlines()[-1] == "exec '/a b/python' -I -m nri_plugin"
+    told = "NRI_PIN_PLUGIN=\"$0\" exec '/a b/python' -I -m nri_plugin"
+    assert launcher("/a b/python").splitlines()[-1] == told
     assert launcher("/" + "x" * 200).startswith("#!/bin/sh\n")
 
 
@@ -223,3 +242,56 @@ def test_programs_are_told_which_files_there_are_now(call, good: Path, tmp_path:
     assert "systemctl restart" in told["next"]
     told = json.loads(call("--uninstall", "-o", "json")[1])
     assert [Path(path).name for path in told["removed"]] == ["90-nri-pin", "90-nri-pin.conf"]
+
+
+def test_where_an_agent_could_not_come_back_nothing_is_installed(
+    call, good: Path, tmp_path: Path, runtime: dict[str, object]
+) -> None:
+    runtime |= {"takes_connections": False, "closed_by": "/etc/containerd/config.toml:12"}
+    code, printed = call("--config", good)
+    assert code == 1
+    assert printed.startswith("nri-pin: /etc/containerd/config.toml:12: disable_connections is true")
+    assert printed.endswith("set it to false, then install\n")
+    assert files(tmp_path) == []
+
+
+def test_a_drop_in_for_another_socket_is_not_installed(
+    call, good: Path, tmp_path: Path, runtime: dict[str, object]
+) -> None:
+    runtime["socket"] = "/run/k3s/nri.sock"
+    code, printed = call("--config", good)
+    assert code == 1
+    assert printed.startswith(f"nri-pin: {good}: nriSocket is /var/run/nri/nri.sock")
+    assert printed.endswith("write nriSocket: /run/k3s/nri.sock\n")
+    assert files(tmp_path) == []
+    good.write_text(f"{GOOD}nriSocket: /run/k3s/nri.sock\n")
+    assert call("--config", good)[0] == 0
+
+
+def test_the_same_socket_by_its_other_name_is_installed(call, good: Path, runtime: dict[str, object]) -> None:
+    runtime["socket"] = "/run/nri/nri.sock"
+    assert call("--config", good)[0] == 0
+
+
+def test_where_no_runtime_is_seen_the_agent_is_installed(
+    call, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "runtime_settings", lambda _view: None)
+    assert call("--config", good)[0] == 0
+
+
+def test_the_runtimes_files_say_how_its_nri_is_set(tmp_path: Path) -> None:
+    (tmp_path / "etc/containerd").mkdir(parents=True)
+    table = "version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable_connections = true\n"
+    (tmp_path / "etc/containerd/config.toml").write_text(table)
+    found = READ(NodeView(str(tmp_path), []))
+    assert found is not None
+    assert found.closed_by == "/etc/containerd/config.toml:3"
+
+
+@pytest.mark.parametrize("text", [None, "[not toml"])
+def test_a_runtime_that_cannot_be_read_says_nothing(tmp_path: Path, text: str | None) -> None:
+    (tmp_path / "etc/containerd").mkdir(parents=True)
+    if text is not None:
+        (tmp_path / "etc/containerd/config.toml").write_text(text)
+    assert READ(NodeView(str(tmp_path), [])) is None

@@ -1,5 +1,7 @@
 """The picture in the terminal, as lines a person reads."""
 
+import re
+
 import pytest
 
 from nri_plugin.cli.palette import BEYOND, LETTERS
@@ -124,6 +126,13 @@ def test_cpus_without_an_l3_are_in_no_box_of_it() -> None:
     picture = draw(build_topology(parse("2 cores, no L3, memory 1Gi")), style=None)
     assert "L3" not in picture
     assert picture.splitlines()[2].strip("│ ") == "0 1"
+
+
+def test_cpus_that_share_only_an_l2_are_beside_the_l3() -> None:
+    topology = build_topology(parse("1 socket, 2 NUMA nodes each, 1 L3 each, 2 cores each, no L3 on 1-2"))
+    picture = draw(topology, style=Style.BOXES)
+    assert re.findall(r"no L3|L3 [0-9]", picture) == ["L3 0", "no L3", "no L3", "L3 2"]
+    assert "one L3 over" not in picture
 
 
 def test_who_shares_a_pool_and_what_is_to_be_noted_is_in_the_legend() -> None:

@@ -80,6 +80,16 @@ def test_caches_that_are_only_sockets_have_no_name() -> None:
     assert "L3 0" not in drawn(simulation)
 
 
+def test_cpus_that_share_no_l3_are_not_said_to() -> None:
+    simulation = samples.sample()
+    caches = simulation["machine"]["caches"]
+    simulation["machine"]["without_l3"] = caches[0]["cpus"]
+    page = drawn(simulation)
+    assert "L3 0" not in page
+    assert "no L3" in page
+    assert "L3 1" in page
+
+
 def test_machines_with_many_cpus_are_drawn_small() -> None:
     assert 'class="machine cpus"' in drawn(samples.sample("epyc7742-2p-64c-smt-nps4", []))
     simulation = samples.sample("epyc7742-2p-64c-smt-nps4", [])

@@ -205,6 +205,14 @@ def test_memory_devices_and_broken_caches_are_told_where_there_are_some(run) -> 
     assert "uncore caches broken up by core: 14 % of 1" in out
 
 
+def test_only_a_numa_node_of_several_caches_can_be_broken_up(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    _, one, _ = run("two.txt", "pods.yaml")
+    assert "BROKEN UP" not in one
+    (tmp_path / "two.txt").write_text(MACHINE.replace("1 L3 each, 4 cores", "2 L3 each, 2 cores"))
+    _, two, _ = run("two.txt", "pods.yaml")
+    assert "BROKEN UP" in two
+
+
 def test_the_readme_shows_what_is_printed(run) -> None:  # type: ignore[no-untyped-def]
     text = (Path(__file__).parents[3] / "README.md").read_text()
     _, out, _ = run("inference")

@@ -7,13 +7,25 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from nri_plugin.app.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cli.state import command
+from nri_plugin.cli.state_agent import NO_RUNTIME, SOCKET
 from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.checkpoint import CheckpointFile
 from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import Node
+from nri_plugin.nri.events import Configure
+from nri_plugin.options import MemoryManagerPolicy, Node
 from nri_plugin.pod_facts import ContainerFacts, Kind, PodFacts
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.state import (
+    Allocation,
+    CgroupRef,
+    ContainerRecord,
+    MemoryBlock,
+    Phase,
+    PodRecord,
+    QOSClass,
+    State,
+)
 from tests.builders import node as a_node
 
 
@@ -242,6 +254,52 @@ def test_show_names_the_kind_of_a_container_where_it_is_known(tmp_path: Path) ->
     assert told == {"db": "app", "setup": "init", "mesh": "sidecar", "debugger": None}
 
 
+def ended_init(directory: Path) -> None:
+    """A pod whose init container is done, and one whose container crashed and holds its CPUs."""
+    facts = PodFacts(
+        "u1", QOSClass.GUARANTEED, (ContainerFacts("setup", Kind.INIT), ContainerFacts("db", Kind.APP))
+    )
+    records = {
+        "id-setup": container("u1", "setup", Phase.STOPPED),
+        "id-db": container("u1", "db"),
+        "id-web": container("u2", "web", Phase.STOPPED),
+    }
+    pods = {"u1": replace(pod("u1", "db-0"), facts=facts), "u2": pod("u2", "web-0")}
+    held = {"u1/db": Allocation(CPUSet.of(2, 3)), "u2/web": Allocation(CPUSet.of(4, 5))}
+    save(directory, State(pods, records, held), a_node())
+
+
+def test_show_says_that_an_init_container_ended_and_runs_nowhere(
+    tmp_path: Path, on_machine: list[str]
+) -> None:
+    ended_init(tmp_path / "state")
+    for machine in (on_machine, []):
+        rows = [
+            re.split(r" {2,}", line)[1:]
+            for line in run("show", tmp_path / "state", *machine).output.splitlines()
+        ]
+        assert ["setup (init)", "ended", *"------"] in rows
+        assert ["web (stopped)", "exclusive", "4-5"] in [row[:3] for row in rows]
+    told = {one["container"]: one for one in show_json(tmp_path / "state")["containers"]}
+    setup = told["setup"]
+    assert (setup["kind"], setup["phase"], setup["cpuset"], setup["cores"]) == ("ended", "stopped", "", None)
+    assert (told["web"]["kind"], told["web"]["cpus"]) == ("exclusive", "4-5")
+    wide = run("show", tmp_path / "state", "--wide", *on_machine).output
+    assert "ended" in wide
+    assert "pool" not in next(line for line in wide.splitlines() if "setup" in line)
+
+
+def test_cores_of_the_shared_pool_are_nobodys_own(directory: Path, on_machine: list[str]) -> None:
+    with_one_core = STATE.with_allocation("u1/db", Allocation(CPUSet.parse("2-7,9-15"))).without_container(
+        "id-db"
+    )
+    save(directory, with_one_core.with_allocation("u1/next", Allocation(CPUSet.of(8))), a_node())
+    rows = run("show", directory, *on_machine).output
+    assert next(line for line in rows.splitlines() if line.startswith("  web")).split() == [
+        "web", "shared", "0-1", "0", "0", "0", "-", "NSU-",
+    ]  # fmt: skip
+
+
 def test_show_json_gives_a_shared_container_no_cpus_but_a_cpuset(directory: Path) -> None:
     shared = show_json(directory)["containers"][1]
     assert (shared["kind"], shared["cpus"], shared["cpuset"]) == ("shared", "", "0-1,4-7,9-15")
@@ -419,6 +477,55 @@ def four_cpus(root: Path) -> None:
         (cpus / name).write_text("0-3\n")
 
 
+@pytest.mark.parametrize("option", ["--config", "--as-kubelet"])
+def test_options_are_judged_on_the_machine_that_is_named(
+    directory: Path, tmp_path: Path, option: str, on_machine: list[str]
+) -> None:
+    wanted = tmp_path / "tomorrow.yaml"
+    wanted.write_text('reservedSystemCPUs: "0-1"\ntopologyManagerPolicy: single-numa-node\n')
+    sound = run("verify", directory, "--no-live", option, str(wanted), *on_machine)
+    assert sound.exit_code == 0, sound.output
+    wanted.write_text('reservedSystemCPUs: "2-3"\n')
+    found = run("verify", directory, "--no-live", option, str(wanted), *on_machine)
+    assert (found.exit_code, "2-3" in found.output) == (1, True)
+    wanted.write_text('reservedSystemCPUs: "0,400"\n')
+    assert "online are 0-15" in run("verify", directory, "--no-live", option, str(wanted), *on_machine).output
+
+
+def test_options_are_not_judged_on_another_machine(directory: Path, tmp_path: Path) -> None:
+    wanted = tmp_path / "tomorrow.yaml"
+    wanted.write_text('reservedSystemCPUs: "0"\n')
+    result = run("verify", directory, "--no-live", "--config", str(wanted), "--machine", "laptop")
+    assert result.exit_code == 2
+    assert "laptop is another machine than the checkpoint is about, which has CPUs 0-15" in result.output
+
+
+@pytest.mark.parametrize("runtime", [None, Configure("", "containerd", "v2.1.9")])
+def test_show_says_when_no_runtime_asks_the_agent(directory: Path, runtime: Configure | None) -> None:
+    socket = StatusSocket(directory / SOCKET, lambda: (a_node(), STATE), StatusFeed(), lambda: runtime)
+    try:
+        text, wide, told = (
+            run("show", directory).output,
+            run("show", directory, "--wide").output,
+            show_json(directory),
+        )
+    finally:
+        socket.close()
+    assert [NO_RUNTIME in output for output in (text, wide)] == [runtime is None] * 2
+    expected = None if runtime is None else {"name": "containerd", "version": "v2.1.9"}
+    assert told["agent"] == {"answers": True, "runtime": expected}
+    assert show_json(directory)["agent"] == {"answers": False, "runtime": None}
+
+
+def test_where_no_runtime_has_told_anything_show_says_so(tmp_path: Path) -> None:
+    socket = StatusSocket(tmp_path / SOCKET, lambda: (a_node(), State()), StatusFeed(), lambda: None)
+    try:
+        result = run("show", tmp_path)
+    finally:
+        socket.close()
+    assert (result.exit_code, f"no checkpoint yet, for {NO_RUNTIME}" in result.output) == (2, True)
+
+
 def test_verify_judges_by_the_machine_that_is_named(directory: Path, tmp_path: Path) -> None:
     four_cpus(tmp_path / "machine")
     result = run("verify", directory, "--root", str(tmp_path / "machine"))
@@ -477,6 +584,81 @@ def test_verify_takes_a_tree_without_any_of_the_containers_for_another_one(
     )
 
 
+@pytest.mark.parametrize(
+    ("cpus", "finding"),
+    [
+        (
+            "0-15",
+            "may run on CPUs 0-15, among them exclusive ones: 2-3 of shop/db-0/db, 8 of shop/db-0/next;",
+        ),
+        ("0-3", "may run on CPUs 0-3, among them exclusive ones: 2-3 of shop/db-0/db;"),
+        ("0-1,4-7,9-15", ""),
+    ],
+)
+def test_verify_reports_a_container_that_was_born_without_the_agent_on_exclusive_cpus(
+    directory: Path, tmp_path: Path, cpus: str, finding: str
+) -> None:
+    tree = cgroup_tree(
+        tmp_path / "cgroup", podu1_db="2-3", podu2_web="0-1,4-7,9-15", burstable_podu7_5ab3=cpus
+    )
+    result = run("verify", directory, "--cgroup-root", str(tree))
+    assert result.exit_code == (1 if finding else 0)
+    found, *_, told = result.output.splitlines()
+    if finding:
+        assert found.startswith(f"container 5ab3 of pod u7 is not in the checkpoint and {finding}")
+    assert told == (
+        "cgroups: 2 of running containers compared, 1 that the checkpoint does not know looked at "
+        f"below {tree}"
+    )
+
+
+def test_verify_names_the_known_pod_of_an_unknown_container(directory: Path, tmp_path: Path) -> None:
+    tree = cgroup_tree(
+        tmp_path / "cgroup", podu1_db="2-3", podu2_web="0-1,4-7,9-15", podu2_later="8", podu1_again="2-3"
+    )
+    result = run("verify", directory, "--cgroup-root", str(tree))
+    assert result.output.splitlines()[0].startswith(
+        "container later of pod u2 (shop/web-0) is not in the checkpoint and may run on CPUs 8, "
+        "among them exclusive ones: 8 of shop/db-0/next; "
+    )
+    assert "again" not in result.output  # the next instance of db runs on what db holds
+
+
+def test_verify_knows_sandboxes_and_looks_where_no_container_of_the_checkpoint_runs(tmp_path: Path) -> None:
+    known = replace(STATE, containers={})
+    save(tmp_path / "state", known, a_node())
+    tree = cgroup_tree(tmp_path / "cgroup", **{"podu1_sb-u1": "0-15", "podu9_c": "0-15"})
+    result = run("verify", tmp_path / "state", "--cgroup-root", str(tree))
+    assert result.exit_code == 1
+    assert result.output.startswith("container c of pod u9 is not in the checkpoint")
+    assert "sb-u1" not in result.output
+
+
+def test_verify_of_imported_promises_knows_no_container_yet(tmp_path: Path) -> None:
+    save(tmp_path / "state", replace(STATE, pods={}, containers={}), a_node())
+    tree = cgroup_tree(tmp_path / "cgroup", podu1_sandbox="0-15")
+    assert run("verify", tmp_path / "state", "--cgroup-root", str(tree)).exit_code == 0
+
+
+def test_verify_reports_an_unknown_container_whose_cpus_cannot_be_read(
+    directory: Path, tmp_path: Path
+) -> None:
+    tree = cgroup_tree(tmp_path / "cgroup", podu1_db="2-3", podu2_web="0-1,4-7,9-15", podu7_c="what")
+    result = run("verify", directory, "--cgroup-root", str(tree))
+    assert result.exit_code == 1
+    assert "podu7/c: holds no CPU list" in result.output
+
+
+def test_verify_names_some_of_many_holders(tmp_path: Path) -> None:
+    many = {f"u1/c{number}": Allocation(CPUSet.of(number)) for number in range(2, 9)}
+    save(tmp_path / "state", replace(STATE, containers={}, allocations=many), a_node())
+    tree = cgroup_tree(tmp_path / "cgroup", podu9_c="0-15")
+    assert (
+        "5 of shop/db-0/c5 and 3 more;"
+        in run("verify", tmp_path / "state", "--cgroup-root", str(tree)).output
+    )
+
+
 def test_verify_looks_only_at_running_containers(tmp_path: Path) -> None:
     created = State(
         pods={"u1": pod("u1", "db-0")}, containers={"id-db": container("u1", "db", Phase.CREATED)}
@@ -526,3 +708,14 @@ def test_a_terminal_too_narrow_for_the_table_gets_it_in_words(
         "    exclusive  cpus 2-3  cores 2  numa 0",
         "    cache 0  mems 0  aligned NSUC",
     ]
+
+
+def test_verify_finds_more_memory_allocated_than_the_node_has(tmp_path: Path) -> None:
+    block = MemoryBlock(NodeMask.of(0), "memory", 1 << 50)
+    held = replace(STATE.allocations["u1/db"], mems=NodeMask.of(0), memory=(block,))
+    static = a_node(memory_manager_policy=MemoryManagerPolicy.STATIC)
+    save(tmp_path / "state", replace(STATE, allocations={"u1/db": held}), static)
+    result = run("verify", tmp_path / "state", "--no-live")
+    assert result.exit_code == 1
+    assert f"NUMA nodes 0: {1 << 50} bytes of memory are allocated and " in result.output
+    assert "restart some of shop/db-0/db" in result.output

@@ -17,6 +17,7 @@ from nri_plugin.cpuset import CPUSet
 from nri_plugin.host.checkpoint import CheckpointFile, read_checkpoint
 from nri_plugin.host.kubelet_checkpoint import checksum, cpu_v1, cpu_v2, cpu_v3, load_refusal
 from nri_plugin.nodemask import NodeMask
+from nri_plugin.options import MemoryManagerPolicy
 from nri_plugin.pod_facts import PodFacts
 from nri_plugin.state import (
     Allocation,
@@ -30,7 +31,7 @@ from nri_plugin.state import (
     Size,
     State,
 )
-from tests.builders import GIB
+from tests.builders import GIB, machine
 from tests.builders import node as a_node
 
 MACHINE = "2 sockets, 1 NUMA each, 1 L3 each, 4 cores each, SMT 2, siblings adjacent, memory 16Gi each"
@@ -239,6 +240,24 @@ def test_facts_of_pods_are_said_to_be_left_out_of_version_1(site: Site) -> None:
     site.save(State({"u1": pod}))
     result = site.run("@state", "@out", "--to", "checkpoint-v1")
     assert (result.exit_code, "not kept: what the cluster said of pod u1" in result.output) == (0, True)
+
+
+def test_what_is_newer_than_version_1_is_left_out_of_it_and_named(site: Site) -> None:
+    pod = PodRecord("u1", "sb", "db-0", "shop", devices_counted=True)
+    prepared = Allocation(cpu_milli=1000, returned=WITH_MEMORY.memory)
+    known = a_node(machine(nodes=2, memory=64 * GIB), memory_manager_policy=MemoryManagerPolicy.STATIC)
+    state = State({"u1": pod}, allocations={"u1/prepare": prepared})
+    CheckpointFile(str(site.folder / "state"), known, durable=False).save(state)
+    result = site.run("@state", "@one.json", "--to", "checkpoint-v1")
+    assert result.exit_code == 0
+    assert [line.partition(": ")[2] for line in result.stderr.splitlines()] == [
+        "that the hint of pod u1 counts the devices of all its containers",
+        "which memory of shop/db-0/prepare later containers of its pod may still have",
+        "how much memory each NUMA node has: it follows from the machine and the configuration",
+    ]
+    kept = json.loads(site.text("one.json"))
+    rows = [kept["node"], *kept["pods"], *kept["allocations"]]
+    assert not any({"memory", "devices_counted", "returned"} & row.keys() for row in rows)
 
 
 def test_promises_that_a_kubelet_would_not_start_on_are_not_written(site: Site) -> None:

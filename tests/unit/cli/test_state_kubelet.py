@@ -2,16 +2,23 @@
 
 import json
 import os
+import re
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from nri_plugin.app.startup import lock_state_dir
+from nri_plugin.cli import state_kubelet
 from nri_plugin.cli.state import command
-from nri_plugin.host.checkpoint import read_checkpoint
-from nri_plugin.host.kubelet_checkpoint import checksum, cpu_v1, cpu_v2, load_refusal
+from nri_plugin.host.checkpoint import CheckpointFile, read_checkpoint
+from nri_plugin.host.checkpoint_format import Encoder
+from nri_plugin.host.kubelet_checkpoint import checksum, cpu_v1, cpu_v2, load_refusal, memory_v1
+from nri_plugin.nodemask import NodeMask
+from nri_plugin.state import Allocation, MemoryBlock, PodRecord, State
+from nri_plugin.workload import QOSClass
 from tests.agent_process import config_text, machine_root
 
 ENTRIES = {"u1": {"db": "2-5", "init": "2-3"}, "u2": {"web": "8-11"}}
@@ -47,6 +54,11 @@ class Site:
 
     def run(self, verb: str, *words: str) -> Result:
         return CliRunner().invoke(command, [verb, str(self.kubelet), "--config", str(self.config), *words])
+
+    def bare(self, verb: str, *words: str) -> Result:
+        """Without the agent's configuration."""
+        places = ["--state-dir", str(self.folder / "state"), "--root", str(self.folder / "host")]
+        return CliRunner().invoke(command, [verb, str(self.kubelet), *places, *words])
 
     def promises(self) -> dict[str, str]:
         checkpoint = read_checkpoint(str(self.folder / "state" / "state.json"))
@@ -93,12 +105,101 @@ def test_the_oldest_files_need_somebody_who_knows_the_ids(site: Site) -> None:
     assert site.promises() == {"u1/db": "2-5"}
 
 
-def test_nothing_is_imported_over_promises_that_are_there(site: Site) -> None:
+def test_an_import_that_no_agent_has_met_is_replaced(site: Site) -> None:
+    site.wrote(ENTRIES | {"u1": {"db": "2-5"}}, "0-1,6-7,12-15")
+    assert site.run("import").exit_code == 0
+    site.wrote({"u3": {"new": "2-3"}}, "0-1,4-15")
+    assert site.run("import").exit_code == 0
+    assert site.promises() == {"u3/new": "2-3"}
+
+
+def test_nothing_is_imported_over_promises_that_an_agent_made(site: Site) -> None:
     site.wrote(APART, "0-1,6-7,12-15")
     assert site.run("import").exit_code == 0
+    meet_pods(site)
     again = site.run("import")
     assert again.exit_code == 1
-    assert "already holds 2 promises of its own" in again.output
+    assert "already holds 2 promises that an agent made" in again.output
+    assert f"mv {site.folder}/state/state.json* {site.folder}/state/retired/" in again.output
+    assert site.promises() == {"u1/db": "2-5", "u2/web": "8-11"}
+
+
+def meet_pods(site: Site) -> None:
+    """What an agent adds to an import once the runtime has listed its pods."""
+    path = str(site.folder / "state" / "state.json")
+    checkpoint = read_checkpoint(path)
+    assert checkpoint is not None
+    assert checkpoint.facts is not None
+    file = CheckpointFile(str(site.folder / "state"), checkpoint.facts.as_node(), durable=False)
+    file.generation = checkpoint.generation
+    pod = PodRecord("u1", "s1", "db-0", "shop", QOSClass.GUARANTEED, "/kubepods/podu1")
+    file.save(checkpoint.state.with_pod(pod))
+
+
+def test_a_node_that_has_only_the_kubelets_file_is_judged_by_that(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.wrote(APART, "0-1,6-7,12-15")
+    monkeypatch.setattr(state_kubelet, "DEFAULT_PATH", str(site.folder / "none.yaml"))
+    missing = site.bare("import")
+    assert missing.exit_code == 2
+    assert "no configuration" in missing.output
+    theirs = site.kubelet / "config.yaml"
+    theirs.write_text(
+        'kind: KubeletConfiguration\ncpuManagerPolicy: static\nreservedSystemCPUs: "0-1"\nmaxPods: 99\n'
+    )
+    result = site.bare("import")
+    assert result.exit_code == 0, result.output
+    assert f"by the options in {theirs}" in result.output
+    assert site.promises() == {"u1/db": "2-5", "u2/web": "8-11"}
+
+
+def test_nothing_is_exported_for_a_kubelet_under_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.wrote(APART, "0-1,6-7,12-15")
+    assert site.run("import").exit_code == 0
+    monkeypatch.setattr(state_kubelet, "DEFAULT_PATH", str(site.folder / "none.yaml"))
+    before = (site.kubelet / "cpu_manager_state").read_text()
+    for policy in ("cpuManagerPolicy: none", "kubeReserved: {cpu: '1'}"):
+        (site.kubelet / "config.yaml").write_text(f"kind: KubeletConfiguration\n{policy}\n")
+        refused = site.bare("export", "--force")
+        assert refused.exit_code == 1
+        assert "does not start on promises; name the configuration that it is to start with" in refused.output
+        assert (site.kubelet / "cpu_manager_state").read_text() == before
+
+
+def test_memory_is_never_left_out_without_a_word(site: Site) -> None:
+    site.wrote(APART, "0-1,6-7,12-15")
+    block = {"numaAffinity": [0], "type": "memory", "size": 1 << 30}
+    amounts = {
+        "total": 8 << 30,
+        "systemReserved": 0,
+        "allocatable": 8 << 30,
+        "reserved": 1 << 30,
+        "free": 7 << 30,
+    }
+    record = {
+        "policyName": "Static",
+        "machineState": {"0": {"numberOfAssignments": 1, "memoryMap": {"memory": amounts}, "cells": [0]}},
+        "entries": {"u1": {"db": [block]}},
+    }
+    text = json.dumps(record | {"checksum": checksum(memory_v1(record))})
+    (site.kubelet / "memory_manager_state").write_text(text)
+    refused = site.run("import")
+    assert (refused.exit_code, site.promises()) == (1, {})
+    assert "promises memory to 1 container, and memoryManagerPolicy is not Static" in refused.output
+    assert site.run("import", "--without-memory").exit_code == 0
+    assert site.promises() == {"u1/db": "2-5", "u2/web": "8-11"}
+
+
+def test_an_export_says_how_to_retire_the_checkpoint(site: Site) -> None:
+    site.wrote(APART, "0-1,6-7,12-15")
+    assert site.run("import").exit_code == 0
+    meet_pods(site)
+    result = site.run("export", "--force")
+    (command,) = re.findall(r"is refused: (mkdir .*)", result.output)
+    subprocess.run(["sh", "-c", command], check=True)
+    assert site.run("import").exit_code == 0, "the kubelet's files are newer"
+    assert site.promises() == {"u1/db": "2-5", "u2/web": "8-11"}
 
 
 def test_nothing_is_imported_while_the_agent_runs(site: Site) -> None:
@@ -213,3 +314,23 @@ def test_verify_lists_placements_that_another_configuration_would_not_have_made(
     result = CliRunner().invoke(command, words)
     assert result.exit_code == 1
     assert "u1/db has CPUs 4, which are reserved\n" in result.output
+
+
+def test_an_export_says_where_the_kubelets_verdict_depends_on_chance(site: Site) -> None:
+    site.config.write_text(
+        config_text(
+            site.folder,
+            memoryManagerPolicy="Static",
+            reservedMemory="[{numaNode: 0, limits: {memory: 100Mi}}]",
+        )
+    )
+    grouped = [Allocation(memory=(MemoryBlock(NodeMask.of(*on), "memory", 1),)) for on in ((0, 1), (0,))]
+    state = State(allocations={"u1/a": grouped[0], "u2/a": grouped[1]})
+    (site.folder / "state").mkdir(exist_ok=True)
+    (site.folder / "state" / "state.json").write_bytes(b"".join(Encoder().encode(state, 1)))
+    result = site.run("export")
+    assert result.exit_code == 0, result.output
+    assert (site.kubelet / "memory_manager_state").exists()
+    assert (
+        "warning: memory on NUMA node 0 is promised over different sets of nodes (0 and 0-1)" in result.output
+    )

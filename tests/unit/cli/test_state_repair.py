@@ -114,6 +114,13 @@ DAMAGES: dict[str, tuple[Callable[[Site], None], str]] = {
 }
 
 
+def test_a_directory_in_the_checkpoints_place_is_told(tmp_path: Path) -> None:
+    (tmp_path / "state.json").mkdir()
+    result = CliRunner().invoke(command, ["repair", "--state-dir", str(tmp_path)])
+    assert result.exit_code == 2
+    assert f"{tmp_path}/state.json: is no file; move it away" in result.output
+
+
 @pytest.mark.parametrize(("damage", "text"), DAMAGES.values(), ids=DAMAGES)
 def test_with_the_generation_before_nothing_is_lost(
     site: Site, damage: Callable[[Site], None], text: str

@@ -125,6 +125,13 @@ def test_without_an_l3_cores_are_in_the_node() -> None:
     assert len(hovers(root, "cpu")) == 2
 
 
+def test_cpus_that_share_only_an_l2_are_beside_the_l3() -> None:
+    root = drawn(View(machine("4 cores, no L3 on 2-3")))
+    assert hovers(root, "cache") == ["L3 cache 0\nCPUs 0-1", "no L3 cache\nCPUs 2-3"]
+    assert [word for word in words(root) if "L3" in word] == ["L3 0", "no L3"]
+    assert "CPU 3, no L3, NUMA 0, socket 0" in hovers(root, "cpu")[3]
+
+
 def test_devices_of_a_described_machine_are_on_their_nodes() -> None:
     root = drawn(View(machine("2 sockets, 4 cores each\ndevices a/gpu 2 on 1")))
     assert "a/gpu 0 1" in words(root)

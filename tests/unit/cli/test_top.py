@@ -1,15 +1,17 @@
 """The picture of `nri-pin top`, and what it is made of."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from nri_plugin.app.status_rows import DriftRow, RefusalRow
+from nri_plugin.app.status_rows import DriftRow, RefusalRow, RuntimeRow
+from nri_plugin.cli.state_agent import NO_RUNTIME
 from nri_plugin.cli.state_source import Seen
-from nri_plugin.cli.top import command
+from nri_plugin.cli.top import command, present
 from nri_plugin.cli.top_feed import Sample
 from nri_plugin.cli.top_frame import age_words, frame
 from nri_plugin.cli.top_model import Line, Model
@@ -36,8 +38,13 @@ def state_of(*names: str) -> State:
     return State(pods, containers, allocations)
 
 
+CONTAINERD = RuntimeRow("containerd", "2.1.9")
+
+
 def sample(state: State, *, connected: bool = True, **more: object) -> Sample:
-    return Sample(Seen(state, NODE, has_parts=True, machine=""), connected, "agent at S", **more)  # type: ignore[arg-type]
+    found = Seen(state, NODE, has_parts=True, machine="")
+    told = {"runtime": CONTAINERD if connected else None, **more}
+    return Sample(found, connected, "agent at S", **told)  # type: ignore[arg-type]
 
 
 def picture(model: Model, width: int = 80, height: int | None = 24, **used: float) -> list[str]:
@@ -108,6 +115,48 @@ def test_without_the_agent_that_is_said_and_its_counts_are_not_known() -> None:
     lines = picture(model)
     assert "AGENT AWAY, as its checkpoint says" in lines[0]
     assert "refused ?  drifts ?" in "  ".join(lines)
+
+
+def test_an_agent_that_no_runtime_asks_is_told_apart_from_one_that_places() -> None:
+    model = Model(sample(state_of("db")))
+    (gone,) = model.take(sample(state_of("db"), runtime=None), NOW)
+    assert gone.facts == {"what": "runtime", "connected": False}
+    assert gone.text == NO_RUNTIME
+    words = " ".join(" ".join(picture(model)[:5]).split())
+    assert f"{NO_RUNTIME}; nri-pin doctor tells why" in words
+    assert max(map(len, picture(model, 40, 20))) <= 66
+    (back,) = model.take(sample(state_of("db")), NOW)
+    assert (back.text, back.facts["connected"]) == ("containerd 2.1.9 asks the agent", True)
+    assert not any("no runtime" in line for line in picture(model)[:5])
+
+
+@pytest.mark.parametrize(
+    ("one", "agent", "connected", "runtime"),
+    [
+        (sample(State()), True, True, {"name": "containerd", "version": "2.1.9"}),
+        (sample(State(), runtime=None), True, False, None),
+        (sample(State(), connected=False), False, False, None),
+    ],
+)
+def test_connected_means_that_a_runtime_asks(
+    one: Sample, agent: bool, connected: bool, runtime: object
+) -> None:
+    told = present(one, [], NOW)
+    assert (told["agent"], told["connected"], told["runtime"]) == (agent, connected, runtime)
+
+
+def test_times_are_utc_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        model = Model(sample(state_of("db")))
+        model.take(sample(state_of("db", "web")), NOW)
+        lines = picture(model)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert lines[0] == "nri-pin top  22:13:20Z"
+    assert lines[-2].startswith("22:13:20Z gained")
 
 
 SORTED = {

@@ -69,7 +69,7 @@ def test_a_node_has_to_be_named_and_the_agent_starts_where_runtimes_insist_on_pl
         (
             "# readinessProbe:",
             3,
-            {"readinessProbe": {"httpGet": {"path": "/readyz", "port": 9465}, "periodSeconds": 5}},
+            {"readinessProbe": {"httpGet": {"path": "/readyz", "port": 9464}, "periodSeconds": 5}},
         ),
     ],
 )

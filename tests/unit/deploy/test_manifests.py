@@ -31,6 +31,7 @@ CHOSEN_BY_THE_CHART = {
     "cgroupRoot",
     "exporterSocket",
     "metricsBindAddress",
+    "healthProbeBindAddress",
 }
 
 
@@ -43,6 +44,9 @@ def test_the_configuration_is_one_the_agent_takes_and_shows_its_metrics_where_pr
     config = load_text(OBJECTS["ConfigMap"]["data"]["config.yaml"], "configmap")
     ports = {port["name"]: port["containerPort"] for port in pod_of(OBJECTS)["containers"][0]["ports"]}
     assert config.metrics_bind_address == ("", ports["metrics"])
+    assert config.health_probe_bind_address == ("", ports["healthz"])
+    probes = [pod_of(OBJECTS)["containers"][0][kind] for kind in ("livenessProbe", "readinessProbe")]
+    assert {probe["httpGet"]["port"] for probe in probes} == {"healthz"}
     assert config.options.never_refuse == {"kube-system", "nri-pin"}
 
 
@@ -54,13 +58,46 @@ def test_the_single_file_and_the_chart_run_the_same_pod() -> None:
     assert pods[0] == pods[1]
 
 
+def objects_of(path: str) -> dict[tuple[str, str], Any]:
+    """All objects of a file by kind and name, a list of them taken apart."""
+    found = [item for item in yaml.safe_load_all((DEPLOY / path).read_text()) if item]
+    return {(item["kind"], item["metadata"]["name"]): item for item in found}
+
+
+WAYS = ("daemonset.yaml", "export-rbac.yaml", "kustomize/base/nri-pin.yaml", "kustomize/cluster/nri-pin.yaml")
+
+
+@pytest.mark.parametrize("old", WAYS)
+@pytest.mark.parametrize("new", WAYS)
+def test_one_way_to_deploy_can_be_applied_over_another(old: str, new: str) -> None:
+    """Fields that an API server lets nobody change are the same in all of them."""
+    before, after = objects_of(old), objects_of(new)
+    for key in set(before) & set(after):
+        for field in ("selector", "roleRef"):
+            fixed = [one.get("spec", {}).get(field, one.get(field)) for one in (before[key], after[key])]
+            assert fixed[0] == fixed[1], (key, field)
+
+
+@pytest.mark.parametrize("path", WAYS)
+def test_a_file_makes_the_namespace_of_its_objects_first(path: str) -> None:
+    made: set[str] = set()
+    for (kind, name), item in objects_of(path).items():
+        if kind == "Namespace":
+            made.add(name)
+        assert item["metadata"].get("namespace", "nri-pin") in made or "namespace" not in item["metadata"], (
+            name
+        )
+    labels = objects_of(path)["Namespace", "nri-pin"]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"  # apply would take a label away
+
+
 def test_the_schema_knows_every_key_of_the_configuration_that_the_chart_does_not_choose() -> None:
     assert set(SCHEMA["definitions"]["config"]["properties"]) == set(KEYS) - CHOSEN_BY_THE_CHART
 
 
 def test_the_schema_takes_the_words_that_the_agent_takes() -> None:
     found = {key: one for key, one in SCHEMA["definitions"]["config"]["properties"].items() if "enum" in one}
-    assert len(found) == 14
+    assert len(found) == 15
     for key, one in found.items():
         with pytest.raises(ConfigError) as refused:
             load_text(f"{key}: nonsense", "values")

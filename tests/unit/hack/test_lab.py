@@ -9,6 +9,9 @@ from nri_plugin.host.sysfs import read_topology
 from nri_plugin.simulator.machine import build_topology
 from nri_plugin.simulator.machine import parse as parse_machine
 from nri_plugin.simulator.scenario import parse
+from tests.agent_fakes import Clock
+from tests.e2e.inside import waiting
+from tests.e2e.lab import __main__ as command
 from tests.e2e.lab.cells import Cell, Listener
 from tests.e2e.lab.embedded import play_embedded
 from tests.e2e.lab.lab_files import (
@@ -21,6 +24,7 @@ from tests.e2e.lab.lab_files import (
 )
 from tests.e2e.lab.plan import plan
 from tests.e2e.lab.qemu_machine import guest_machine
+from tests.e2e.lab.setting_up import CANNOT_RUN
 from tests.e2e.lab.shell import LabError
 from tests.oracles.recordings import RecordedFiles, read_recording
 
@@ -92,7 +96,7 @@ def test_what_qemu_cannot_be_told_is_refused_with_the_reason() -> None:
 
 def test_devices_are_behind_a_bridge_of_their_node() -> None:
     words = " ".join(machine_named("hugepages-and-nics").arguments)
-    assert words.count("pxb-pcie") == words.count("pcie-root-port") == words.count("virtio-net-pci") == 2
+    assert words.count("pxb-pcie") == words.count("pcie-root-port") == words.count("virtio-serial-pci") == 2
     assert "bus_nr=96,numa_node=1,bus=pcie.0" in words
 
 
@@ -140,6 +144,58 @@ def test_facts_of_a_guest_fill_the_cell_of_their_scenario(tmp_path: Path) -> Non
     listener.hear("something for people")
     assert (cell.passed, cell.failures, cell.seconds) == (1, ["it does not: seen 1"], 2.5)
     assert listener.ended == {"s"}
+
+
+def hear(listener: Listener, kind: str, **values: object) -> None:
+    listener.hear("@@" + json.dumps({"kind": kind, **values}))
+
+
+def test_a_host_that_is_too_slow_is_no_fault_of_the_product(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = {name: Cell("m", name, "containerd-2") for name in ("s", "t")}
+    listener = Listener(cells, tmp_path / "log")
+    for name in cells:
+        hear(listener, "begin", scenario=name)
+        if name == "t":
+            hear(listener, "slow", what="waited 60 s in vain until containerd is up")
+        hear(listener, "fact", scenario=name, fact="it ran to its end", holds=False, detail="TimeoutError")
+    assert [cell.verdict for cell in cells.values()] == ["FAILED", "TOO SLOW"]
+    assert (
+        cells["t"].reasons[0].startswith("the host is too slow: waited 60 s in vain until containerd is up; ")
+    )
+    assert command._conclude([*cells.values()], None) == 1
+    assert "0 passed, 1 failed, 1 not judged because the host is too slow" in capsys.readouterr().out
+    assert command._conclude([cells["t"]], None) == CANNOT_RUN
+
+
+def test_a_runtime_that_was_never_up_on_a_slow_host_judges_no_scenario(tmp_path: Path) -> None:
+    cells = {name: Cell("m", name, "containerd-2") for name in ("s", "t")}
+    hear(Listener(cells, tmp_path / "log"), "slow", what="waited 60 s in vain until containerd is up")
+    for cell in cells.values():
+        assert cell.verdict == "ok"
+        cell.failures.append("the player ended with status 1")
+        assert cell.verdict == "TOO SLOW"
+
+
+@pytest.mark.parametrize(("took_s", "told"), [(0.05, False), (2.5, True)])
+def test_a_wait_that_ends_tells_whether_the_host_was_too_slow(
+    took_s: float, told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock(0.0)
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    def start_nothing(_words: list[str], **_options: object) -> None:
+        clock.now += took_s
+
+    monkeypatch.setattr(waiting.time, "monotonic", clock)
+    monkeypatch.setattr(waiting.time, "sleep", sleep)
+    monkeypatch.setattr(waiting.subprocess, "run", start_nothing)
+    with pytest.raises(TimeoutError, match="waited 60 s in vain until it is up"):
+        waiting.wait_for(lambda: False, 60, "it is up")
+    assert ("a program that does nothing took 2.5 s" in capsys.readouterr().out) is told
 
 
 def test_half_a_message_of_a_guest_is_an_error_that_shows_it(tmp_path: Path) -> None:

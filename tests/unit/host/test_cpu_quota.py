@@ -33,7 +33,7 @@ def on_v1(root: Path, quota: int, period: int) -> tuple[CPUQuotas, Path]:
 def test_a_quota_is_lifted_and_put_back(tmp_path: Path) -> None:
     quotas, file = on_v2(tmp_path, "200000 100000\n")
     assert quotas.set(POD, NO_QUOTA)
-    assert file.read_text() == "max"
+    assert file.read_text() == "max 100000"
     file.write_text("max 10000\n")
     assert quotas.set(POD, 150_000)
     assert file.read_text() == "15000 10000"
@@ -47,9 +47,9 @@ def test_a_quota_below_the_scope_is_lifted_too(tmp_path: Path) -> None:
     (scope / "container/cpu.max").write_text("200000 100000")
     ref = CgroupRef("kubepods-podp.slice", "kubepods-podp.slice:cri:one")
     assert quotas.set(ref, NO_QUOTA)
-    assert (scope / "container/cpu.max").read_text() == "max"
+    assert (scope / "container/cpu.max").read_text() == "max 100000"
     assert quotas.set(ref, 200_000)
-    assert (scope / "container/cpu.max").read_text() == "max"
+    assert (scope / "container/cpu.max").read_text() == "max 100000"
 
 
 @pytest.mark.parametrize(

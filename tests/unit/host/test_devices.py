@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.host.devices import MOST_ADDRESSES, MOST_NODES, DeviceLocator
+from nri_plugin.bounds import DEVICE_LOOKUPS, DEVICES
+from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.nri.messages import Container
@@ -78,6 +79,7 @@ def root(tmp_path: Path) -> Path:
 def found(root: Path, **has: Any) -> dict[str, dict[str, str]]:
     """Resource -> device -> its NUMA nodes."""
     resources = DeviceLocator(KernelFiles(str(root))).resources(Container("c", **has))
+    assert resources is not None
     return {each.name: {device.id: str(device.nodes) for device in each.devices} for each in resources}
 
 
@@ -135,13 +137,14 @@ def test_a_node_of_a_kind_without_numbers_is_passed_over(root: Path) -> None:
     assert found(root, devices=char((226, 0), kind="p")) == {}
 
 
-@pytest.mark.parametrize("extra", [char((1, 11)), char((1, 1)), char(*[(4, n) for n in range(MOST_NODES)])])
+@pytest.mark.parametrize("extra", [char((1, 11)), char((1, 1))])
 def test_a_privileged_container_has_chosen_no_device(root: Path, extra: tuple[DeviceNode, ...]) -> None:
     assert found(root, devices=(*char((226, 0)), *extra)) == {}
 
 
-def test_a_privileged_container_still_has_the_devices_its_variables_name(root: Path) -> None:
-    assert found(root, devices=char((1, 11)), env=("PCIDEVICE_X=0000:84:00.0",)) == {
+def test_a_privileged_container_has_those_of_its_devices_that_its_variables_name(root: Path) -> None:
+    nodes = char((1, 11), (231, 192), (226, 0))
+    assert found(root, devices=nodes, env=("PCIDEVICE_X=0000:84:00.0,0000:83:00.0",)) == {
         "PCIDEVICE_X": {"0000:84:00.0": "1"}
     }
 
@@ -150,12 +153,40 @@ def test_a_block_device_with_the_numbers_of_dev_mem_makes_nobody_privileged(root
     assert found(root, devices=(*char((226, 0)), *char((1, 1), kind="b"))) == {GPUS: {"0000:03:00.0": "0"}}
 
 
+HAS_ALL = {"devices": char((226, 0), (226, 1), (231, 192))}
+
+
 def test_variables_name_devices_by_resource(root: Path) -> None:
     env = ("A=1", "PCIDEVICE_INTEL_COM_NIC=0000:84:00.0,0000:03:00.0", "PCIDEVICE_X_COM_GPU=0000:83:00.0")
-    assert found(root, env=env) == {
+    assert found(root, env=env, **HAS_ALL) == {
         "PCIDEVICE_INTEL_COM_NIC": {"0000:84:00.0": "1", "0000:03:00.0": "0"},
         "PCIDEVICE_X_COM_GPU": {"0000:83:00.0": "1"},
     }
+
+
+@pytest.mark.parametrize(
+    ("has", "expected"),
+    [
+        ({}, {}),
+        ({"devices": char((226, 0))}, {GPUS: {"0000:03:00.0": "0"}}),
+        ({"devices": char((511, 0))}, {"PCIDEVICE_X": {"0000:83:00.0": "1"}}),
+        ({"net_devices": ("ens1",)}, {"PCIDEVICE_X": {"0000:84:00.0": "1"}}),
+    ],
+    ids=["nothing", "another device", "a vfio group", "an interface"],
+)
+def test_a_variable_adds_no_device_that_the_container_has_not(
+    root: Path, has: dict[str, Any], expected: dict[str, dict[str, str]]
+) -> None:
+    assert found(root, env=("PCIDEVICE_X=0000:83:00.0,0000:84:00.0",), **has) == expected
+
+
+def test_a_variable_costs_no_look_at_the_host(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    real = DeviceLocator._real
+    monkeypatch.setattr(DeviceLocator, "_real", lambda self, name: looked.append(name) or real(self, name))
+    env = tuple(f"PCIDEVICE_{n}=" + ",".join(f"0000:{bus:02x}:00.0" for bus in range(256)) for n in range(32))
+    assert found(root, env=env) == {}
+    assert looked == []
 
 
 def test_a_device_that_a_variable_names_is_not_counted_again_for_its_node(root: Path) -> None:
@@ -178,7 +209,7 @@ def test_a_device_that_a_variable_names_is_not_counted_again_for_its_node(root: 
     ],
 )
 def test_other_variables_name_nothing(root: Path, line: str) -> None:
-    assert found(root, env=(line,)) == {}
+    assert found(root, env=(line,), devices=char((231, 192))) == {"pci/15b3:101d": {"0000:84:00.0": "1"}}
 
 
 def test_cdi_names_are_resources_by_class_whose_devices_are_behind_their_nodes(root: Path) -> None:
@@ -198,22 +229,40 @@ def test_cdi_names_are_resources_by_class_whose_devices_are_behind_their_nodes(r
 
 
 def test_addresses_are_taken_with_blanks_and_in_capitals(root: Path) -> None:
-    assert found(root, env=("PCIDEVICE_X= 0000:84:00.0 ,0000:03:00.0",))["PCIDEVICE_X"].keys() == {
-        "0000:84:00.0",
-        "0000:03:00.0",
-    }
-
-
-def test_a_variable_of_endless_length_is_cut(root: Path) -> None:
-    line = "PCIDEVICE_X=" + "," * MOST_ADDRESSES + "0000:84:00.0"
-    assert found(root, env=(line,)) == {}
+    env = ("PCIDEVICE_X= 0000:84:00.0 ,0000:03:00.0",)
+    assert found(root, env=env, **HAS_ALL)["PCIDEVICE_X"].keys() == {"0000:84:00.0", "0000:03:00.0"}
 
 
 def test_a_device_without_a_node_is_somewhere(root: Path) -> None:
-    resources = DeviceLocator(KernelFiles(str(root))).resources(
-        Container("c", env=("PCIDEVICE_X=0000:84:02.1",))
-    )
+    unpack(link("sys/dev/char/511:1", f"{VF}/vfio-dev/vfio1"), root)
+    has = {"env": ("PCIDEVICE_X=0000:84:02.1",), "devices": char((511, 1))}
+    resources = DeviceLocator(KernelFiles(str(root))).resources(Container("c", **has))
     assert resources == (DeviceResource("PCIDEVICE_X", (Device("0000:84:02.1", NO_NODES),)),)
+
+
+def gpus(root: Path, count: int) -> tuple[DeviceNode, ...]:
+    for number in range(count):
+        where = f"{ROOT1}/0001:{number // 8:02x}:00.{number % 8}"
+        unpack({**pci(where, 1), **link(f"sys/dev/char/99:{number}", f"{where}/x")}, root)
+    return char(*((99, number) for number in range(count)))
+
+
+def test_a_container_may_have_256_devices_and_with_more_nothing_is_said_of_any(root: Path) -> None:
+    nodes, locator = gpus(root, DEVICES + 1), DeviceLocator(KernelFiles(str(root)))
+    (resource,) = locator.resources(Container("c", devices=nodes[:-1])) or ()
+    assert len(resource.devices) == DEVICES
+    assert locator.resources(Container("c", devices=nodes)) is None
+    assert locator.resources(Container("c", devices=nodes[:-1], net_devices=("ens1",))) is None
+
+
+def test_each_number_is_looked_up_once_and_only_so_many(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    real = DeviceLocator._real
+    monkeypatch.setattr(DeviceLocator, "_real", lambda self, name: looked.append(name) or real(self, name))
+    locator = DeviceLocator(KernelFiles(str(root)))
+    assert locator.resources(Container("c", devices=char((226, 0)) * DEVICE_LOOKUPS)) is not None
+    assert looked == ["sys/dev/char/226:0"]
+    assert locator.resources(Container("c", devices=char((99, 9)) * (DEVICE_LOOKUPS + 1))) is None
 
 
 def test_a_parent_tells_the_node_a_device_does_not_have(root: Path) -> None:

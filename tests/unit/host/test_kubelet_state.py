@@ -11,6 +11,7 @@ from nri_plugin.host.kubelet_checkpoint import checksum, cpu_v1, load_refusal
 from nri_plugin.host.kubelet_state import (
     cpu_file,
     imported,
+    kubelet_doubts,
     kubelet_refusals,
     memory_file,
     read_promises,
@@ -174,3 +175,15 @@ def test_a_kubelet_would_refuse_what_takes_reserved_cpus() -> None:
     assert refusal == (
         'the kubelet\'s CPU Manager would say: not all reserved cpus: "0-1" are present in defaultCpuSet: "4-15"'
     )
+
+
+def on_nodes(*ids: int) -> Allocation:
+    return Allocation(memory=(MemoryBlock(NodeMask.of(*ids), "memory", GIB),), mems=NodeMask.of(*ids))
+
+
+def test_memory_over_different_sets_of_nodes_may_be_refused_by_a_kubelet_or_not() -> None:
+    state = State(allocations={"p1/a": on_nodes(0, 1), "p2/a": on_nodes(0)})
+    (doubt,) = kubelet_doubts(node(**STATIC), state)
+    assert doubt.startswith("memory on NUMA node 0 is promised over different sets of nodes (0 and 0-1): ")
+    assert kubelet_doubts(node(), state) == []
+    assert kubelet_doubts(node(**STATIC), state.without_allocation("p2/a")) == []

@@ -93,7 +93,9 @@ def test_processes_are_those_of_the_node(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     assert NodeView(str(tmp_path), mounts()).processes() == Hidden("/proc", "", "no processes here")
     for pid, name, line in (
-        (1, "init", b""),
+        (1, "init", b"/sbin/init\0"),
+        (2, "kthreadd", b""),
+        (70, "containerd", b""),  # a zombie
         (77, "containerd", b"containerd\0-c\0/x.toml\0"),
         (78, "", b""),
     ):
@@ -104,7 +106,7 @@ def test_processes_are_those_of_the_node(tmp_path: Path) -> None:
             (folder / "comm").write_text(name + "\n")
     view = NodeView(str(tmp_path), mounts(f"{tmp_path}/proc"))
     assert view.processes() == (
-        Process(1, "init"),
+        Process(1, "init", ("/sbin/init",)),
         Process(77, "containerd", ("containerd", "-c", "/x.toml")),
     )
 

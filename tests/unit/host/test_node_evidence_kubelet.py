@@ -36,7 +36,58 @@ def test_values_come_with_file_and_line(view: NodeView) -> None:
     )
     found = read_kubelet(view, None)
     assert isinstance(found, KubeletSettings)
-    assert found.by_key == {"cpuManagerPolicy": Setting("static", f"{CONFIG_FILE}:3")}
+    assert found.by_key == {"cpuManagerPolicy": Setting("static", f"{CONFIG_FILE}:3", CONFIG_FILE, (3, 3))}
+    assert found.line_files == (CONFIG_FILE,)
+
+
+def test_a_key_is_not_taken_for_a_longer_one_and_a_value_ends_with_its_last_line(view: NodeView) -> None:
+    text = """\
+cpuManagerPolicyOptions:
+  # as the vendor says
+  full-pcpus-only: "true"
+  strict-cpu-reservation: "true"
+
+# and this
+cpuManagerPolicy: static
+kubeReserved: {cpu: 500m,
+  memory: 1Gi}
+"""
+    write(view, "config.yaml", text)
+    found = read_kubelet(view, None)
+    assert isinstance(found, KubeletSettings)
+    assert {key: one.lines for key, one in found.by_key.items()} == {
+        "cpuManagerPolicyOptions": (1, 4),
+        "cpuManagerPolicy": (7, 7),
+        "kubeReserved": (8, 9),
+    }
+    assert found.by_key["kubeReserved"].value == "cpu=500m,memory=1Gi"
+    assert found.cpu_options == (found.by_key["cpuManagerPolicyOptions"],)
+
+
+def test_json_is_not_edited_line_by_line(view: NodeView) -> None:
+    write(view, "config.yaml", '{"cpuManagerPolicy": "static",\n"cpuManagerPolicyOptions": {}}\n')
+    found = read_kubelet(view, None)
+    assert isinstance(found, KubeletSettings)
+    assert found.by_key["cpuManagerPolicy"] == Setting("static", f"{CONFIG_FILE}:1", CONFIG_FILE)
+    assert (found.cpu_options, found.line_files) == ((), ())
+
+
+def test_options_on_the_command_line_replace_those_of_files(view: NodeView) -> None:
+    write(view, "config.yaml", "cpuManagerPolicyOptions: {full-pcpus-only: 'true'}\n")
+    found = read_kubelet(view, Process(1, "kubelet", ("kubelet", "--cpu-manager-policy-options=a=true")))
+    assert isinstance(found, KubeletSettings)
+    assert [one.value for one in found.cpu_options] == ["a=true"]
+
+
+def test_options_of_several_files_count_together(view: NodeView) -> None:
+    write(view, "config.yaml", "cpuManagerPolicyOptions: {full-pcpus-only: 'true'}\n")
+    write(view, "conf.d/10-a.conf", "cpuManagerPolicyOptions: {align-by-socket: 'true'}\n")
+    found = read_kubelet(view, Process(1, "kubelet", ("kubelet", "--config-dir=/var/lib/kubelet/conf.d")))
+    assert isinstance(found, KubeletSettings)
+    assert [one.where for one in found.cpu_options] == [
+        f"{CONFIG_FILE}:1",
+        "/var/lib/kubelet/conf.d/10-a.conf:1",
+    ]
 
 
 def test_drop_ins_win_over_the_file_and_the_command_line_over_both(view: NodeView) -> None:

@@ -1,3 +1,5 @@
+import os
+import platform
 import stat
 from pathlib import Path
 
@@ -83,6 +85,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
         tolerate_annotation="a",
         systemd_cgroup=True,
         format_version=2,
+        closed_by="/etc/containerd/config.toml:5",
     )
 
 
@@ -177,9 +180,38 @@ def test_the_program_itself_says_its_version(tmp_path: Path, monkeypatch: pytest
     assert read_version(NodeView("/", []), None, CRIO) == ""
 
 
+def test_the_program_that_runs_is_asked_and_not_another_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "containerd"
+    program.write_text("#!/bin/sh\necho containerd example.org/containerd 9.9.9\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    itself = Process(os.getpid(), "containerd", ("containerd",))
+    assert read_version(NodeView("/", []), itself, CONTAINERD) == platform.python_version()
+    gone = Process(2**22 + 1, "containerd", ("containerd",))
+    assert read_version(NodeView("/", []), gone, CONTAINERD) == "9.9.9"
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("2s", 2.0), ("1m30s", 90.0), ("250ms", 0.25), ("", 7.0), (None, 7.0), ("soon", 7.0)],
 )
 def test_durations_are_those_of_go(text: str | None, seconds: float) -> None:
     assert duration_s(text, 7.0) == pytest.approx(seconds)
+
+
+def test_the_line_that_closes_the_socket_of_crio_is_known(node) -> None:
+    view = node(etc__crio__crio_conf="[crio.nri]\nenable_nri = true\n")
+    folder = Path(view.root) / "etc/crio/crio.conf.d"
+    folder.mkdir()
+    (folder / "10-a.conf").write_text(
+        "# nri_disable_connections = false\n[crio.nri]\nnri_disable_connections = true\n"
+    )
+    found = settings(view, CRIO)
+    assert (found.takes_connections, found.closed_by) == (False, "/etc/crio/crio.conf.d/10-a.conf:3")
+
+
+def test_a_key_that_leaves_the_socket_open_closes_nothing(node) -> None:
+    found = settings(node(etc__containerd__config_toml=f"{NRI}disable_connections = false\n"))
+    assert (found.takes_connections, found.closed_by) == (True, "")

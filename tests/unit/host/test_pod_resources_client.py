@@ -50,7 +50,12 @@ def test_devices_come_by_resource_in_the_order_of_the_first(exporter: Exporter) 
         {
             "devices": [
                 {"resource": "x/nic", "ids": ["n0"]},
-                {"resource": "x/gpu", "ids": ["g0", "g1"], "nodes": [0], "totals": {"1": 4, "0": 4}},
+                {
+                    "resource": "x/gpu",
+                    "ids": ["g0", "g1"],
+                    "nodes": [0],
+                    "totals": {"1": 4, "0": 4, "0-1": 1, "-1": 2},
+                },
                 {"resource": "x/gpu", "ids": ["g4"], "nodes": [0, 1]},
                 {"resource": "x/nic", "ids": ["n1"], "nodes": [-1]},
             ],
@@ -62,7 +67,7 @@ def test_devices_come_by_resource_in_the_order_of_the_first(exporter: Exporter) 
         DeviceResource(
             "x/gpu",
             (Device("g0", NodeMask.of(0)), Device("g1", NodeMask.of(0)), Device("g4", NodeMask.of(0, 1))),
-            ((0, 4), (1, 4)),
+            ((NodeMask.of(0), 4), (NodeMask.of(1), 4), (NodeMask.of(0, 1), 1)),
         ),
     )
     assert informed.pod_devices == ()
@@ -159,6 +164,9 @@ def test_what_follows_the_first_line_is_not_read(exporter: Exporter) -> None:
         '{"devices": [{"resource": "x", "ids": ["a"], "nodes": [1024]}]}',
         '{"devices": [{"resource": "x", "ids": ["a"], "nodes": [1.5]}]}',
         '{"devices": [{"resource": "x", "ids": ["a"], "totals": {"0": -1}}]}',
+        '{"devices": [{"resource": "x", "ids": ["a"], "totals": {"": 1}}]}',
+        '{"devices": [{"resource": "x", "ids": ["a"], "totals": {"1024": 1}}]}',
+        '{"devices": [], "pod_devices": [{"resource": "x", "ids": ["a"], "totals": {"2-1": 1}}]}',
         "[" * 60000,
     ],
 )

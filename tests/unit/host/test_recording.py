@@ -1,7 +1,9 @@
 """Recordings: what is in them, what never is, and what is made of damaged ones."""
 
+import base64
 import gzip
 import json
+import zlib
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -143,13 +145,13 @@ def test_another_node_is_decided_for_from_its_line_on(tmp_path: Path) -> None:
 
 
 def test_another_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    path = written(tmp_path, day().replace(b'"version":1', b'"version":9'))
-    with pytest.raises(HostError, match=r"has version 9 .* reads version 1"):
+    path = written(tmp_path, day().replace(b'"version":2', b'"version":9'))
+    with pytest.raises(HostError, match=r"has version 9 .* reads versions up to 2"):
         read(path)
 
 
 def test_another_version_in_the_middle_costs_its_own_part(tmp_path: Path) -> None:
-    data = day() + day().replace(b'"version":1', b'"version":9') + day()
+    data = day() + day().replace(b'"version":2', b'"version":9') + day()
     recording = read(written(tmp_path, data))
     assert len(list(recording.moments())) == 12
     assert any("tape:9: has version 9" in problem for problem in recording.problems)
@@ -222,6 +224,7 @@ def test_every_fact_of_a_machine_and_every_option_is_kept() -> None:
         max_allowable_numa_nodes=9,
     )
     topology = replace(machine(), isolated=CPUSet.of(3), offline=CPUSet.of(99), caches_known=False)
+    topology = replace(topology, without_l3=CPUSet.of(2))
     known = Node(topology, options, CPUSet.of(0))
     again = node_from(node_row(known))
     assert (again.topology, again.options, again.reserved) == (topology, options, CPUSet.of(0))
@@ -295,3 +298,20 @@ def test_hint_providers_are_asked_again_where_they_are_installed(tmp_path: Path)
     without = read(path)
     assert str(list(without.moments())[1].state_after.exclusive) == "2-3"
     assert "hint providers elsewhere were asked, which are not those installed here" in without.problems[0]
+
+
+def test_a_recording_of_version_1_is_read(tmp_path: Path) -> None:
+    recording = read(written(tmp_path, day().replace(b'"version":2', b'"version":1')))
+    assert len(list(recording.moments())) == 6
+    assert recording.problems == []
+
+
+@pytest.mark.parametrize("cut", [5, 40])
+def test_a_packed_line_that_is_damaged_costs_what_follows_up_to_the_next_snapshot(
+    tmp_path: Path, cut: int
+) -> None:
+    packed = zlib.compress(b'{"at":"2026-01-31T12:00:00Z","event":"MachineChanged","outcome":{}}')
+    line = b'{"packed":"' + base64.b64encode(packed[:cut]) + b'"}\n'
+    recording = read(written(tmp_path, day() + line + day()))
+    assert len(list(recording.moments())) == 12
+    assert "cannot be unpacked" in recording.problems[0]

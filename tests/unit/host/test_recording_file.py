@@ -1,7 +1,10 @@
 """Where recordings are written: bounds, torn ends, what a failure costs."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -10,7 +13,7 @@ from nri_plugin.errors import HostError
 from nri_plugin.host.recording import read
 from nri_plugin.host.recording_file import BoundedRecording, RecordingFile, Situation
 from nri_plugin.host.recording_lines import CURRENT, PREVIOUS, line_of, outcome_of
-from nri_plugin.nri.events import CreateContainer, RemovePodSandbox, RunPodSandbox
+from nri_plugin.nri.events import CreateContainer, RemovePodSandbox, RunPodSandbox, Synchronize
 from nri_plugin.state import State
 from tests.builders import container, machine, node, pod
 
@@ -102,10 +105,51 @@ def test_a_directory_that_went_away_costs_one_line(tmp_path: Path) -> None:
     assert len(list(read(str(history)).moments())) == 3
 
 
-def test_a_limit_too_small_for_what_is_promised_says_how_much_would_do(tmp_path: Path) -> None:
-    writer = Writer(BoundedRecording(str(tmp_path), 4 << 10))
-    with pytest.raises(HostError, match=r"set historyBytes to \d+ or more"):
-        writer.pod("p1")
+def test_a_limit_too_small_for_what_is_allocated_grows_with_it(tmp_path: Path) -> None:
+    writer = Writer(BoundedRecording(str(tmp_path), 1 << 10))
+    for number in range(20):
+        writer.pod(f"p{number}")
+    recording = read(str(tmp_path))
+    assert list(recording.moments())[-1].state_after == writer.state
+    assert recording.problems == []
+
+
+def full_node(pods: int, containers: int) -> Synchronize:
+    """What a runtime lists on it; ids and uids are as long as real ones, and as random."""
+    random = Random(1)
+    sandboxes, inside = [], []
+    for _ in range(pods):
+        one = replace(
+            pod(str(UUID(int=random.getrandbits(128))), "Burstable"), id=f"{random.getrandbits(256):064x}"
+        )
+        sandboxes.append(one)
+        for number in range(containers):
+            made = container(one, f"c{number}", cpu=0.5, cpus="0,9-16,25-31,64-127")
+            inside.append(
+                replace(
+                    made, id=f"{random.getrandbits(256):064x}", cgroups_path=f"{one.cgroup_parent}/{made.id}"
+                )
+            )
+    return Synchronize(tuple(sandboxes), tuple(inside))
+
+
+@pytest.mark.parametrize(("pods", "limit", "at_most"), [(600, 4 << 20, 4 << 20), (2000, 4 << 20, 9 << 20)])
+def test_a_full_node_has_a_history_with_the_default_limit(
+    tmp_path: Path, pods: int, limit: int, at_most: int
+) -> None:
+    writer = Writer(BoundedRecording(str(tmp_path), limit))
+    writer.happen(full_node(pods, 5))
+    writer.file.lose()
+    for number in range(20):
+        writer.pod(f"p{number}")
+    writer.file.close()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= at_most
+    recording = read(str(tmp_path))
+    entries = list(recording.entries())
+    assert recording.problems == []
+    assert sum(1 for entry in entries if entry.event is not None) >= 60
+    begun = next(entry.state for entry in reversed(entries) if entry.state is not None)
+    assert len(begun.containers) >= pods * 5
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

@@ -68,12 +68,15 @@ def test_cpus_without_an_l3_are_grouped_by_socket() -> None:
     topology = read(cpu(0, "0", l3="0-1"), cpu(1, "1", l3="0-1"), cpu(2, "2"), cpu(3, "3"), online="0-3")
     assert groups(topology, "caches") == [(0, "0-1"), (1, "2-3")]
     assert topology.caches_known
+    assert str(topology.without_l3) == "2-3"
+    assert [topology.is_l3(cpus) for _, cpus in topology.caches] == [True, False]
 
 
 def test_without_any_l3_the_caches_are_the_sockets_and_said_to_be_unknown() -> None:
     topology = read(cpu(0, "0", 4), cpu(1, "1", 5), online="0-1")
     assert groups(topology, "caches") == [(0, "0"), (1, "1")]
     assert not topology.caches_known
+    assert not topology.without_l3
 
 
 def test_a_shared_list_may_name_cpus_that_are_offline() -> None:

@@ -1,3 +1,4 @@
+from nri_plugin.host.sysfs import read_topology
 from nri_plugin.host.sysfs_cpus import (
     CPU_DIR,
     groups_by_members,
@@ -43,3 +44,27 @@ def test_old_names_and_bit_maps_are_read_too() -> None:
 
 def test_a_cache_that_does_not_say_who_shares_it_is_the_cpus_own() -> None:
     assert read_l3(RecordedFiles({f"{CPU_DIR}/cpu3/cache/index3/level": "3"}), 1 << 3) == ()
+
+
+def test_empty_files_say_nothing_about_who_is_online() -> None:
+    files = {f"{CPU_DIR}/cpu{cpu}/online": "" for cpu in range(3)} | {f"{CPU_DIR}/cpu3/online": "0"}
+    cpus = read_cpus(RecordedFiles(files))
+    assert (cpus.online, cpus.offline) == (0b0111, 0b1000)
+
+
+def test_an_empty_map_of_sharers_is_an_unknown_cache_not_one_of_the_whole_machine() -> None:
+    where = f"{CPU_DIR}/cpu{{}}/cache/index3"
+    files = {f"{where.format(cpu)}/level": "3" for cpu in range(4)}
+    files |= {f"{where.format(cpu)}/shared_cpu_map": "00000000,00000000" for cpu in range(4)}
+    files |= {f"{CPU_DIR}/cpu{cpu}/topology/physical_package_id": str(cpu // 2) for cpu in range(4)}
+    files |= {f"{CPU_DIR}/online": "0-3"}
+    assert read_l3(RecordedFiles(files), 0b1111) == ()
+    topology = read_topology(RecordedFiles(files))
+    assert not topology.caches_known
+    assert [str(cpus) for _, cpus in topology.caches] == ["0-1", "2-3"]  # as the kubelet: by socket
+
+
+def test_an_empty_list_of_siblings_makes_no_core_of_the_whole_machine() -> None:
+    files = {f"{CPU_DIR}/cpu{cpu}/topology/thread_siblings_list": "" for cpu in range(4)}
+    files |= {f"{CPU_DIR}/cpu{cpu}/topology/thread_siblings": f"{3 << cpu // 2 * 2:08x}" for cpu in (0, 1)}
+    assert read_cores(RecordedFiles(files), 0b1111) == (0b0011, 0b0100, 0b1000)

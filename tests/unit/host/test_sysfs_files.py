@@ -54,6 +54,10 @@ def test_the_first_file_there_is_answers(files: KernelFiles) -> None:
     assert files.ids("some_list", "map") == 1 << 32 | 3
     write(files, "some_list", "5")
     assert files.ids("some_list", "map") == 1 << 5
+    write(files, "some_list", "")
+    assert files.ids("some_list", "map") == 1 << 32 | 3
+    write(files, "map", "00000000,00000000")
+    assert files.ids("some_list", "map") is None
 
 
 def test_a_link_is_named_by_its_end(files: KernelFiles, tmp_path: Path) -> None:

@@ -76,10 +76,11 @@ def test_a_list_is_put_together_from_its_pages(
 
 
 def test_a_merge_patch_of_the_status_leaves_the_rest(api: KubeAPI, client: KubeClient) -> None:
-    api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"nodeName": "n"}})
+    spec = {"nodeName": "n", "containers": [{"name": "app", "image": "i"}]}
+    api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec})
     patch = {"status": {"phase": "Failed"}, "spec": {"nodeName": "other"}}
     patched = client.merge_patch(PODS, "p", patch, namespace="default", subresource="status")
-    assert (patched["status"], patched["spec"]) == ({"phase": "Failed"}, {"nodeName": "n"})
+    assert (patched["status"], patched["spec"]) == ({"phase": "Failed"}, spec)
 
 
 def test_a_watch_tells_what_changed_since(api: KubeAPI, client: KubeClient) -> None:

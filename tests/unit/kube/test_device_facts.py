@@ -2,15 +2,16 @@
 
 from nri_plugin.kube._pb import podresources_pb2 as pb
 from nri_plugin.kube.device_facts import answer, totals_of
+from nri_plugin.nodemask import NodeMask
 from tests.kubelet import devices, pod
 
-TOTALS = {"v/gpu": {0: 2, 1: 3}}
+TOTALS = {"v/gpu": ((NodeMask.of(0), 2), (NodeMask.of(0, 1), 3))}
 
 
 def test_an_entry_stands_for_each_resource_and_set_of_nodes() -> None:
     web = pod("web", app=[devices("v/gpu", "a", 0), devices("v/nic", "n", 1), devices("v/gpu", "b", 0)])
     assert answer(web, "app", TOTALS)["devices"] == [
-        {"resource": "v/gpu", "ids": ["a", "b"], "nodes": [0], "totals": {"0": 2, "1": 3}},
+        {"resource": "v/gpu", "ids": ["a", "b"], "nodes": [0], "totals": {"0": 2, "0-1": 3}},
         {"resource": "v/nic", "ids": ["n"], "nodes": [1]},
     ]
 
@@ -25,8 +26,8 @@ def test_an_unknown_container_has_no_answer_and_an_empty_one_an_empty_answer() -
     assert answer(pod("web", app=[]), "app", TOTALS) == {"devices": [], "pod_devices": []}
 
 
-def test_totals_are_by_resource_and_numa_node() -> None:
+def test_totals_are_by_resource_and_numa_nodes_those_of_devices_nowhere_left_out() -> None:
     allocatable = pb.AllocatableResourcesResponse(
         devices=[devices("v/gpu", "a b", 0), devices("v/gpu", "c", 0, 1), devices("v/key", "k")]
     )
-    assert totals_of(allocatable) == {"v/gpu": {0: 3, 1: 1}}
+    assert totals_of(allocatable) == {"v/gpu": ((NodeMask.of(0), 2), (NodeMask.of(0, 1), 1))}

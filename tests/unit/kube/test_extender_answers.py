@@ -57,6 +57,17 @@ def test_a_pod_as_a_whole_is_named_so():
     assert answer["FailedNodes"]["n"].startswith("no NUMA node has available what the pod asks for: cpu 4")
 
 
+def test_a_pod_that_asks_for_thousands_of_resources_is_refused_in_few_words():
+    many = {f"vendor.example__r{number:04}": "1" for number in range(2000)}
+    answer = json.loads(
+        extender().filter(asks("small", pod=pod_object(container(cpu="4", memory="1Gi", **many))))
+    )
+    text = answer["FailedNodes"]["small"]
+    assert "cpu 4" in text
+    assert text.endswith("vendor.example/r0005 1, 1994 more")
+    assert len(text) < 400
+
+
 def test_without_any_topology_every_node_passes_with_one_score():
     one = extender(nodes=())
     names = ["a", "b", "c"]

@@ -1,5 +1,6 @@
 """Which happenings are told, and how."""
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,6 +16,7 @@ from nri_plugin.kube.pod_events import (
     event_object,
     told,
 )
+from nri_plugin.kube.pod_facts import PodObject
 
 REFUSED = Happening("u", "default", "web", "app", "TopologyAffinityError", "TopologyAffinityError: no node")
 
@@ -76,14 +78,68 @@ def test_what_is_about_no_pod_is_not_told(rate: EventRate) -> None:
 
 
 def test_an_event_regards_the_pod_and_names_the_container() -> None:
-    event = event_object(REFUSED, "n1", "2026-01-02T03:04:05.000006Z")
+    pod = PodObject("17", {"app": "containers"})
+    event = event_object(REFUSED, "n1", "2026-01-02T03:04:05.000006Z", pod)
     assert (event["reason"], event["type"]) == ("TopologyAffinityError", "Warning")
     assert event["note"] == "container app: TopologyAffinityError: no node"
-    assert (event["regarding"]["uid"], event["regarding"]["fieldPath"]) == ("u", "spec.containers{app}")
     assert (event["metadata"]["namespace"], event["reportingInstance"]) == ("default", "n1")
+    assert event["regarding"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "default",
+        "name": "web",
+        "uid": "u",
+        "resourceVersion": "17",
+        "fieldPath": "spec.containers{app}",
+    }
 
 
-def test_a_note_is_never_longer_than_the_api_takes() -> None:
-    event = event_object(replace(REFUSED, note="x" * 5000), "n1", "now")
-    assert len(event["note"]) == 1024
-    assert event["note"].endswith("...")
+@pytest.mark.parametrize("listed_in", ["initContainers", "containers", "ephemeralContainers"])
+def test_the_field_path_names_the_list_that_holds_the_container(listed_in: str) -> None:
+    regarding = event_object(REFUSED, "n1", "now", PodObject("", {"app": listed_in}))["regarding"]
+    assert regarding["fieldPath"] == f"spec.{listed_in}{{app}}"
+
+
+def test_of_an_unknown_pod_no_field_path_or_version_is_guessed() -> None:
+    regarding = event_object(REFUSED, "n1", "now")["regarding"]
+    assert sorted(regarding) == ["apiVersion", "kind", "name", "namespace", "uid"]
+
+
+LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        "big",
+        "a",
+        "0",
+        "web.example.com",
+        "p" * 253,
+        "p" * 252,
+        "p" * 251 + ".p",
+        "p" * 250 + "..p",
+        "a" * 57 + ".b",
+    ],
+)
+def test_the_name_of_an_event_is_valid_for_every_pod_name(pod: str) -> None:
+    prefix = event_object(replace(REFUSED, pod=pod), "n1", "now")["metadata"]["generateName"]
+    assert len(prefix) <= 253
+    for name in (f"{prefix[:-1]}a", f"{prefix[:58]}x7k2q"):  # as the server checks the prefix; as it cuts it
+        assert re.fullmatch(rf"{LABEL}(\.{LABEL})*", name), name
+
+
+def test_no_text_is_longer_than_the_api_takes_in_bytes() -> None:
+    event = event_object(replace(REFUSED, note="\xe9" * 5000, reason="R" * 500), "n" * 253, "now")
+    assert len(event["note"].encode()) == 1024
+    assert event["note"].endswith("\xe9...")
+    assert (len(event["reason"]), len(event["reportingInstance"])) == (128, 128)
+
+
+def test_a_note_of_the_longest_length_is_whole() -> None:
+    note = "x" * (1024 - len("container app: "))
+    assert event_object(replace(REFUSED, note=note), "n1", "now")["note"] == f"container app: {note}"
+
+
+def test_a_note_that_is_no_unicode_is_told_all_the_same() -> None:
+    assert event_object(replace(REFUSED, note="a\udcffb"), "n1", "now")["note"] == "container app: a?b"

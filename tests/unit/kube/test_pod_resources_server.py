@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 
 from nri_plugin.cpuset import CPUSet
@@ -16,7 +17,9 @@ from nri_plugin.nodemask import NodeMask
 from nri_plugin.options import MemoryManagerPolicy, Node, Options
 from nri_plugin.state import Allocation, MemoryBlock, PodRecord, State
 from tests.builders import GIB, machine
-from tests.kubelet import Kubelet, devices, pod
+from tests.kubelet import SERVICE, Kubelet, devices, pod
+
+PATIENCE_S = 60.0
 
 
 class View:
@@ -81,9 +84,31 @@ def test_one_pod_is_answered_for_by_old_and_new_kubelets(
     kubelet.knows_get = knows_get
     found = client.get("default", "web").pod_resources
     assert (found.name, list(found.containers[0].cpu_ids)) == ("web", [2, 3])
-    with pytest.raises(KubeletError, match="not found") as caught:
+    with pytest.raises(KubeletError) as caught:
         client.get("default", "nobody")
     assert caught.value.is_unknown
+    assert caught.value.detail == "pod nobody in namespace default not found"
+
+
+def test_an_unknown_pod_is_an_answer_of_the_kubelet_in_its_words(client: KubeletClient) -> None:
+    channel = grpc.insecure_channel(f"unix://{client.path}")
+    get = channel.unary_unary(
+        f"/{SERVICE}/Get", request_serializer=lambda message: message.SerializeToString()
+    )
+    with pytest.raises(grpc.RpcError) as caught:
+        get(pb.GetPodResourcesRequest(pod_name="nobody", pod_namespace="default"), timeout=PATIENCE_S)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert caught.value.details() == "pod nobody in namespace default not found"
+    channel.close()
+
+
+def test_what_the_kubelet_refuses_is_not_called_silence(client: KubeletClient, kubelet: Kubelet) -> None:
+    kubelet.refuses = "rate limit exceeded"
+    with pytest.raises(
+        KubeletError, match="the kubelet answers RESOURCE_EXHAUSTED: rate limit exceeded"
+    ) as caught:
+        client.list()
+    assert not caught.value.is_unknown
 
 
 def test_allocatable_is_ours_but_for_devices(client: KubeletClient, kubelet: Kubelet) -> None:

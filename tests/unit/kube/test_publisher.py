@@ -1,6 +1,7 @@
 """When something is written to the cluster, and when not."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -149,8 +150,122 @@ def test_what_others_change_or_delete_is_due_again(client: KubeClient, clock: Cl
     publisher.noticed(theirs, OURS)
     assert publisher.due_s() is not None
     publisher.publish()
-    publisher.noticed(None, OURS)
+    publisher.noticed({}, OURS, is_gone=True)
     assert publisher.due_s() is not None
+
+
+def test_one_foreign_edit_does_not_freeze_the_object(publisher: Publisher, client: KubeClient) -> None:
+    publisher.want(topology(1))
+    publisher.publish()
+    client.merge_patch(NRTS, "n1", {"zones": []})
+    publisher.want(topology(2))
+    publisher.publish()
+    assert publisher.taken_back_from == "python-httpx2"
+    found = client.get(NRTS, "n1")
+    assert len(found["zones"]) == 2
+    assert [entry["manager"] for entry in found["metadata"]["managedFields"]] == ["us"]
+    publisher.want(topology(3))
+    publisher.publish()
+    assert publisher.taken_back_from == ""
+
+
+def test_an_edit_is_put_right_after_a_restart_too(client: KubeClient, clock: Clock) -> None:
+    first = topology(1) | {"attributes": [{"name": "a", "value": "1"}]}
+    client.apply(NRTS, first, "us", force=False)
+    client.merge_patch(NRTS, "n1", {"zones": []})
+    restarted = Publisher(client, NRTS, "us", clock)
+    restarted.want(first)
+    restarted.publish()
+    assert len(client.get(NRTS, "n1")["zones"]) == 1
+
+
+def test_an_object_whose_every_field_was_changed_is_still_ours(
+    publisher: Publisher, client: KubeClient
+) -> None:
+    publisher.want(topology(1))
+    publisher.publish()
+    client.merge_patch(NRTS, "n1", {"zones": []})
+    assert [row["manager"] for row in client.get(NRTS, "n1")["metadata"]["managedFields"]] == [
+        "python-httpx2"
+    ]
+    publisher.want(topology(2))
+    publisher.publish()
+    assert len(client.get(NRTS, "n1")["zones"]) == 2
+
+
+def test_an_object_that_another_exporter_made_anew_is_left_alone(
+    publisher: Publisher, client: KubeClient
+) -> None:
+    publisher.want(topology(1))
+    publisher.publish()
+    client.delete(NRTS, "n1")
+    client.apply(NRTS, topology(5), "them", force=False)
+    publisher.want(topology(2))
+    with pytest.raises(KubeAPIError) as caught:
+        publisher.publish()
+    assert owners_of(caught.value) == "them"
+    assert len(client.get(NRTS, "n1")["zones"]) == 5
+
+
+def test_a_write_that_comes_between_is_not_overwritten_unseen(
+    publisher: Publisher, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher.want(topology(1))
+    publisher.publish()
+    client.merge_patch(NRTS, "n1", {"zones": []})
+    look = client.get
+
+    def look_and_lose_the_race(*arguments: Any) -> Any:
+        found = look(*arguments)
+        client.merge_patch(NRTS, "n1", {"zones": topology(4)["zones"]})
+        return found
+
+    monkeypatch.setattr(client, "get", look_and_lose_the_race)
+    publisher.want(topology(2))
+    with pytest.raises(KubeAPIError) as caught:
+        publisher.publish()
+    assert caught.value.status == 409
+    monkeypatch.undo()
+    publisher.publish()
+    assert len(client.get(NRTS, "n1")["zones"]) == 2
+
+
+def test_a_foreign_change_of_the_owners_is_due_again(publisher: Publisher, client: KubeClient) -> None:
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u1"}
+    wanted = topology(1)
+    wanted["metadata"]["ownerReferences"] = [owner]
+    publisher.want(wanted)
+    publisher.publish()
+    assert publisher.noticed(client.merge_patch(NRTS, "n1", {"metadata": {"ownerReferences": []}}), OURS)
+    publisher.publish()
+    assert client.get(NRTS, "n1")["metadata"]["ownerReferences"] == [owner]
+
+
+def test_who_deletes_again_and_again_is_answered_ever_later_but_news_is_not_late(
+    publisher: Publisher, client: KubeClient, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "_contest", Backoff(draw=lambda: 1.0))
+    publisher.want(topology(1))
+    publisher.publish()
+    pauses = []
+    for _ in range(9):
+        clock.now += 5.0
+        client.delete(NRTS, "n1")
+        assert publisher.noticed({}, OURS, is_gone=True)
+        due_s = publisher.due_s()
+        assert due_s is not None
+        pauses.append(due_s)
+        clock.now += due_s
+        publisher.publish()
+    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    clock.now += 5.0
+    publisher.noticed({}, OURS, is_gone=True)
+    publisher.want(topology(2))
+    assert publisher.due_s() == 0.0
+    publisher.publish()
+    clock.now += 200.0
+    publisher.noticed({}, OURS, is_gone=True)
+    assert publisher.due_s() == 0.0
 
 
 def test_our_own_writes_seen_late_are_passed_over(
@@ -164,6 +279,18 @@ def test_our_own_writes_seen_late_are_passed_over(
     for seen in (first, client.get(NRTS, "n1")):
         publisher.noticed(seen, OURS)
     assert publisher.due_s() is None
+
+
+def test_a_list_made_before_the_first_write_takes_nothing_away(
+    publisher: Publisher, client: KubeClient
+) -> None:
+    _, before = client.list(NRTS)
+    publisher.want(topology(1))
+    publisher.publish()
+    assert not publisher.noticed({"metadata": {"resourceVersion": before}}, OURS, is_gone=True)
+    client.delete(NRTS, "n1")
+    _, after = client.list(NRTS)
+    assert publisher.noticed({"metadata": {"resourceVersion": after}}, OURS, is_gone=True)
 
 
 def test_only_conflicts_name_owners() -> None:

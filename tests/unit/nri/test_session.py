@@ -2,6 +2,7 @@
 
 import pytest
 
+from nri_plugin import bounds
 from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.nri import session as session_module
 from nri_plugin.nri._pb import nri_pb2 as pb
@@ -237,12 +238,12 @@ def test_the_size_of_a_synchronize_counts_all_parts():
 
 
 def test_an_endless_synchronize_is_refused(monkeypatch):
-    monkeypatch.setattr(session_module, "MAX_SYNCHRONIZE_BYTES", 1000)
+    monkeypatch.setattr(bounds, "SYNCHRONIZED", 9)
     peer = to_sync()
-    for _ in range(9):
-        peer.say("Synchronize", sync_part("x" * 100, more=True))
-    with pytest.raises(RemoteProtocolError, match="at most 1000 are kept"):
-        peer.say("Synchronize", sync_part("x" * 100, more=True))
+    for number in range(9):
+        peer.say("Synchronize", sync_part(f"x{number}", more=True))
+    with pytest.raises(RemoteProtocolError, match="lists 10 pods or containers so far, at most 9 are kept"):
+        peer.say("Synchronize", sync_part("y", more=True))
 
 
 def test_events_during_a_split_synchronize_are_out_of_order():

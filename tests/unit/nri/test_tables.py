@@ -109,7 +109,11 @@ def test_a_full_container_and_a_full_pod_are_read_to_the_last_field():
     container = decode.detailed_container(fill_all(pb.Container()))
     pod = decode.detailed_pod(fill_all(pb.PodSandbox()))
     for value, nothing in ((container, Container("")), (pod, Pod(""))):
-        same = [name for name in value.__dataclass_fields__ if getattr(value, name) == getattr(nothing, name)]
+        same = [
+            name
+            for name in value.__dataclass_fields__
+            if name != "cut" and getattr(value, name) == getattr(nothing, name)
+        ]
         assert same == []
     assert container.resources.device_rules
     assert container.devices[0].gid == 7

@@ -97,6 +97,12 @@ def test_strict_refuses_what_is_larger_than_any_cache_for_good():
         take_in_one_cache(ONE_NODE, cpus("0-31"), 9)
 
 
+def test_strict_does_not_suggest_to_ask_for_no_cpus():
+    assert str(UncoreCacheAlignmentError(7, 0, 8)).endswith(
+        "(the largest has 8 in all); wait until others end"
+    )
+
+
 def test_strict_takes_the_best_fit_where_it_is_one_cache():
     assert take_in_one_cache(ONE_NODE, cpus("0-7,8-13"), 5) == cpus("8-12")
 

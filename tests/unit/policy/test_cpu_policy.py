@@ -165,6 +165,7 @@ def test_the_cache_option_reaches_the_choice():
     ("count", "available", "reserved", "text"),
     [
         (7, "0-15", "", "7 cpus is not a multiple of the 2 cpus per core; ask for 6 or 8"),
+        (1, "0-15", "", "1 cpus is not a multiple of the 2 cpus per core; ask for 2"),
         (
             6,
             "1,3-7",

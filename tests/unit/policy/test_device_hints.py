@@ -5,19 +5,28 @@ import pytest
 from nri_plugin.nodemask import NO_NODES, NodeMask
 from nri_plugin.options import TopologyManagerPolicy
 from nri_plugin.policy import budget
-from nri_plugin.policy.device_hints import Device, DeviceResource, device_wishes
+from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals, device_wishes
 from nri_plugin.policy.hints import Family, Need, Wish
 from nri_plugin.policy.merge import merge
 
 ALL = (0, 1, 2, 3)
 
 
-def gpus(*nodes, totals=()):
-    """A resource of one device per argument: the nodes that device is attached to."""
+def gpus(*nodes, of=()):
+    """A resource of one device per argument: the nodes that device is attached to.
+
+    `of`: (nodes, how many devices of the resource are attached to exactly these), where that is known.
+    """
     masks = [NO_NODES if on is None else NodeMask.from_ids(on) for on in nodes]
+    totals = device_totals((NodeMask.from_ids(on), count) for on, count in of)
     return DeviceResource(
-        "example.com/gpu", tuple(Device(f"gpu{n}", mask) for n, mask in enumerate(masks)), tuple(totals)
+        "example.com/gpu", tuple(Device(f"gpu{n}", mask) for n, mask in enumerate(masks)), totals
     )
+
+
+def everywhere(*nodes):
+    """One device on each of the nodes."""
+    return [((node,), 1) for node in nodes]
 
 
 def only_wish(*resources, nodes=ALL) -> Wish:
@@ -31,12 +40,24 @@ def hints(resource, nodes=ALL):
     return [(str(NodeMask(mask)), preferred) for mask, preferred in only_wish(resource, nodes=nodes).hints]
 
 
-def test_one_device_is_hinted_at_with_its_node_and_every_wider_set() -> None:
-    assert hints(gpus([1]), nodes=(0, 1)) == [("1", True), ("0-1", False)]
+def test_one_device_is_hinted_at_with_its_node_and_every_wider_set_of_device_nodes() -> None:
+    assert hints(gpus([1], of=everywhere(0, 1)), nodes=(0, 1)) == [("1", True), ("0-1", False)]
+    assert hints(gpus([1], of=everywhere(0, 1))) == [("1", True), ("0-1", False)]
+
+
+def test_a_node_without_such_devices_is_in_no_hint() -> None:
+    assert hints(gpus([1], of=[((1,), 2)])) == [("1", True)]
+    assert hints(gpus([1])) == [("1", True)]
+    assert hints(gpus([1], of=everywhere(1, 3))) == [("1", True), ("1,3", False)]
+
+
+def test_a_node_that_the_machine_lacks_is_in_no_hint_either() -> None:
+    assert hints(gpus([1], of=everywhere(1, 7)), nodes=(0, 1)) == [("1", True)]
 
 
 def test_hints_come_by_size_then_by_ascending_nodes() -> None:
-    assert [mask for mask, _ in hints(gpus([2]))] == ["2", "0,2", "1-2", "2-3", "0-2", "0,2-3", "1-3", "0-3"]
+    every = gpus([2], of=everywhere(*ALL))
+    assert [mask for mask, _ in hints(every)] == ["2", "0,2", "1-2", "2-3", "0-2", "0,2-3", "1-3", "0-3"]
 
 
 def test_devices_on_two_nodes_are_preferred_there_when_there_may_be_no_others() -> None:
@@ -44,12 +65,17 @@ def test_devices_on_two_nodes_are_preferred_there_when_there_may_be_no_others() 
 
 
 def test_they_are_not_preferred_when_one_node_could_have_held_them() -> None:
-    assert hints(gpus([0], [1], totals=((0, 4), (1, 4))), nodes=(0, 1)) == [("0-1", False)]
-    assert hints(gpus([0], [1], totals=((0, 1), (1, 1))), nodes=(0, 1)) == [("0-1", True)]
+    assert hints(gpus([0], [1], of=[((0,), 4), ((1,), 4)]), nodes=(0, 1)) == [("0-1", False)]
+    assert hints(gpus([0], [1], of=[((0,), 1), ((1,), 1)]), nodes=(0, 1)) == [("0-1", True)]
+
+
+def test_a_device_between_nodes_counts_once_in_a_set_with_both() -> None:
+    assert hints(gpus([0], [1], of=[((0,), 1), ((1,), 1), ((2, 3), 1)]))[0] == ("0-1", True)
+    assert hints(gpus([0], [1], of=[((0,), 1), ((1,), 1), ((0, 3), 1)]))[0] == ("0-1", False)
 
 
 def test_totals_below_what_was_given_are_not_believed() -> None:
-    assert hints(gpus([0], [0], totals=((0, 1),)), nodes=(0, 1))[0] == ("0", True)
+    assert hints(gpus([0], [0], of=[((0,), 1)]), nodes=(0, 1))[0] == ("0", True)
 
 
 def test_a_device_between_nodes_is_near_any_of_them() -> None:
@@ -59,9 +85,16 @@ def test_a_device_between_nodes_is_near_any_of_them() -> None:
 
 
 @pytest.mark.parametrize("nowhere", [None, [7]])
-def test_a_device_nobody_can_place_is_near_everywhere(nowhere) -> None:
+def test_a_device_nobody_can_place_is_near_everywhere_while_the_others_are_not_known(nowhere) -> None:
     assert device_wishes(ALL, [gpus(nowhere)]) is None
-    assert hints(gpus(nowhere, [1]), nodes=(0, 1)) == [("1", True), ("0-1", False)]
+    assert hints(gpus(nowhere, [1]), nodes=(0, 1)) == [("1", True)]
+
+
+@pytest.mark.parametrize("nowhere", [None, [7]])
+def test_a_device_without_a_place_fits_nowhere_where_others_of_its_resource_have_one(nowhere) -> None:
+    """The kubelet counts it on no node, so that no set of nodes ever has as many as were asked for."""
+    assert hints(gpus(nowhere, of=everywhere(1))) == []
+    assert hints(gpus(nowhere, [1], of=everywhere(1))) == []
 
 
 def test_without_devices_there_is_no_wish() -> None:
@@ -76,9 +109,9 @@ def test_each_resource_is_a_wish_of_its_own_in_the_given_order() -> None:
 
 
 @pytest.mark.parametrize("given", [[[9]], [[3], [9]], [[3, 4], [9]], [[3, 4], [4, 5], [9]]])
-def test_beyond_eight_nodes_the_same_sets_are_hinted_at_without_a_list(given) -> None:
+def test_beyond_eight_device_nodes_the_same_sets_are_hinted_at_without_a_list(given) -> None:
     nodes = tuple(range(12))
-    wish = only_wish(gpus(*given), nodes=nodes)
+    wish = only_wish(gpus(*given, of=everywhere(*nodes)), nodes=nodes)
     assert wish.hints == ()
     assert wish.family is not None
     for mask in range(1, 1 << 12):
@@ -86,8 +119,9 @@ def test_beyond_eight_nodes_the_same_sets_are_hinted_at_without_a_list(given) ->
         assert (mask in wish.family) == near_all
 
 
-def test_up_to_eight_nodes_hints_are_listed() -> None:
-    assert len(hints(gpus([7]), nodes=range(8))) == 128
+def test_up_to_eight_device_nodes_hints_are_listed_however_many_nodes_there_are() -> None:
+    assert len(hints(gpus([7], of=everywhere(*range(8))), nodes=range(64))) == 128
+    assert hints(gpus([7]), nodes=range(64)) == [("7", True)]
 
 
 def test_beyond_eight_nodes_the_merge_finds_the_devices_nodes() -> None:
@@ -106,12 +140,35 @@ def test_the_numbers_name_resource_ids_and_nodes() -> None:
 
 
 def test_a_wish_says_when_its_preferred_size_could_not_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    between = gpus([0, 1], [2, 3])
+    between = gpus([0, 1], [2, 3], of=[*everywhere(*range(16)), ((4, 5), 1)])
     assert only_wish(between, nodes=range(16)).exact
     monkeypatch.setattr(budget, "STEP_BUDGET", 2)
     assert not only_wish(between, nodes=range(16)).exact
 
 
 def test_beyond_eight_nodes_what_single_places_settle_is_asked_only_once() -> None:
-    wish = only_wish(gpus([3], [3, 4], [4, 5]), nodes=range(12))
+    wish = only_wish(gpus([3], [3, 4], [4, 5], of=everywhere(*range(12))), nodes=range(12))
     assert wish.family == Family((1 << 12) - 1, 1 << 3, (Need(1, {4: 1, 5: 1}),), 2)
+
+
+def test_where_all_devices_are_between_nodes_the_fewest_nodes_near_enough_of_them_count() -> None:
+    between = [((0, 1), 1), ((1, 2), 1), ((2, 3), 1)]
+    assert hints(gpus([0, 1], [2, 3], of=between))[0] == ("0,2", False)  # node 1 alone is near two of them
+
+
+def test_totals_of_one_place_add_up() -> None:
+    assert device_totals([(NodeMask.of(1), 2), (NO_NODES, 5), (NodeMask.of(0), 1), (NodeMask.of(1), 3)]) == (
+        (NodeMask.of(0), 1),
+        (NodeMask.of(1), 5),
+    )
+
+
+def test_a_wish_that_fits_nowhere_names_the_device_without_a_place() -> None:
+    assert only_wish(gpus(None, of=everywhere(1))).why == "example.com/gpu: given gpu0 anywhere"
+
+
+def test_the_search_among_devices_between_nodes_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = gpus([0], [1], [2], of=[*everywhere(*range(16)), ((4, 5), 1)])
+    assert only_wish(apart, nodes=range(16)).exact
+    monkeypatch.setattr(budget, "STEP_BUDGET", 10)
+    assert not only_wish(apart, nodes=range(16)).exact

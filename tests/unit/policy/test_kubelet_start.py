@@ -11,6 +11,7 @@ from nri_plugin.policy.kubelet_start import (
     StoredNode,
     cpu_state_refusal,
     memory_state_refusal,
+    order_dependent_nodes,
 )
 from nri_plugin.policy.memory_state import memory_machine
 from nri_plugin.state import MemoryBlock
@@ -107,3 +108,12 @@ def test_amounts_are_compared_over_the_nodes_of_a_group():
 )
 def test_a_stored_memory_state_is_refused_as_by_the_kubelet(stored, assignments, said):
     assert memory_state_refusal(stored, assignments, TWO) == said
+
+
+def test_nodes_with_blocks_over_different_sets_are_those_where_the_verdict_depends_on_order() -> None:
+    def block(*nodes: int) -> MemoryBlock:
+        return MemoryBlock(NodeMask.of(*nodes), "memory", 1)
+
+    held = {"p": {"a": [block(0, 1)], "b": [block(0, 1), block(2)]}, "q": {"c": [block(2)]}}
+    assert order_dependent_nodes(held) == {}
+    assert order_dependent_nodes({**held, "r": {"d": [block(0)]}}) == {0: [0b1, 0b11]}

@@ -6,7 +6,7 @@ import pytest
 
 from nri_plugin.errors import ConfigError
 from nri_plugin.ids import NUMANodeID
-from nri_plugin.options import ReservedMemory, TopologyManagerPolicy
+from nri_plugin.options import Options, ReservedMemory, TopologyManagerPolicy, UncoreCacheFit
 from nri_plugin.policy.option_checks import (
     CPU_OPTIONS,
     GATES,
@@ -18,10 +18,15 @@ from nri_plugin.policy.option_checks import (
     check_reserved_memory,
     check_sockets,
     cpu_options_on,
+    machine_refusal,
+    none_refusal,
     option_flag,
+    together_refusals,
     topology_manager_refusals,
     topology_options_on,
 )
+from nri_plugin.topology import Topology
+from tests.builders import machine
 
 ALL_GATES = dict.fromkeys(GATES, True)
 GIVEN = [
@@ -288,3 +293,41 @@ def test_a_limit_among_the_options_goes_before_the_usual_one():
     given = {"max-allowable-numa-nodes": "16"}
     found = list(topology_manager_refusals("restricted", "pod", given, 12, distances_known=True, limit=8))
     assert found == []
+
+
+def refusals(*on, topology=TopologyManagerPolicy.RESTRICTED, fit=UncoreCacheFit.FIRST, is_strict=False):
+    return list(together_refusals(frozenset(on), topology, fit, is_strict=is_strict))
+
+
+def test_values_that_go_together_are_not_refused():
+    assert refusals() == []
+    assert refusals("align-by-socket", "distribute-cpus-across-numa") == []
+    assert refusals("full-pcpus-only", fit=UncoreCacheFit.BEST, is_strict=True) == []
+
+
+def test_values_that_do_not_go_together_name_the_key_and_why():
+    ((key, why),) = refusals("align-by-socket", topology=TopologyManagerPolicy.SINGLE_NUMA_NODE)
+    assert (key, "align-by-socket" in why) == ("cpuManagerPolicyOptions", True)
+    ((key, why),) = refusals(is_strict=True)
+    assert (key, why) == ("strictUncoreCache", "goes only with uncoreCacheFit: best; set that too")
+    for spreading in ("distribute-cpus-across-numa", "distribute-cpus-across-cores"):
+        assert refusals(spreading, fit=UncoreCacheFit.BEST) == [
+            ("uncoreCacheFit", f"best packs CPUs and {spreading} spreads them; turn one of them off")
+        ]
+
+
+def test_the_none_policy_names_the_options_it_does_not_start_with():
+    assert none_refusal({"b": "true", "a": "1"}) == (
+        "None policy: received unsupported options=map[a:1 b:true]; set cpuManagerPolicy: static or remove them"
+    )
+
+
+def test_what_a_machine_cannot_have_names_the_key():
+    both = machine(nodes=2)
+    assert machine_refusal(Options(), both) is None
+    assert machine_refusal(Options(align_by_socket=True, prefer_closest_numa_nodes=True), both) is None
+    two_sockets = Topology.from_rows([(cpu, cpu, cpu // 4, 0, cpu // 4) for cpu in range(8)])
+    key, why = machine_refusal(Options(align_by_socket=True), two_sockets)
+    assert (key, "2 sockets, 1 NUMA nodes" in why) == ("cpuManagerPolicyOptions", True)
+    key, why = machine_refusal(Options(max_allowable_numa_nodes=8), machine(nodes=9))
+    assert (key, "this one has 9" in why) == ("topologyManagerPolicyOptions", True)

@@ -23,6 +23,7 @@ AT_LEAST = {
     "memory_hints": 70,
     "merge": 500,
     "topology_manager_misc": 70,
+    "pod_lives": 22,
     "unit_cpu": 100,
     "unit_memory": 40,
     "apiserver_exchanges": 40,

@@ -161,5 +161,5 @@ def test_links_of_another_resource_do_not_count() -> None:
 def test_totals_are_of_the_machine_whoever_has_the_devices() -> None:
     devices = manager()
     devices.admit(pod("p", 5))
-    assert devices.totals(GPU) == {0: 4, 1: 4}
-    assert manager("1 core, devices a/b 3").totals("a/b") == {}
+    assert devices.totals(GPU) == ((NodeMask.of(0), 4), (NodeMask.of(1), 4))
+    assert manager("1 core, devices a/b 3").totals("a/b") == ()

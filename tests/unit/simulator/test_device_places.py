@@ -33,7 +33,7 @@ def found(tmp_path: Path, text: str, *chosen: tuple[str, str]) -> dict[str, dict
     container = Container(
         id="c", pod_id="p", name="c", env=spec.env, devices=spec.devices, cdi_devices=spec.cdi_devices
     )
-    resources = DeviceLocator(KernelFiles(str(tmp_path))).resources(container)
+    resources = DeviceLocator(KernelFiles(str(tmp_path))).resources(container) or ()
     return {each.name: {device.id: str(device.nodes) for device in each.devices} for each in resources}
 
 

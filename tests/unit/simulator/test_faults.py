@@ -39,8 +39,14 @@ def test_a_write_that_the_kernel_would_reject_is_no_drift() -> None:
     assert "ERANGE" in said
 
 
-def test_a_second_agent_ends_and_says_why() -> None:
+def test_a_second_agent_waits_for_the_first() -> None:
     assert problems("  - second: agent\n") == []
+
+
+def test_a_second_agent_that_ends_by_itself_did_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with patient_stage(parse(HEAD, "x.yaml")) as node:
+        monkeypatch.setattr(node, "command", ["sh", "-c", "echo gone >&2; exit 3"])
+        assert "it ended with 3: gone" in faults.second_agent(node)
 
 
 def test_a_node_is_left_and_taken_up_again() -> None:

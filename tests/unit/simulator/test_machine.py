@@ -128,6 +128,7 @@ def test_cpus_without_l3_are_grouped_by_socket() -> None:
     none = build_topology(parse("2 sockets, 2 cores, no L3"))
     assert ([str(cpus) for _, cpus in some.caches], some.caches_known) == (["0-1", "2-3"], True)
     assert ([str(cpus) for _, cpus in none.caches], none.caches_known) == (["0-1", "2-3"], False)
+    assert (str(some.without_l3), str(none.without_l3)) == ("2-3", "")
 
 
 def test_without_numa_all_memory_is_in_one_node() -> None:

@@ -46,6 +46,21 @@ def test_lists_and_bit_maps_say_the_same(root: Path) -> None:
     assert (where / "physical_package_id").read_text() == "1\n"
 
 
+def test_caches_and_dies_have_the_ids_that_other_programs_ask_for(tmp_path: Path) -> None:
+    machine = parse("2 sockets, 2 L3 each, 2 cores each, SMT 2, memory 1Gi")
+    build_sysfs(machine, str(tmp_path))
+    cpus = tmp_path / "sys/devices/system/cpu"
+    sharers: dict[tuple[str, ...], set[str]] = {}
+    for cache in sorted(cpus.glob("cpu*/cache/index*")):
+        key = tuple((cache / name).read_text().strip() for name in ("level", "type", "id"))
+        sharers.setdefault(key, set()).add((cache / "shared_cpu_list").read_text())
+    assert all(len(lists) == 1 for lists in sharers.values())  # an id names one cache
+    assert len(sharers) == 3 * 8 + 4
+    assert {path.read_text() for path in cpus.glob("cpu*/topology/die_id")} == {"0\n"}
+    for one in cpus.glob("cpu*/topology"):
+        assert (one / "die_cpus_list").read_text() == (one / "package_cpus_list").read_text()
+
+
 def test_links_lead_from_nodes_to_cpus_and_back(root: Path) -> None:
     system = root / "sys/devices/system"
     assert (system / "node/node0/cpu2").resolve() == (system / "cpu/cpu2").resolve()

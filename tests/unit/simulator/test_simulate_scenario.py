@@ -89,6 +89,8 @@ def test_containers_are_written_as_in_steps(plan) -> None:  # type: ignore[no-un
         ("hello", "s.yaml: is no scenario; give a list of pods"),
         ("a: 1", "s.yaml: is no scenario"),
         ("a: [1\nb", "s.yaml:3:1: not YAML"),
+        ("kind: Pod\nmetadata:\n  name: {{ .Values.name }}\n", "render it first: helm template CHART"),
+        ("{{- if .Values.on }}\nkind: Pod\n{{- end }}\n", "holds {{ }}, so it is a template"),
         ("kind: Pod\nkind: Pod\n", "s.yaml:2:1: not YAML: key kind is given twice"),
         (b"\xff\xfe", "s.yaml: not UTF-8 text at byte 0"),
         ("kind: Service\nmetadata: {name: x}\n", "s.yaml: has no pods: 1 Service passed over"),

@@ -22,7 +22,7 @@ from tests.vectors.judges.managers import (
 from tests.vectors.judges.memory import machine_of
 from tests.vectors.judges.merging import KUBELET_LIMIT, as_pair, preferring, provider_of
 from tests.vectors.judges.packed import tables_of
-from tests.vectors.judges.static import compare_refusals, is_uneven, refusal_at_start
+from tests.vectors.judges.static import compare_refusals, gives_twice, is_uneven, refusal_at_start
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 
 ANYWHERE = MergedHint(None, preferred=False)
@@ -36,7 +36,7 @@ def judge(document: Document) -> Iterator[Judged]:
 
 
 def judge_case(case: Case, tables: CPUTables, *, malformed: bool = False) -> Judged:
-    refused = _topology_manager_refusal(case) or refusal_at_start(case, tables)
+    refused = topology_manager_refusal(case, tables) or refusal_at_start(case, tables)
     if refused or "steps" not in case["expect"]:
         return compare_refusals(case, refused)
     node = _Node(case, tables)
@@ -49,16 +49,20 @@ def judge_case(case: Case, tables: CPUTables, *, malformed: bool = False) -> Jud
         wrong = node.step(step, expect)
         if wrong and malformed:
             return Judged(case["id"], Verdict.REPAIRED, "the recorded machine contradicts itself")
-        if wrong and is_uneven(tables) and _is_unsound(expect, on_offer):
+        if wrong and is_uneven(tables) and _is_unsound(step, expect, on_offer):
             return Judged(case["id"], Verdict.REPAIRED, "recorded CPUs that were not on offer")
+        wrong = wrong or node.cpu.given_twice
         if wrong:
             return Judged(case["id"], Verdict.FAILED, f"step {number}: {wrong}")
     return Judged(case["id"], Verdict.PASSED)
 
 
-def _topology_manager_refusal(case: Case) -> str:
-    """Why the Topology Manager is not made, which is first; empty when it is."""
-    nodes = case["memory_nodes"]
+def topology_manager_refusal(case: Case, tables: CPUTables) -> str:
+    """Why the Topology Manager is not made, which is first; empty when it is.
+
+    Without `memory_nodes` the machine has as many NUMA nodes as its CPUs are on, and no distances.
+    """
+    nodes = case.get("memory_nodes") or [{} for _ in tables.nodes]
     refusals = topology_manager_refusals(
         case["tm_policy"],
         case["tm_scope"],
@@ -70,9 +74,9 @@ def _topology_manager_refusal(case: Case) -> str:
     return next(refusals, "")
 
 
-def _is_unsound(expect: Case, on_offer: CPUSet) -> bool:
+def _is_unsound(step: Case, expect: Case, on_offer: CPUSet) -> bool:
     sets = [CPUSet.parse(entry["cpuset"]) for entry in expect.get("containers", ()) if entry["cpuset"]]
-    return any(not cpus <= on_offer for cpus in sets)
+    return any(not cpus <= on_offer for cpus in sets) or gives_twice(step, expect)
 
 
 class _Node:
@@ -81,8 +85,9 @@ class _Node:
     def __init__(self, case: Case, tables: CPUTables) -> None:
         self.policy = TopologyManagerPolicy(case["tm_policy"])
         self.pod_scope = case["tm_scope"] == "pod"
-        self.nodes = NodeMask.from_ids(node["id"] for node in case["memory_nodes"])
-        rows = {str(node["id"]): node["distances"] for node in case["memory_nodes"]}
+        told = case.get("memory_nodes") or [{"id": node} for node, _ in tables.nodes]
+        self.nodes = NodeMask.from_ids(node["id"] for node in told)
+        rows = {str(node["id"]): node.get("distances") for node in told}
         self.distances = preferring({**case, "distances": rows})
         self.cpu = CPUManager.of(case, tables)
         self.memory = MemoryManager(machine_of(case)) if "memory_reserved" in case else None

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from nri_plugin.cpuset import CPUSet
@@ -164,13 +165,20 @@ class Pod:
 
 @dataclass
 class CPUManager:
-    """Exclusive CPUs by (pod, container), and what each pod may reuse."""
+    """Exclusive CPUs by (pod, container), and what each pod may reuse.
+
+    Attributes:
+        unknown: CPUs on offer that the machine does not have: a state may name them.
+        ended: containers whose CPUs later ones of their pod may have too.
+    """
 
     tables: CPUTables
     reserved: CPUSet
     options: Options
     held: dict[tuple[str, str], CPUSet] = field(default_factory=dict)
     reusable: dict[str, CPUSet] = field(default_factory=dict)
+    unknown: CPUSet = field(default_factory=CPUSet)
+    ended: set[tuple[str, str]] = field(default_factory=set)
 
     @classmethod
     def of(cls, case: Mapping[str, Any], tables: CPUTables) -> "CPUManager":
@@ -183,7 +191,16 @@ class CPUManager:
         for cpus in self.held.values():
             taken |= cpus.mask
         kept = self.reserved.mask if self.options.strict_cpu_reservation else 0
-        return CPUSet(self.tables.online & ~taken & ~kept)
+        return CPUSet((self.tables.online | self.unknown.mask) & ~taken & ~kept)
+
+    @property
+    def given_twice(self) -> str:
+        """Who has CPUs that somebody else has too, in words; empty when nobody. What passes on within a pod may be."""
+        for (one, mine), (other, theirs) in combinations(self.held.items(), 2):
+            passes_on = one[0] == other[0] and not self.ended.isdisjoint((one, other))
+            if not passes_on and not mine.isdisjoint(theirs):
+                return f"CPUs {mine & theirs} are given to {'/'.join(one)} and {'/'.join(other)}"
+        return ""
 
     @property
     def available(self) -> CPUSet:
@@ -240,6 +257,8 @@ class CPUManager:
         if not cpus:
             return
         self.held[key] = cpus
+        if container.plain_init:
+            self.ended.add(key)
         before = self.reusable.get(pod.uid, CPUSet())
         self.reusable = {pod.uid: reusable_after(before, cpus, init=container.plain_init)}
 

@@ -34,8 +34,10 @@ def distances_of(case: Case) -> Distances:
 
 
 def preferring(case: Case) -> Distances | None:
-    """The distances, where the case prefers the closest nodes."""
-    if not topology_options_on(case.get("tm_options") or {}).prefer_closest or not case.get("distances"):
+    """The distances, where the case prefers the closest nodes and says how far all of them are apart."""
+    rows = case.get("distances") or {}
+    is_known = bool(rows) and all(rows.values())
+    if not topology_options_on(case.get("tm_options") or {}).prefer_closest or not is_known:
         return None
     return distances_of(case)
 

@@ -14,7 +14,7 @@ SUMMED = (Verdict.PASSED, Verdict.REPAIRED, Verdict.FAILED)
 USAGE = """Judge our answers by recorded ones: hack/conformance [DIR or FILE...]
 
 Each DIR holds recorded files (see tests/vectors/README.md), each FILE is one; default: $NRI_PIN_VECTORS, else
-those of this checkout. What a file holds is told by its name, else by the keys of its cases. Prints what each
+those of this checkout, and $NRI_PIN_LIVES where that is set. What a file holds is told by its name, else by the keys of its cases. Prints what each
 file came to; the last line is "N passed, M failed". Exit code 1 when anything failed, 2 when there is nothing
 to judge."""
 
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     if set(arguments) & {"-h", "--help"}:
         _say(USAGE)
         return 0
-    places = [Path(one) for one in arguments or [os.environ.get("NRI_PIN_VECTORS") or OURS]]
+    places = [Path(one) for one in arguments or _default_places()]
     wrong = [place for place in places if not files_in(place)]
     if wrong:
         _say(f"{wrong[0]}: no file and no folder with files; name one with recorded answers")
@@ -44,6 +44,11 @@ def main(arguments: list[str]) -> int:
             _say(f"{words}: {total[verdict]}")
     _say(f"{total[Verdict.PASSED] + total[Verdict.REPAIRED]} passed, {total[Verdict.FAILED]} failed")
     return 1 if total[Verdict.FAILED] else 0
+
+
+def _default_places() -> list[str]:
+    vectors, lives = os.environ.get("NRI_PIN_VECTORS") or str(OURS), os.environ.get("NRI_PIN_LIVES")
+    return [vectors, lives] if lives else [vectors]
 
 
 _APART = {

@@ -49,6 +49,7 @@ def judge_case(case: Case, tables: CPUTables, recorded: Mapping[str, Any]) -> Ju
         wrong = _step(manager, case, step, expected)
         if not wrong and str(manager.default) != expected["default"]:
             wrong = f"shared pool {manager.default} recorded {expected['default']}"
+        wrong = wrong or manager.given_twice
         if wrong and malformed:
             return Judged(case["id"], Verdict.REPAIRED, "the recorded machine contradicts itself")
         if wrong and is_uneven(tables) and _is_unsound(manager, step, expected, on_offer):
@@ -98,20 +99,24 @@ def compare_refusals(case: Case, refused: str) -> Judged:
 
 
 def _is_unsound(manager: CPUManager, step: Case, expected: Case, on_offer: CPUSet) -> bool:
-    """Whether the recorded step hands out CPUs that were neither available nor the pod's own.
-
-    An app container's CPUs must also be none that an app container before it got in the same step.
-    """
-    inits = {c["name"] for c in step.get("init_containers", ())}
+    """Whether the recorded step hands out CPUs that were neither available nor the pod's own, or some of them twice."""
     own = CPUSet()
     for (uid, _), cpus in manager.held.items():
         own |= cpus if uid == step["pod"] else CPUSet()
-    given = CPUSet()
+    entries = expected.get("containers", ())
+    outside = any(not CPUSet.parse(entry.get("cpuset") or "") <= on_offer | own for entry in entries)
+    return outside or gives_twice(step, expected)
+
+
+def gives_twice(step: Case, expected: Case) -> bool:
+    """Whether a container gets CPUs of one before it in the pod that goes on running: an app container or a sidecar."""
+    ended = {c["name"] for c in step.get("init_containers", ()) if not c.get("restartable")}
+    kept = CPUSet()
     for entry in expected.get("containers", ()):
         cpus = CPUSet.parse(entry.get("cpuset") or "")
-        if not cpus <= on_offer | own or not cpus.isdisjoint(given):
+        if not cpus.isdisjoint(kept):
             return True
-        given |= CPUSet() if entry["container"] in inits else cpus
+        kept |= CPUSet() if entry["container"] in ended else cpus
     return False
 
 

@@ -48,8 +48,9 @@ def judge_cpu_case(case: Case, recorded: Mapping[str, Any]) -> Judged:
         return starting.judge_cpu_case({**case, **_as_found(case)}, tables)
     manager = CPUManager(tables, CPUSet.parse(case["reserved"]), options_of(case.get("options")))
     manager.held = _sets(case["state_before"])
-    taken = CPUSet(tables.online) - CPUSet.parse(case["state_before"]["default"])
-    hidden = taken - _union(manager.held)
+    default = CPUSet.parse(case["state_before"]["default"])
+    hidden = CPUSet(tables.online) - default - _union(manager.held)
+    manager.unknown = default - CPUSet(tables.online)
     manager.held["", "not on offer"] = hidden
     if case["fn"] == "remove_container":
         manager.remove(case["pod_uid"], case["container"])
@@ -95,7 +96,7 @@ def _after(case: Case, manager: CPUManager, hidden: CPUSet) -> Judged:
     """Compare the state after; what no container holds stays off the shared set unless it was given out."""
     after = case["state_after"]
     held = {key: cpus for key, cpus in manager.held.items() if key[0]}
-    default = CPUSet(manager.tables.online) - _union(held) - hidden
+    default = (CPUSet(manager.tables.online) | manager.unknown) - _union(held) - hidden
     ours = ({key: str(cpus) for key, cpus in held.items()}, str(default))
     recorded = ({key: str(cpus) for key, cpus in _sets(after).items()}, after["default"])
     return compare(case["id"], ours, recorded)

@@ -1,0 +1,237 @@
+"""The right to serve one runtime: flock on the directory of its NRI socket.
+
+At most one process holds the right, wherever its state, its network namespace or its container is, because everybody
+who can connect to the socket opens the same directory. The kernel takes the right away when the process ends, and
+there is no file that somebody could remove.
+
+An agent that the runtime has just started comes first. It says so with a second lock, on the file `nri-pin.launched` in
+that directory, for as long as it lives; the agent that holds the right looks for it, gives up and waits. One that
+does not give up is stuck, and is ended. The second lock only asks: a lost or removed file costs that question.
+
+Source: flock(2), proc_locks(5).
+"""
+
+import fcntl
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+MARK_NAME = "nri-pin.launched"
+TRY_PAUSE_S = 0.02
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_MARK = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_WORDS_SHOWN = 120
+
+
+class RuntimeLock:
+    """The right to serve the runtime behind one NRI socket.
+
+    Args:
+        socket_path: of the runtime.
+
+    Attributes:
+        folder: the directory of the socket, which is locked.
+    """
+
+    def __init__(self, socket_path: str) -> None:
+        self.folder = os.path.dirname(os.path.abspath(socket_path))
+        self._lock: int | None = None
+        self._mark: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process has the right."""
+        return self._lock is not None
+
+    def take(self) -> str:
+        """Try once to get the right; returns why it was not to be had, empty when this process has it.
+
+        Where the directory was replaced since, the right is that of the new one.
+        """
+        try:
+            descriptor = os.open(self.folder, _DIRECTORY)
+        except OSError as error:
+            # A directory that is gone holds no socket either: what is held stays held until there is a new one.
+            return "" if self._lock is not None else f"{self.folder}: {_why(error)}"
+        if self._lock is not None and _is_same(descriptor, self._lock):
+            os.close(descriptor)
+            return ""
+        try:
+            is_free = _locks(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            os.close(descriptor)
+            return f"{self.folder} cannot be locked: {_why(error)}"
+        if not is_free:
+            os.close(descriptor)
+            return f"another agent{self._shown_holder()} serves the runtime at {self.folder}"
+        self._close_lock()
+        self._lock = descriptor
+        return ""
+
+    def is_wanted(self) -> bool:
+        """Whether a living agent, started by the runtime, asks for the right; never so for that agent itself."""
+        if self._mark is not None:
+            return False
+        try:
+            descriptor = os.open(os.path.join(self.folder, MARK_NAME), os.O_RDONLY | _MARK)
+        except OSError:
+            return False
+        try:
+            is_roots = os.fstat(descriptor).st_uid in (0, os.geteuid())
+            return is_roots and not _locks(descriptor, fcntl.LOCK_SH)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+
+    def demand(self, yield_s: float, end_s: float) -> str:
+        """Get the right for an agent that the runtime started; returns why it was not to be had, empty for success.
+
+        Args:
+            yield_s: how long the other agent may take to give up.
+            end_s: how long it may take to end once it is killed.
+        """
+        with suppress(OSError):
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)  # as the runtime would, a moment later
+        reason = self._try_until(time.monotonic() + yield_s)
+        if reason:
+            self._end_holder()
+            reason = self._try_until(time.monotonic() + end_s)
+        return reason
+
+    def ask(self) -> None:
+        """Let the agent that has the right know that this one wants it."""
+        if self._mark is not None:
+            return
+        with suppress(OSError):
+            descriptor = os.open(os.path.join(self.folder, MARK_NAME), os.O_RDWR | os.O_CREAT | _MARK, 0o600)
+            if _locks(descriptor, fcntl.LOCK_EX):
+                self._mark = descriptor
+            else:  # a former one of our kind, or somebody who looks at this moment
+                os.close(descriptor)
+
+    def close(self) -> None:
+        """Give up the right, and what was asked."""
+        self._close_lock()
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            os.close(mark)
+
+    def _try_until(self, until: float) -> str:
+        while True:
+            self.ask()
+            reason = self.take()
+            if not reason or time.monotonic() >= until:
+                return reason
+            time.sleep(TRY_PAUSE_S)
+
+    def _end_holder(self) -> None:
+        """Kill the process that has the right.
+
+        It was asked to give up and does not look. It cannot be left alone: once it goes on, it would write CPUs of
+        containers by what it knew before.
+        """
+        for pid in self._holders():
+            if pid == os.getpid():
+                continue
+            with suppress(OSError):
+                process = os.pidfd_open(pid)
+                try:
+                    if pid in self._holders():  # the number still means the same process
+                        signal.pidfd_send_signal(process, signal.SIGKILL)
+                        select.select([process], [], [], 0.0)
+                finally:
+                    os.close(process)
+
+    def _shown_holder(self) -> str:
+        shown = [f"process {pid}{_command(pid)}" for pid in self._holders(if_unseen=True)]
+        return f" ({', '.join(shown)})" if shown else " (a process of another container)"
+
+    def _holders(self, *, if_unseen: bool = False) -> Iterator[int]:
+        """Processes that hold the lock of the directory, as far as this PID namespace shows them.
+
+        Args:
+            if_unseen: what to take for true of a process whose files this one may not see; it has more capabilities.
+        """
+        with suppress(OSError):
+            folder = os.stat(self.folder)
+            with open("/proc/locks", encoding="ascii", errors="replace") as lines:
+                found = {int(line.split()[-4]) for line in lines if _is_flock(line, folder.st_ino)}
+            for pid in sorted(found):
+                if _has_open(pid, folder, if_unseen=if_unseen):
+                    yield pid
+
+    def _close_lock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+
+def readable_by_others(folder: str) -> str:
+    """A sentence when others than the owner can take the lock of the directory; empty when nobody can."""
+    try:
+        mode = os.stat(folder).st_mode
+    except OSError:
+        return ""
+    if not mode & 0o044:
+        return ""
+    return (
+        f"{folder} can be read by other users, who can keep every agent off this runtime; chmod 700 {folder}"
+    )
+
+
+def _locks(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_same(one: int, other: int) -> bool:
+    return os.path.samestat(os.fstat(one), os.fstat(other))
+
+
+def _is_flock(line: str, inode: int) -> bool:
+    """Whether a line such as `3: FLOCK  ADVISORY  WRITE 4711 00:1a:812 0 EOF` is of this inode and of a holder.
+
+    Waiting processes stand behind an arrow. The device's number is not compared: some file systems show another one.
+    """
+    words = line.split()
+    return len(words) == 8 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode)
+
+
+def _has_open(pid: int, folder: os.stat_result, *, if_unseen: bool) -> bool:
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except PermissionError:
+        return if_unseen
+    except OSError:
+        return False
+    for number in numbers:
+        with suppress(OSError):
+            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{number}"), folder):
+                return True
+    return False
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
+            words = file.read().rstrip("\0").split("\0")
+    except OSError:
+        return ""
+    text = " ".join(words)
+    return f": {text[:_WORDS_SHOWN]}" if text else ""
+
+
+def _why(error: OSError) -> str:
+    words = (error.strerror or str(error)).lower()
+    if isinstance(error, FileNotFoundError):
+        return f"{words}; is the container runtime running, with NRI enabled"
+    if isinstance(error, PermissionError) and os.geteuid():
+        return f"{words}; run as root"
+    return words
