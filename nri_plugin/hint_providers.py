@@ -23,11 +23,10 @@ Its wishes are merged with ours, whatever the QoS class, and its `why` stands in
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
 
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.errors import AdmissionError, HintProviderError
-from nri_plugin.options import MemoryManagerPolicy, Node
+from nri_plugin.options import HintProvider, MemoryManagerPolicy, Node
 from nri_plugin.policy.cpu_policy import cpu_wishes
 from nri_plugin.policy.device_hints import device_wishes
 from nri_plugin.policy.hints import Provider, Wish
@@ -60,13 +59,6 @@ class Question:
     exclusive_cpus: int = 0
     reusable: CPUSet = NO_CPUS
     reuse: Reuse = field(default_factory=dict)
-
-
-class HintProvider(Protocol):
-    """Answers with wishes, or None when it does not care."""
-
-    def __call__(self, question: Question, /) -> Provider:
-        """The wishes for `question`."""
 
 
 def devices(question: Question) -> Provider:

@@ -3,14 +3,11 @@
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from nri_plugin.cpuset import NO_CPUS, CPUSet
 from nri_plugin.ids import NUMANodeID
 from nri_plugin.topology import Topology
-
-if TYPE_CHECKING:
-    from nri_plugin.hint_providers import HintProvider
 
 
 class CPUManagerPolicy(StrEnum):
@@ -203,6 +200,16 @@ class Options:
     effect: Effect = Effect.CGROUP
 
 
+class HintProvider(Protocol):
+    """A function that answers a `Question` with hints, or None when it does not care; see `hint_providers.py`.
+
+    Both types stand above this module, so they are not named here.
+    """
+
+    def __call__(self, question: Any, /) -> Any:
+        """The hints for `question`."""
+
+
 @dataclass(frozen=True, eq=False)
 class Node:
     """The node a decision is made for; compared by identity, so that what is derived from it can be kept.
@@ -218,7 +225,7 @@ class Node:
     topology: Topology
     options: Options
     reserved: CPUSet
-    hint_providers: tuple["HintProvider", ...] = ()
+    hint_providers: tuple[HintProvider, ...] = ()
     withheld: CPUSet = NO_CPUS
 
     @cached_property

@@ -6,7 +6,7 @@ One that cannot be loaded stops the start: containers placed without it would be
 from importlib.metadata import EntryPoint, entry_points
 
 from nri_plugin.errors import ConfigError
-from nri_plugin.hint_providers import HintProvider
+from nri_plugin.options import HintProvider
 
 GROUP = "nri_pin.hint_providers"
 

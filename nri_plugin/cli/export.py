@@ -118,7 +118,8 @@ def command(**given: Any) -> int:
 
 
 def _publish(given: dict[str, Any]) -> int:
-    from nri_plugin.app.exporter import Exporter, ExportOptions, serve
+    from nri_plugin.app.exporter import Exporter, ExportOptions
+    from nri_plugin.app.exporter_process import serve
     from nri_plugin.app.logs import to_stderr
     from nri_plugin.app.status_client import read_status
     from nri_plugin.kube.api_client import KubeClient

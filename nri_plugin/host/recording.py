@@ -29,7 +29,6 @@ from nri_plugin.decision import Decision
 from nri_plugin.engine import decide, unrefused
 from nri_plugin.errors import HostError
 from nri_plugin.facts import InformedCreate
-from nri_plugin.hint_providers import HintProvider
 from nri_plugin.host.recording_lines import (
     CURRENT,
     DIRECTORY,
@@ -42,7 +41,7 @@ from nri_plugin.host.recording_lines import (
 from nri_plugin.host.recording_node import NodeRow, node_from
 from nri_plugin.host.recording_rows import Event, Line, OutcomeRow, event_from, snapshot_from
 from nri_plugin.nri.events import CreateContainer
-from nri_plugin.options import Node
+from nri_plugin.options import HintProvider, Node
 from nri_plugin.state import State
 
 _GZIP = b"\x1f\x8b"

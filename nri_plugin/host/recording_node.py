@@ -11,9 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from nri_plugin.cpuset import CPUSet
-from nri_plugin.hint_providers import HintProvider
 from nri_plugin.ids import CoreID, NUMANodeID, SocketID, UncoreCacheID
-from nri_plugin.options import Node, Options
+from nri_plugin.options import HintProvider, Node, Options
 from nri_plugin.topology import NUMANode, Topology
 
 

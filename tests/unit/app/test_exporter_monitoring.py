@@ -11,8 +11,9 @@ import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry
 
-from nri_plugin.app.exporter import Exporter, ExportOptions, serve_http
+from nri_plugin.app.exporter import Exporter, ExportOptions
 from nri_plugin.app.exporter_monitoring import STUCK_S, ExporterFigures, probe_pages, unready
+from nri_plugin.app.exporter_process import serve_http
 from nri_plugin.app.http_server import Server
 from nri_plugin.app.status_rows import Status
 from nri_plugin.cpuset import CPUSet
