@@ -11,8 +11,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from nri_plugin.errors import ConfigError, NriPinError
-from nri_plugin.visible import visible
+from nri_plugin.model.bounds import visible
+from nri_plugin.model.errors import ConfigError, NriPinError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -23,7 +23,7 @@ STANDARD_OUTPUT = 1
 
 DEBUG_VARIABLE = "NRI_PIN_DEBUG"
 LIFE = "NRI_PIN_LIFE"
-"""As in `nri_plugin.app.supervisor`, which commands do not load: an agent with this variable has a supervisor."""
+"""As in `nri_plugin.agent.supervisor`, which commands do not load: an agent with this variable has a supervisor."""
 
 
 def agent_arguments(args: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
@@ -41,10 +41,10 @@ def start(args: Sequence[str], environment: Mapping[str, str]) -> int:
     for_agent = agent_arguments(args, environment)
     if for_agent is not None:
         if not args and not environment.get(LIFE):
-            from nri_plugin.app import supervisor
+            from nri_plugin.agent import supervisor
 
             os.environ[LIFE] = supervisor.begin(environment)
-        from nri_plugin.app import agent
+        from nri_plugin.agent import agent
 
         return agent.main(for_agent)
     from nri_plugin.cli.main import run_command_line

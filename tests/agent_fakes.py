@@ -4,17 +4,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nri_plugin.app.answer import Answer
-from nri_plugin.app.effects import Effects
-from nri_plugin.app.handler import Handler
-from nri_plugin.app.outcome import Observer
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.engine import decide
-from nri_plugin.errors import CheckpointError, HostError
+from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.outcome import Answer, Observer
+from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import WriteOutcome
-from nri_plugin.nri.events import NRIEvent, Request
-from nri_plugin.options import Node
-from nri_plugin.state import CgroupRef, State
+from nri_plugin.model.errors import CheckpointError, HostError
+from nri_plugin.model.options import Node
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.wire.nri.events import NRIEvent, Request
 
 
 class Clock:

@@ -10,11 +10,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from nri_plugin.nri.events import NRIEvent
-from nri_plugin.nri.messages import Container, Pod
-from nri_plugin.simulator.machine import build_sysfs
-from nri_plugin.simulator.machine_text import parse
-from nri_plugin.simulator.runtime_events import (
+from nri_plugin.simulator.machine.machine import build_sysfs
+from nri_plugin.simulator.machine.text import parse
+from nri_plugin.simulator.runtime.profile import (
+    CONTAINERD_2_1,
     Answered,
     Configured,
     ConnectionLost,
@@ -22,8 +21,9 @@ from nri_plugin.simulator.runtime_events import (
     RuntimeEvent,
     Synchronized,
 )
-from nri_plugin.simulator.runtime_profile import CONTAINERD_2_1
-from nri_plugin.simulator.runtime_session import RuntimeSession
+from nri_plugin.simulator.runtime.session import RuntimeSession
+from nri_plugin.wire.nri.events import NRIEvent
+from nri_plugin.wire.nri.messages import Container, Pod
 
 REPOSITORY = Path(__file__).parent.parent
 SUPERVISOR = "nri-pin-watcher"

@@ -7,23 +7,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from nri_plugin.app.agent import Identity
-from nri_plugin.app.handler import Handler
-from nri_plugin.app.loop import Loop
-from nri_plugin.app.runtime_link import RuntimeLink
-from nri_plugin.app.transport import Backoff, RuntimeAbsentError
-from nri_plugin.nri.events import NRIEvent
-from nri_plugin.nri.messages import Container, Pod
-from nri_plugin.simulator.runtime_events import (
+from nri_plugin.agent.agent import Identity
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.runtime_link import Backoff, RuntimeAbsentError, RuntimeLink
+from nri_plugin.process.loop import Loop
+from nri_plugin.simulator.runtime.profile import (
+    CONTAINERD_2_1,
     Answered,
     Configured,
     ConnectionLost,
     PluginRegistered,
     RuntimeEvent,
+    RuntimeProfile,
     Synchronized,
 )
-from nri_plugin.simulator.runtime_profile import CONTAINERD_2_1, RuntimeProfile
-from nri_plugin.simulator.runtime_session import RuntimeSession
+from nri_plugin.simulator.runtime.session import RuntimeSession
+from nri_plugin.wire.nri.events import NRIEvent
+from nri_plugin.wire.nri.messages import Container, Pod
 from tests.agent_fakes import Bench
 
 

@@ -2,7 +2,7 @@
 
 Work is the number of bytecodes that are executed (loops of C code are seen by the memory they take). Kept bytes are those of the
 objects of the state, of the checkpoint and of each line of the history. The judge has numbers of its own: those of
-`nri_plugin.bounds` are what it judges.
+`nri_plugin.model.bounds` are what it judges.
 """
 
 import gc
@@ -15,17 +15,17 @@ from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from nri_plugin.app.config import load_text
-from nri_plugin.app.handler import Handler
-from nri_plugin.app.recorder import DirectKeeper, Recorder
-from nri_plugin.app.startup import build_handler
-from nri_plugin.bounds import Cut
-from nri_plugin.facts import Answer
-from nri_plugin.host.recording_file import BoundedRecording, RecordingFile
-from nri_plugin.nri import codec, events
-from nri_plugin.nri.decode import placement
-from nri_plugin.nri.messages import Container, Pod, Resources
-from nri_plugin.simulator import runtime_codec
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.recorder import DirectKeeper, Recorder
+from nri_plugin.agent.startup import build_handler
+from nri_plugin.config.loading import load_text
+from nri_plugin.core.decision import Answer
+from nri_plugin.model.bounds import Cut
+from nri_plugin.recording.file import BoundedRecording, RecordingFile
+from nri_plugin.simulator.runtime import codec as runtime_codec
+from nri_plugin.wire.nri import codec, events
+from nri_plugin.wire.nri.decode import placement
+from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.agent_fakes import Clock, recording_log
 from tests.agent_process import config_text, machine_root
 from tests.largest_pods import TRUSTED

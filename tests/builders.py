@@ -1,10 +1,9 @@
 """Small machines, pods and containers for tests, in the words of the tests."""
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.nri.messages import Container, ContainerState, Pod, Resources
-from nri_plugin.options import Node, Options
-from nri_plugin.topology import Topology
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.topology import Topology
+from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
 
 GIB = 1 << 30
 KUBEPODS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from nri_plugin.app.logs import LOGGER_NAME
+from nri_plugin.process.logs import LOGGER_NAME
 
 HERE = Path(__file__).parent
 NOBODY = 65534

@@ -6,9 +6,8 @@ from typing import Any
 
 import yaml
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError, Resource
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, Resource
 
 TABLE = Path(__file__).parent / "vectors" / "kernel" / "cpuset_rules.yaml"
 """Its head explains the language."""

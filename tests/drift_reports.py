@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from nri_plugin.app.drift_report import DriftReport
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.drift import Cause
-from nri_plugin.state import CgroupRef
+from nri_plugin.agent.drift_watch import DriftReport
+from nri_plugin.core.drift import Cause
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import CgroupRef
 
 REPORT = DriftReport(
     number=1,

@@ -1,12 +1,12 @@
 """Nodes with something on them, and containers that come to them, for tests of explanations."""
 
-from nri_plugin.engine import decide
-from nri_plugin.facts import InformedCreate
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.nri.events import CreateContainer
-from nri_plugin.options import Node
+from nri_plugin.core.decision import InformedCreate
+from nri_plugin.core.engine import decide
+from nri_plugin.model.options import Node
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import Device, DeviceResource
-from nri_plugin.state import State
+from nri_plugin.wire.nri.events import CreateContainer
 from tests.builders import container, pod
 
 

@@ -6,7 +6,7 @@ import sys
 
 import yaml
 
-from nri_plugin.kube.api_connection import connect
+from nri_plugin.kube.credentials import connect
 from tests.kube_api_exchanges import CRD
 from tests.kube_api_player import RULES, played
 from tests.kube_api_requests import requests

@@ -20,15 +20,7 @@ from tests.kube_api_binding import bind
 from tests.kube_api_fields import Object, merged
 from tests.kube_api_kinds import BUILT_IN, Kind, discovery, from_crd
 from tests.kube_api_queries import check_query, check_type
-from tests.kube_api_store import (
-    Key,
-    RefusedError,
-    Store,
-    Write,
-    check_name,
-    not_found,
-    shown,
-)
+from tests.kube_api_store import Key, RefusedError, Store, Write, check_name, not_found, shown
 from tests.kube_api_views import PATIENCE_S, Target, listed, watch_events
 
 PATCHES = ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nri_plugin.kube.cluster_table import NodeRow
-from nri_plugin.kube.node_policy import node_policy
+from nri_plugin.extender.nodes import NUMAZone, Zones, node_policy, numa_zones
+from nri_plugin.extender.table import NodeRow
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, from_object, parse_amount
-from nri_plugin.kube.numa_zones import NUMAZone, Zones, numa_zones
 from nri_plugin.kube.pod_demand import PodDemand, pod_demand
 
 Object = dict[str, Any]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nri_plugin.nri.messages import Container, Device, Pod, Resources
-from nri_plugin.simulator.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.wire.nri.messages import Container, Device, Pod, Resources
 from tests.builders import container, pod
 
 POD_BYTES = 1_500_000

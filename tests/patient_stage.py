@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from nri_plugin.simulator.scenario import Scenario
-from nri_plugin.simulator.stage import Stage, stage
+from nri_plugin.simulator.scenario.scenario import Scenario
+from nri_plugin.simulator.scenario.stage import Stage, stage
 from tests.agent_process import PATIENCE_S, PATIENT_AGENT
 
 

@@ -3,21 +3,20 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from nri_plugin.app.ended_pods import ended_pods, untold_removal
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.decision import Decision
-from nri_plugin.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target, targets
-from nri_plugin.engine import decide
-from nri_plugin.host.cgroup_path import cgroup_path
-from nri_plugin.nri import events
-from nri_plugin.options import Node
-from nri_plugin.simulator.behaviour import BEHAVIOURS
-from nri_plugin.simulator.cgroup_mirror import Absorbed, CgroupMirror
-from nri_plugin.simulator.cgroup_names import Driver
-from nri_plugin.simulator.cgroup_tree import CgroupTree, Resource, parent_of
-from nri_plugin.simulator.runtime import RefusedError, Runtime
-from nri_plugin.state import CgroupRef, State
-from nri_plugin.topology import Topology
+from nri_plugin.agent.handler import ended_pods, untold_removal
+from nri_plugin.core.decision import Decision
+from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target, targets
+from nri_plugin.core.engine import decide
+from nri_plugin.host.cgroup_tree import cgroup_path
+from nri_plugin.model.options import Node
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.runtime.cgroup_mirror import Absorbed, CgroupMirror
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, Driver, Resource, parent_of
+from nri_plugin.simulator.runtime.profile import BEHAVIOURS
+from nri_plugin.simulator.runtime.runtime import RefusedError, Runtime
+from nri_plugin.wire.nri import events
 
 MEMORY_BYTES = 64 << 30
 
@@ -94,7 +93,7 @@ class EngineAgent:
         return Observed(target, self.tree.own_cpus(path), self.tree.effective_cpus(path))
 
     def _widen_above(self, path: str, cpus: CPUSet) -> None:
-        """As `nri_plugin.host.cgroup_room` does."""
+        """As `nri_plugin.host.cgroup` does."""
         parts = path.split("/")[:-1]
         for count in range(1, len(parts) + 1):
             above = "/".join(parts[:count])

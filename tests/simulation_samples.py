@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from nri_plugin import bits
-from nri_plugin.simulator.machine import build_topology, load
-from nri_plugin.simulator.simulate_comparison import Comparison, Difference, Sum
-from nri_plugin.simulator.simulation import (
+from nri_plugin.model import bits
+from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.machine.machine import build_topology, load
+from nri_plugin.simulator.simulate.comparison import Comparison, Difference, Sum
+from nri_plugin.simulator.simulate.simulation import (
     Alignment,
     Broken,
     Configuration,
@@ -26,7 +27,6 @@ from nri_plugin.simulator.simulation import (
     StepRow,
     Totals,
 )
-from nri_plugin.topology import Topology
 
 RESERVED = 1
 SHAPE = "Guaranteed: cpu {}, memory 1Gi"

@@ -130,8 +130,8 @@ def container_names(context: click.Context, *, whole: bool = True) -> dict[str, 
         context: of the command, whose `--state-dir` or `--state` counts.
         whole: `namespace/pod/container`, else the last part.
     """
-    from nri_plugin.errors import NriPinError
-    from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME, read_checkpoint
+    from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
+    from nri_plugin.model.errors import NriPinError
 
     said = context.params
     folder = said.get("state_dir") or DEFAULT_DIR

@@ -10,20 +10,19 @@ from typing import Any, Protocol
 
 import click
 
-from nri_plugin import bits
-from nri_plugin.cli.picture import Kind, Owner, draw, in_encoding
-from nri_plugin.cli.state_rows import Wanted, rows_of
-from nri_plugin.cli.state_source import seen
-from nri_plugin.cli.state_text import show_text
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.checkpoint import FILE_NAME, read_checkpoint
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.simulator.device_places import PlacedDevice
-from nri_plugin.simulator.player import Outcome, Player
-from nri_plugin.simulator.runtime_store import Placement
-from nri_plugin.simulator.scenario import Scenario
-from nri_plugin.simulator.stage import Stage
-from nri_plugin.simulator.steps import (
+from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
+from nri_plugin.cli.state.rows import Wanted, rows_of
+from nri_plugin.cli.state.show import show_text
+from nri_plugin.cli.state.source import seen
+from nri_plugin.cli.topology.picture import Kind, Owner, draw, in_encoding
+from nri_plugin.model import bits
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.simulator.machine.device_places import PlacedDevice
+from nri_plugin.simulator.runtime.runtime import Placement
+from nri_plugin.simulator.scenario.player import Outcome, Player
+from nri_plugin.simulator.scenario.scenario import Scenario
+from nri_plugin.simulator.scenario.stage import Stage
+from nri_plugin.simulator.scenario.steps import (
     Drift,
     Expect,
     Foreign,

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nri_plugin.cli.output import echo
-from nri_plugin.errors import ConfigError, HostError
+from nri_plugin.model.errors import ConfigError, HostError
 
 if TYPE_CHECKING:
-    from nri_plugin.app.status_rows import Status
+    from nri_plugin.agent.status_client import Status
+
 
 STATE_DIR = "/run/nri-pin"
 
@@ -104,7 +105,7 @@ def command(**given: Any) -> int:
     Reads the agent's status socket; pushes on change, never the same content twice.
     """
     try:
-        import nri_plugin.app.exporter  # noqa: F401 - is the extra there?
+        import nri_plugin.exporter.exporter  # noqa: F401 - is the extra there?
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"the module {error.name} is missing; install nri-pin[cluster], in a checkout: pip install '.[cluster]'"
@@ -118,11 +119,11 @@ def command(**given: Any) -> int:
 
 
 def _publish(given: dict[str, Any]) -> int:
-    from nri_plugin.app.exporter import Exporter, ExportOptions
-    from nri_plugin.app.exporter_process import serve
-    from nri_plugin.app.logs import to_stderr
-    from nri_plugin.app.status_client import read_status
+    from nri_plugin.agent.status_client import read_status
+    from nri_plugin.exporter.exporter import Exporter, ExportOptions
+    from nri_plugin.exporter.process import serve
     from nri_plugin.kube.api_client import KubeClient
+    from nri_plugin.process.logs import to_stderr
 
     options = ExportOptions(
         given["node_name"],
@@ -151,7 +152,7 @@ def _address(option: str, text: str) -> tuple[str, int] | None:
     Raises:
         ConfigError: it is none.
     """
-    from nri_plugin.app.config_values import host_and_port
+    from nri_plugin.config.values import host_and_port
 
     try:
         return host_and_port(text) if text else None
@@ -166,12 +167,11 @@ def where_a_kubelet_is(socket: str) -> str:
 
 def _status_or_machine(socket: str) -> "Status":
     """What the agent says; without one, this machine with nothing promised."""
-    from nri_plugin.app.status_client import read_status
-    from nri_plugin.app.status_rows import Status
-    from nri_plugin.cpuset import CPUSet
+    from nri_plugin.agent.status_client import Status, read_status
     from nri_plugin.host.sysfs import discover
-    from nri_plugin.options import Node, Options
-    from nri_plugin.state import State
+    from nri_plugin.model.options import Node, Options
+    from nri_plugin.model.sets import CPUSet
+    from nri_plugin.model.state import State
 
     try:
         return read_status(socket)
@@ -181,8 +181,8 @@ def _status_or_machine(socket: str) -> "Status":
 
 
 def _object(node_name: str, status: "Status") -> dict[str, Any]:
+    from nri_plugin.exporter.publication import published
     from nri_plugin.kube.noderesourcetopology import to_object
-    from nri_plugin.kube.publication import published
 
     return to_object(published(node_name, status.node, status.state))
 

@@ -162,7 +162,7 @@ def command(**given: Any) -> int:
     Reads NodeResourceTopology objects. A node without one passes; so do all where the cluster has none.
     """
     try:
-        import nri_plugin.app.extender  # noqa: F401 - is the extra there?
+        import nri_plugin.extender.server  # noqa: F401 - is the extra there?
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"the module {error.name} is missing; install nri-pin[cluster], in a checkout: pip install '.[cluster]'"
@@ -185,25 +185,23 @@ def _check(given: dict[str, Any]) -> None:
 
 
 def _run(given: dict[str, Any]) -> int:
-    from nri_plugin.app import extender
-    from nri_plugin.app.extender_watches import ClusterFeed
-    from nri_plugin.app.logs import to_stderr
+    from nri_plugin.extender import server
+    from nri_plugin.extender.server import ClusterFeed, KubeBinder
     from nri_plugin.kube.api_client import KubeClient
-    from nri_plugin.kube.extender_binder import KubeBinder
+    from nri_plugin.process.logs import to_stderr
 
     log = to_stderr(given["log_level"])
     client = KubeClient.connected(given["kubeconfig"])
     feed = ClusterFeed(client, log, with_pods=given["accounting"])
-    return extender.run(extender.ExtenderProcess(options_of(given), feed, KubeBinder(client), log=log))
+    return server.run(server.ExtenderProcess(options_of(given), feed, KubeBinder(client), log=log))
 
 
 def options_of(given: dict[str, Any]) -> Any:
     """The process's options from the command line's."""
-    from nri_plugin.app.extender import ExtenderOptions
-    from nri_plugin.kube.extender_answers import ScoreScale
-    from nri_plugin.kube.extender_cache import Accounting
-    from nri_plugin.kube.least_numa_nodes import DistanceBonus
-    from nri_plugin.kube.scores import Scoring, Strategy
+    from nri_plugin.extender.answers import ScoreScale
+    from nri_plugin.extender.cache import Accounting
+    from nri_plugin.extender.one_node import DistanceBonus, Scoring, Strategy
+    from nri_plugin.extender.server import ExtenderOptions
 
     scoring = Scoring(
         Strategy(given["strategy"]), dict(given["weights"]), DistanceBonus(given["distance_bonus"])

@@ -22,13 +22,10 @@ from pathlib import Path
 import click
 
 import nri_plugin
-from nri_plugin.app import config
-from nri_plugin.app.supervisor import PLUGIN
-from nri_plugin.cli.doctor_runtime import version_of
-from nri_plugin.cli.output import echo, format_option
-from nri_plugin.errors import HostError
-from nri_plugin.host.node_evidence import Hidden, NodeView, is_in_pod
-from nri_plugin.host.node_evidence_runtime import (
+from nri_plugin.agent.supervisor import PLUGIN
+from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView, is_in_pod
+from nri_plugin.cli.doctor.runtime import version_of
+from nri_plugin.cli.doctor.service_evidence import (
     CONTAINERD,
     NRISettings,
     find_name,
@@ -37,6 +34,9 @@ from nri_plugin.host.node_evidence_runtime import (
     read_settings,
     read_version,
 )
+from nri_plugin.cli.output import echo, format_option
+from nri_plugin.config import loading
+from nri_plugin.model.errors import HostError
 
 NAME = "nri-pin"
 MARK = "# written by `nri-pin install`, removed by `nri-pin install --uninstall`"
@@ -196,9 +196,9 @@ def drop_in(path: Path, chosen: Path | None) -> str | None:
         HostError: `chosen` would replace a file of somebody else.
     """
     if chosen is None:
-        config.load(str(path))
+        loading.load(str(path))
         return None
-    config.load(str(chosen))
+    loading.load(str(chosen))
     require_ours(path)
     text = chosen.read_text(encoding="utf-8")
     return text if MARK in text else f"{MARK}\n{text}"
@@ -250,7 +250,7 @@ def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None)
     there = runtime_settings(NodeView(in_pod=is_in_pod()))
     if there is not None:
         source = chosen or settings
-        require_way_back(there, config.load(str(source)).nri_socket, source)
+        require_way_back(there, loading.load(str(source)).nri_socket, source)
     if text is not None:
         write(settings, text, 0o644)
     write(executable, launcher(os.path.abspath(sys.executable)), 0o755)

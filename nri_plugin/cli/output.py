@@ -1,17 +1,25 @@
 """What the commands share when they print: the format option and the console."""
 
 import os
+import re
 import shutil
+import signal
 import sys
-from collections.abc import Callable
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from nri_plugin.visible import visible
+from nri_plugin.model.bounds import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,3 +66,177 @@ def console() -> "Console":
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=True)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Tables that fit a terminal: where a row is too wide, the widest cells are folded, never cut.
+
+
+GAP = "  "
+NARROWEST = 8
+"""Columns a folded cell keeps, so that a name stays readable."""
+
+
+def table(rows: Sequence[Sequence[str]], width: int | None, foldable: Collection[int] = ()) -> list[str]:
+    """The lines of a table; the first row is its head.
+
+    Args:
+        rows: cells; all rows have as many.
+        width: columns there are; None for no limit.
+        foldable: columns whose cells may go on in the next line. Lists are folded after a comma.
+    """
+    return [line for lines in folded_rows(rows, width, foldable) for line in lines]
+
+
+def folded_rows(
+    rows: Sequence[Sequence[str]], width: int | None, foldable: Collection[int] = ()
+) -> list[list[str]]:
+    """The same, with the lines of each row apart."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    if width is not None:
+        widths = _narrowed(rows, widths, width, foldable)
+    return [_lines(row, widths) for row in rows]
+
+
+def folded(line: str, width: int, indent: int) -> list[str]:
+    """A line in several, the further ones indented; a list that is too long for one is broken after its commas."""
+    room = max(width, 2 * indent, NARROWEST)
+    lines = [""]
+    for gap, word in re.findall(r"(\s*)(\S+)", line):
+        parts = _parts(word) if len(word) > room - indent else [word]
+        for number, part in enumerate(parts):
+            piece = (gap if number == 0 else "") + part
+            if lines[-1].strip() and len(lines[-1]) + len(piece) > room:
+                lines.append(" " * indent)
+                piece = part
+            lines[-1] += piece
+    return lines
+
+
+def _narrowed(
+    rows: Sequence[Sequence[str]], widths: list[int], width: int, foldable: Collection[int]
+) -> list[int]:
+    least = {column: _least(rows, column) for column in foldable}
+    while sum(widths) + len(GAP) * (len(widths) - 1) > width:
+        able = [column for column, small in least.items() if widths[column] > small]
+        if not able:
+            break
+        widths[max(able, key=lambda column: widths[column])] -= 1
+    return widths
+
+
+def _least(rows: Sequence[Sequence[str]], column: int) -> int:
+    """No member of a list is torn apart, and no head."""
+    members = (len(part) for row in rows[1:] for part in _parts(row[column]) if part.endswith(","))
+    return max(NARROWEST, len(rows[0][column]), *members, 0)
+
+
+def _parts(cell: str) -> list[str]:
+    """The members of a list with their commas; a name is one part."""
+    pieces = cell.split(",")
+    return [f"{piece}," for piece in pieces[:-1]] + pieces[-1:]
+
+
+def _lines(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    cells = [fold(cell, width) for cell, width in zip(row, widths, strict=True)]
+    height = max(map(len, cells))
+    return [
+        GAP.join(
+            (cell[number] if number < len(cell) else "").ljust(width)
+            for cell, width in zip(cells, widths, strict=True)
+        ).rstrip()
+        for number in range(height)
+    ]
+
+
+def fold(cell: str, width: int) -> list[str]:
+    """The cell in lines of at most `width`, broken after commas; a single word that is wider is broken anywhere."""
+    indent = cell[: len(cell) - len(cell.lstrip())]
+    lines = [indent]
+    for part in _parts(cell.lstrip()):
+        if lines[-1].strip() and len(lines[-1]) + len(part) > width:
+            lines.append(indent)
+        lines[-1] += part if lines[-1].strip() else part.lstrip()
+    return [
+        piece
+        for line in lines
+        for piece in textwrap.wrap(line, max(width, 1), subsequent_indent=indent) or [""]
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a person at a terminal sees while something takes longer than a second: one line on standard error, wiped at its end.
+#
+# Nothing is written into files and pipes, and nothing for what is quick.
+
+
+Item = TypeVar("Item")
+
+AFTER_S = 1.0
+AGAIN_S = 0.25
+WIPE = "\r\x1b[K"
+
+
+class Line:
+    """The line, written from its second second on.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due = clock() + AFTER_S
+        self._is_seen = sys.stderr.isatty()
+        self._is_written = False
+
+    def say(self, text: str) -> None:
+        """Write the text over the former one, if it is time to."""
+        if not self._is_seen or self._clock() < self._due:
+            return
+        self._due, self._is_written = self._clock() + AGAIN_S, True
+        sys.stderr.write(f"{WIPE}{text}")
+        sys.stderr.flush()
+
+    def wipe(self) -> None:
+        """Leave nothing behind."""
+        if self._is_written:
+            self._is_written = False
+            sys.stderr.write(WIPE)
+            sys.stderr.flush()
+
+
+def told(items: Iterable[Item], text: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Item]:
+    """The items, while `text` tells how many came by: `replayed {} events`."""
+    line = Line(clock)
+    try:
+        for count, item in enumerate(items):
+            line.say(text.format(count))
+            yield item
+    finally:
+        line.wipe()
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Tell what is being done and for how long, where no item comes by that could be counted.
+
+    A timer of the process interrupts what is done for it, so that there is neither thread nor a call in the way.
+    """
+    if not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    line, began = Line(), time.monotonic()
+
+    def tell(_number: int, _frame: FrameType | None) -> None:
+        line.say(f"{text}, {time.monotonic() - began:.0f} s")
+
+    former = signal.signal(signal.SIGALRM, tell)
+    pending = signal.setitimer(signal.ITIMER_REAL, AFTER_S, AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+        signal.setitimer(signal.ITIMER_REAL, *pending)
+        line.wipe()

@@ -5,16 +5,15 @@ import os
 
 import click
 
-from nri_plugin.app.startup import lock_state_dir
-from nri_plugin.cli.output import echo, format_option
-from nri_plugin.cli.progress import waiting
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import CheckpointError, NriPinError
+from nri_plugin.agent.cpusets import Released, release
+from nri_plugin.agent.startup import lock_state_dir
+from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
+from nri_plugin.cli.output import echo, format_option, waiting
 from nri_plugin.host.cgroup import Cgroups
-from nri_plugin.host.checkpoint import DEFAULT_DIR, FILE_NAME, read_checkpoint
-from nri_plugin.host.release import Released, release
 from nri_plugin.host.sysfs import discover
-from nri_plugin.state import Phase, State
+from nri_plugin.model.errors import CheckpointError, NriPinError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Phase, State
 
 EXIT_FAILURES = 1
 EXAMPLES = """\b

@@ -9,7 +9,7 @@ class RunCommand(click.Command):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Options that begin so."""
-        from nri_plugin.app.arguments import NAMES
+        from nri_plugin.agent.arguments import NAMES
 
         return [
             CompletionItem(name) for name in NAMES if name.startswith(incomplete)
@@ -20,6 +20,6 @@ class RunCommand(click.Command):
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[FILE]...")
 def command(words: tuple[str, ...]) -> int:
     """Run the agent on this node."""
-    from nri_plugin.app import agent
+    from nri_plugin.agent import agent
 
     return agent.main(list(words))

@@ -1,1 +1,1 @@
-"""The node we run on: its sysfs, its cgroups and our checkpoint file."""
+"""The node we run on: sysfs, cgroups, devices."""

@@ -6,24 +6,134 @@ right is not written. One `write()` carries a whole value, so nobody sees half o
 
 import errno
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from cgroupspy.controllers import Controller
 from cgroupspy.interfaces import BaseFileInterface
 
-from nri_plugin import bits
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import HostError
-from nri_plugin.host.cgroup_error import GONE, host_error
-from nri_plugin.host.cgroup_nested import write_with_children
-from nri_plugin.host.cgroup_path import cgroup_path
-from nri_plugin.host.cgroup_room import return_files, widen_above
-from nri_plugin.host.cgroup_root import CpusetTree, find_cpuset_tree
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.state import CgroupRef
+from nri_plugin.host.cgroup_tree import GONE, cgroup_path, host_error
+from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
+from nri_plugin.model import bits
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import CgroupRef
+
+# ----------------------------------------------------------------------------------------------------
+# Moving a v1 cpuset that has cpusets of its own below it, as a container with a runtime inside has.
+#
+# On v1 a parent holds at all times what its children hold, so such a cpuset can be neither narrowed nor moved by
+# one write. Afterwards every cgroup below is within the new set; one that was wholly outside has all of it.
+
+
+class CpusFile(Protocol):
+    """A cgroup's own CPUs as the text of a kernel list."""
+
+    cpus: str
+
+
+def write_with_children(open_files: Callable[[str], CpusFile], directory: str, wanted: int) -> None:
+    """Set the cpuset at `directory` to the mask `wanted`, its children first.
+
+    In between the set is the union of the old and the new one: every step is one the kernel takes.
+
+    Raises:
+        OSError: the kernel refused a step.
+        ValueError: a cpuset holds no kernel list.
+    """
+    files = open_files(directory)
+    held = bits.parse_list(files.cpus)
+    if held | wanted != held:
+        files.cpus = bits.format_list(held | wanted)
+    for child in _children(directory):
+        _narrow(open_files, child, wanted)
+    files.cpus = bits.format_list(wanted)
+
+
+def _narrow(open_files: Callable[[str], CpusFile], directory: str, limit: int) -> None:
+    try:
+        held = bits.parse_list(open_files(directory).cpus)
+        if held & ~limit:
+            write_with_children(open_files, directory, held & limit or limit)
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
+
+
+def _children(directory: str) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Making room above a cgroup whose own value is right and does not count, or whose cpuset files were taken away.
+#
+# Cgroups above are only ever widened, by what the one below should have, never narrowed: they are not ours. The
+# root of the tree is left alone.
+
+
+def widen_above(
+    open_files: Callable[[str], CpusFile], top: str, directory: str, wanted: int, version: int
+) -> None:
+    """Let every cgroup between `top` and `directory` hold the mask `wanted`, outermost first.
+
+    On v2 one that was never given a set has its parent's and needs none.
+
+    Raises:
+        HostError: the kernel refused a value.
+    """
+    for above in _above(top, directory):
+        path = os.path.join(above, "cpuset.cpus")
+        text = ""
+        try:
+            files = open_files(above)
+            held = bits.parse_list(files.cpus)
+            if not wanted & ~held or (version == 2 and not held):
+                continue
+            text = bits.format_list(held | wanted)
+            files.cpus = text
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise host_error(path, error, text, version) from error
+        except ValueError:
+            continue
+
+
+def return_files(top: str, directory: str) -> None:
+    """Pass cpuset on from `top` to `directory` again, outermost first (cgroup v2).
+
+    Raises:
+        HostError: the kernel refused.
+    """
+    for above in (top, *_above(top, directory)):
+        path = os.path.join(above, "cgroup.subtree_control")
+        try:
+            with open(path, encoding="ascii", errors="replace") as file:
+                if "cpuset" in file.read(4096).split():
+                    continue
+            with open(path, "r+", encoding="ascii") as file:
+                file.write("+cpuset")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise host_error(path, error, "+cpuset", 2) from error
+
+
+def _above(top: str, directory: str) -> Iterator[str]:
+    """Directories strictly between the two, outermost first."""
+    parts = os.path.relpath(directory, top).split("/")[:-1]
+    for count in range(1, len(parts) + 1):
+        yield os.path.join(top, *parts[:count])
+
+
+# ----------------------------------------------------------------------------------------------------
+
 
 LONGEST_VALUE = 1 << 16
 """Bytes; 8192 CPUs, every other one set, make a list of 20 kB."""
@@ -342,3 +452,109 @@ def _mask_of(text: str) -> int:
         return bits.parse_list(text)
     except ValueError:
         return -1
+
+
+# ----------------------------------------------------------------------------------------------------
+# Every container cgroup of a node, whether or not anybody told of the container.
+#
+# The kubelet's tree is `kubepods` (cgroupfs driver) or `kubepods.slice` (systemd driver), at the root or one level below
+# (`--cgroup-root`). Below it lie QoS classes and pods, and in a pod's directory its containers and its sandbox.
+#
+# Source: kubelet cm/pod_container_manager_linux.go, GetPodContainerName; runc docs/systemd.md.
+
+
+TOP = re.compile(r"(.+-)?kubepods\.slice|kubepods")
+QOS = ("burstable", "besteffort")
+POD = re.compile(r"pod(?P<plain>.+)|.+-pod(?P<in_slice>[^-]+)\.slice")
+PREFIXES = ("cri-containerd-", "crio-", "docker-")
+MONITOR = "crio-conmon-"
+"""CRI-O's monitor of a container lies beside it; it is no container."""
+PROCESSES = "cgroup.procs"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerCgroup:
+    """The cgroup of a container or sandbox.
+
+    Attributes:
+        path: below the root of the tree, without a leading slash.
+        pod_uid: of the pod that it lies in.
+        container_id: by its name; a sandbox's is the pod sandbox id.
+    """
+
+    path: str
+    pod_uid: str
+    container_id: str
+
+
+def container_cgroups(cgroups: Cgroups) -> Iterator[ContainerCgroup]:
+    """All of them, pod by pod."""
+    for top in _tops(cgroups.tree.directory):
+        for pod, uid in _pods(cgroups.tree.directory, top):
+            for name in _names(cgroups.tree.directory, pod):
+                if not name.startswith(MONITOR):
+                    yield ContainerCgroup(os.path.join(pod, name), uid, _container_id(name))
+
+
+def runs_on(cgroups: Cgroups, path: str) -> CPUSet | None:
+    """The CPUs that processes in this cgroup may run on; None where nothing tells.
+
+    A cgroup without cpuset files, or without a value, has what the next one above has.
+
+    Raises:
+        HostError: a file cannot be read or holds no CPU list.
+    """
+    while path:
+        ref = CgroupRef(os.path.dirname(path), path)
+        own = None if cgroups.tree.is_kernel else cgroups.read_cpus(ref)
+        found = own or cgroups.read_effective(ref)
+        if found:
+            return found
+        path = os.path.dirname(path)
+    return None
+
+
+def is_empty(cgroups: Cgroups, path: str) -> bool:
+    """Whether the kernel has no process in this cgroup or below: a container that was not removed cleanly leaves such."""
+    told = False
+    for folder, _, names in os.walk(os.path.join(cgroups.tree.directory, path)):
+        if PROCESSES in names:
+            told = True
+            with suppress(OSError), open(os.path.join(folder, PROCESSES), "rb") as file:
+                if file.read(1):
+                    return False
+    return told
+
+
+def _tops(directory: str) -> Iterator[str]:
+    for name in _names(directory, ""):
+        if TOP.fullmatch(name):
+            yield name
+            continue
+        for below in _names(directory, name):
+            if TOP.fullmatch(below):
+                yield os.path.join(name, below)
+
+
+def _pods(directory: str, above: str) -> Iterator[tuple[str, str]]:
+    """Directories of pods and the pods' uids."""
+    for name in _names(directory, above):
+        path = os.path.join(above, name)
+        if pod := POD.fullmatch(name):
+            yield path, pod["plain"] or pod["in_slice"].replace("_", "-")
+        elif name in QOS or name.endswith(".slice"):
+            yield from _pods(directory, path)
+
+
+def _names(directory: str, path: str) -> list[str]:
+    """Directories in this one; none where it is gone."""
+    try:
+        with os.scandir(os.path.join(directory, path)) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def _container_id(name: str) -> str:
+    stem = name.removesuffix(".scope")
+    return next((stem.removeprefix(prefix) for prefix in PREFIXES if stem.startswith(prefix)), stem)

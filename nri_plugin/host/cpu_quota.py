@@ -5,13 +5,12 @@ Source: kernel Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/s
 
 import os
 
-from nri_plugin.errors import HostError
+from nri_plugin.core.kernel_settings import NO_QUOTA, PERIOD_US
 from nri_plugin.host.cgroup import CRUN_SUBGROUP
-from nri_plugin.host.cgroup_error import GONE
-from nri_plugin.host.cgroup_path import cgroup_path
-from nri_plugin.host.cgroup_root import CpusetTree
-from nri_plugin.kernel_side import NO_QUOTA, PERIOD_US
-from nri_plugin.state import CgroupRef
+from nri_plugin.host.cgroup_tree import GONE, cgroup_path
+from nri_plugin.host.mounts import CpusetTree
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.state import CgroupRef
 
 V1_NAMES = ("cpu,cpuacct", "cpuacct,cpu", "cpu")
 """Where cgroup v1 keeps the cpu controller, beside the cpuset controller."""

@@ -10,21 +10,282 @@ environment is written by whoever writes the pod, so a device counts only where 
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from nri_plugin import bounds
-from nri_plugin.errors import HostError
-from nri_plugin.host.cdi import CDISpecs
-from nri_plugin.host.sysfs_devices import NET_DIR, PCI_DIR
+import msgspec
+from msgspec import Struct
+
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.nri.messages import Container
-from nri_plugin.nri.messages import Device as DeviceNode
+from nri_plugin.host.sysfs_parts import NET_DIR, PCI_DIR
+from nri_plugin.model import bounds
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.device_hints import Device, DeviceResource
+from nri_plugin.wire.nri.messages import Container
+from nri_plugin.wire.nri.messages import Device as DeviceNode
+
+# ----------------------------------------------------------------------------------------------------
+# What a CDI device name stands for: the device nodes that its specification adds to a container.
+#
+# Source: Container Device Interface specification 1.0; files in /etc/cdi and /var/run/cdi, the latter first.
+
+
+FOLDERS = ("var/run/cdi", "etc/cdi")
+MOST_FILES = 64
+MOST_BYTES = 256 << 10
+"""A larger file is passed over: it would be read while a container waits. One for 16 GPUs has 20 kB."""
+
+
+class _Node(Struct, rename="camel"):
+    path: str
+    type: str = ""
+    major: int = 0
+    minor: int = 0
+
+
+class _Edits(Struct, rename="camel"):
+    device_nodes: list[_Node] = []
+
+
+class _Device(Struct, rename="camel"):
+    name: str
+    container_edits: _Edits = msgspec.field(default_factory=_Edits)
+
+
+class _Spec(Struct, rename="camel"):
+    kind: str
+    devices: list[_Device] = []
+
+
+class CDISpecs:
+    """The specifications below a root; a file is parsed again only when it has changed.
+
+    Args:
+        files: the root; where it has no such folders, no name stands for anything.
+    """
+
+    def __init__(self, files: KernelFiles) -> None:
+        self._files = files
+        self._parsed: dict[str, tuple[tuple[int, int], dict[str, tuple[DeviceNode, ...]]]] = {}
+
+    def nodes(self, name: str) -> tuple[DeviceNode, ...]:
+        """The device nodes of `vendor.com/class=name`, in the container's names; empty when nobody says.
+
+        Numbers are 0 where the specification leaves them to the runtime. Never raises: a file that cannot
+        be read or is no specification says nothing.
+        """
+        return self.nodes_by_name((name,))[name]
+
+    def nodes_by_name(self, names: Collection[str]) -> dict[str, tuple[DeviceNode, ...]]:
+        """The same for several names; the specifications are looked at once."""
+        specs = [self._read(path) for path in self._paths()] if names else []
+        return {name: next((spec[name] for spec in specs if name in spec), ()) for name in names}
+
+    def _paths(self) -> Iterator[str]:
+        for folder in FOLDERS:
+            where = self._files.path(folder)
+            try:
+                names = sorted(os.listdir(where))[:MOST_FILES]
+            except OSError:
+                continue
+            yield from (f"{where}/{name}" for name in names if name.endswith((".json", ".yaml", ".yml")))
+
+    def _read(self, path: str) -> dict[str, tuple[DeviceNode, ...]]:
+        try:
+            status = os.stat(path)
+            stamp = (status.st_mtime_ns, status.st_size)
+            known = self._parsed.get(path)
+            if known is None or known[0] != stamp:
+                found = _parse(path) if status.st_size <= MOST_BYTES else {}
+                known = self._parsed[path] = (stamp, found)
+        except OSError:
+            return {}
+        return known[1]
+
+
+def _parse(path: str) -> dict[str, tuple[DeviceNode, ...]]:
+    with open(path, "rb") as file:
+        data = file.read(MOST_BYTES)
+    decode = msgspec.json.decode if path.endswith(".json") else msgspec.yaml.decode
+    try:
+        spec = decode(data, type=_Spec)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return {}
+    return {
+        f"{spec.kind}={device.name}": tuple(
+            DeviceNode(node.path, node.type or "c", node.major, node.minor)
+            for node in device.container_edits.device_nodes
+        )
+        for device in spec.devices
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
+# Asks the helper process where network interfaces are attached; see `nri_plugin.host.nic_probe`.
+#
+# The runtime waits meanwhile: a helper that does not answer in time is ended, the container's interfaces are
+# looked up in sysfs, and another helper is started when the next container asks, after a pause.
+
+
+COMMAND = (sys.executable, "-P", "-m", "nri_plugin.host.nic_probe")
+
+READY_S = 20.0
+"""Its library loads in a quarter of a second; a machine that starts may need much longer."""
+
+ANSWER_S = 0.05
+"""One interface takes less than a millisecond."""
+
+PAUSE_S = 5.0
+"""Until another helper is started in place of one that failed."""
+
+LINE_BYTES = 1 << 16
+
+_WORD = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9:._-]{1,64}\Z")
+
+_Answer = dict[str, tuple[str, str] | None]
+
+
+class _SilentError(Exception):
+    """No line came in time, or none that can be used."""
+
+
+class NICHelper:
+    """One helper process and the way to it.
+
+    Args:
+        clock: seconds, monotonic.
+        command: the helper.
+
+    Attributes:
+        failures: how often a helper was given up.
+    """
+
+    def __init__(self, clock: Callable[[], float], command: Sequence[str] = COMMAND) -> None:
+        self.failures = 0
+        self._clock = clock
+        self._command = tuple(command)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ready = False
+        self._buffer = b""
+        self._again_at = clock()
+
+    def start(self, limit_s: float = READY_S) -> None:
+        """Start the helper and wait until it hears questions.
+
+        Raises:
+            HostError: it does not; says why.
+        """
+        try:
+            self._spawn()
+            line = self._line(limit_s)
+            said = msgspec.json.decode(line, type=dict[str, str])
+        except (OSError, _SilentError, msgspec.DecodeError) as error:
+            self.close()
+            raise _unusable(str(error)) from None
+        if "error" in said:
+            self.close()
+            raise _unusable(said["error"])
+        self._is_ready = True
+
+    def __call__(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Paths below the root, such as `sys/bus/pci/devices/0000:3b:00.0`, of interfaces on a device.
+
+        Never raises: without an answer in time nothing is known.
+        """
+        if not names or not self._hears():
+            return {}
+        try:
+            self._send(msgspec.json.encode(list(names)) + b"\n")
+            found = msgspec.json.decode(self._line(ANSWER_S), type=_Answer)
+        except (OSError, _SilentError, msgspec.DecodeError):
+            self._fail()
+            return {}
+        return {
+            name: f"sys/bus/{place[0]}/devices/{place[1]}"
+            for name, place in found.items()
+            if place is not None and all(map(_WORD.match, place))
+        }
+
+    def close(self) -> None:
+        """End the helper."""
+        process, self._process = self._process, None
+        self._is_ready, self._buffer = False, b""
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def _hears(self) -> bool:
+        """Whether the helper is ready; one that is not there is started, and ready for a later question."""
+        if self._process is None:
+            if self._clock() >= self._again_at:
+                with suppress(OSError):
+                    self._spawn()
+        elif not self._is_ready:
+            try:
+                self._is_ready = msgspec.json.decode(self._line(0.0)) == {}
+            except _SilentError:
+                if self._process.poll() is not None:
+                    self._fail()
+            except (OSError, msgspec.DecodeError):
+                self._fail()
+        return self._is_ready
+
+    def _spawn(self) -> None:
+        self._again_at = self._clock() + PAUSE_S
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+        )
+
+    def _fail(self) -> None:
+        self.failures += 1
+        self.close()
+        self._again_at = self._clock() + PAUSE_S
+
+    def _send(self, line: bytes) -> None:
+        if self._process is None or self._process.stdin is None or len(line) > LINE_BYTES:
+            raise _SilentError("there is no helper")
+        self._process.stdin.write(line)
+
+    def _line(self, limit_s: float) -> bytes:
+        """The next line.
+
+        Raises:
+            _SilentError: there is none in time, or it is too long.
+        """
+        if self._process is None or self._process.stdout is None:
+            raise _SilentError("there is no helper")
+        number = self._process.stdout.fileno()
+        until = self._clock() + limit_s
+        poller = select.poll()
+        poller.register(number, select.POLLIN)
+        while b"\n" not in self._buffer:
+            left_s = max(until - self._clock(), 0.0)
+            if not poller.poll(left_s * 1000):
+                raise _SilentError(f"it says nothing within {limit_s:g} s")
+            block = os.read(number, LINE_BYTES)
+            if not block or len(self._buffer) > LINE_BYTES:
+                raise _SilentError("it ended" if not block else "its answer has no end")
+            self._buffer += block
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+
+def _unusable(why: str) -> HostError:
+    return HostError(
+        "nicLocality: netlink", f"the helper process does not work: {why}; install pyroute2, or use sysfs"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+
 
 NICPlaces = Callable[[Sequence[str]], Mapping[str, str]]
-"""See `nri_plugin.host.nic_helper`."""
+"""See `nri_plugin.host.devices`."""
 
 IOMMU_DIR = "sys/kernel/iommu_groups"
 NVIDIA_DIR = "proc/driver/nvidia/gpus"

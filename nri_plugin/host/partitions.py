@@ -15,14 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import HostError
+from nri_plugin.core.kernel_settings import Partition
 from nri_plugin.host.cgroup import LONGEST_VALUE
-from nri_plugin.host.cgroup_error import GONE
-from nri_plugin.host.cgroup_path import cgroup_path
-from nri_plugin.kernel_side import Partition
-from nri_plugin.state import CgroupRef
-from nri_plugin.topology import Topology
+from nri_plugin.host.cgroup_tree import GONE, cgroup_path
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import CgroupRef
+from nri_plugin.model.topology import Topology
 
 ISOLATED = "cpuset.cpus.isolated"
 PARTITION, EXCLUSIVE = "cpuset.cpus.partition", "cpuset.cpus.exclusive"

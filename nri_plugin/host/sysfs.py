@@ -1,24 +1,359 @@
 """Discovery: from a sysfs and proc tree to the frozen `Topology`."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from nri_plugin import bits
-from nri_plugin.cpuset import NO_CPUS, CPUSet
-from nri_plugin.host.sysfs_cpus import CPULists, Sockets, read_cores, read_cpus, read_l3, read_sockets
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.host.sysfs_nodes import (
+from nri_plugin.host.sysfs_parts import (
+    CPU_DIR,
     HUGEPAGES_DIR,
+    NODE_DIR,
+    CPULists,
     NodeReading,
+    Sockets,
+    cache_ids,
+    groups_by_members,
+    read_cores,
+    read_cpus,
     read_hugepages,
+    read_l3,
     read_memory_kb,
+    read_net,
     read_nodes,
+    read_pci,
+    read_sockets,
+    topology_ids,
 )
-from nri_plugin.ids import CoreID, NUMANodeID, SocketID, UncoreCacheID
-from nri_plugin.topology import NUMANode, Topology
+from nri_plugin.model import bits
+from nri_plugin.model.sets import NO_CPUS, CoreID, CPUSet, NUMANodeID, SocketID, UncoreCacheID
+from nri_plugin.model.topology import NUMANode, Topology
 
-if TYPE_CHECKING:
-    from nri_plugin.host.sysfs_facts import MachineFacts
+# ----------------------------------------------------------------------------------------------------
+# The machine as plain facts, for people and programs that read JSON.
+#
+# A straight reading of the kernel's files: CPU sets are kernel lists restricted
+# to online CPUs, groups are ordered by lowest CPU, None or an absent key means
+# "not recorded", never zero. Nothing is repaired here; `discover` does that.
+
+
+Object = dict[str, Any]
+
+_CACHE_KINDS = {"Data": "d", "Instruction": "i", "Unified": ""}
+_CLUSTER = ("cluster_cpus_list", "cluster_cpus")
+_OPTIONAL = {"absent_if_none": True}
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """What the files say, under the names and in the form that `nri-pin topology -o json` prints.
+
+    Attributes of type `X | None` are null where the kernel does not tell; those marked `_OPTIONAL`
+    are left out of the JSON instead.
+    """
+
+    cpus_online: str
+    cpus_present: str | None
+    cpus_possible: str | None
+    cpus_offline: str
+    cpus_isolated: str | None
+    cpus_nohz_full: str | None
+    num_cpus_online: int
+    cores: list[str]
+    num_cores: int
+    smt_widths: list[int]
+    smt_active: str | None
+    smt_control: str | None
+    hybrid: bool
+    sockets: list[str]
+    sockets_from: str
+    packages: list[str]
+    package_ids: dict[str, str]
+    num_sockets: int
+    num_dies: int | None
+    caches: Object
+    llc: list[dict[str, str]]
+    num_l3: int
+    nodes: dict[str, Object]
+    nodes_online: str
+    nodes_possible: str | None
+    num_nodes: int
+    cpuless_nodes: str
+    memoryless_nodes: str
+    memory_known: bool
+    distances: list[list[int] | None] | None
+    hugepages_total: dict[str, int]
+    pci: dict[str, Object]
+    pci_by_node: dict[str, int]
+    num_pci: int
+    net: dict[str, Object]
+    offline_file: str | None = field(default=None, metadata=_OPTIONAL)
+    dies: dict[str, str] | None = field(default=None, metadata=_OPTIONAL)
+    dies_per_package: list[int] | None = field(default=None, metadata=_OPTIONAL)
+    clusters: list[str] | None = field(default=None, metadata=_OPTIONAL)
+    core_types: dict[str, str] | None = field(default=None, metadata=_OPTIONAL)
+    cpu_capacity: dict[str, str] | None = field(default=None, metadata=_OPTIONAL)
+    l3_per_node: list[int] | None = field(default=None, metadata=_OPTIONAL)
+    nodes_per_package: list[int] | None = field(default=None, metadata=_OPTIONAL)
+    distance_values: list[int] | None = field(default=None, metadata=_OPTIONAL)
+    distances_symmetric: bool | None = field(default=None, metadata=_OPTIONAL)
+    distances_valid: bool | None = field(default=None, metadata=_OPTIONAL)
+
+    def as_dict(self) -> Object:
+        """A JSON object; keys of facts that this kind of machine does not have are absent."""
+        values = {item.name: (getattr(self, item.name), item.metadata) for item in fields(self)}
+        return {name: value for name, (value, how) in values.items() if value is not None or not how}
+
+
+def read_facts(files: KernelFiles) -> MachineFacts:
+    """All facts of the machine whose files these are.
+
+    Raises:
+        HostError: a file cannot be read or does not hold what it should.
+    """
+    cpus = read_cpus(files)
+    nodes = read_nodes(files)
+    sockets = read_sockets(files, cpus.online)
+    socket_masks = [mask for _, mask in sockets.groups]
+    caches, llc = _read_caches(files, cpus.online)
+    return MachineFacts(
+        **_cpu_facts(files, cpus),
+        sockets=_lists(socket_masks),
+        sockets_from=(
+            "physical_package_id"
+            if sockets.has_ids
+            else "core_siblings/package_cpus (physical_package_id absent or -1)"
+        ),
+        packages=_lists(socket_masks),
+        package_ids=_listed(sockets.kernel_ids),
+        num_sockets=len(socket_masks),
+        **_die_facts(files, cpus.online),
+        caches=caches,
+        llc=llc,
+        num_l3=len(caches["L3"]["groups"]) if "L3" in caches else 0,
+        **_node_facts(files, nodes, cpus.online),
+        **_shape_facts(nodes, cpus.online, sockets.kernel_ids.values(), caches),
+        **_distance_facts(nodes),
+        hugepages_total=_pools(read_hugepages(files, HUGEPAGES_DIR)),
+        **_device_facts(files, cpus.online),
+    )
+
+
+def _cpu_facts(files: KernelFiles, cpus: CPULists) -> Object:
+    cores = read_cores(files, cpus.online)
+    core_types = _core_types(files, cpus.online)
+    capacity = _by_number(files, cpus.online, "cpu_capacity")
+    return {
+        "cpus_online": bits.format_list(cpus.online),
+        "cpus_present": _text(cpus.present),
+        "cpus_possible": _text(cpus.possible),
+        "cpus_offline": bits.format_list(cpus.offline),
+        "cpus_isolated": _text(cpus.isolated),
+        "cpus_nohz_full": _text(cpus.nohz_full),
+        "offline_file": _text(cpus.offline_file) if cpus.offline_file not in (None, cpus.offline) else None,
+        "num_cpus_online": cpus.online.bit_count(),
+        "cores": _lists(cores),
+        "num_cores": len(cores),
+        "smt_widths": _widths(cores),
+        "smt_active": files.text(f"{CPU_DIR}/smt/active"),
+        "smt_control": files.text(f"{CPU_DIR}/smt/control"),
+        "core_types": core_types or None,
+        "cpu_capacity": capacity or None,
+        "hybrid": len(core_types) > 1 or len(capacity) > 1,
+        "clusters": _clusters(files, cpus.online),
+    }
+
+
+def _core_types(files: KernelFiles, online: int) -> dict[str, str]:
+    """CPUs of each kind of core, as the kernel names the kinds on hybrid x86."""
+    kinds = sorted(name for name in files.names("sys/devices") or () if name.startswith("cpu_"))
+    masks = {kind: files.id_list(f"sys/devices/{kind}/cpus") for kind in kinds}
+    return _listed({kind: mask & online for kind, mask in masks.items() if mask is not None})
+
+
+def _by_number(files: KernelFiles, online: int, name: str) -> dict[str, str]:
+    masks: dict[int, int] = {}
+    for cpu in bits.iterate(online):
+        number = files.number(f"{CPU_DIR}/cpu{cpu}/{name}")
+        if number is not None:
+            masks[number] = masks.get(number, 0) | 1 << cpu
+    return _listed(masks)
+
+
+def _clusters(files: KernelFiles, online: int) -> list[str] | None:
+    sets = [(cpu, topology_ids(files, cpu, _CLUSTER)) for cpu in bits.iterate(online)]
+    known = [(cpu, mask) for cpu, mask in sets if mask is not None]
+    return _lists(groups_by_members(known)) if known else None
+
+
+def _die_facts(files: KernelFiles, online: int) -> Object:
+    """Dies by `package/die`; a kernel that does not know them says -1."""
+    masks: dict[tuple[int, int], int] = {}
+    for cpu in bits.iterate(online):
+        die = files.number(f"{CPU_DIR}/cpu{cpu}/topology/die_id")
+        package = files.number(f"{CPU_DIR}/cpu{cpu}/topology/physical_package_id")
+        if die is not None and die >= 0:
+            key = (-1 if package is None else package, die)
+            masks[key] = masks.get(key, 0) | 1 << cpu
+    if not masks:
+        return {"num_dies": None}
+    packages = [package for package, _ in masks]
+    return {
+        "num_dies": len(masks),
+        "dies": _listed({f"{package}/{die}": mask for (package, die), mask in sorted(masks.items())}),
+        "dies_per_package": sorted({packages.count(package) for package in packages}),
+    }
+
+
+def _read_caches(files: KernelFiles, online: int) -> tuple[Object, list[dict[str, str]]]:
+    """All cache levels, and the last level each CPU has (instruction caches do not count)."""
+    sets: dict[str, dict[int, int]] = {}
+    sizes: dict[str, set[str]] = {}
+    last: dict[int, str] = {}
+    for cpu in bits.iterate(online):
+        for index in files.numbered(f"{CPU_DIR}/cpu{cpu}/cache", "index"):
+            where = f"{CPU_DIR}/cpu{cpu}/cache/index{index}"
+            name = _cache_name(files, where)
+            mask = cache_ids(files, where)
+            if name is None or mask is None:
+                continue
+            sets.setdefault(name, {})[cpu] = mask & online
+            sizes.setdefault(name, set()).add(files.text(f"{where}/size") or "?")
+            if not name.endswith("i"):
+                last[cpu] = max(last.get(cpu, ""), name, key=lambda cache: cache[1:2])
+    caches = {name: _cache_level(sets[name], sizes[name]) for name in sorted(sets)}
+    groups = {(name, sets[name][cpu]) for cpu, name in last.items()}
+    ordered = sorted(groups, key=lambda group: bits.lowest(group[1]))
+    return caches, [{"cpus": bits.format_list(mask), "level": name} for name, mask in ordered]
+
+
+def _cache_name(files: KernelFiles, where: str) -> str | None:
+    level = files.text(f"{where}/level")
+    kind = _CACHE_KINDS.get(files.text(f"{where}/type") or "")
+    return None if not level or kind is None else f"L{level}{kind}"
+
+
+def _cache_level(sets: Mapping[int, int], sizes: Iterable[str]) -> Object:
+    groups = groups_by_members(sets.items())
+    return {"cpus_per_group": _widths(groups), "groups": _lists(groups), "sizes": sorted(sizes)}
+
+
+def _node_facts(files: KernelFiles, nodes: Sequence[NodeReading], online: int) -> Object:
+    sizes = [node.mem_total_kb for node in nodes]
+    return {
+        "nodes": {str(node.id): _node(node, online) | _memory_facts(files, node.id) for node in nodes},
+        "nodes_online": _ids(nodes),
+        "nodes_possible": files.text(f"{NODE_DIR}/possible"),
+        "num_nodes": len(nodes),
+        "cpuless_nodes": _ids(node for node in nodes if not node.cpus & online),
+        "memoryless_nodes": _ids(node for node in nodes if node.mem_total_kb == 0),
+        "memory_known": bool(nodes) and None not in sizes,
+    }
+
+
+def _node(node: NodeReading, online: int) -> Object:
+    return {
+        "cpus": bits.format_list(node.cpus & online),
+        "cpus_raw": bits.format_list(node.cpus),
+        "distance": None if node.distance is None else list(node.distance),
+        "hugepages_kb_nr": _pools(node.hugepages),
+        "mem_free_kb": node.mem_free_kb,
+        "mem_total_kb": node.mem_total_kb,
+    }
+
+
+def _memory_facts(files: KernelFiles, node: int) -> Object:
+    """Memory-side caches and who is nearest to the memory, on machines whose firmware tells."""
+    where = f"{NODE_DIR}/node{node}"
+    caches = {
+        str(index): files.number(f"{where}/memory_side_cache/index{index}/size")
+        for index in files.numbered(f"{where}/memory_side_cache", "index")
+    }
+    initiators = {
+        str(access): sorted(
+            name
+            for name in files.names(f"{where}/access{access}/initiators") or ()
+            if name.startswith("node")
+        )
+        for access in files.numbered(where, "access")
+    }
+    facts = {
+        "access_initiators": {access: names for access, names in initiators.items() if names},
+        "access0_read_bandwidth": files.number(f"{where}/access0/initiators/read_bandwidth"),
+        "access0_read_latency": files.number(f"{where}/access0/initiators/read_latency"),
+        "memory_side_cache": caches,
+    }
+    return {name: value for name, value in facts.items() if value not in (None, {})}
+
+
+def _shape_facts(
+    nodes: Sequence[NodeReading], online: int, packages: Iterable[int], caches: Object
+) -> Object:
+    """How many nodes a package (by kernel id) and how many L3 a node has CPUs of."""
+    masks = [node.cpus & online for node in nodes if node.cpus & online]
+    l3 = [bits.parse_list(group) for group in caches["L3"]["groups"]] if "L3" in caches else []
+    if not nodes:
+        return {}
+    return {
+        "nodes_per_package": sorted({sum(bool(mask & package) for mask in masks) for package in packages}),
+        "l3_per_node": sorted({sum(bool(mask & group) for group in l3) for mask in masks}) if l3 else None,
+    }
+
+
+def _distance_facts(nodes: Sequence[NodeReading]) -> Object:
+    """The table and what can be said of it.
+
+    Source: kernel drivers/acpi/numa/srat.c, `slit_valid`: 10 to itself, more to every other node.
+    """
+    rows = [None if node.distance is None else list(node.distance) for node in nodes]
+    full = [row for row in rows if row is not None]
+    if not full:
+        return {"distances": None}
+    if len(full) != len(rows) or any(len(row) != len(rows) for row in full):
+        return {"distances": rows, "distances_valid": False}
+    pairs = [(i, j) for i in range(len(full)) for j in range(len(full))]
+    return {
+        "distances": rows,
+        "distances_valid": all(full[i][j] == 10 if i == j else full[i][j] > 10 for i, j in pairs),
+        "distance_values": sorted({value for row in full for value in row}),
+        "distances_symmetric": all(full[i][j] == full[j][i] for i, j in pairs),
+    }
+
+
+def _device_facts(files: KernelFiles, online: int) -> Object:
+    pci = read_pci(files, online)
+    counts: dict[str, int] = {}
+    for device in pci.values():
+        if device["numa_node"] is not None:
+            counts[str(device["numa_node"])] = counts.get(str(device["numa_node"]), 0) + 1
+    return {"pci": pci, "pci_by_node": counts, "num_pci": len(pci), "net": read_net(files)}
+
+
+def _widths(masks: Iterable[int]) -> list[int]:
+    return sorted({mask.bit_count() for mask in masks})
+
+
+def _lists(masks: Iterable[int]) -> list[str]:
+    return [bits.format_list(mask) for mask in sorted(masks, key=bits.lowest)]
+
+
+def _listed(masks: Mapping[Any, int]) -> dict[str, str]:
+    return {str(key): bits.format_list(mask) for key, mask in masks.items()}
+
+
+def _pools(pools: Iterable[tuple[int, int]]) -> dict[str, int]:
+    return {str(size_kb): pages for size_kb, pages in pools}
+
+
+def _ids(nodes: Iterable[NodeReading]) -> str:
+    return bits.format_list(bits.from_ids(node.id for node in nodes))
+
+
+def _text(mask: int | None) -> str | None:
+    return None if mask is None else bits.format_list(mask)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 OUTLINE = (
@@ -79,8 +414,6 @@ def discover_facts(root: str = "/") -> "MachineFacts":
     Raises:
         HostError: a file cannot be read or does not hold what it should; names the file.
     """
-    from nri_plugin.host.sysfs_facts import read_facts  # only the command line asks, never the agent
-
     return read_facts(KernelFiles(root))
 
 

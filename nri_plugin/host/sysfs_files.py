@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from nri_plugin import bits
-from nri_plugin.errors import HostError
+from nri_plugin.model import bits
+from nri_plugin.model.errors import HostError
 
 Value = TypeVar("Value")
 

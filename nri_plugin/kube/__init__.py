@@ -1,1 +1,1 @@
-"""What the cluster is told and asked: objects of its API, and what a scheduler wants to know."""
+"""The Kubernetes API: a client, and the objects that are read and written."""

@@ -8,13 +8,46 @@ Source: k8stopologyawareschedwg/noderesourcetopology-api, v1alpha1 and v1alpha2.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from nri_plugin.errors import KubeObjectError
-from nri_plugin.quantity import parse_quantity
+import xxhash
+
+from nri_plugin.model.errors import KubeObjectError
+from nri_plugin.model.quantity import parse_quantity
+
+# ----------------------------------------------------------------------------------------------------
+# The fingerprint of a set of pods, by which two programs agree that they mean the same set.
+#
+# A pod is its namespace and name; the order does not matter.
+#
+# Source: k8stopologyawareschedwg/podfingerprint, version 1.
+
+
+PREFIX = "pfp0v001"
+
+
+def pod_hash(namespace: str, name: str) -> int:
+    """64 bits of one pod; fingerprints of many sets of the same pods need it once."""
+    seed = xxhash.xxh64_intdigest(namespace.encode(), 0)
+    return xxhash.xxh64_intdigest(name.encode(), seed)
+
+
+def of_hashes(hashes: Iterable[int]) -> str:
+    """The fingerprint of pods given by their hashes."""
+    joined = b"".join(one.to_bytes(8, "little") for one in sorted(hashes))
+    return PREFIX + xxhash.xxh64_hexdigest(joined, 0)
+
+
+def fingerprint(pods: Iterable[tuple[str, str]]) -> str:
+    """The fingerprint of pods given as (namespace, name)."""
+    return of_hashes(pod_hash(namespace, name) for namespace, name in pods)
+
+
+# ----------------------------------------------------------------------------------------------------
+
 
 GROUP = "topology.node.k8s.io"
 V1ALPHA1, V1ALPHA2 = "v1alpha1", "v1alpha2"

@@ -9,8 +9,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from nri_plugin.errors import KubeObjectError
 from nri_plugin.kube.noderesourcetopology import parse_amount
+from nri_plugin.model.errors import KubeObjectError
 
 CPU, MEMORY = "cpu", "memory"
 HUGEPAGES = "hugepages-"

@@ -1,6 +1,6 @@
 """What the exporter tells the agent of a pod, read from the pod's object.
 
-The wire format is described in `nri_plugin.facts`; both sides are tested against each other.
+The wire format is described in `nri_plugin.core.decision`; both sides are tested against each other.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from nri_plugin.errors import KubeAPIError, KubeObjectError
 from nri_plugin.kube.noderesourcetopology import parse_amount
 from nri_plugin.kube.pod_demand import CPU, HUGEPAGES, MEMORY, pod_demand
+from nri_plugin.model.errors import KubeAPIError, KubeObjectError
 
 Object = Mapping[str, Any]
 Words = dict[str, Any]

@@ -1,1 +1,1 @@
-"""The rules: which CPUs, which memory, which NUMA nodes, admitted or refused. Pure; knows no wire."""
+"""The kubelet's rules: which CPUs, which memory, which NUMA nodes, admitted or refused. Pure."""

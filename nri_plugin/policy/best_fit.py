@@ -24,14 +24,275 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate, groupby, islice
-from operator import or_
+from operator import add, or_
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError, UncoreCacheAlignmentError
-from nri_plugin.policy.cache_choice import Cache, Choice, choose_caches, fewest_caches
-from nri_plugin.policy.core_choice import Counts, core_classes, count_cores, plan, take_cores
-from nri_plugin.policy.tables import CPUTables
-from nri_plugin.policy.taking import Note, Stage
+from nri_plugin.model.errors import InsufficientCPUsError, UncoreCacheAlignmentError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.policy.cpu_assignment import CPUTables, Note, Stage, lowest_bits
+
+# ----------------------------------------------------------------------------------------------------
+# Which cores inside given caches: as few as possible are split between containers.
+#
+# A core is split when a container gets some of its threads and not all. Cores are
+# counted by class, (threads, free threads): only these numbers decide how many
+# must be split, so nothing is ever tried out core by core. The count is exact
+# where the thread numbers of the machine's cores divide each other, which holds
+# wherever all threads are online and for any offline threads of SMT 2.
+
+
+CoreClass = tuple[int, int]
+"""(threads, free threads) of a core."""
+
+Counts = tuple[int, ...]
+"""How many cores there are of each class, in the order of `core_classes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a number of CPUs is made up of cores.
+
+    Attributes:
+        whole: by threads, how many wholly free cores are taken whole.
+        rest: CPUs that must come from split cores.
+        split: how many cores that splits, at least.
+        opens: whether one of them was wholly free before.
+    """
+
+    whole: dict[int, int]
+    rest: int
+    split: int
+    opens: bool
+
+
+def core_classes(cores: Iterable[int]) -> tuple[CoreClass, ...]:
+    """Every class a core of this machine can be in, larger cores and freer ones first."""
+    sizes = sorted({core.bit_count() for core in cores}, reverse=True)
+    return tuple((size, free) for size in sizes for free in range(size, 0, -1))
+
+
+def count_cores(classes: Sequence[CoreClass], cores: Iterable[int], free: int) -> Counts:
+    """The cores that have CPUs in `free`, by class."""
+    found = dict.fromkeys(classes, 0)
+    for core in cores:
+        part = core & free
+        if part:
+            found[core.bit_count(), part.bit_count()] += 1
+    return tuple(found.values())
+
+
+def plan(classes: Sequence[CoreClass], counts: Counts, need: int) -> Plan:
+    """The fewest split cores for `need` CPUs, and then none opened if that can be.
+
+    The counts must hold `need` CPUs. Whole cores go first, the largest first: whatever else is taken
+    in the place of a whole core, of smaller cores or of parts, can be exchanged for it.
+    """
+    whole: dict[int, int] = {}
+    parts: list[tuple[int, int]] = []
+    has_whole_left = False
+    for (size, free), number in zip(classes, counts, strict=True):
+        if free < size:
+            parts.append((free, number))
+            continue
+        whole[size] = taken = min(number, need // size)
+        need -= taken * size
+        has_whole_left |= taken < number
+    if not need:
+        return Plan(whole, 0, 0, opens=False)
+    if has_whole_left:  # its threads are more than the need, else it had been taken
+        return Plan(whole, need, 1, opens=not any(number and free >= need for free, number in parts))
+    return Plan(whole, need, _pieces(parts, need), opens=False)
+
+
+def _pieces(parts: Iterable[tuple[int, int]], need: int) -> int:
+    """How many part-free cores give `need` CPUs, the freest first."""
+    pieces = 0
+    for free, number in sorted(parts, reverse=True):
+        taken = min(number, -(-need // free))
+        pieces += taken
+        need = max(0, need - taken * free)
+    return pieces
+
+
+def take_cores(cores: Sequence[int], free: int, chosen: Plan) -> int:
+    """The CPUs of a plan out of `cores`, each time the first that will do."""
+    quota = dict(chosen.whole)
+    taken = 0
+    for core in cores:
+        size = core.bit_count()
+        if quota.get(size) and not core & ~free:
+            quota[size] -= 1
+            taken |= core
+    return taken | _take_parts([core & free & ~taken for core in cores], cores, chosen)
+
+
+def _take_parts(left: Sequence[int], cores: Sequence[int], chosen: Plan) -> int:
+    """The rest of a plan: the freest part-free cores, of which the last is the tightest that will do."""
+    usable = [part for part, core in zip(left, cores, strict=True) if chosen.opens or part != core]
+    usable.sort(key=int.bit_count)
+    rest, taken = chosen.rest, 0
+    while rest:
+        tight = next((part for part in usable if part.bit_count() >= rest), None)
+        if tight is not None:
+            return taken | lowest_bits(tight, rest)
+        part = usable.pop()
+        taken |= part
+        rest -= part.bit_count()
+    return taken
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which uncore caches a container goes to, on given NUMA nodes.
+#
+# The best choice has the fewest caches; then splits the fewest cores; then leaves
+# the largest holes alone (a hole is what is free in a cache: of the caches chosen,
+# the largest is as small as possible, then the second largest, and so on); then
+# has the lowest numbers.
+#
+# With as few caches as possible each is needed, so what remains free in them is
+# less than any of them held: which holes survive depends on the sizes alone. That
+# makes "leave the largest out while the others suffice" the best choice by sizes.
+# Only where it would split more cores than all caches together must, the sets of
+# caches are gone through, merged by what they hold, with a bounded number of steps.
+
+
+STEPS = 4_000
+"""Sets of caches looked at before the choice by sizes is kept; about 10 ms on the machine of the bench."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """What is free in an uncore cache.
+
+    Attributes:
+        number: its place in the order of caches.
+        cpus: mask of its free CPUs on the NUMA nodes in question.
+        free: their number, never 0.
+        cores: the same by class of core.
+    """
+
+    number: int
+    cpus: int
+    free: int
+    cores: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Caches chosen, by ascending number; `split` is the number of cores that must be split there."""
+
+    caches: tuple[Cache, ...]
+    split: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The holes it uses, the largest first: the smaller, the larger are those left alone."""
+        return tuple(sorted((cache.free for cache in self.caches), reverse=True))
+
+
+def fewest_caches(caches: Sequence[Cache], need: int) -> int:
+    """How many caches it takes; they must hold `need` together."""
+    largest = sorted((cache.free for cache in caches), reverse=True)
+    return next(number for number, total in enumerate(accumulate(largest), 1) if total >= need)
+
+
+def choose_caches(
+    classes: Sequence[CoreClass], caches: Sequence[Cache], need: int, steps: int = STEPS
+) -> Choice:
+    """The best caches for `need` CPUs, which they must hold together."""
+    ordered = sorted(caches, key=lambda cache: (-cache.free, -cache.number))
+    number = fewest_caches(ordered, need)
+    by_size = _choice(classes, _tightest(ordered, number, need), need)
+    if not by_size.split or by_size.split == _choice(classes, ordered, need).split:
+        return by_size
+    found = _Sets(classes, ordered, number, need, steps).best()
+    return by_size if found is None else _choice(classes, found, need)
+
+
+def _choice(classes: Sequence[CoreClass], caches: Sequence[Cache], need: int) -> Choice:
+    counts = tuple(map(sum, zip(*(cache.cores for cache in caches), strict=True)))
+    ascending = tuple(sorted(caches, key=lambda cache: cache.number))
+    return Choice(ascending, plan(classes, counts, need).split)
+
+
+def _tightest(ordered: Sequence[Cache], number: int, need: int) -> list[Cache]:
+    """Each cache is left out, from the largest on, while those behind it suffice."""
+    sums = [0, *accumulate(cache.free for cache in ordered)]
+    chosen: list[Cache] = []
+    for place, cache in enumerate(ordered, 1):
+        upto = place + number - len(chosen)
+        is_enough_behind = upto <= len(ordered) and sums[upto] - sums[place] >= need
+        if not is_enough_behind:
+            chosen.append(cache)
+            need -= cache.free
+    return chosen
+
+
+class _Sets:
+    """All sets of `number` caches that hold the need, those of equal content merged.
+
+    A set's rank is one number, the sum of its caches' ranks: sizes above (how many there are of each,
+    the largest size uppermost), members below (the lowest uppermost, subtracted). Smaller is better,
+    and adding the same cache to two sets keeps their order; so of sets that hold the same only the
+    best must be kept.
+    """
+
+    def __init__(
+        self, classes: Sequence[CoreClass], ordered: Sequence[Cache], number: int, need: int, steps: int
+    ) -> None:
+        self.classes = classes
+        self.ordered = ordered
+        self.number = number
+        self.need = need
+        self.steps = steps
+        self.sums = [0, *accumulate(cache.free for cache in ordered)]
+        ascending = sorted(ordered, key=lambda cache: cache.number)
+        self.bit = {cache.number: 1 << len(ordered) - 1 - place for place, cache in enumerate(ascending)}
+        self.level = {free: level for level, free in enumerate(sorted({cache.free for cache in ordered}))}
+
+    def best(self) -> list[Cache] | None:
+        """The best set; None when it takes too many steps to tell."""
+        sets: dict[tuple[int, int, Counts], int] = {(0, 0, (0,) * len(self.classes)): 0}
+        for place, cache in enumerate(self.ordered, 1):
+            self.steps -= len(sets)
+            if self.steps < 0:
+                return None
+            sets = self._grown(sets, place, cache)
+        rank = min(
+            (plan(self.classes, counts, self.need).split, rank) for (_, _, counts), rank in sets.items()
+        )
+        return [cache for cache in self.ordered if self.bit[cache.number] & -rank[1]]
+
+    def _grown(
+        self, sets: dict[tuple[int, int, Counts], int], place: int, cache: Cache
+    ) -> dict[tuple[int, int, Counts], int]:
+        """The sets with and without a further cache that can still become large enough."""
+        own = self._rank(cache)
+        grown: dict[tuple[int, int, Counts], int] = {}
+        for (size, free, counts), rank in sets.items():
+            if self._can(place, size, free):
+                _keep(grown, (size, free, counts), rank)
+            if size < self.number and self._can(place, size + 1, free + cache.free):
+                more = tuple(map(add, counts, cache.cores))
+                _keep(grown, (size + 1, free + cache.free, more), rank + own)
+        return grown
+
+    def _can(self, place: int, size: int, free: int) -> bool:
+        upto = place + self.number - size
+        return upto <= len(self.ordered) and free + self.sums[upto] - self.sums[place] >= self.need
+
+    def _rank(self, cache: Cache) -> int:
+        width = len(self.ordered)
+        size = 1 << self.level[cache.free] * width.bit_length()
+        return (size << width) - self.bit[cache.number]
+
+
+def _keep(sets: dict[tuple[int, int, Counts], int], holds: tuple[int, int, Counts], rank: int) -> None:
+    if rank < sets.get(holds, rank + 1):
+        sets[holds] = rank
+
+
+# ----------------------------------------------------------------------------------------------------
+
 
 NODE_SETS = 256
 """Sets of NUMA nodes looked at; of eight nodes there are at most 70 of one size."""

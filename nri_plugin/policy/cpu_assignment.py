@@ -9,13 +9,188 @@ so that what stays free stays in as large pieces as possible:
 Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/cpu_assignment.go (takeByTopologyNUMAPacked).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
+from math import floor, sqrt
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError
-from nri_plugin.options import UncoreCacheRule
-from nri_plugin.policy.tables import CPUTables
-from nri_plugin.policy.taking import Note, Stage
+from nri_plugin.model.errors import InsufficientCPUsError
+from nri_plugin.model.options import UncoreCacheRule
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.hints import LISTED_NODES
+
+# ----------------------------------------------------------------------------------------------------
+# What is told of while CPUs are chosen, to whoever wants to know how the choice came about.
+#
+# A note is either where CPUs are taken from now on, with those on offer there, or what was taken in one step. The
+# same code chooses with and without anybody listening, so that what is told is what happened.
+
+
+class Stage(StrEnum):
+    """What a note is about."""
+
+    NODES_OF_HINT = "nodes-of-hint"
+    SOCKETS_OF_HINT = "sockets-of-hint"
+    SHARE_OF_DEVICES = "share-of-devices"
+    EQUAL_SHARE = "equal-share"
+    ANYWHERE = "anywhere"
+
+    WHOLE_NODE = "whole-numa-node"
+    WHOLE_SOCKET = "whole-socket"
+    WHOLE_CACHE = "whole-uncore-cache"
+    PART_OF_CACHE = "part-of-uncore-cache"
+    WHOLE_CORE = "whole-core"
+    SINGLE_CPUS = "single-cpus"
+    BEST_FIT = "best-fit"
+    ONE_CACHE = "one-uncore-cache"
+
+
+PLACES = frozenset(
+    {Stage.NODES_OF_HINT, Stage.SOCKETS_OF_HINT, Stage.SHARE_OF_DEVICES, Stage.EQUAL_SHARE, Stage.ANYWHERE}
+)
+"""Those that say where CPUs are taken from now on; the others say what was taken."""
+
+Note = Callable[[Stage, int], None]
+"""Told of a stage, and the mask of CPUs on offer or taken."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# What choosing CPUs needs to know about a machine, worked out once.
+#
+# Every group of CPUs is held as a mask, so that "how many are free here" is one
+# `&` and one popcount. The value depends on the `Topology` alone: build it once,
+# keep it beside the topology, hand it to every decision.
+
+
+@dataclass(frozen=True, slots=True)
+class CPUTables:
+    """Masks and counters of one machine.
+
+    The tuples of groups ascend by id; a group is in the tuple of each outer group that it shares a
+    CPU with, and there stands for all its CPUs. Nodes without CPUs are left out.
+
+    Attributes:
+        online: all CPUs.
+        nodes: (NUMA node id, CPUs).
+        node_sets: CPUs of each NUMA node, in the order of `nodes`.
+        sockets: CPUs of each socket.
+        sockets_in: by CPUs of a NUMA node, the sockets in it.
+        nodes_in: by CPUs of a socket, the NUMA nodes in it.
+        caches_in: by CPUs of a NUMA node, the uncore caches in it.
+        cores_in: by CPUs of a socket or NUMA node, the cores in it.
+        cores_in_cache: by CPUs of an uncore cache, the cores in it.
+        cores: CPUs of each core.
+        nodes_first: whole NUMA nodes are tried before whole sockets, because there are not fewer sockets.
+        cpus_per_core: average rounded down, the kubelet's idea of a whole core.
+        cpus_per_socket: average rounded down, the kubelet's idea of a whole socket.
+        cpus_per_cache: average rounded down.
+        nodes_per_socket: average rounded down; 0 where there are more sockets than NUMA nodes.
+    """
+
+    online: int
+    nodes: tuple[tuple[int, int], ...]
+    node_sets: tuple[int, ...]
+    sockets: tuple[int, ...]
+    sockets_in: Mapping[int, tuple[int, ...]]
+    nodes_in: Mapping[int, tuple[int, ...]]
+    caches_in: Mapping[int, tuple[int, ...]]
+    cores_in: Mapping[int, tuple[int, ...]]
+    cores_in_cache: Mapping[int, tuple[int, ...]]
+    cores: tuple[int, ...]
+    nodes_first: bool
+    cpus_per_core: int
+    cpus_per_socket: int
+    cpus_per_cache: int
+    nodes_per_socket: int
+
+    def siblings_of(self, cpus: int) -> int:
+        """All threads of all cores that have a thread in `cpus`."""
+        mask = 0
+        for core in self.cores:
+            if core & cpus:
+                mask |= core
+        return mask
+
+    def whole_cores_in(self, cpus: int) -> int:
+        """Those of `cpus` that are all threads of their core."""
+        mask = 0
+        for core in self.cores:
+            if not core & ~cpus:
+                mask |= core
+        return mask
+
+    def caches_of(self, cpus: int) -> int:
+        """All CPUs of all uncore caches that have a CPU in `cpus`."""
+        mask = 0
+        for cache in self.cores_in_cache:
+            if cache & cpus:
+                mask |= cache
+        return mask
+
+    def cpus_in(self, nodes: int) -> int:
+        """CPUs of the NUMA nodes in the mask `nodes`."""
+        mask = 0
+        for node, cpus in self.nodes:
+            if nodes >> node & 1:
+                mask |= cpus
+        return mask
+
+    def sockets_of(self, nodes: int) -> int:
+        """All CPUs of all sockets that share a CPU with the NUMA nodes in the mask `nodes`."""
+        mask = 0
+        for node, cpus in self.nodes:
+            if nodes >> node & 1:
+                for socket in self.sockets_in[cpus]:
+                    mask |= socket
+        return mask
+
+    def nodes_of(self, cpus: int) -> int:
+        """Mask of the NUMA nodes that hold at least one of `cpus`."""
+        mask = 0
+        for node, of_node in self.nodes:
+            if of_node & cpus:
+                mask |= 1 << node
+        return mask
+
+
+def cpu_tables(topology: Topology) -> CPUTables:
+    """The tables of a machine; CPU-less NUMA nodes take no part in choosing CPUs."""
+    nodes = tuple((int(node.id), node.cpus.mask) for node in topology.nodes if node.cpus)
+    node_sets = tuple(cpus for _, cpus in nodes)
+    sockets = tuple(cpus.mask for _, cpus in topology.sockets)
+    caches = tuple(cpus.mask for _, cpus in topology.caches)
+    cores = tuple(cpus.mask for _, cpus in topology.cores)
+    total = len(topology.online)
+    return CPUTables(
+        online=topology.online.mask,
+        nodes=nodes,
+        node_sets=node_sets,
+        sockets=sockets,
+        sockets_in=_inside(node_sets, sockets),
+        nodes_in=_inside(sockets, node_sets),
+        caches_in=_inside(node_sets, caches),
+        cores_in=_inside((*node_sets, *sockets), cores),
+        cores_in_cache=_inside(caches, cores),
+        cores=cores,
+        nodes_first=len(sockets) >= len(nodes),
+        cpus_per_core=_average(total, len(cores)),
+        cpus_per_socket=_average(total, len(sockets)),
+        cpus_per_cache=_average(total, len(caches)),
+        nodes_per_socket=_average(len(nodes), len(sockets)),
+    )
+
+
+def _inside(outer: Iterable[int], inner: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    return {group: tuple(part for part in inner if part & group) for group in outer}
+
+
+def _average(total: int, groups: int) -> int:
+    return total // groups if groups else 0
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 def take_packed(
@@ -209,3 +384,179 @@ class _Taker:
             part = next(units) & self.free
             size = part.bit_count()
             self.take(part if size <= self.need else lowest_bits(part, self.need), Stage.SINGLE_CPUS)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which CPUs a container gets when they are spread evenly over NUMA nodes: distribute-cpus-across-numa.
+#
+# The fewest nodes that can hold equal shares are used, and of their combinations
+# the one that leaves the free CPUs of all nodes most even. What does not divide
+# goes one group of CPUs at a time to some of the chosen nodes, again so that the
+# rest stays even. Where no combination works the request is packed.
+#
+# Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/cpu_assignment.go (takeByTopologyNUMADistributed).
+
+
+Shares = tuple[tuple[int, int], ...]
+"""(CPUs of a NUMA node, how many of them), in the order in which they are taken."""
+
+
+def take_distributed(
+    tables: CPUTables,
+    available: CPUSet,
+    count: int,
+    *,
+    group: int = 1,
+    spread: bool = False,
+    note: Note | None = None,
+) -> CPUSet:
+    """`count` CPUs out of `available` in equal shares; nothing for a count of zero or less.
+
+    Args:
+        tables: the machine.
+        available: CPUs on offer.
+        count: how many are wanted; no multiple of `group` is packed.
+        group: every share is a multiple of this (the threads of a core under full-pcpus-only).
+        spread: how CPUs are chosen inside a node, see `take_packed`.
+        note: told of each step.
+
+    Raises:
+        InsufficientCPUsError: fewer CPUs are available than asked for.
+
+    Differs: the kubelet goes on overwriting the combination it remembers, and never ends where a
+        remainder of whole groups does not fit; here the one that was scored is used, and one without
+        room for its remainder is passed over. Beyond eight NUMA nodes, where it would try every
+        combination of every size, the nodes with most free CPUs are chosen.
+    """
+    if count <= 0 or count % group:
+        return take_packed(tables, available, count, spread=spread, note=note)
+    free = available.mask & tables.online
+    plan = _plan(tables, free, count, group)
+    if plan is None:
+        return take_packed(tables, available, count, spread=spread, note=note)
+    return _carried_out(tables, free, plan, spread=spread, note=note)
+
+
+def _carried_out(tables: CPUTables, free: int, plan: Shares, *, spread: bool, note: Note | None) -> CPUSet:
+    """The CPUs of a plan, node by node, share by share."""
+    taken = 0
+    for node, count in plan:
+        there = node & free & ~taken
+        if note:
+            note(Stage.EQUAL_SHARE, there)
+        taken |= take_packed(tables, CPUSet(there), count, spread=spread, note=note).mask
+    return CPUSet(taken)
+
+
+def _plan(tables: CPUTables, free: int, count: int, group: int) -> Shares | None:
+    """The shares over the fewest nodes that can hold them, a group on each at least; None when none can."""
+    nodes = _fullest_first(tables, free)
+    left = {node: (node & free).bit_count() for node in nodes}
+    for size in range(_fewest(tables, count, group), min(count // group, len(nodes)) + 1):
+        choices = combinations(nodes, size) if len(nodes) <= LISTED_NODES else iter([_roomiest(left, size)])
+        best = min(_candidates(choices, left, count, group), key=lambda plan: plan.uneven, default=None)
+        if best is not None:
+            return best.shares
+    return None
+
+
+def _fullest_first(tables: CPUTables, free: int) -> list[int]:
+    """Nodes with free CPUs in the kubelet's order: fewest free first, inside the fullest socket."""
+
+    def filled(units: Sequence[int]) -> list[int]:
+        return sorted([unit for unit in units if unit & free], key=lambda unit: (unit & free).bit_count())
+
+    if tables.nodes_first:
+        return filled(tables.node_sets)
+    nodes = [node for socket in filled(tables.sockets) for node in filled(tables.nodes_in[socket])]
+    return list(dict.fromkeys(nodes))
+
+
+def _fewest(tables: CPUTables, count: int, group: int) -> int:
+    """How many nodes of the average size `count` CPUs take, whatever is free."""
+    cpus_per_node = -(-tables.online.bit_count() // len(tables.nodes))
+    groups_per_node = -(-cpus_per_node // group)
+    return -(-count // group // groups_per_node)
+
+
+def _roomiest(left: dict[int, int], size: int) -> tuple[int, ...]:
+    """The nodes with most free CPUs: with equal shares they leave the rest most even."""
+    return tuple(sorted(left, key=lambda node: left[node], reverse=True)[:size])
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """One way to share out the request.
+
+    Attributes:
+        uneven: standard deviation of what stays free on the nodes.
+        shares: the way.
+    """
+
+    uneven: float
+    shares: Shares
+
+
+def _candidates(
+    choices: Iterator[tuple[int, ...]], left: dict[int, int], count: int, group: int
+) -> Iterator[_Candidate]:
+    """One for each choice of nodes that can hold its shares; the order decides between equals."""
+    for nodes in choices:
+        share = count // len(nodes) // group * group
+        if all(left[node] >= share for node in nodes):
+            rest = left | {node: left[node] - share for node in nodes}
+            remainder = (count - share * len(nodes)) // group
+            shares = tuple((node, share) for node in nodes)
+            yield from _with_remainder(_Candidate(_unevenness(rest), shares), nodes, rest, remainder, group)
+
+
+def _with_remainder(
+    even: _Candidate, nodes: tuple[int, ...], rest: dict[int, int], remainder: int, group: int
+) -> Iterator[_Candidate]:
+    """The best way to add `remainder` groups: over as many of the nodes as leaves the rest most even."""
+    if not remainder:
+        yield even
+        return
+    able = [node for node in nodes if rest[node] >= group]
+    ways = [
+        _Candidate(_unevenness(rest | after), even.shares + extra)
+        for takers in _takers(able, rest)
+        for after, extra in _round_robin(takers, rest, remainder, group)
+    ]
+    if ways:
+        yield min(ways, key=lambda way: way.uneven)
+
+
+def _takers(able: list[int], rest: dict[int, int]) -> Iterator[tuple[int, ...]]:
+    """Sets of nodes that may share the remainder, the largest first."""
+    if len(able) > LISTED_NODES:
+        yield tuple(sorted(able, key=lambda node: rest[node], reverse=True))
+        return
+    for size in range(len(able), 0, -1):
+        yield from combinations(able, size)
+
+
+def _round_robin(
+    takers: tuple[int, ...], rest: dict[int, int], remainder: int, group: int
+) -> Iterator[tuple[dict[int, int], Shares]]:
+    """What stays free of the takers, and who gets which groups in turn; nothing when it does not fit."""
+    if sum(rest[node] // group for node in takers) < remainder:
+        return
+    after = {node: rest[node] for node in takers}
+    extra: list[tuple[int, int]] = []
+    while len(extra) < remainder:
+        for node in takers:
+            if after[node] >= group and len(extra) < remainder:
+                after[node] -= group
+                extra.append((node, group))
+    yield after, tuple(extra)
+
+
+def _unevenness(left: dict[int, int]) -> float:
+    """Population standard deviation, with the kubelet's rounding of mean and result to 3 decimals."""
+    mean = _rounded(sum(left.values()) / len(left))
+    return _rounded(sqrt(sum((value - mean) ** 2 for value in left.values()) / len(left)))
+
+
+def _rounded(value: float) -> float:
+    return floor(value * 1000 + 0.5) / 1000

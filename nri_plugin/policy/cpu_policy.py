@@ -1,17 +1,25 @@
 """The static CPU policy: who gets exclusive CPUs, where they would fit, and which they are.
 
 Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/policy_static.go.
+
+A container with exclusive CPUs that is given more or fewer while it runs.
+
+Invariant: the CPUs it was promised at its start stay. It grows by the nearest CPUs and shrinks by the last ones
+it grew by, so that growing and shrinking again is as if nothing had been.
+
+Source: KEP-5554 (what was allocated at admission is kept), which no released kubelet has; what the kubelet
+    refuses, it refuses here too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError, SMTAlignmentError
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import FullPCPUsRule, Options
-from nri_plugin.policy.best_fit import take_in_one_cache
-from nri_plugin.policy.cpu_choice import take_cpus
-from nri_plugin.policy.device_proportion import proportional_shares
+from nri_plugin.model import bits
+from nri_plugin.model.errors import InsufficientCPUsError, SMTAlignmentError
+from nri_plugin.model.options import FullPCPUsRule, Options, SMTOddCounts, UncoreCacheFit
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
+from nri_plugin.policy.cpu_assignment import CPUTables, Note, Stage, take_distributed, take_packed
+from nri_plugin.policy.device_hints import proportional_shares
 from nri_plugin.policy.hints import (
     LISTED_NODES,
     Family,
@@ -19,14 +27,88 @@ from nri_plugin.policy.hints import (
     Need,
     Provider,
     Wish,
+    by_numa_node,
     masks_in_order,
     smallest_size,
     sums_by_mask,
 )
-from nri_plugin.policy.shortfall import by_numa_node
-from nri_plugin.policy.smt_counts import checks_multiple, whole_cores_near
-from nri_plugin.policy.tables import CPUTables
-from nri_plugin.policy.taking import Note, Stage
+from nri_plugin.policy.search.mask_order import Distances
+
+# ----------------------------------------------------------------------------------------------------
+# What becomes of a number of CPUs that does not fill its last core.
+#
+# Source: the rule `kubelet` is that of kubelet v1.36: only full-pcpus-only refuses such a number.
+# Differs: the other rules exist only here.
+
+
+def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:
+    """How many exclusive CPUs a container gets that asks for `count`.
+
+    Args:
+        rule: `round-up` gives the rest of the last core too; `kubelet` and `allow` give what was asked
+            for (whether full-pcpus-only refuses it then is decided with `checks_multiple`).
+        count: exclusive CPUs asked for, 0 for none.
+        threads: CPUs per core; 1 leaves every number as it is.
+
+    Raises:
+        SMTAlignmentError: the rule is `reject` and the last core would be shared.
+    """
+    odd = count % threads
+    if not odd or rule in {SMTOddCounts.KUBELET, SMTOddCounts.ALLOW}:
+        return count
+    if rule is SMTOddCounts.ROUND_UP:
+        return count + threads - odd
+    what = "not a multiple of" if count > threads else "less than"
+    core = f"the {threads} cpus per core" if count > threads else f"the {threads} cpus of a core"
+    raise SMTAlignmentError(
+        f"requested {count} cpus is {what} {core} and smtOddCounts is reject; "
+        f"ask for {whole_cores_near(count, threads)}"
+    )
+
+
+def whole_cores_near(count: int, threads: int) -> str:
+    """The numbers of CPUs in whole cores below and above `count`, in words; nobody is told to ask for none."""
+    below = count - count % threads
+    return f"{below} or {below + threads}" if below else str(threads)
+
+
+def checks_multiple(rule: SMTOddCounts) -> bool:
+    """Whether full-pcpus-only refuses a number that does not fill its last core; `allow` overrules it."""
+    return rule is not SMTOddCounts.ALLOW
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which way of choosing CPUs the options select: the one place where the ways meet.
+
+
+def take_cpus(
+    tables: CPUTables, available: CPUSet, count: int, options: Options, note: Note | None = None
+) -> CPUSet:
+    """`count` CPUs out of `available`, as the options want them chosen; `note` is told of each step.
+
+    Raises:
+        InsufficientCPUsError: fewer CPUs are available than asked for.
+
+    Source: kubelet v1.36 policy_static.go, takeByTopology.
+    """
+    if options.uncore_cache_fit is UncoreCacheFit.BEST:
+        return take_best_fit(tables, available, count, note=note)
+    if options.distribute_cpus_across_numa:
+        group = tables.cpus_per_core if options.full_pcpus_only else 1
+        return take_distributed(tables, available, count, group=group, note=note)
+    return take_packed(
+        tables,
+        available,
+        count,
+        prefer_uncore_cache=options.prefer_align_cpus_by_uncore_cache,
+        cache_rule=options.uncore_cache_rule,
+        spread=options.distribute_cpus_across_cores,
+        note=note,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+
 
 NO_CPUS = CPUSet()
 DEFAULTS = Options()
@@ -245,3 +327,87 @@ def reusable_after(reusable: CPUSet, cpus: CPUSet, *, init: bool) -> CPUSet:
     what they take.
     """
     return reusable | cpus if init else reusable - cpus
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+def nearest(
+    tables: CPUTables,
+    held: CPUSet,
+    available: CPUSet,
+    count: int,
+    options: Options,
+    distances: Distances | None = None,
+) -> tuple[CPUSet, ...]:
+    """The `count` available CPUs nearest to those that are held, nearest first.
+
+    Nearness: another thread of a held core, then the same uncore cache, the same NUMA node, then other NUMA nodes
+    by their distance to the nearest held one. Of CPUs equally near those are taken that the options would take.
+
+    Args:
+        tables: of the machine.
+        held: what the container has, not empty.
+        available: what it may get.
+        count: how many it needs, at least 1.
+        options: which CPUs of a ring are taken, and whether only whole cores.
+        distances: between NUMA nodes; None where all others are equally far.
+
+    Raises:
+        InsufficientCPUsError: there are not so many, or not in whole cores.
+    """
+    left = available.mask & ~held.mask
+    if options.full_pcpus_only:
+        left = tables.whole_cores_in(left)
+    if left.bit_count() < count:
+        raise InsufficientCPUsError(
+            count, left.bit_count(), f"to grow beside {held}; end a container that holds some"
+        )
+    steps = []
+    rings = _rings(tables, held.mask, distances)
+    while count:
+        here = left & next(rings)
+        if not here:
+            continue
+        taken = CPUSet(here) if here.bit_count() <= count else take_cpus(tables, CPUSet(here), count, options)
+        steps.append(taken)
+        left &= ~taken.mask
+        count -= len(taken)
+    return tuple(steps)
+
+
+def without_last(
+    tables: CPUTables, grown: Sequence[CPUSet], count: int, options: Options
+) -> tuple[CPUSet, ...]:
+    """What remains of the CPUs a container grew by when it gives back `count`, the last ones first.
+
+    Of CPUs taken at once those stay that the options would have taken alone.
+
+    Args:
+        tables: of the machine.
+        grown: in the order of growing.
+        count: at most as many as there are.
+        options: which of those taken at once stay.
+    """
+    remaining = list(grown)
+    while count:
+        last = remaining.pop()
+        if len(last) > count:
+            remaining.append(take_cpus(tables, last, len(last) - count, options))
+            break
+        count -= len(last)
+    return tuple(remaining)
+
+
+def _rings(tables: CPUTables, held: int, distances: Distances | None) -> Iterator[int]:
+    """Masks of CPUs, nearer ones first; each holds those before it, the last one all CPUs."""
+    yield tables.siblings_of(held)
+    yield tables.caches_of(held)
+    nodes = tables.nodes_of(held)
+    yield tables.cpus_in(nodes)
+    if distances is not None:
+        homes = list(bits.iterate(nodes))
+        far = {node: min(distances.rows[home][node] for home in homes) for node, _ in tables.nodes}
+        for distance in sorted(set(far.values())):
+            yield tables.cpus_in(bits.from_ids(node for node, value in far.items() if value <= distance))
+    yield tables.online

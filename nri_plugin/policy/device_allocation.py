@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from heapq import nlargest, nsmallest
 from itertools import combinations
 
-from nri_plugin import bits
-from nri_plugin.nodemask import NodeMask
+from nri_plugin.model import bits
+from nri_plugin.model.sets import NodeMask
 
 EXACT_DEVICES = 16
 """Among up to this many devices the search is exhaustive: no machine of today has more of one kind of GPU."""

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
-from nri_plugin import bits
+from nri_plugin.model import bits
 
 LISTED_NODES = 8
 """Up to this many NUMA nodes hints are listed. Source: kubelet, default of max-allowable-numa-nodes."""
@@ -175,3 +175,28 @@ def smallest_size(by_node: Mapping[int, int], amount: int) -> int | None:
         if total >= amount:
             return size
     return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# How a refusal says what NUMA nodes have to offer, short on machines with many.
+
+
+MOST_LISTED = 8
+
+
+def by_numa_node(words_by_node: Mapping[int, str], free: Mapping[int, int], total: Mapping[int, int]) -> str:
+    """The nodes with their words; those that could never offer anything are left out.
+
+    Args:
+        words_by_node: what to say of each node.
+        free: what each offers now; where the list has to be cut, nodes that offer something go first.
+        total: what each could offer at best.
+    """
+    nodes = [node for node in words_by_node if total[node]]
+    if not nodes:
+        return "by NUMA node: none has any"
+    rest = ""
+    if len(nodes) > MOST_LISTED:
+        rest = f", and {len(nodes) - MOST_LISTED} more"
+        nodes = sorted(nodes, key=lambda node: (not free[node], node))[:MOST_LISTED]
+    return "by NUMA node " + ", ".join([f"{node}: {words_by_node[node]}" for node in nodes]) + rest

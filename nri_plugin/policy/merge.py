@@ -9,21 +9,92 @@ wish's set of masks alone: no combination is ever enumerated.
 Source: kubelet v1.36 pkg/kubelet/cm/topologymanager/policy.go and policy_*.go.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import add, mul, sub
 
-from nri_plugin import bits
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy
-from nri_plugin.policy.budget import STEP_BUDGET, Budget
-from nri_plugin.policy.distances import Distances
-from nri_plugin.policy.family_intersections import best_intersection
-from nri_plugin.policy.family_search import narrowest_size
+from nri_plugin.model import bits
+from nri_plugin.model.errors import TopologyAffinityError
+from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.hints import Family, Provider, Wish
-from nri_plugin.policy.intersections import possible_intersections
-from nri_plugin.policy.order import Order, band
-from nri_plugin.policy.preferred import best_agreed
-from nri_plugin.policy.tie_break import TieBreak
+from nri_plugin.policy.search.budget import STEP_BUDGET, Budget
+from nri_plugin.policy.search.hint_sets import best_agreed, best_intersection, narrowest_size
+from nri_plugin.policy.search.mask_order import Distances, Order, TieBreak, band
+
+# ----------------------------------------------------------------------------------------------------
+# All masks that arise by picking one mask of each wish and intersecting them.
+
+
+FOLD_LIMIT = 2048
+"""Up to this many pairs it is quicker to intersect them one by one than to count supersets."""
+
+COUNT_NODES = 12
+"""Above this many nodes supersets are not counted: the table has two to that power entries."""
+
+
+def possible_intersections(all_nodes: int, wishes: Iterable[Wish]) -> set[int]:
+    """The non-empty intersections of one listed mask of each wish; "anywhere" stands for all nodes."""
+    choices = [_choices(all_nodes, wish) for wish in wishes]
+    choices = [choice for choice in choices if choice != {all_nodes}]
+    if all_nodes.bit_count() <= COUNT_NODES and _pairs(choices) > FOLD_LIMIT:
+        return _by_counting(all_nodes, choices)
+    reached = {all_nodes}
+    for choice in choices:
+        reached = {one & other for one in reached for other in choice}
+    return reached - {0}
+
+
+def _choices(all_nodes: int, wish: Wish) -> set[int]:
+    masks = {mask & all_nodes for mask in wish.masks}
+    return masks | {all_nodes} if wish.anywhere else masks
+
+
+def _pairs(choices: Sequence[set[int]]) -> int:
+    return max((len(one) * len(other) for one, other in pairwise(choices)), default=0)
+
+
+def _by_counting(all_nodes: int, choices: Sequence[set[int]]) -> set[int]:
+    """The intersections, from how many picks have an intersection that contains a given mask.
+
+    That number is the product, over the wishes, of their masks that contain it. Inclusion and
+    exclusion then gives the number of picks whose intersection is the mask itself.
+    """
+    nodes = list(bits.iterate(all_nodes))
+    masks = _subsets(nodes)
+    index = {mask: number for number, mask in enumerate(masks)}
+    containing = [1] * len(masks)
+    for choice in choices:
+        table = [0] * len(masks)
+        for mask in choice:
+            table[index[mask]] = 1
+        containing = list(map(mul, containing, _over_supersets(table, len(nodes), add)))
+    exactly = _over_supersets(containing, len(nodes), sub)
+    return {mask for mask, picks in zip(masks, exactly, strict=True) if picks and mask}
+
+
+def _subsets(nodes: Sequence[int]) -> list[int]:
+    """Every mask over `nodes`; entry i has the nodes whose position is a bit of i."""
+    masks = [0]
+    for node in nodes:
+        masks += [mask | 1 << node for mask in masks]
+    return masks
+
+
+def _over_supersets(table: list[int], positions: int, combine: Callable[[int, int], int]) -> list[int]:
+    """Each entry combined with those of its supersets: summed up by `add`, and that undone by `sub`.
+
+    One position at a time, always the lowest, which then becomes the highest: whole halves are combined
+    at once, and after all positions every entry is back in its place.
+    """
+    for _ in range(positions):
+        without, having = table[::2], table[1::2]
+        table = [*map(combine, without, having), *having]
+    return table
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +275,63 @@ def contenders(
     others = possible_intersections(nodes.mask, wishes) - agreed
     rest = sorted(others, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)))
     return [Contender(mask, mask in agreed) for mask in (*first, *rest)]
+
+
+# ----------------------------------------------------------------------------------------------------
+# One decision of the Topology Manager: merge all wishes, then admit or refuse with the numbers.
+
+
+def admit(
+    policy: TopologyManagerPolicy,
+    nodes: NodeMask,
+    providers: Sequence[Provider],
+    *,
+    distances: Distances | None = None,
+    tie_break: TieBreak | None = None,
+) -> MergedHint:
+    """The hint under which a container (or, in pod scope, every container of a pod) is allocated.
+
+    Args:
+        policy: the topology policy; `none` asks nobody and admits "anywhere".
+        nodes: all NUMA nodes of the machine.
+        providers: wishes for the container's request, or for the pod's totals in pod scope; the
+            kubelet's order is devices, CPU, memory.
+        distances: see `merge`.
+        tie_break: see `merge`.
+
+    Raises:
+        TopologyAffinityError: the policy does not admit the merged hint.
+    """
+    merged = merge(policy, nodes, providers, distances=distances, tie_break=tie_break)
+    if not admits(policy, merged):
+        raise TopologyAffinityError(_refusal(policy, merged, providers), exact=merged.exact)
+    return merged
+
+
+def _refusal(policy: TopologyManagerPolicy, merged: MergedHint, providers: Sequence[Provider]) -> str:
+    wishes = [wish for provider in providers for wish in provider or ()]
+    numbers = "; ".join(dict.fromkeys(wish.why for wish in wishes if wish.why))
+    return (
+        f"resources cannot be allocated with topology locality: policy {policy} needs {_needed(policy)}, "
+        f"{_found(merged)}" + (f"; {numbers}" if numbers else "") + _doubt(merged)
+    )
+
+
+def _doubt(merged: MergedHint) -> str:
+    return (
+        ""
+        if merged.exact
+        else "; the search ran out of steps, so there may be a better one: ask again or ask for less"
+    )
+
+
+def _needed(policy: TopologyManagerPolicy) -> str:
+    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
+        return "one NUMA node that holds everything"
+    return "the fewest NUMA nodes that could hold everything, the same for all resources"
+
+
+def _found(merged: MergedHint) -> str:
+    if merged.affinity is None:
+        return "and there is none"
+    return f"and the best there is now is NUMA nodes {merged.affinity}"

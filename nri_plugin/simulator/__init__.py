@@ -1,1 +1,1 @@
-"""A node without a node: the runtime's side of NRI, described machines, and a cgroup tree by the kernel's rules."""
+"""A node without a node: described machines, a runtime, a cgroup tree, scenarios."""

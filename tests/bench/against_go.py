@@ -12,20 +12,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.engine import decide
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import Container, Pod, Resources
-from nri_plugin.options import MemoryManagerPolicy, Node, Options, TopologyManagerPolicy
-from nri_plugin.policy.cpu_assignment import take_packed
-from nri_plugin.policy.cpu_distribution import take_distributed
+from nri_plugin.core.engine import decide
+from nri_plugin.model.options import MemoryManagerPolicy, Node, Options, TopologyManagerPolicy
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables, take_distributed, take_packed
 from nri_plugin.policy.cpu_policy import cpu_wishes
 from nri_plugin.policy.hints import Hint, Wish
 from nri_plugin.policy.merge import merge
-from nri_plugin.policy.tables import CPUTables, cpu_tables
-from nri_plugin.state import Allocation, State
-from nri_plugin.topology import Topology
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
 SAMPLES = 60
 GIB = 1 << 30

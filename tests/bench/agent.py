@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from nri_plugin.simulator.machine import build_sysfs, load
-from nri_plugin.simulator.plugin_link import PluginLink
-from nri_plugin.simulator.runtime import Truth
-from nri_plugin.simulator.runtime_profile import RuntimeProfile
+from nri_plugin.simulator.machine.machine import build_sysfs, load
+from nri_plugin.simulator.runtime.plugin_link import PluginLink
+from nri_plugin.simulator.runtime.profile import RuntimeProfile
+from nri_plugin.simulator.runtime.runtime import Truth
 
 MACHINE = "epyc7742-2p-64c-smt-nps4"
 CONFIG = """\

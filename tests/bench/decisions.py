@@ -5,13 +5,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.engine import decide
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import Container, Pod, Resources
-from nri_plugin.options import Node, Options, TopologyManagerPolicy
-from nri_plugin.simulator.machine import build_topology, parse
-from nri_plugin.state import State
+from nri_plugin.core.engine import decide
+from nri_plugin.model.options import Node, Options, TopologyManagerPolicy
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State
+from nri_plugin.simulator.machine.machine import build_topology, parse
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.bench.figures import Figure, microseconds
 
 SIZES = (64, 256, 512)

@@ -6,10 +6,9 @@ import sys
 import threading
 import time
 
-from nri_plugin.app.extender import ExtenderOptions, ExtenderProcess, run
-from nri_plugin.kube.extender_cache import Accounting, read_topology
-from nri_plugin.kube.extender_feed import LockedCache
-from nri_plugin.kube.scores import Scoring, Strategy
+from nri_plugin.extender.cache import Accounting, LockedCache, read_topology
+from nri_plugin.extender.one_node import Scoring, Strategy
+from nri_plugin.extender.server import ExtenderOptions, ExtenderProcess, run
 
 POLICIES = ("single-numa-node", "restricted", "best-effort")
 

@@ -4,17 +4,16 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import MemoryBlock
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
 from nri_plugin.policy.cpu_policy import cpu_wishes
-from nri_plugin.policy.distances import Distances, distances_of
 from nri_plugin.policy.hints import Provider
-from nri_plugin.policy.memory_hints import memory_wishes
+from nri_plugin.policy.memory_assignment import memory_wishes
 from nri_plugin.policy.memory_state import MemoryState, memory_machine, memory_state
-from nri_plugin.policy.tables import CPUTables, cpu_tables
-from nri_plugin.simulator.machine import build_topology, parse
-from nri_plugin.state import MemoryBlock
-from nri_plugin.topology import Topology
+from nri_plugin.policy.search.mask_order import Distances, distances_of
+from nri_plugin.simulator.machine.machine import build_topology, parse
 
 GIB = 1 << 30
 

@@ -16,14 +16,13 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import Options, TopologyManagerPolicy, TopologyTieBreak, UncoreCacheFit
+from nri_plugin.model.options import Options, TopologyManagerPolicy, TopologyTieBreak, UncoreCacheFit
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
 from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes
 from nri_plugin.policy.merge import merge
-from nri_plugin.policy.tables import CPUTables, cpu_tables
-from nri_plugin.policy.tie_break import tie_break
-from nri_plugin.simulator.machine import build_topology, shipped
+from nri_plugin.policy.search.mask_order import tie_break
+from nri_plugin.simulator.machine.machine import build_topology, shipped
 from tests.bench.svg import Line, Panel, chart
 
 UTILISATION = (60, 70, 80, 90)

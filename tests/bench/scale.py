@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.options import Node, Options, TopologyManagerPolicy, UncoreCacheFit
+from nri_plugin.model.options import Node, Options, TopologyManagerPolicy, UncoreCacheFit
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
 from nri_plugin.policy.cpu_policy import cpu_wishes
-from nri_plugin.policy.distances import Distances, distances_of
 from nri_plugin.policy.hints import Provider
-from nri_plugin.policy.memory_hints import memory_wishes
+from nri_plugin.policy.memory_assignment import memory_wishes
 from nri_plugin.policy.memory_state import MemoryState, memory_machine, memory_state
 from nri_plugin.policy.merge import merge
-from nri_plugin.policy.tables import CPUTables, cpu_tables
-from nri_plugin.simulator.machine import build_topology, parse
+from nri_plugin.policy.search.mask_order import Distances, distances_of
+from nri_plugin.simulator.machine.machine import build_topology, parse
 from tests.bench.decisions import timed
 from tests.bench.figures import Figure
 from tests.bench.svg import Line, Panel, chart

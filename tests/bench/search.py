@@ -14,16 +14,15 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import median
 
-from nri_plugin import bits
 from nri_plugin.host.sysfs import read_topology
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy, TopologyTieBreak
-from nri_plugin.policy.distances import Distances
+from nri_plugin.model import bits
+from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.model.topology import Topology
 from nri_plugin.policy.hints import Family, Need, Wish, smallest_size
 from nri_plugin.policy.merge import MergedHint, merge
-from nri_plugin.policy.tie_break import tie_break
-from nri_plugin.simulator.machine import build_topology, shipped
-from nri_plugin.topology import Topology
+from nri_plugin.policy.search.mask_order import Distances, tie_break
+from nri_plugin.simulator.machine.machine import build_topology, shipped
 from tests.bench.fillings import Filled, fillings, levels
 from tests.oracles.recordings import RecordedFiles, read_recording
 

@@ -11,12 +11,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.checkpoint import CheckpointFile
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import Node, Options
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
-from nri_plugin.workload import QOSClass
+from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.core.requests import QOSClass
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
 from tests.bench.figures import Figure, at, milliseconds
 from tests.builders import machine
 

@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import Container, ContainerState, Pod, Resources
-from nri_plugin.simulator.runtime import Truth
-from nri_plugin.simulator.runtime_profile import CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4
+from nri_plugin.simulator.runtime.profile import CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4
+from nri_plugin.simulator.runtime.runtime import Truth
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
 from tests.bench.agent import Running, make_cgroups, running, running_at, site, stamps, written_since
 from tests.bench.figures import Figure, at, milliseconds
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from nri_plugin import bits
 from nri_plugin.cli.main import run_command_line
-from nri_plugin.simulator.simulate_scenario import shipped_scenarios
+from nri_plugin.model import bits
+from nri_plugin.simulator.simulate.plan import shipped_scenarios
 
 Show = Callable[..., Page]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page
 
-from nri_plugin.cli.report_html import render
+from nri_plugin.cli.simulate.report import render
 from tests import simulation_samples as samples
 
 from .conftest import Watched

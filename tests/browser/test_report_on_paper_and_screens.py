@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Page
 from pypdf import PdfReader
 
-from nri_plugin.cli.palette import contrast
-from nri_plugin.cli.report_html import render
+from nri_plugin.cli.simulate.report import render
+from nri_plugin.cli.topology.palette import contrast
 from tests import simulation_samples as samples
 
 Show = Callable[..., Page]

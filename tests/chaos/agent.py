@@ -6,27 +6,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from nri_plugin.app.checkpoint_keeper import CheckpointKeeper
-from nri_plugin.app.effects import Effects
-from nri_plugin.app.handler import Handler
-from nri_plugin.app.recorder import DirectKeeper, Recorder
-from nri_plugin.app.startup import load_state, open_store
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.drift import CpusetsObserved, MachineChanged, targets
-from nri_plugin.engine import decide
-from nri_plugin.errors import HostError
-from nri_plugin.host import checkpoint
+from nri_plugin.agent.checkpoint_keeper import CheckpointKeeper
+from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.recorder import DirectKeeper, Recorder
+from nri_plugin.agent.startup import load_state, open_store
+from nri_plugin.checkpoint import file as checkpoint
+from nri_plugin.checkpoint.format import decode
+from nri_plugin.core.drift import CpusetsObserved, MachineChanged, targets
+from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import WriteOutcome
-from nri_plugin.host.cgroup_path import cgroup_path
-from nri_plugin.host.checkpoint_format import decode
-from nri_plugin.host.recording_file import RecordingFile
-from nri_plugin.nri import codec, events
-from nri_plugin.nri.decode import placement
-from nri_plugin.options import Node
-from nri_plugin.simulator import runtime_codec
-from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError, Resource, parent_of
-from nri_plugin.simulator.runtime import RefusedError
-from nri_plugin.state import CgroupRef, State
+from nri_plugin.host.cgroup_tree import cgroup_path
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.options import Node
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.recording.file import RecordingFile
+from nri_plugin.simulator.runtime import codec as runtime_codec
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, Resource, parent_of
+from nri_plugin.simulator.runtime.runtime import RefusedError
+from nri_plugin.wire.nri import codec, events
+from nri_plugin.wire.nri.decode import placement
 from tests.chaos.disk import Disk
 from tests.chaos.faults import Fault, Faults, Killed
 

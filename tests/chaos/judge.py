@@ -3,12 +3,12 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.cgroup_path import cgroup_path
-from nri_plugin.options import Node
-from nri_plugin.simulator.cgroup_tree import CgroupTree
-from nri_plugin.simulator.runtime import Runtime
-from nri_plugin.state import CgroupRef, ContainerRecord, Phase, QOSClass, State
+from nri_plugin.host.cgroup_tree import cgroup_path
+from nri_plugin.model.options import Node
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import CgroupRef, ContainerRecord, Phase, QOSClass, State
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree
+from nri_plugin.simulator.runtime.runtime import Runtime
 
 
 @dataclass(slots=True)

@@ -6,18 +6,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nri import events
-from nri_plugin.nri.messages import ContainerState, Resources
-from nri_plugin.options import Node, Options, TopologyManagerPolicy
-from nri_plugin.simulator.behaviour import BEHAVIOURS
-from nri_plugin.simulator.cgroup_names import Driver
-from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError, Resource
-from nri_plugin.simulator.pods import ContainerSpec, PodSpec, shares_from_milli
-from nri_plugin.simulator.runtime import RefusedError, Runtime
-from nri_plugin.simulator.runtime_store import Record
-from nri_plugin.state import Phase, QOSClass
-from nri_plugin.topology import Topology
+from nri_plugin.model.options import Node, Options, TopologyManagerPolicy
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Phase, QOSClass
+from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, Driver, Resource
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, shares_from_milli
+from nri_plugin.simulator.runtime.profile import BEHAVIOURS
+from nri_plugin.simulator.runtime.runtime import Record, RefusedError, Runtime
+from nri_plugin.wire.nri import events
+from nri_plugin.wire.nri.messages import ContainerState, Resources
 from tests.bounds_judge import CONTAINER_KEPT, POD_KEPT, deep_size
 from tests.chaos.agent import Agent
 from tests.chaos.disk import Disk, Inode, Names

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin import engine, pool, synchronize
-from nri_plugin.app.checkpoint_keeper import CheckpointKeeper
-from nri_plugin.app.effects import Effects
-from nri_plugin.host.checkpoint import CheckpointFile
-from nri_plugin.host.recording import read
-from nri_plugin.host.recording_verify import changes
+from nri_plugin.agent.checkpoint_keeper import CheckpointKeeper
+from nri_plugin.agent.cpusets import Effects
+from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.core import engine, pool, synchronize
+from nri_plugin.recording.reader import changes, read
 from tests.chaos.__main__ import report
 from tests.chaos.faults import Fault
 from tests.chaos.life import Life, Tally

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from nri_plugin.app.config import EXPORTER_SOCKET, load_text
-from nri_plugin.app.extender import ExtenderOptions
-from nri_plugin.app.local_sockets import FACTS_SOCKET, FOLDER
-from nri_plugin.app.own_node import HOST_IP
 from nri_plugin.cli.export import command as export
 from nri_plugin.cli.extender import command as extend
-from nri_plugin.quantity import parse_quantity
+from nri_plugin.config.loading import EXPORTER_SOCKET, load_text
+from nri_plugin.exporter.process import FACTS_SOCKET, FOLDER
+from nri_plugin.extender.server import ExtenderOptions
+from nri_plugin.model.quantity import parse_quantity
+from nri_plugin.process.http_server import HOST_IP
 from tests.deploy.conftest import DEPLOY
 from tests.kube_api_server import KubeAPI
 

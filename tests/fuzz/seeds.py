@@ -4,14 +4,11 @@ import json
 import zlib
 from pathlib import Path
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.checkpoint_format import Encoder
-from nri_plugin.host.checkpoint_rows import NodeFacts
+from nri_plugin.checkpoint.format import Encoder
+from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.kube._pb import podresources_pb2 as pb
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.nri._pb import nri_pb2
-from nri_plugin.nri.mux import mux_frames
-from nri_plugin.state import (
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import (
     Allocation,
     CgroupRef,
     ContainerRecord,
@@ -21,8 +18,9 @@ from nri_plugin.state import (
     QOSClass,
     State,
 )
-from nri_plugin.ttrpc.envelope import Request, encode_request
-from nri_plugin.ttrpc.frame import Frame
+from nri_plugin.wire.nri._pb import nri_pb2
+from nri_plugin.wire.nri.mux import mux_frames
+from nri_plugin.wire.ttrpc.frame import Frame, Request, encode_request
 from tests.builders import node
 from tests.fuzz.targets import HEAD, METHODS, TARGETS
 from tests.largest_pods import SHAPES

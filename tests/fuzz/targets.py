@@ -12,27 +12,25 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from nri_plugin import bits, bounds
-from nri_plugin.annotations import EXCLUSIVE_CPUS, SMT_ODD_COUNTS, annotated
-from nri_plugin.app.config import Config, load_text
-from nri_plugin.errors import AnnotationError, ConfigError, RemoteProtocolError
-from nri_plugin.host.checkpoint_format import FORMAT, VERSION, decode
-from nri_plugin.host.kubelet_checkpoint import load_refusal
-from nri_plugin.host.pod_resources_client import NoAnswerError, PodResourcesClient
-from nri_plugin.kube import device_facts, pod_resources
+from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
+from nri_plugin.checkpoint.format import FORMAT, VERSION, decode
+from nri_plugin.checkpoint.kubelet_files import load_refusal
+from nri_plugin.config.loading import Config, load_text
+from nri_plugin.core.requests import EXCLUSIVE_CPUS, SMT_ODD_COUNTS, annotated, container_request, pod_record
+from nri_plugin.exporter import facts_socket, pod_resources
 from nri_plugin.kube._pb import podresources_pb2
-from nri_plugin.nri import codec
-from nri_plugin.nri._pb import nri_pb2
-from nri_plugin.nri.decode import placement
-from nri_plugin.nri.events import CreateContainer
-from nri_plugin.nri.mux import MuxReader
-from nri_plugin.options import Options
-from nri_plugin.simulator.runtime_codec import encode_event
-from nri_plugin.state import PodRecord, State
-from nri_plugin.ttrpc.connection import ClientConnection, ServerConnection
-from nri_plugin.ttrpc.envelope import decode_request
-from nri_plugin.ttrpc.frame import FrameReader
-from nri_plugin.workload import container_request, pod_record
+from nri_plugin.model import bits, bounds
+from nri_plugin.model.errors import AnnotationError, ConfigError, RemoteProtocolError
+from nri_plugin.model.options import Options
+from nri_plugin.model.state import PodRecord, State
+from nri_plugin.simulator.runtime.codec import encode_event
+from nri_plugin.wire.nri import codec
+from nri_plugin.wire.nri._pb import nri_pb2
+from nri_plugin.wire.nri.decode import placement
+from nri_plugin.wire.nri.events import CreateContainer
+from nri_plugin.wire.nri.mux import MuxReader
+from nri_plugin.wire.ttrpc.connection import ClientConnection, ServerConnection
+from nri_plugin.wire.ttrpc.frame import FrameReader, decode_request
 from tests.builders import container, pod
 from tests.largest_pods import SHAPES, largest
 from tests.protocol.peer import plugin
@@ -183,11 +181,11 @@ def pod_resources_answers(data: bytes) -> None:
     listed = podresources_pb2.ListPodResourcesResponse.FromString(data)
     allocatable = podresources_pb2.AllocatableResourcesResponse.FromString(data)
     pod_resources.merged_list(listed, State())
-    totals = device_facts.totals_of(allocatable)
+    totals = facts_socket.totals_of(allocatable)
     pod_resources.devices_of(allocatable, listed)
     for one in listed.pod_resources:
         for each in one.containers:
-            device_facts.answer(one, each.name, totals)
+            facts_socket.answer(one, each.name, totals)
 
 
 def _pieces(data: bytes) -> list[bytes]:

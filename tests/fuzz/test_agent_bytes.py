@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.mux import mux_frames
-from nri_plugin.simulator.runtime_profile import CONTAINERD_2_1
-from nri_plugin.simulator.runtime_session import RuntimeSession
+from nri_plugin.simulator.runtime.profile import CONTAINERD_2_1
+from nri_plugin.simulator.runtime.session import RuntimeSession
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.mux import mux_frames
 from tests.agent_fakes import Bench
 from tests.agent_runtime import Rig, is_synchronized
 from tests.builders import container, node, pod

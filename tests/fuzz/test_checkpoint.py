@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nri_plugin.errors import CheckpointError
-from nri_plugin.host.checkpoint import CheckpointFile, Origin, read_checkpoint
-from nri_plugin.host.checkpoint_format import Encoder, decode
-from nri_plugin.state import State
+from nri_plugin.checkpoint.file import CheckpointFile, Origin, read_checkpoint
+from nri_plugin.checkpoint.format import Encoder, decode
+from nri_plugin.model.errors import CheckpointError
+from nri_plugin.model.state import State
 from tests.property.checkpoint_states import states
 
 ALLOWED_FROM_BYTES = (ValueError,)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
-from nri_plugin.nri import codec, events
-from nri_plugin.nri._pb import nri_pb2 as pb
-from nri_plugin.nri.messages import Container, ContainerUpdate, Pod, Resources
+from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.wire.nri import codec, events
+from nri_plugin.wire.nri._pb import nri_pb2 as pb
+from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Pod, Resources
 
 METHODS = sorted(pb.DESCRIPTOR.services_by_name["Plugin"].methods_by_name)
 

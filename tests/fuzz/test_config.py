@@ -5,9 +5,9 @@ import contextlib
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nri_plugin.app.config import Config, load_text
-from nri_plugin.app.config_keys import KEYS
-from nri_plugin.errors import ConfigError
+from nri_plugin.config.keys import KEYS
+from nri_plugin.config.loading import Config, load_text
+from nri_plugin.model.errors import ConfigError
 
 ALLOWED = (ConfigError,)
 

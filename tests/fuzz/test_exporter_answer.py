@@ -6,12 +6,12 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.engine import decide
-from nri_plugin.facts import InformedCreate
-from nri_plugin.host.pod_resources_client import NoAnswerError, PodResourcesClient
-from nri_plugin.nri.events import CreateContainer
+from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
+from nri_plugin.core.decision import InformedCreate
+from nri_plugin.core.engine import decide
+from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import device_wishes
-from nri_plugin.state import State
+from nri_plugin.wire.nri.events import CreateContainer
 from tests.builders import container, node, pod
 
 EVENT = CreateContainer(pod(), container(pod()))

@@ -5,10 +5,10 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nri_plugin.errors import KubeObjectError
-from nri_plugin.kube.extender_forms import read_args, read_binding
+from nri_plugin.extender.forms import read_args, read_binding
 from nri_plugin.kube.noderesourcetopology import from_object
 from nri_plugin.kube.pod_demand import pod_demand
+from nri_plugin.model.errors import KubeObjectError
 
 KEYS = st.sampled_from(
     [

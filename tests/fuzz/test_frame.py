@@ -5,9 +5,9 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.errors import RemoteProtocolError
-from nri_plugin.ttrpc.connection import ClientConnection, ServerConnection
-from nri_plugin.ttrpc.frame import HEADER, FrameReader
+from nri_plugin.model.errors import RemoteProtocolError
+from nri_plugin.wire.ttrpc.connection import ClientConnection, ServerConnection
+from nri_plugin.wire.ttrpc.frame import HEADER, FrameReader
 
 hostile = st.lists(
     st.one_of(

@@ -5,9 +5,9 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.errors import RemoteProtocolError
-from nri_plugin.nri.mux import HEADER, MuxReader
-from nri_plugin.simulator.go_reader import GoTrunkReader
+from nri_plugin.model.errors import RemoteProtocolError
+from nri_plugin.simulator.runtime.session import GoTrunkReader
+from nri_plugin.wire.nri.mux import HEADER, MuxReader
 
 frames = st.builds(
     lambda connection, length, data: HEADER.pack(connection, length) + data,

@@ -5,17 +5,15 @@ import contextlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
-from nri_plugin.nri._pb import nri_pb2 as pb
-from nri_plugin.nri.events import ConfigureResponse, EmptyResponse, Request
-from nri_plugin.nri.lifecycle import Stage
-from nri_plugin.nri.mux import mux_frames
-from nri_plugin.nri.session import PluginSession
-from nri_plugin.simulator.runtime_profile import CONTAINERD_2_4
-from nri_plugin.simulator.runtime_session import RuntimeSession
-from nri_plugin.ttrpc.envelope import Request as Envelope
-from nri_plugin.ttrpc.envelope import encode_request
-from nri_plugin.ttrpc.frame import Frame
+from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.simulator.runtime.profile import CONTAINERD_2_4
+from nri_plugin.simulator.runtime.session import RuntimeSession
+from nri_plugin.wire.nri._pb import nri_pb2 as pb
+from nri_plugin.wire.nri.events import ConfigureResponse, EmptyResponse, Request
+from nri_plugin.wire.nri.mux import mux_frames
+from nri_plugin.wire.nri.session import PluginSession, Stage
+from nri_plugin.wire.ttrpc.frame import Frame, encode_request
+from nri_plugin.wire.ttrpc.frame import Request as Envelope
 from tests.protocol.peer import PINNING, Link, plugin
 
 METHODS = [*pb.DESCRIPTOR.services_by_name["Plugin"].methods_by_name, "Nonsense"]

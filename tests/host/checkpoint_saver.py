@@ -3,9 +3,9 @@
 import os
 import sys
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.checkpoint import CheckpointFile
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, State
+from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, State
 
 PADDING = {
     f"id-{number}": ContainerRecord(

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup import Cgroups, WriteOutcome
-from nri_plugin.host.cgroup_root import find_cpuset_tree
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.state import CgroupRef
+from nri_plugin.host.mounts import find_cpuset_tree
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import CgroupRef
 
 ROOT = "/sys/fs/cgroup"
 TOP = f"nri_pin_test_{os.getpid()}"

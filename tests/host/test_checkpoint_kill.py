@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.checkpoint import FILE_NAME, CheckpointFile, Origin, read_checkpoint
+from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile, Origin, read_checkpoint
+from nri_plugin.model.sets import CPUSet
 
 ROUNDS = 12
 SAVER = Path(__file__).with_name("checkpoint_saver.py")

@@ -8,18 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from nri_plugin.app.effects import Effects
-from nri_plugin.app.handler import Handler
-from nri_plugin.app.looking_after import keep_kernel_side
-from nri_plugin.app.loop import Loop
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.engine import decide
+from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.watches import keep_kernel_side
+from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import Cgroups
-from nri_plugin.host.cgroup_root import find_cpuset_tree
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.host.cpu_quota import CPUQuotas
-from nri_plugin.options import Node, Options
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.host.mounts import find_cpuset_tree
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.process.loop import Loop
 from tests.agent_fakes import FakeCheckpoint, recording_log
 from tests.builders import machine
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import HostError
-from nri_plugin.host.cgroup_root import CpusetTree, find_cpuset_tree
+from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.sets import CPUSet
 from tests.cpuset_table import cases
 from tests.e2e.inside.kernel_rules import KernelCpusets, play
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nri_plugin.nri import events as nri
+from nri_plugin.wire.nri import events as nri
 from tests.agent_process import REPOSITORY, Peer, Process, machine_root
 from tests.builders import container, pod
 

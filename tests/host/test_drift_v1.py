@@ -8,20 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.app.drift_report import DriftReport
-from nri_plugin.app.drift_watch import DriftWatch
-from nri_plugin.app.effects import Effects
-from nri_plugin.app.handler import Handler
-from nri_plugin.app.loop import Loop
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.drift import Cause, Target
-from nri_plugin.engine import decide
+from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
+from nri_plugin.agent.handler import Handler
+from nri_plugin.core.drift import Cause, Target
+from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import Cgroups
-from nri_plugin.host.cgroup_root import find_cpuset_tree
 from nri_plugin.host.cgroup_watch import CgroupWatch
+from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover
-from nri_plugin.options import Node, Options
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.process.loop import Loop
 from tests.agent_fakes import FakeCheckpoint
 
 ROOT = "/sys/fs/cgroup"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.simulator.pods import ContainerSpec, PodSpec
-from nri_plugin.simulator.runtime import RefusedError
-from nri_plugin.simulator.scenario import Scenario
-from nri_plugin.simulator.stage import Stage
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.runtime.runtime import RefusedError
+from nri_plugin.simulator.scenario.scenario import Scenario
+from nri_plugin.simulator.scenario.stage import Stage
 from tests.patient_stage import patient_stage
 
 pytestmark = pytest.mark.root

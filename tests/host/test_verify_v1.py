@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nri_plugin.cli.state import command
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.cgroup_root import find_cpuset_tree
-from nri_plugin.host.checkpoint import CheckpointFile
+from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.cli.state.group import command
+from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover
-from nri_plugin.options import Node, Options
-from nri_plugin.state import Allocation, PodRecord, State
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, PodRecord, State
 
 ROOT = "/sys/fs/cgroup"
 TOP = f"nri_pin_verify_{os.getpid()}"

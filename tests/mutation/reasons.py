@@ -2,7 +2,7 @@
 
 An entry, ended by an empty line:
 
-    nri_plugin/policy/tables.py cpu_tables
+    nri_plugin/policy/cpu_assignment.py cpu_tables
     - the line as it is
     + the line as the mutant has it (several such lines: several mutants)
     why the two do the same

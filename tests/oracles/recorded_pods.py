@@ -4,28 +4,34 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.decision import Decision
-from nri_plugin.engine import decide
-from nri_plugin.facts import InformedCreate
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import Pod as RuntimePod
-from nri_plugin.nri.messages import Resources
-from nri_plugin.options import (
+from nri_plugin.core.decision import Decision, InformedCreate
+from nri_plugin.core.engine import decide
+from nri_plugin.core.placement import reserved_cpus
+from nri_plugin.core.reuse import donors, reusable_cpus
+from nri_plugin.model.options import (
     CPUManagerPolicy,
     MemoryManagerPolicy,
     Node,
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
-from nri_plugin.placement import reserved_cpus
-from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.model.quantity import parse_bytes, parse_cpu_milli
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import (
+    Allocation,
+    Amounts,
+    ContainerFacts,
+    Kind,
+    PodFacts,
+    PodRecord,
+    QOSClass,
+    State,
+)
+from nri_plugin.model.topology import Topology
 from nri_plugin.policy.hints import Provider
-from nri_plugin.quantity import parse_bytes, parse_cpu_milli
-from nri_plugin.reuse import donors, reusable_cpus
-from nri_plugin.state import Allocation, PodRecord, State
-from nri_plugin.topology import Topology
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Pod as RuntimePod
+from nri_plugin.wire.nri.messages import Resources
 from tests.builders import container, pod
 from tests.vectors.judges.managers import Container, Pod, options_of, same_error, shown_blocks
 from tests.vectors.judges.memory import reserved_memory

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nri_plugin.simulator.recorded_files import RecordedFiles
+from nri_plugin.simulator.machine.source import RecordedFiles
 
 __all__ = ["RecordedFiles", "read_recording", "relative_target", "unpack"]
 

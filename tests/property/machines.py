@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from nri_plugin.topology import Topology
+from nri_plugin.model.topology import Topology
 
 
 @st.composite

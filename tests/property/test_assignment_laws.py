@@ -4,14 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.policy.cpu_assignment import take_packed
-from nri_plugin.policy.cpu_distribution import take_distributed
+from nri_plugin.model.errors import InsufficientCPUsError
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import cpu_tables, take_distributed, take_packed
 from nri_plugin.policy.cpu_policy import allocate_cpus
-from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.topology import Topology
 from tests.oracles.assignment import packed
 from tests.oracles.distribution import NeverReturnsError, distributed
 from tests.property.machines import machine_with_free_cpus, regular_rows, rows_of_any_machine

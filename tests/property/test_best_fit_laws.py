@@ -6,11 +6,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError, UncoreCacheAlignmentError
+from nri_plugin.model.errors import InsufficientCPUsError, UncoreCacheAlignmentError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
 from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
-from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.topology import Topology
+from nri_plugin.policy.cpu_assignment import cpu_tables
 from tests.oracles.best_fit import Ranking, best_rank
 from tests.property.machines import machine_with_free_cpus
 

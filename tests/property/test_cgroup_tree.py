@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin import bits
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.simulator.cgroup_tree import CgroupTree, CgroupWriteError, Resource, parent_of
+from nri_plugin.model import bits
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, Resource, parent_of
 
 PATHS = ("a", "a/b", "a/b/c", "a/d", "e")
 CPUS = 6

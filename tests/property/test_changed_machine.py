@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.options import Node, Options
-from nri_plugin.simulator.cgroup_names import Driver
-from nri_plugin.simulator.cgroup_tree import Resource
-from nri_plugin.simulator.pods import ContainerSpec, PodSpec
-from nri_plugin.topology import Topology
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.runtime.cgroup_tree import Driver, Resource
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from tests.simulated_node import SimulatedNode
 
 GIB = 1 << 30

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin import bounds
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.checkpoint import CheckpointFile, Origin
-from nri_plugin.host.checkpoint_format import Encoder, decode
-from nri_plugin.host.checkpoint_rows import NodeFacts
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.state import State
+from nri_plugin.checkpoint.file import CheckpointFile, Origin
+from nri_plugin.checkpoint.format import Encoder, decode
+from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.model import bounds
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from tests.property.checkpoint_states import drawn, states
 
 facts = st.none() | st.builds(

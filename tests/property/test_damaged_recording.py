@@ -6,9 +6,9 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.errors import HostError
-from nri_plugin.host.recording import read
-from tests.unit.host.test_recording import day
+from nri_plugin.model.errors import HostError
+from nri_plugin.recording.reader import read
+from tests.unit.recording.test_recording import day
 
 WHOLE = day() + day()
 EDITS = st.lists(

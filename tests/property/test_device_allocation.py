@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.nodemask import NodeMask
+from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.device_allocation import preferred_devices
 from tests.oracles.devices import preferred
 

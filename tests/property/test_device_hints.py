@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nri_plugin.nodemask import NodeMask
+from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals, device_wishes
 
 PLACES = st.lists(st.frozensets(st.integers(0, 3), max_size=2), max_size=4)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.errors import ConfigError
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.simulator.device_manager import DeviceManager, NotAdmittedError
-from nri_plugin.simulator.machine import parse
-from nri_plugin.simulator.machine_layout import lay_out
-from nri_plugin.simulator.pods import ContainerSpec, PodSpec
+from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.simulator.machine.layout import lay_out
+from nri_plugin.simulator.machine.machine import parse
+from nri_plugin.simulator.runtime.device_manager import DeviceManager, NotAdmittedError
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 
 TEXT = """\
 2 sockets, 2 cores

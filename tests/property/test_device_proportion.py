@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.policy.device_proportion import proportional_shares
+from nri_plugin.policy.device_hints import proportional_shares
 
 WEIGHTS = st.dictionaries(st.integers(0, 7), st.integers(1, 8), min_size=1, max_size=5)
 ROOMS = st.dictionaries(st.integers(0, 7), st.integers(0, 40))

@@ -8,15 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from nri_plugin.cpuset import NO_CPUS, CPUSet
-from nri_plugin.decision import Decision
-from nri_plugin.engine import decide
-from nri_plugin.facts import InformedCreate
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import Container, ContainerState, Pod, Resources
-from nri_plugin.options import Node, TopologyManagerPolicy, TopologyManagerScope
-from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
-from nri_plugin.state import State
+from nri_plugin.core.decision import Decision, InformedCreate
+from nri_plugin.core.engine import decide
+from nri_plugin.model.options import Node, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.sets import NO_CPUS, CPUSet
+from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
 from tests.builders import container, machine, node, pod
 
 NODES = [

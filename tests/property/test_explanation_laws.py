@@ -7,14 +7,11 @@ from hypothesis import event as seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.engine import decide
-from nri_plugin.explanation import Explanation, Outcome, explain
-from nri_plugin.explanation_fits import Fit
-from nri_plugin.facts import InformedCreate
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.nri.events import CreateContainerResponse
-from nri_plugin.options import (
+from nri_plugin.core.decision import InformedCreate
+from nri_plugin.core.engine import decide
+from nri_plugin.explain.explanation import Explanation, Outcome, explain
+from nri_plugin.explain.fits import Fit
+from nri_plugin.model.options import (
     MemoryManagerPolicy,
     Node,
     Options,
@@ -23,9 +20,11 @@ from nri_plugin.options import (
     TopologyManagerScope,
     TopologyTieBreak,
 )
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
+from nri_plugin.model.topology import Topology
 from nri_plugin.policy.merge import contenders, merge
-from nri_plugin.state import State
-from nri_plugin.topology import Topology
+from nri_plugin.wire.nri.events import CreateContainerResponse
 from tests.builders import GIB
 from tests.explained import creation
 from tests.property.machines import rows_of_any_machine

@@ -3,12 +3,10 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.kube.closest_search import closest_set, least_total
-from nri_plugin.kube.cluster import Cluster
-from nri_plugin.kube.extender_answers import ranks
-from nri_plugin.kube.filter import refusal
-from nri_plugin.kube.least_numa_nodes import DistanceBonus
-from nri_plugin.kube.scores import Scoring, Strategy, score
+from nri_plugin.extender.answers import ranks
+from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.nodes import closest_set, least_total
+from nri_plugin.extender.one_node import DistanceBonus, Scoring, Strategy, refusal, score
 from tests.kube_builders import node_row
 from tests.oracles import least_numa
 from tests.property.kube_clusters import pods, topologies

@@ -6,11 +6,17 @@ Nothing that a runtime, a kernel or an operator does may lead to an internal err
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import Container, Pod
-from nri_plugin.options import CPUManagerPolicy, Effect, Node, TopologyManagerPolicy, TopologyManagerScope
-from nri_plugin.topology import Topology
+from nri_plugin.model.options import (
+    CPUManagerPolicy,
+    Effect,
+    Node,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, Pod
 from tests.agent_fakes import Bench
 from tests.builders import GIB, container, cpu_resources, cpus, machine, node, pod
 

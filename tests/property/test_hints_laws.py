@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy import cpu_policy
+from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import cpu_wishes
 from nri_plugin.policy.merge import merge
-from nri_plugin.policy.tables import cpu_tables
 from tests.property.machines import machine_with_free_cpus
 
 

@@ -6,20 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy, TopologyTieBreak
-from nri_plugin.policy import cpu_policy, device_hints, memory_hints
+from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import MemoryBlock
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy import cpu_policy, device_hints, memory_assignment
+from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import cpu_wishes
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_wishes
-from nri_plugin.policy.distances import Distances
-from nri_plugin.policy.memory_hints import memory_wishes
+from nri_plugin.policy.memory_assignment import memory_wishes
 from nri_plugin.policy.memory_state import MemoryMachine, memory_state
 from nri_plugin.policy.merge import merge
-from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.policy.tie_break import tie_break
-from nri_plugin.state import MemoryBlock
-from nri_plugin.topology import Topology
+from nri_plugin.policy.search.mask_order import Distances, tie_break
 from tests.property.machine_hints import (
     clustered_distances,
     hierarchical_distances,
@@ -35,7 +33,7 @@ RESOURCES = ("memory", "hugepages-2Mi")
 def searching():
     """Wishes in the form of large machines."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (cpu_policy, memory_hints, device_hints):
+        for module in (cpu_policy, memory_assignment, device_hints):
             patch.setattr(module, "LISTED_NODES", 0)
         yield
 

@@ -7,12 +7,12 @@ from sys import intern
 
 import pytest
 
-from nri_plugin import bounds
-from nri_plugin.facts import Answer
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.nri import events
-from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.core.decision import Answer
+from nri_plugin.model import bounds
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.policy.device_hints import Device, DeviceResource
+from nri_plugin.wire.nri import events
 from tests.bounds_judge import CONTAINER_KEPT, POD_KEPT, JudgedAgent, judged
 from tests.builders import container, pod
 from tests.largest_pods import SHAPES, TRUSTED, largest

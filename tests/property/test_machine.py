@@ -6,13 +6,12 @@ import tempfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import ConfigError, HostError
 from nri_plugin.host.sysfs import discover, read_topology
-from nri_plugin.simulator.machine import build_sysfs, build_topology, parse
-from nri_plugin.simulator.machine_layout import lay_out
-from nri_plugin.simulator.machine_text import Description
-from nri_plugin.simulator.machine_tree import machine_files
+from nri_plugin.model.errors import ConfigError, HostError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.simulator.machine.layout import lay_out, machine_files
+from nri_plugin.simulator.machine.machine import build_sysfs, build_topology, parse
+from nri_plugin.simulator.machine.text import Description
 from tests.oracles.recordings import RecordedFiles
 
 LEVELS = {"sockets": 3, "NUMA nodes each": 3, "L3 each": 2}

@@ -7,14 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.errors import ConfigError
-from nri_plugin.host.sysfs import read_topology
-from nri_plugin.host.sysfs_facts import read_facts
-from nri_plugin.simulator.machine import parse
-from nri_plugin.simulator.machine_layout import lay_out
-from nri_plugin.simulator.machine_source import Kind, machine_from, read_machine
-from nri_plugin.simulator.machine_tree import machine_files
-from nri_plugin.simulator.recorded_files import RecordedFiles
+from nri_plugin.host.sysfs import read_facts, read_topology
+from nri_plugin.model.errors import ConfigError
+from nri_plugin.simulator.machine.layout import lay_out, machine_files
+from nri_plugin.simulator.machine.machine import parse
+from nri_plugin.simulator.machine.source import Kind, RecordedFiles, machine_from, read_machine
 from tests.conftest import HERE
 from tests.property.test_machine import machine_texts
 

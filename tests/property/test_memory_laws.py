@@ -3,12 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.errors import AdmissionError
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy
-from nri_plugin.policy import memory_hints
-from nri_plugin.policy.memory_assignment import allocate_memory
-from nri_plugin.policy.memory_hints import memory_wishes
+from nri_plugin.model.errors import AdmissionError
+from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.policy import memory_assignment
+from nri_plugin.policy.memory_assignment import allocate_memory, memory_wishes
 from nri_plugin.policy.memory_state import MemoryMachine, memory_state
 from nri_plugin.policy.merge import MergedHint, merge
 from tests.oracles.memory import hints as slow_hints
@@ -81,19 +80,19 @@ def test_hints_are_those_of_the_slow_reading(machine, steps, request):
         expected = slow_hints(free, machine.allocatable, state.assignments, groups, request)
         listed = [
             (frozenset(NodeMask(h.nodes)), h.preferred)
-            for h in memory_hints.memory_hints(state, request, {})[0]
+            for h in memory_assignment.memory_hints(state, request, {})[0]
         ]
         assert listed == expected
 
 
 def closed_form(call):
     """`call()` with wishes in the form of large machines."""
-    before = memory_hints.LISTED_NODES
-    memory_hints.LISTED_NODES = 0
+    before = memory_assignment.LISTED_NODES
+    memory_assignment.LISTED_NODES = 0
     try:
         return call()
     finally:
-        memory_hints.LISTED_NODES = before
+        memory_assignment.LISTED_NODES = before
 
 
 @given(machines(), STEPS, REQUESTS, POLICIES)

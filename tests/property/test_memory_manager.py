@@ -3,12 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.errors import AdmissionError
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.policy.memory_assignment import allocate_memory
-from nri_plugin.policy.memory_hints import memory_wishes
-from nri_plugin.policy.memory_reuse import reuse_after, shrink_reused
-from nri_plugin.policy.memory_state import MemoryMachine, memory_state
+from nri_plugin.model.errors import AdmissionError
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.policy.memory_assignment import allocate_memory, memory_wishes
+from nri_plugin.policy.memory_state import MemoryMachine, memory_state, reuse_after, shrink_reused
 from nri_plugin.policy.merge import MergedHint
 from tests.oracles.memory_manager import RefusedError, SlowMemoryManager
 

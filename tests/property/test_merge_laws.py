@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy import merge as merging
-from nri_plugin.policy.distances import Distances
 from nri_plugin.policy.hints import Hint, Wish
-from nri_plugin.policy.intersections import possible_intersections
-from nri_plugin.policy.merge import admits, merge
+from nri_plugin.policy.merge import admits, merge, possible_intersections
+from nri_plugin.policy.search.mask_order import Distances
 from tests.oracles.merge import by_folding, by_product, merged
 from tests.property.machine_hints import ALL_NODES, DISTANCES, wishes_in_both_forms
 from tests.property.tie_breaks import rank_of, tie_breaks
@@ -82,7 +81,7 @@ def test_the_affinity_lies_inside_the_machine_and_only_preferred_hints_pass_stri
 
 @given(machines_and_lists())
 def test_counting_supersets_finds_the_same_intersections_as_folding(drawn):
-    from nri_plugin.policy import intersections
+    from nri_plugin.policy import merge as intersections
 
     all_nodes, lists = drawn
     wishes = [wish for provider in wishes_of(lists) for wish in provider]

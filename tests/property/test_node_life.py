@@ -11,16 +11,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nri.messages import Resources
-from nri_plugin.options import Node, Options, TopologyManagerPolicy
-from nri_plugin.simulator.behaviour import BEHAVIOURS
-from nri_plugin.simulator.cgroup_names import Driver
-from nri_plugin.simulator.cgroup_tree import CgroupWriteError, Resource
-from nri_plugin.simulator.pods import ContainerSpec, PodSpec, shares_from_milli
-from nri_plugin.simulator.runtime import RefusedError
-from nri_plugin.state import QOSClass, State
-from nri_plugin.topology import Topology
+from nri_plugin.model.options import Node, Options, TopologyManagerPolicy
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import QOSClass, State
+from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError, Driver, Resource
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, shares_from_milli
+from nri_plugin.simulator.runtime.profile import BEHAVIOURS
+from nri_plugin.simulator.runtime.runtime import RefusedError
+from nri_plugin.wire.nri.messages import Resources
 from tests.simulated_node import SimulatedNode
 
 GIB = 1 << 30

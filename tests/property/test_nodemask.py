@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin import bits
-from nri_plugin.nodemask import NodeMask
+from nri_plugin.model import bits
+from nri_plugin.model.sets import NodeMask
 from tests.oracles import sets
 
 IDS = st.frozensets(st.integers(0, 200), max_size=40) | st.frozensets(st.integers(0, bits.MAX_ID), max_size=6)

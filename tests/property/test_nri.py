@@ -5,9 +5,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.nri import codec, events
-from nri_plugin.nri.decode import DETAILS
-from nri_plugin.nri.messages import (
+from nri_plugin.simulator.runtime import codec as runtime_codec
+from nri_plugin.simulator.runtime.session import GoTrunkReader
+from nri_plugin.wire.nri import codec, events
+from nri_plugin.wire.nri.decode import DETAILS
+from nri_plugin.wire.nri.messages import (
     Container,
     ContainerState,
     ContainerUpdate,
@@ -16,11 +18,9 @@ from nri_plugin.nri.messages import (
     Pod,
     Resources,
 )
-from nri_plugin.nri.mux import MuxReader, mux_frames
-from nri_plugin.nri.versions import legal_mask
-from nri_plugin.simulator import runtime_codec
-from nri_plugin.simulator.go_reader import GoTrunkReader
-from nri_plugin.ttrpc.frame import Frame
+from nri_plugin.wire.nri.mux import MuxReader, mux_frames
+from nri_plugin.wire.nri.releases import legal_mask
+from nri_plugin.wire.ttrpc.frame import Frame
 
 texts = st.text(max_size=8)
 maps = st.dictionaries(texts, texts, max_size=3)

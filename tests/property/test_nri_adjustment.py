@@ -4,15 +4,14 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.errors import LocalProtocolError
-from nri_plugin.nri import codec, events, tables
-from nri_plugin.nri._pb import nri_pb2 as pb
-from nri_plugin.nri.adjustment import Adjustment, check, is_removal
-from nri_plugin.nri.decode import DETAILS
-from nri_plugin.nri.messages import Container, FieldOwners, Pod
-from nri_plugin.simulator import runtime_codec
-from nri_plugin.simulator.adjusting import adjusted
-from nri_plugin.simulator.ownership import Ownership
+from nri_plugin.model.errors import LocalProtocolError
+from nri_plugin.simulator.runtime import codec as runtime_codec
+from nri_plugin.simulator.runtime.adjusting import Ownership, adjusted
+from nri_plugin.wire.nri import codec, events, tables
+from nri_plugin.wire.nri._pb import nri_pb2 as pb
+from nri_plugin.wire.nri.decode import DETAILS
+from nri_plugin.wire.nri.events import Adjustment, check, is_removal
+from nri_plugin.wire.nri.messages import Container, FieldOwners, Pod
 
 CREATE = events.CreateContainer(Pod("p"), Container("new"))
 texts = st.text(max_size=4)

@@ -10,12 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.engine import decide
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import Container, ContainerState, Pod
-from nri_plugin.options import TopologyManagerPolicy
-from nri_plugin.state import State
+from nri_plugin.core.engine import decide
+from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, ContainerState, Pod
 from tests.builders import container, machine, node, pod
 
 NODES = [

@@ -6,16 +6,12 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import AdmissionError
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import Options, UncoreCacheRule
-from nri_plugin.policy.cpu_assignment import take_packed
-from nri_plugin.policy.cpu_choice import take_cpus
-from nri_plugin.policy.cpu_distribution import take_distributed
-from nri_plugin.policy.cpu_policy import allocate_cpus
-from nri_plugin.policy.option_checks import NEVER_TOGETHER
-from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.config.option_checks import NEVER_TOGETHER
+from nri_plugin.model.errors import AdmissionError
+from nri_plugin.model.options import Options, UncoreCacheRule
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.policy.cpu_assignment import cpu_tables, take_distributed, take_packed
+from nri_plugin.policy.cpu_policy import allocate_cpus, take_cpus
 from tests.property.machines import machine_with_free_cpus
 
 COUNTS = st.integers(-1, 40)

@@ -6,16 +6,15 @@ from xml.etree import ElementTree as ET
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin import bits
-from nri_plugin.cli.machine_view import Placements, Seat, View
-from nri_plugin.cli.picture import TIMES, Owner, Style, draw
-from nri_plugin.cli.picture_distances import heat_map
-from nri_plugin.cli.svg import draw_svg
-from nri_plugin.cli.topology import as_text
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.simulator.machine_source import Kind, SourcedMachine
-from nri_plugin.topology import Topology
+from nri_plugin.cli.topology.distances import heat_map
+from nri_plugin.cli.topology.machine_view import Placements, Seat, View
+from nri_plugin.cli.topology.picture import TIMES, Owner, Style, draw
+from nri_plugin.cli.topology.svg import draw_svg
+from nri_plugin.cli.topology.topology import as_text
+from nri_plugin.model import bits
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.machine.source import Kind, SourcedMachine
 from tests.property.machines import rows_of_any_machine
 
 WIDTHS = st.integers(60, 200)

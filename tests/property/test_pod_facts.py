@@ -5,21 +5,19 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.decision import Decision
-from nri_plugin.engine import decide
-from nri_plugin.facts import InformedCreate
-from nri_plugin.nodemask import NO_NODES
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import Container, Pod
-from nri_plugin.options import (
+from nri_plugin.core.decision import Decision, InformedCreate
+from nri_plugin.core.engine import decide
+from nri_plugin.model.options import (
     MemoryManagerPolicy,
     Node,
     SMTOddCounts,
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
-from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
-from nri_plugin.state import State, allocation_key
+from nri_plugin.model.sets import NO_NODES
+from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State, allocation_key
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, Pod
 from tests.builders import GIB, container, machine, node, pod
 
 MACHINE = machine(nodes=2, cores=4, threads=2, memory=8 * GIB)

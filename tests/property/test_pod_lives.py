@@ -11,9 +11,9 @@ from functools import cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.hint_providers import memory_state_of
-from nri_plugin.options import Node, TopologyManagerPolicy, TopologyManagerScope
-from nri_plugin.state import State
+from nri_plugin.core.hint_providers import memory_state_of
+from nri_plugin.model.options import Node, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.state import State
 from tests.oracles.recorded_pods import node_of
 from tests.vectors.judges.lives import Life
 from tests.vectors.judges.registry import OURS, load

@@ -6,15 +6,14 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.app.observing import NoEffects, ObservingHandler
-from nri_plugin.app.recorder import DirectKeeper, Recorder
-from nri_plugin.engine import decide
-from nri_plugin.host.recording import read
-from nri_plugin.host.recording_file import BoundedRecording, RecordingFile
-from nri_plugin.host.recording_verify import changes
-from nri_plugin.nri.events import Request
-from nri_plugin.options import Effect
-from nri_plugin.state import State
+from nri_plugin.agent.observing import NoEffects, ObservingHandler
+from nri_plugin.agent.recorder import DirectKeeper, Recorder
+from nri_plugin.core.engine import decide
+from nri_plugin.model.options import Effect
+from nri_plugin.model.state import State
+from nri_plugin.recording.file import BoundedRecording, RecordingFile
+from nri_plugin.recording.reader import changes, read
+from nri_plugin.wire.nri.events import Request
 from tests.agent_fakes import Bench
 from tests.property.test_handler import a_node, an_event, bring_trouble
 

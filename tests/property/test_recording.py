@@ -8,23 +8,25 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.decision import Decision
-from nri_plugin.drift import OwnEvent
-from nri_plugin.engine import decide
-from nri_plugin.facts import InformedCreate
-from nri_plugin.host.recording import Recording, read
-from nri_plugin.host.recording_lines import head_lines, line_of, node_line, outcome_of
-from nri_plugin.host.recording_other_life import OtherLife
-from nri_plugin.host.recording_verify import changes
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.nri import events
-from nri_plugin.nri.events import CreateContainer
-from nri_plugin.options import CPUManagerPolicy, Node, Options, TopologyManagerPolicy, TopologyManagerScope
-from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts
+from nri_plugin.core.decision import Decision, InformedCreate
+from nri_plugin.core.drift import OwnEvent
+from nri_plugin.core.engine import decide
+from nri_plugin.model.options import (
+    CPUManagerPolicy,
+    Node,
+    Options,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
 from nri_plugin.policy.device_hints import Device, DeviceResource
-from nri_plugin.simulator.cgroup_names import Driver
-from nri_plugin.simulator.cgroup_tree import CgroupTree
-from nri_plugin.state import QOSClass, State
+from nri_plugin.recording.file import head_lines, line_of, node_line, outcome_of
+from nri_plugin.recording.other_life import OtherLife
+from nri_plugin.recording.reader import Recording, changes, read
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, Driver
+from nri_plugin.wire.nri import events
+from nri_plugin.wire.nri.events import CreateContainer
 from tests.builders import container, machine, node, pod
 from tests.property.test_node_life import MACHINE, Life
 from tests.simulated_node import EngineAgent, SimulatedNode

@@ -5,14 +5,20 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.checkpoint_format import Encoder, decode
-from nri_plugin.host.checkpoint_rows import NodeFacts
-from nri_plugin.host.repair import Evidence, overlaps, plan
-from nri_plugin.host.salvage import salvage
-from nri_plugin.host.state_forms import checkpoint_file
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State, allocation_key
+from nri_plugin.checkpoint.format import Encoder, decode
+from nri_plugin.checkpoint.forms import checkpoint_file
+from nri_plugin.checkpoint.repair import Evidence, overlaps, plan, salvage
+from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import (
+    Allocation,
+    CgroupRef,
+    ContainerRecord,
+    Phase,
+    PodRecord,
+    State,
+    allocation_key,
+)
 from tests.builders import machine, node
 from tests.property.checkpoint_states import states
 

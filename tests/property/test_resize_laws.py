@@ -5,16 +5,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.engine import decide
-from nri_plugin.errors import InsufficientCPUsError
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import Container, Pod
-from nri_plugin.options import Options
-from nri_plugin.policy.resize import nearest, without_last
-from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.state import State
-from nri_plugin.topology import Topology
+from nri_plugin.core.engine import decide
+from nri_plugin.model.errors import InsufficientCPUsError
+from nri_plugin.model.options import Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import cpu_tables
+from nri_plugin.policy.cpu_policy import nearest, without_last
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, Pod
 from tests.builders import container, cpu_resources, node, pod
 from tests.property.machines import straddled_rows
 

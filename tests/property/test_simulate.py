@@ -6,13 +6,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.simulator.machine_source import machine_from
-from nri_plugin.simulator.simulate import play, simulate
-from nri_plugin.simulator.simulate_comparison import compare
-from nri_plugin.simulator.simulate_config import choose
-from nri_plugin.simulator.simulate_pods import read_short
-from nri_plugin.simulator.simulation import Simulation, Status
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.simulator.machine.source import machine_from
+from nri_plugin.simulator.simulate.comparison import compare
+from nri_plugin.simulator.simulate.config import choose
+from nri_plugin.simulator.simulate.plan import read_short
+from nri_plugin.simulator.simulate.simulate import play, simulate
+from nri_plugin.simulator.simulate.simulation import Simulation, Status
 
 MACHINE = machine_from(
     b"2 sockets, 2 NUMA nodes each, 2 L3 each, 2 cores each, SMT 2\nmemory 2Gi each\ndevices a.b/gpu 1 on 0 + 2 on 3\n",

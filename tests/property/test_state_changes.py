@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from nri_plugin.cli.state_changes import changes
-from nri_plugin.state import State
+from nri_plugin.cli.state.diff import changes
+from nri_plugin.model.state import State
 from tests.property.checkpoint_states import states as any_states
 
 

@@ -6,19 +6,13 @@ from functools import reduce
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.checkpoint_format import decode
-from nri_plugin.host.checkpoint_rows import NodeFacts
-from nri_plugin.host.kubelet_state import File, cpu_file, imported, memory_file, promises_in
-from nri_plugin.host.state_forms import (
-    checkpoint_file,
-    losses_to_cpu,
-    losses_to_version_1,
-    without_newer,
-)
-from nri_plugin.nodemask import NO_NODES, NodeMask
-from nri_plugin.options import MemoryManagerPolicy
-from nri_plugin.state import Allocation, MemoryBlock, State, allocation_key
+from nri_plugin.checkpoint.format import decode
+from nri_plugin.checkpoint.forms import checkpoint_file, losses_to_cpu, losses_to_version_1, without_newer
+from nri_plugin.checkpoint.kubelet_state import File, cpu_file, imported, memory_file, promises_in
+from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.model.options import MemoryManagerPolicy
+from nri_plugin.model.sets import NO_NODES, CPUSet, NodeMask
+from nri_plugin.model.state import Allocation, MemoryBlock, State, allocation_key
 from tests.builders import GIB, machine, node
 from tests.property.checkpoint_states import states
 

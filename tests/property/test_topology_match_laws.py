@@ -3,12 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.kube.filter import refusal
-from nri_plugin.kube.noderesourcetopology import from_object, parse_amount
-from nri_plugin.kube.over_reserve import OverReserve
+from nri_plugin.extender.one_node import Scoring, Strategy, refusal, score
+from nri_plugin.extender.over_reserve import OverReserve
+from nri_plugin.kube.noderesourcetopology import fingerprint, from_object, parse_amount
 from nri_plugin.kube.pod_demand import pod_demand
-from nri_plugin.kube.pod_fingerprint import fingerprint
-from nri_plugin.kube.scores import Scoring, Strategy, score
 from tests.oracles import topology_match as oracle
 from tests.property.kube_clusters import NAMES, nrt_objects, pod_objects
 

@@ -5,10 +5,12 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.ttrpc.connection import ClientConnection, ServerConnection
-from nri_plugin.ttrpc.envelope import (
+from nri_plugin.wire.ttrpc.connection import ClientConnection, ServerConnection
+from nri_plugin.wire.ttrpc.frame import (
     Code,
     Detail,
+    Frame,
+    FrameReader,
     Request,
     Response,
     Status,
@@ -17,7 +19,6 @@ from nri_plugin.ttrpc.envelope import (
     encode_request,
     encode_response,
 )
-from nri_plugin.ttrpc.frame import Frame, FrameReader
 
 texts = st.text(max_size=10)
 frames = st.builds(

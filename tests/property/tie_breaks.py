@@ -2,11 +2,11 @@
 
 from hypothesis import strategies as st
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.options import TopologyTieBreak
-from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.policy.tie_break import tie_break
-from nri_plugin.topology import Topology
+from nri_plugin.model.options import TopologyTieBreak
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import cpu_tables
+from nri_plugin.policy.search.mask_order import tie_break
 from tests.property.machine_hints import NODES
 
 CACHES = 2

@@ -4,9 +4,11 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
-from nri_plugin.nri._pb import nri_pb2 as pb
-from nri_plugin.nri.codec import PLUGIN_SERVICE
-from nri_plugin.nri.events import (
+from nri_plugin.simulator.runtime.profile import CONTAINERD_2_4, Answered, RuntimeEvent, RuntimeProfile
+from nri_plugin.simulator.runtime.session import RuntimeSession
+from nri_plugin.wire.nri._pb import nri_pb2 as pb
+from nri_plugin.wire.nri.codec import PLUGIN_SERVICE
+from nri_plugin.wire.nri.events import (
     ConfigureResponse,
     NRIEvent,
     NRIResponse,
@@ -14,13 +16,10 @@ from nri_plugin.nri.events import (
     SessionEvent,
     SynchronizeResponse,
 )
-from nri_plugin.nri.messages import Container, EventMask, Pod, Resources
-from nri_plugin.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxReader, mux_frames
-from nri_plugin.nri.session import PluginSession
-from nri_plugin.simulator.runtime_events import Answered, RuntimeEvent
-from nri_plugin.simulator.runtime_profile import CONTAINERD_2_4, RuntimeProfile
-from nri_plugin.simulator.runtime_session import RuntimeSession
-from nri_plugin.ttrpc.connection import Call, ClientConnection, Refused, Reply, ServerConnection
+from nri_plugin.wire.nri.messages import Container, EventMask, Pod, Resources
+from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxReader, mux_frames
+from nri_plugin.wire.nri.session import PluginSession
+from nri_plugin.wire.ttrpc.connection import Call, ClientConnection, Refused, Reply, ServerConnection
 
 PINNING = EventMask(0x06FF)
 POD = Pod("p1", "web", "uid-1", "default", cgroup_parent="/kubepods.slice")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.host.runtime_lock import MARK_NAME
-from nri_plugin.nri import events as nri
-from nri_plugin.simulator.runtime_events import ConnectionLost, PluginRegistered
+from nri_plugin.simulator.runtime.profile import ConnectionLost, PluginRegistered
+from nri_plugin.wire.nri import events as nri
 from tests.agent_process import SUPERVISOR, Peer, Site, until
 from tests.builders import container, pod
 

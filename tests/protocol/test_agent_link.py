@@ -5,14 +5,21 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.app.agent import SUBSCRIPTION, Identity
-from nri_plugin.decision import Decision
-from nri_plugin.errors import ConfigError, RemoteProtocolError
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import ContainerUpdate, EventMask, Resources
-from nri_plugin.options import Effect, TopologyManagerPolicy
-from nri_plugin.simulator.runtime_events import Answered, Configured, RegistrationRejected, Synchronized
-from nri_plugin.simulator.runtime_profile import CONTAINERD_1_7, CONTAINERD_2_1, PROFILES
+from nri_plugin.agent.agent import SUBSCRIPTION, Identity
+from nri_plugin.core.decision import Decision
+from nri_plugin.model.errors import ConfigError, RemoteProtocolError
+from nri_plugin.model.options import Effect, TopologyManagerPolicy
+from nri_plugin.simulator.runtime.profile import (
+    CONTAINERD_1_7,
+    CONTAINERD_2_1,
+    PROFILES,
+    Answered,
+    Configured,
+    RegistrationRejected,
+    Synchronized,
+)
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import ContainerUpdate, EventMask, Resources
 from tests.agent_fakes import Bench
 from tests.agent_runtime import Rig, is_synchronized
 from tests.builders import container, node, pod
@@ -388,7 +395,7 @@ def test_an_answer_the_protocol_does_not_allow_becomes_an_error_and_the_connecti
     update = nri.ContainerUpdate(CREATE.container.id, CREATE.container.resources)
 
     def twice(on, state, event):
-        from nri_plugin.decision import Decision
+        from nri_plugin.core.decision import Decision
 
         return Decision(state, nri.CreateContainerResponse(updates=(update, update)))
 

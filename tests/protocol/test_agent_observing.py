@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nri_plugin.app.agent import SUBSCRIPTION
-from nri_plugin.app.handler import DEFAULT_SAVE_S, Handler
-from nri_plugin.app.observing import NoEffects, ObservingHandler
-from nri_plugin.app.status_client import read_status
-from nri_plugin.cli.state import command as state
-from nri_plugin.engine import decide
-from nri_plugin.host.recording import read
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.events import NRIEvent, NRIResponse, Request
-from nri_plugin.nri.messages import ContainerState
-from nri_plugin.nri.session import PluginSession
-from nri_plugin.simulator.runtime_profile import PROFILES, RuntimeProfile
-from nri_plugin.simulator.runtime_session import RuntimeSession
+from nri_plugin.agent.agent import SUBSCRIPTION
+from nri_plugin.agent.handler import DEFAULT_SAVE_S, Handler
+from nri_plugin.agent.observing import NoEffects, ObservingHandler
+from nri_plugin.agent.status_client import read_status
+from nri_plugin.cli.state.group import command as state
+from nri_plugin.core.engine import decide
+from nri_plugin.recording.reader import read
+from nri_plugin.simulator.runtime.profile import PROFILES, RuntimeProfile
+from nri_plugin.simulator.runtime.session import RuntimeSession
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.events import NRIEvent, NRIResponse, Request
+from nri_plugin.wire.nri.messages import ContainerState
+from nri_plugin.wire.nri.session import PluginSession
 from tests.agent_fakes import Bench
 from tests.agent_process import Peer, Process, Site, config_text
 from tests.builders import container, cpu_resources, machine, node, pod

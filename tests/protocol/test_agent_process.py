@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.app.status_client import read_lines
-from nri_plugin.host.kubelet_checkpoint import checksum, cpu_v2
-from nri_plugin.nri import events as nri
+from nri_plugin.agent.status_client import read_lines
+from nri_plugin.checkpoint.kubelet_files import checksum, cpu_v2
+from nri_plugin.wire.nri import events as nri
 from tests.agent_process import PATIENCE_S, REPOSITORY, Process, Site, config_text, until
 from tests.builders import container, pod
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.recording import read
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.events import CreateContainer
+from nri_plugin.recording.reader import read
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.events import CreateContainer
 from tests.agent_process import Process, Site, config_text
 from tests.builders import container, pod
 

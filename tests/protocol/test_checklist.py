@@ -13,12 +13,28 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.errors import LocalProtocolError, RemoteProtocolError
-from nri_plugin.nri import codec, events
-from nri_plugin.nri._pb import nri_pb2 as pb
-from nri_plugin.nri.adjustment import Adjustment
-from nri_plugin.nri.codec import PLUGIN_SERVICE
-from nri_plugin.nri.events import (
+from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.simulator.runtime.profile import (
+    CONTAINERD_1_7,
+    CONTAINERD_2_1,
+    CONTAINERD_2_2,
+    CONTAINERD_2_4,
+    CRIO_1_36,
+    PROFILES,
+    Configured,
+    ConnectionLost,
+    PluginRegistered,
+    RegistrationRejected,
+    RuntimeProfile,
+    Synchronized,
+    UpdateRequested,
+)
+from nri_plugin.simulator.runtime.session import RuntimeSession
+from nri_plugin.wire.nri import codec, events
+from nri_plugin.wire.nri._pb import nri_pb2 as pb
+from nri_plugin.wire.nri.codec import PLUGIN_SERVICE
+from nri_plugin.wire.nri.events import (
+    Adjustment,
     ConfigureResponse,
     CreateContainer,
     CreateContainerResponse,
@@ -31,32 +47,20 @@ from nri_plugin.nri.events import (
     UpdateContainer,
     UpdateContainerResponse,
 )
-from nri_plugin.nri.lifecycle import Stage
-from nri_plugin.nri.messages import Container, ContainerUpdate, EventMask, Field, FieldOwners, Pod, Resources
-from nri_plugin.nri.mux import HEADER as MUX_HEADER
-from nri_plugin.nri.mux import PLUGIN_CONNECTION
-from nri_plugin.nri.session import PluginSession
-from nri_plugin.simulator.runtime_events import (
-    Configured,
-    ConnectionLost,
-    PluginRegistered,
-    RegistrationRejected,
-    Synchronized,
-    UpdateRequested,
+from nri_plugin.wire.nri.messages import (
+    Container,
+    ContainerUpdate,
+    EventMask,
+    Field,
+    FieldOwners,
+    Pod,
+    Resources,
 )
-from nri_plugin.simulator.runtime_profile import (
-    CONTAINERD_1_7,
-    CONTAINERD_2_1,
-    CONTAINERD_2_2,
-    CONTAINERD_2_4,
-    CRIO_1_36,
-    PROFILES,
-    RuntimeProfile,
-)
-from nri_plugin.simulator.runtime_session import RuntimeSession
-from nri_plugin.ttrpc.envelope import Code, encode_request
-from nri_plugin.ttrpc.envelope import Request as Envelope
-from nri_plugin.ttrpc.frame import Frame, MessageType
+from nri_plugin.wire.nri.mux import HEADER as MUX_HEADER
+from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION
+from nri_plugin.wire.nri.session import PluginSession, Stage
+from nri_plugin.wire.ttrpc.frame import Code, Frame, MessageType, encode_request
+from nri_plugin.wire.ttrpc.frame import Request as Envelope
 from tests.protocol.peer import CONTAINER, PINNING, POD, Link, RawPeer, SocketLink, plugin
 
 every_release = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
@@ -427,9 +431,9 @@ def test_08_an_update_of_the_updated_container_itself_is_fine():
 CHILD = """
     import os, socket, sys
     sys.path.insert(0, ROOT)
-    from nri_plugin.nri.events import ConfigureResponse, EmptyResponse, Request
-    from nri_plugin.nri.messages import EventMask
-    from nri_plugin.nri.session import PluginSession
+    from nri_plugin.wire.nri.events import ConfigureResponse, EmptyResponse, Request
+    from nri_plugin.wire.nri.messages import EventMask
+    from nri_plugin.wire.nri.session import PluginSession
     assert set(os.environ) - {"LC_CTYPE"} == {"NRI_PLUGIN_NAME", "NRI_PLUGIN_IDX", "NRI_PLUGIN_SOCKET"}, os.environ
     trunk = socket.socket(fileno=int(os.environ["NRI_PLUGIN_SOCKET"]))
     session = PluginSession(os.environ["NRI_PLUGIN_NAME"], os.environ["NRI_PLUGIN_IDX"], EventMask(0x6FF), prelaunched=True)

@@ -5,16 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.simulator import machine
-from nri_plugin.simulator.behaviour import BEHAVIOURS
-from nri_plugin.simulator.cgroup_names import Driver
-from nri_plugin.simulator.cgroup_tree import Resource, parent_of
-from nri_plugin.simulator.day import day
-from nri_plugin.simulator.faults import frozen
-from nri_plugin.simulator.player import Outcome, Player
-from nri_plugin.simulator.scenario import Scenario, parse
-from nri_plugin.simulator.stage import Stage
+from nri_plugin.cli.demo import day
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.simulator.machine import machine
+from nri_plugin.simulator.runtime.cgroup_tree import Driver, Resource, parent_of
+from nri_plugin.simulator.runtime.profile import BEHAVIOURS
+from nri_plugin.simulator.scenario.faults import frozen
+from nri_plugin.simulator.scenario.player import Outcome, Player
+from nri_plugin.simulator.scenario.scenario import Scenario, parse
+from nri_plugin.simulator.scenario.stage import Stage
 from tests.patient_stage import patient_stage
 
 HEAD = """\

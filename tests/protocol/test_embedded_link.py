@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.errors import HostError
-from nri_plugin.nri import events, spec
-from nri_plugin.nri.adjustment import Adjustment
-from nri_plugin.nri.messages import (
+from nri_plugin.model.errors import HostError
+from nri_plugin.simulator.runtime.cgroup_tree import Driver
+from nri_plugin.simulator.runtime.plugin_link import NRIServer, PluginLostError
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.runtime.profile import BEHAVIOURS
+from nri_plugin.simulator.runtime.runtime import Record, RefusedError, Runtime
+from nri_plugin.wire.nri import events, spec
+from nri_plugin.wire.nri.events import Adjustment
+from nri_plugin.wire.nri.messages import (
     ContainerDetails,
     ContainerUpdate,
     Device,
@@ -22,13 +27,7 @@ from nri_plugin.nri.messages import (
     Field,
     Resources,
 )
-from nri_plugin.nri.session import PluginSession
-from nri_plugin.simulator.behaviour import BEHAVIOURS
-from nri_plugin.simulator.cgroup_names import Driver
-from nri_plugin.simulator.plugin_link import NRIServer, PluginLostError
-from nri_plugin.simulator.pods import ContainerSpec, PodSpec
-from nri_plugin.simulator.runtime import RefusedError, Runtime
-from nri_plugin.simulator.runtime_store import Record
+from nri_plugin.wire.nri.session import PluginSession
 from tests.builders import machine
 from tests.simulated_node import NoMirror, SimulatedNode
 

@@ -5,16 +5,13 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from nri_plugin.simulator.player import Player
-from nri_plugin.simulator.scenario import Scenario, parse
-from nri_plugin.simulator.simulate import Played, play
-from nri_plugin.simulator.simulate_config import choose
-from nri_plugin.simulator.simulate_machine import described_machine
-from nri_plugin.simulator.simulate_plan import Plan
-from nri_plugin.simulator.simulate_pods import read_short
-from nri_plugin.simulator.simulate_rows import Rows
-from nri_plugin.simulator.simulate_scenario import read_plan
-from nri_plugin.simulator.steps import Say
+from nri_plugin.simulator.scenario.player import Player
+from nri_plugin.simulator.scenario.scenario import Scenario, parse
+from nri_plugin.simulator.scenario.steps import Say
+from nri_plugin.simulator.simulate.config import choose
+from nri_plugin.simulator.simulate.plan import Plan, read_plan, read_short
+from nri_plugin.simulator.simulate.rows import Rows, described_machine
+from nri_plugin.simulator.simulate.simulate import Played, play
 from tests.patient_stage import patient_stage
 
 Outcome = dict[str, tuple[str, str]]

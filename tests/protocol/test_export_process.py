@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, from_object
-from nri_plugin.kube.pod_fingerprint import fingerprint
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import Pod
+from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, fingerprint, from_object
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Pod
 from tests.agent_process import (
     PATIENCE_S,
     PATIENT_AGENT,

@@ -6,13 +6,12 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from nri_plugin.app.exporter_events import Announcer
-from nri_plugin.app.status_client import read_status
-from nri_plugin.app.status_rows import Status
-from nri_plugin.cli.explain import command
+from nri_plugin.agent.status_client import Status, read_status
+from nri_plugin.cli.explain.explain import command
+from nri_plugin.exporter.events import Announcer
 from nri_plugin.kube.api_client import KubeClient
-from nri_plugin.simulator.player import Player
-from nri_plugin.simulator.scenario import parse
+from nri_plugin.simulator.scenario.player import Player
+from nri_plugin.simulator.scenario.scenario import parse
 from tests.kube_api_server import KubeAPI
 from tests.patient_stage import patient_stage
 

@@ -9,18 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.nri import events
-from nri_plugin.nri.events import (
-    ConfigureResponse,
-    EmptyResponse,
-    Registered,
-    Request,
-)
-from nri_plugin.nri.messages import Device, EventMask, Resources
-from nri_plugin.nri.mux import MuxReader
-from nri_plugin.nri.session import PluginSession
-from nri_plugin.nri.versions import legal_mask
-from nri_plugin.ttrpc.frame import FrameReader
+from nri_plugin.wire.nri import events
+from nri_plugin.wire.nri.events import ConfigureResponse, EmptyResponse, Registered, Request
+from nri_plugin.wire.nri.messages import Device, EventMask, Resources
+from nri_plugin.wire.nri.mux import MuxReader
+from nri_plugin.wire.nri.releases import legal_mask
+from nri_plugin.wire.nri.session import PluginSession
+from nri_plugin.wire.ttrpc.frame import FrameReader
 
 TRUNKS = {
     path.stem.removeprefix("trunk-"): path

@@ -2,10 +2,23 @@
 
 import pytest
 
-from nri_plugin.errors import RemoteProtocolError
-from nri_plugin.nri._pb import nri_pb2 as pb
-from nri_plugin.nri.codec import RUNTIME_SERVICE
-from nri_plugin.nri.events import (
+from nri_plugin.model.errors import RemoteProtocolError
+from nri_plugin.simulator.runtime.adjusting import Ownership
+from nri_plugin.simulator.runtime.profile import (
+    CONTAINERD_1_7,
+    CONTAINERD_2_1,
+    CONTAINERD_2_4,
+    PROFILES,
+    Answered,
+    Configured,
+    ConnectionLost,
+    RegistrationRejected,
+    Synchronized,
+)
+from nri_plugin.simulator.runtime.session import GoTrunkReader, RuntimeSession
+from nri_plugin.wire.nri._pb import nri_pb2 as pb
+from nri_plugin.wire.nri.codec import RUNTIME_SERVICE
+from nri_plugin.wire.nri.events import (
     ConfigureResponse,
     CreateContainer,
     CreateContainerResponse,
@@ -15,22 +28,10 @@ from nri_plugin.nri.events import (
     StartContainer,
     SynchronizeResponse,
 )
-from nri_plugin.nri.messages import Container, ContainerUpdate, EventMask, Pod, Resources
-from nri_plugin.nri.mux import HEADER, mux_frames
-from nri_plugin.simulator.go_reader import GoTrunkReader
-from nri_plugin.simulator.ownership import Ownership
-from nri_plugin.simulator.runtime_events import (
-    Answered,
-    Configured,
-    ConnectionLost,
-    RegistrationRejected,
-    Synchronized,
-)
-from nri_plugin.simulator.runtime_profile import CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4, PROFILES
-from nri_plugin.simulator.runtime_session import RuntimeSession
-from nri_plugin.ttrpc.connection import ClientConnection, ServerConnection
-from nri_plugin.ttrpc.envelope import Status
-from nri_plugin.ttrpc.frame import Frame
+from nri_plugin.wire.nri.messages import Container, ContainerUpdate, EventMask, Pod, Resources
+from nri_plugin.wire.nri.mux import HEADER, mux_frames
+from nri_plugin.wire.ttrpc.connection import ClientConnection, ServerConnection
+from nri_plugin.wire.ttrpc.frame import Frame, Status
 from tests.protocol.peer import CONTAINER, POD, Link
 
 CREATE = CreateContainer(POD, CONTAINER)
@@ -223,7 +224,7 @@ def test_objects_that_are_too_long_end_the_attempt():
 def test_0_6_1_sends_one_message_of_any_length():
     naive = split_link(CONTAINERD_1_7)
     # Our own reader in front of 0.6.1, since a Go plugin could not read it.
-    from nri_plugin.nri.mux import MuxReader
+    from nri_plugin.wire.nri.mux import MuxReader
 
     calls = [
         call

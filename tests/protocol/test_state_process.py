@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.nri import events as nri
+from nri_plugin.wire.nri import events as nri
 from tests.agent_process import Peer, Process, Site
 from tests.builders import container, pod
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.simulator.player import Player
-from nri_plugin.simulator.scenario import parse
-from nri_plugin.simulator.stage import Stage
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.simulator.scenario.player import Player
+from nri_plugin.simulator.scenario.scenario import parse
+from nri_plugin.simulator.scenario.stage import Stage
 from tests.patient_stage import patient_stage
 
 HEAD = """\

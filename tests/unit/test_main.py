@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from nri_plugin import __main__ as entry
-from nri_plugin.errors import ConfigError, HostError
+from nri_plugin.model.errors import ConfigError, HostError
 
 SOCKET = {"NRI_PLUGIN_SOCKET": "3"}
 
@@ -81,11 +81,11 @@ def test_an_interrupt_is_no_error_text(monkeypatch, capsys) -> None:
 
 
 def test_the_agent_is_called_with_what_follows_run_and_its_code_is_ours(monkeypatch) -> None:
-    agent = ModuleType("nri_plugin.app.agent")
+    agent = ModuleType("nri_plugin.agent.agent")
     seen: list[list[str]] = []
     agent.main = lambda args: seen.append(args) or 7  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "nri_plugin.app.agent", agent)
-    monkeypatch.setattr("nri_plugin.app.agent", agent, raising=False)
+    monkeypatch.setitem(sys.modules, "nri_plugin.agent.agent", agent)
+    monkeypatch.setattr("nri_plugin.agent.agent", agent, raising=False)
     assert entry.main(["run", "--config", "x"]) == 7
     assert seen == [["--config", "x"]]
 

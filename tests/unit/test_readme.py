@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nri_plugin.app.config import load_text
-from nri_plugin.app.config_keys import KEYS
 from nri_plugin.cli import extender
 from nri_plugin.cli.main import COMMANDS
+from nri_plugin.config.keys import KEYS
+from nri_plugin.config.loading import load_text
 
 TEXT = (Path(__file__).parents[2] / "README.md").read_text()
 DEFAULT_ON = {"--accounting", "--sidecars"}

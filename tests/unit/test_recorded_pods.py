@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.decision import Decision
-from nri_plugin.facts import InformedCreate
-from nri_plugin.nri.events import NRIEvent
-from nri_plugin.pod_facts import Amounts, QOSClass
+from nri_plugin.core.decision import Decision, InformedCreate
+from nri_plugin.core.requests import informed, pod_request
+from nri_plugin.model.state import Amounts, PodRecord, QOSClass
 from nri_plugin.policy.hints import Provider
-from nri_plugin.state import PodRecord
-from nri_plugin.workload import informed, pod_request
+from nri_plugin.wire.nri.events import NRIEvent
 from tests.oracles.recorded_pods import Case, Player, facts_of, replay_admission, replay_sequence
 from tests.vectors.judges import admission, memory, static
 from tests.vectors.judges.managers import Pod

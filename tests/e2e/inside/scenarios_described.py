@@ -17,7 +17,7 @@ from .observe import format_list, parse_list
 from .pods import burstable, guaranteed
 from .promises import Promise, promises
 
-_BUILD = "import sys; from nri_plugin.simulator.machine import build_sysfs, load; build_sysfs(load(sys.argv[1]), sys.argv[2])"
+_BUILD = "import sys; from nri_plugin.simulator.machine.machine import build_sysfs, load; build_sysfs(load(sys.argv[1]), sys.argv[2])"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,16 +27,7 @@ from .results import keep, kept, passed
 from .rules import MACHINE as RULES
 from .rules import rules_on_the_tree
 from .selection import check_run, selected
-from .session import (
-    COLUMNS,
-    EMBEDDED,
-    booted,
-    column_named,
-    perform,
-    perform_embedded,
-    record,
-    session,
-)
+from .session import COLUMNS, EMBEDDED, booted, column_named, perform, perform_embedded, record, session
 from .setting_up import CANNOT_RUN, MACHINE_LOCK, check_machine, prepare, take_lock
 from .shell import CannotRun, LabError, WrongUse
 from .terminal import attach

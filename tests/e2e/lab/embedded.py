@@ -4,13 +4,13 @@ import time
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from nri_plugin.errors import NriPinError
-from nri_plugin.options import SMTOddCounts
-from nri_plugin.simulator.machine_layout import lay_out
-from nri_plugin.simulator.player import Player
-from nri_plugin.simulator.scenario import Scenario
-from nri_plugin.simulator.stage import Stage, described, stage
-from nri_plugin.simulator.steps import Drift, Expect, Logged, Say, Spin, Step
+from nri_plugin.model.errors import NriPinError
+from nri_plugin.model.options import SMTOddCounts
+from nri_plugin.simulator.machine.layout import lay_out
+from nri_plugin.simulator.scenario.player import Player
+from nri_plugin.simulator.scenario.scenario import Scenario
+from nri_plugin.simulator.scenario.stage import Stage, described, stage
+from nri_plugin.simulator.scenario.steps import Drift, Expect, Logged, Say, Spin, Step
 from tests.e2e.inside.complaints import complaints
 
 from .plan import step_values

@@ -3,8 +3,8 @@
 from importlib import resources
 from pathlib import Path
 
-from nri_plugin.errors import ConfigError, HostError
-from nri_plugin.simulator.scenario import Scenario, parse
+from nri_plugin.model.errors import ConfigError, HostError
+from nri_plugin.simulator.scenario.scenario import Scenario, parse
 
 from .qemu_machine import GuestMachine, guest_machine
 from .shell import WrongUse

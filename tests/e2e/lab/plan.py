@@ -9,9 +9,9 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from nri_plugin.simulator.pods import ContainerSpec, PodSpec
-from nri_plugin.simulator.scenario import Scenario
-from nri_plugin.simulator.steps import Expect, Restart, Run, Step, Update
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.scenario.scenario import Scenario
+from nri_plugin.simulator.scenario.steps import Expect, Restart, Run, Step, Update
 
 Json = dict[str, Any]
 

@@ -14,11 +14,11 @@ on every node that has any.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nri_plugin import bits
-from nri_plugin.errors import ConfigError, HostError
-from nri_plugin.simulator import machine
-from nri_plugin.simulator.machine_layout import Core, Layout, Node, lay_out
-from nri_plugin.simulator.machine_text import Description
+from nri_plugin.model import bits
+from nri_plugin.model.errors import ConfigError, HostError
+from nri_plugin.simulator.machine import machine
+from nri_plugin.simulator.machine.layout import Core, Layout, Node, lay_out
+from nri_plugin.simulator.machine.text import Description
 
 from .shell import WrongUse
 

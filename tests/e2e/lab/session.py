@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nri_plugin import bits
-from nri_plugin.simulator.cgroup_names import Driver
-from nri_plugin.simulator.scenario import Scenario
-from nri_plugin.simulator.steps import Drift, Writer
+from nri_plugin.model import bits
+from nri_plugin.simulator.runtime.cgroup_tree import Driver
+from nri_plugin.simulator.scenario.scenario import Scenario
+from nri_plugin.simulator.scenario.steps import Drift, Writer
 
 from .accelerator import accelerator
 from .cells import Cell, Listener

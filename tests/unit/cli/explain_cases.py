@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nri_plugin.engine import decide
-from nri_plugin.facts import InformedCreate
-from nri_plugin.host.checkpoint import CheckpointFile
-from nri_plugin.host.recording_lines import CURRENT, DIRECTORY, head_lines, line_of, outcome_of
-from nri_plugin.nri.events import NRIEvent
-from nri_plugin.options import Node
-from nri_plugin.state import State
+from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.core.decision import InformedCreate
+from nri_plugin.core.engine import decide
+from nri_plugin.model.options import Node
+from nri_plugin.model.state import State
+from nri_plugin.recording.file import CURRENT, DIRECTORY, head_lines, line_of, outcome_of
+from nri_plugin.wire.nri.events import NRIEvent
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

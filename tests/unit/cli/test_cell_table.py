@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.cli.cell_table import fold, folded, table
+from nri_plugin.cli.output import fold, folded, table
 
 ROWS = [("NAME", "CPUS"), ("a", "0-3,8-11,16-19"), ("  bb", "7")]
 

@@ -12,12 +12,12 @@ import click.testing
 import pytest
 from click.shell_completion import CompletionItem
 
+from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli import completion, main
 from nri_plugin.cli.completion import SHELLS, VARIABLE
 from nri_plugin.cli.main import COMMANDS, run_command_line
-from nri_plugin.host.checkpoint import CheckpointFile
-from nri_plugin.state import CgroupRef, ContainerRecord, Phase, PodRecord, State
-from nri_plugin.workload import QOSClass
+from nri_plugin.core.requests import QOSClass
+from nri_plugin.model.state import CgroupRef, ContainerRecord, Phase, PodRecord, State
 
 PATIENCE_S = 30.0
 BIN = str(Path(sys.executable).parent)

@@ -1,8 +1,8 @@
 import pytest
 
 from nri_plugin.cli.demo_report import _befallen, _restarted
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.simulator.steps import (
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.simulator.scenario.steps import (
     Drift,
     Foreign,
     Kind,

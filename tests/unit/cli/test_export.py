@@ -8,12 +8,12 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from nri_plugin.app.status_socket import StatusFeed, StatusSocket
+from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cli.export import command, where_a_kubelet_is
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES as NRTS
-from nri_plugin.options import Node, Options
-from nri_plugin.state import State
+from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES as NRTS
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State
 from tests.builders import machine
 from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI

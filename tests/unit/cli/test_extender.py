@@ -6,9 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from nri_plugin.cli import extender
-from nri_plugin.kube.extender_cache import Accounting
-from nri_plugin.kube.least_numa_nodes import DistanceBonus
-from nri_plugin.kube.scores import Strategy
+from nri_plugin.extender.cache import Accounting
+from nri_plugin.extender.one_node import DistanceBonus, Strategy
 
 
 def options(monkeypatch, *words):

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from nri_plugin import __main__ as entry
-from nri_plugin.app import arguments
+from nri_plugin.agent import arguments
 from nri_plugin.cli import main as cli
 
 README = Path(__file__).parents[3] / "README.md"

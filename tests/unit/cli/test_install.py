@@ -9,9 +9,9 @@ import pytest
 
 from nri_plugin.__main__ import main
 from nri_plugin.cli import install
+from nri_plugin.cli.doctor.node_evidence import NodeView
+from nri_plugin.cli.doctor.service_evidence import NRISettings
 from nri_plugin.cli.install import MARK, launcher, who_else_may_change, why
-from nri_plugin.host.node_evidence import NodeView
-from nri_plugin.host.node_evidence_runtime import NRISettings
 
 GOOD = 'reservedSystemCPUs: "0"\n'
 

@@ -7,9 +7,9 @@ import click
 import pytest
 
 from nri_plugin import __version__
-from nri_plugin.app.logs import LOGGER_NAME
 from nri_plugin.cli import main as cli
 from nri_plugin.cli.main import COMMANDS, Entry, run_command_line
+from nri_plugin.process.logs import LOGGER_NAME
 
 
 @pytest.fixture
@@ -147,8 +147,8 @@ def test_an_abort_ends_as_an_interrupt(failing) -> None:
 
 
 def test_what_is_no_command_is_found_when_it_is_used(monkeypatch) -> None:
-    monkeypatch.setattr(cli.group, "entries", {"odd": Entry("nri_plugin.ids:CPUID", "Odd.")})
-    with pytest.raises(TypeError, match=r"nri_plugin\.ids:CPUID is no command"):
+    monkeypatch.setattr(cli.group, "entries", {"odd": Entry("nri_plugin.model.sets:CPUID", "Odd.")})
+    with pytest.raises(TypeError, match=r"nri_plugin\.model\.sets:CPUID is no command"):
         run_command_line(["odd"])
 
 

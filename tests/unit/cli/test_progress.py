@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nri_plugin.cli import progress
-from nri_plugin.cli.progress import WIPE, told, waiting
+from nri_plugin.cli import output
+from nri_plugin.cli.output import WIPE, told, waiting
 
 
 class Terminal:
@@ -34,7 +34,7 @@ class Terminal:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     made = Terminal()
-    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=made))
+    monkeypatch.setattr(output, "sys", SimpleNamespace(stderr=made))
     return made
 
 
@@ -76,7 +76,7 @@ def test_pipes_and_files_get_nothing(terminal: Terminal) -> None:
 def test_waiting_is_told_by_the_timer_and_leaves_it_as_it_was(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "AFTER_S", 0.001)
+    monkeypatch.setattr(output, "AFTER_S", 0.001)
     before = signal.getsignal(signal.SIGALRM)
     with waiting("working"):
         while not terminal.written:
@@ -100,9 +100,9 @@ def test_another_thread_is_not_told_of(terminal: Terminal) -> None:
 
 def test_a_real_terminal_shows_it() -> None:
     code = (
-        "from nri_plugin.cli import progress\n"
-        "progress.AFTER_S = 0.01\n"
-        "with progress.waiting('working'):\n"
+        "from nri_plugin.cli import output\n"
+        "output.AFTER_S = 0.01\n"
+        "with output.waiting('working'):\n"
         "    sum(range(20_000_000))\n"
     )
     child, end = pty.fork()

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from nri_plugin.app.startup import lock_state_dir
+from nri_plugin.agent.startup import lock_state_dir
+from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.release import command
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.checkpoint import CheckpointFile
-from nri_plugin.options import Node, Options
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
 from tests.builders import machine
 
 OWN = "kubepods/podg/own"

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from nri_plugin import __version__
-from nri_plugin.app.config import DEFAULT_PATH, load_text
-from nri_plugin.host.cdi import FOLDERS
+from nri_plugin.config.loading import DEFAULT_PATH, load_text
+from nri_plugin.host.devices import FOLDERS
 
 FILE = Path(__file__).parents[3] / "deploy" / "daemonset.yaml"
 OBJECTS = {item["kind"]: item for item in yaml.safe_load_all(FILE.read_text())}

@@ -10,12 +10,12 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 from nri_plugin import __version__
-from nri_plugin.app.config import load_text
-from nri_plugin.app.config_keys import KEYS
-from nri_plugin.app.metrics import Metrics
-from nri_plugin.app.metrics_state import StateGauges
-from nri_plugin.errors import ConfigError
-from nri_plugin.state import State
+from nri_plugin.agent.metrics import Metrics
+from nri_plugin.agent.metrics_state import StateGauges
+from nri_plugin.config.keys import KEYS
+from nri_plugin.config.loading import load_text
+from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.state import State
 from tests.builders import node
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

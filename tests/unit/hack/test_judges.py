@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.options import Options
+from nri_plugin.model.options import Options
+from nri_plugin.model.sets import CPUSet
 from tests.vectors.judges import admission, lives, static, unit_calls
 from tests.vectors.judges.managers import CPUManager, Pod
 from tests.vectors.judges.packed import tables_of

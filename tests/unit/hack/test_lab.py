@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.host.sysfs import read_topology
-from nri_plugin.simulator.machine import build_topology
-from nri_plugin.simulator.machine import parse as parse_machine
-from nri_plugin.simulator.scenario import parse
+from nri_plugin.simulator.machine.machine import build_topology
+from nri_plugin.simulator.machine.machine import parse as parse_machine
+from nri_plugin.simulator.scenario.scenario import parse
 from tests.agent_fakes import Clock
 from tests.e2e.inside import waiting
 from tests.e2e.lab import __main__ as command

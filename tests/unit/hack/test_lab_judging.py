@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.simulator.scenario import parse
+from nri_plugin.simulator.scenario.scenario import parse
 from tests.e2e.inside.complaints import complaints
 from tests.e2e.inside.write_watch import WriteWatch
 from tests.e2e.lab import embedded

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.sysfs import discover, read_topology
-from nri_plugin.host.sysfs_facts import read_facts
+from nri_plugin.host.sysfs import discover, read_facts, read_topology
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.simulator.machine import build_sysfs, parse
+from nri_plugin.simulator.machine.machine import build_sysfs, parse
 from tests.oracles.recordings import RecordedFiles, read_recording
 
 SCRIPT = Path(__file__).parents[3] / "hack" / "record-machine"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.cdi import MOST_BYTES, CDISpecs
+from nri_plugin.host.devices import MOST_BYTES, CDISpecs
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.nri.messages import Device
+from nri_plugin.wire.nri.messages import Device
 
 GPU0 = "vendor.com/gpu=0"
 

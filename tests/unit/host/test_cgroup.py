@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import HostError
 from nri_plugin.host import cgroup
 from nri_plugin.host.cgroup import Cgroups, WriteOutcome
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.state import CgroupRef
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import CgroupRef
 
 REF = CgroupRef("kubepods-pod1.slice", "kubepods-pod1.slice:cri-containerd:abc")
 SCOPE = "kubepods.slice/kubepods-pod1.slice/cri-containerd-abc.scope"

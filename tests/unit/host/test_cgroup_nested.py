@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin import bits
-from nri_plugin.host.cgroup_nested import write_with_children
+from nri_plugin.host.cgroup import write_with_children
+from nri_plugin.model import bits
 
 
 class V1File:

@@ -1,8 +1,8 @@
 import pytest
 
-from nri_plugin.errors import HostError
-from nri_plugin.host.cgroup_path import cgroup_path, expand_slice
-from nri_plugin.state import CgroupRef
+from nri_plugin.host.cgroup_tree import cgroup_path, expand_slice
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.state import CgroupRef
 
 POD = "kubepods-burstable-pod0a_1b.slice"
 POD_DIR = f"kubepods.slice/kubepods-burstable.slice/{POD}"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import HostError
 from nri_plugin.host.cgroup import Cgroups
-from nri_plugin.state import CgroupRef
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import CgroupRef
 
 LEAF = CgroupRef("/kubepods/pod1", "/kubepods/pod1/c")
 WANTED = CPUSet.parse("2-3")

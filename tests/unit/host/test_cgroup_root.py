@@ -2,9 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.errors import HostError
-from nri_plugin.host.cgroup_root import CpusetTree, find_cpuset_tree
-from nri_plugin.host.mounts import Mount
+from nri_plugin.host.mounts import CpusetTree, Mount, find_cpuset_tree
+from nri_plugin.model.errors import HostError
 
 ON_DISK = Mount("/", "ext4", ())
 

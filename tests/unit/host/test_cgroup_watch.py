@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.errors import HostError
-from nri_plugin.host.cgroup_watch import CgroupWatch
-from nri_plugin.host.inotify import IN_Q_OVERFLOW, Inotify, Notice
+from nri_plugin.host.cgroup_watch import IN_Q_OVERFLOW, CgroupWatch, Inotify, Notice
+from nri_plugin.model.errors import HostError
 
 
 @pytest.fixture

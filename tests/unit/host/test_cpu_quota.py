@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.errors import HostError
-from nri_plugin.host.cgroup_root import CpusetTree
+from nri_plugin.core.kernel_settings import NO_QUOTA
 from nri_plugin.host.cpu_quota import CPUQuotas
-from nri_plugin.kernel_side import NO_QUOTA
-from nri_plugin.state import CgroupRef
+from nri_plugin.host.mounts import CpusetTree
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.state import CgroupRef
 
 POD = CgroupRef("/kubepods/podp")
 

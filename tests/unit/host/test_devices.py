@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.bounds import DEVICE_LOOKUPS, DEVICES
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.nodemask import NO_NODES, NodeMask
-from nri_plugin.nri.messages import Container
-from nri_plugin.nri.messages import Device as DeviceNode
+from nri_plugin.model.bounds import DEVICE_LOOKUPS, DEVICES
+from nri_plugin.model.sets import NO_NODES, NodeMask
 from nri_plugin.policy.device_hints import Device, DeviceResource
+from nri_plugin.wire.nri.messages import Container
+from nri_plugin.wire.nri.messages import Device as DeviceNode
 from tests.oracles.recordings import unpack
 
 ROOT0, ROOT1 = "sys/devices/pci0000:00", "sys/devices/pci0000:80"

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.errors import HostError
 from nri_plugin.host.mounts import Mount, is_in_memory, parse_mounts, read_mounts
+from nri_plugin.model.errors import HostError
 
 LINES = r"""23 30 0:22 / /sys rw,nosuid - sysfs sysfs rw
 31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:9 master:1 - cgroup2 cgroup rw,nsdelegate

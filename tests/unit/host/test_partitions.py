@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import HostError
+from nri_plugin.core.kernel_settings import Partition
 from nri_plugin.host import partitions as module
 from nri_plugin.host.partitions import EXCLUSIVE, PARTITION, Partitions
-from nri_plugin.kernel_side import Partition
-from nri_plugin.state import CgroupRef
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import CgroupRef
 from tests.builders import machine
 
 A, B = "kubepods/poda/a", "kubepods/podb/b"

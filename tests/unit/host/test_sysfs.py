@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import HostError
 from nri_plugin.host.sysfs import discover, place_in_nodes, read_topology
-from nri_plugin.host.sysfs_nodes import NodeReading
-from nri_plugin.topology import Topology
+from nri_plugin.host.sysfs_parts import NodeReading
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
 from tests.oracles.recordings import RecordedFiles
 
 CPU = "sys/devices/system/cpu"

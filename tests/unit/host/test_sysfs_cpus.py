@@ -1,5 +1,5 @@
 from nri_plugin.host.sysfs import read_topology
-from nri_plugin.host.sysfs_cpus import (
+from nri_plugin.host.sysfs_parts import (
     CPU_DIR,
     groups_by_members,
     read_cores,

@@ -1,4 +1,4 @@
-from nri_plugin.host.sysfs_devices import read_net, read_pci
+from nri_plugin.host.sysfs_parts import read_net, read_pci
 from tests.oracles.recordings import RecordedFiles
 
 DEVICE = "sys/devices/pci0000:00/0000:00:01.0"

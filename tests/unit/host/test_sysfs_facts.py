@@ -1,6 +1,6 @@
 from typing import Any
 
-from nri_plugin.host.sysfs_facts import read_facts
+from nri_plugin.host.sysfs import read_facts
 from tests.oracles.recordings import RecordedFiles
 
 CPU = "sys/devices/system/cpu"

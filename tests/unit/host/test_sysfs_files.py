@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.errors import HostError
 from nri_plugin.host.sysfs_files import KernelFiles
+from nri_plugin.model.errors import HostError
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.host.sysfs import discover, discover_facts, read_topology
-from nri_plugin.host.sysfs_facts import read_facts
-from nri_plugin.topology import Topology
+from nri_plugin.host.sysfs import discover, discover_facts, read_facts, read_topology
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
 from tests.oracles.recordings import RecordedFiles, read_recording, unpack
 
 FOLDER = Path(os.environ.get("NRI_PIN_MACHINES") or ".")

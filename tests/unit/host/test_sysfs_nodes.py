@@ -1,7 +1,7 @@
 import pytest
 
-from nri_plugin.errors import HostError
-from nri_plugin.host.sysfs_nodes import NODE_DIR, read_hugepages, read_memory_kb, read_nodes
+from nri_plugin.host.sysfs_parts import NODE_DIR, read_hugepages, read_memory_kb, read_nodes
+from nri_plugin.model.errors import HostError
 from tests.oracles.recordings import RecordedFiles
 
 NODE0 = f"{NODE_DIR}/node0"

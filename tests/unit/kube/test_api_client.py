@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from nri_plugin.errors import KubeAPIError
 from nri_plugin.kube import api_client
-from nri_plugin.kube.api_client import KubeClient
-from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES as NRTS
-from nri_plugin.kube.resources import PODS
+from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES as NRTS
+from nri_plugin.kube.api_client import PODS, KubeClient
+from nri_plugin.model.errors import KubeAPIError
 from tests.kube_api_exchanges import crd, exchanges
 from tests.kube_api_server import KubeAPI
 from tests.vectors.judges.exchanges import judge

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.errors import ConfigError, KubeAPIError
-from nri_plugin.kube import api_connection
-from nri_plugin.kube.api_client import KubeClient
-from nri_plugin.kube.resources import NODES
+from nri_plugin.kube import credentials
+from nri_plugin.kube.api_client import NODES, KubeClient
+from nri_plugin.model.errors import ConfigError, KubeAPIError
 from tests.kube_api_server import KubeAPI
 
 
@@ -50,14 +49,14 @@ def test_a_renewed_token_file_is_read_again(tmp_path: Path) -> None:
 def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text("t")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setattr(api_connection, "SERVICE_ACCOUNT", str(tmp_path))
-    assert api_connection.place() == str(tmp_path)
+    monkeypatch.setattr(credentials, "SERVICE_ACCOUNT", str(tmp_path))
+    assert credentials.place() == str(tmp_path)
 
 
 def test_the_environment_names_the_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert api_connection.place() == "~/.kube/config"
+    assert credentials.place() == "~/.kube/config"
     monkeypatch.setenv("KUBECONFIG", "/elsewhere")
-    assert api_connection.place() == "/elsewhere"
+    assert credentials.place() == "/elsewhere"
 
 
 @pytest.mark.parametrize(

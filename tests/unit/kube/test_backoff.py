@@ -1,6 +1,6 @@
 """Pauses between attempts."""
 
-from nri_plugin.kube.backoff import Backoff
+from nri_plugin.kube.watch import Backoff
 
 
 def test_pauses_double_up_to_the_longest() -> None:

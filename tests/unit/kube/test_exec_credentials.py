@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from nri_plugin.errors import ConfigError, KubeAPIError
-from nri_plugin.kube.api_client import KubeClient
-from nri_plugin.kube.exec_credentials import ExecCredentials
-from nri_plugin.kube.resources import NODES
+from nri_plugin.kube.api_client import NODES, KubeClient
+from nri_plugin.kube.credentials import ExecCredentials
+from nri_plugin.model.errors import ConfigError, KubeAPIError
 from tests.kube_api_server import KubeAPI
 
 V1 = "client.authentication.k8s.io/v1"

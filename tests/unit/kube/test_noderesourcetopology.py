@@ -2,7 +2,6 @@
 
 import pytest
 
-from nri_plugin.errors import KubeObjectError
 from nri_plugin.kube.noderesourcetopology import (
     NodeResourceTopology,
     Zone,
@@ -14,6 +13,7 @@ from nri_plugin.kube.noderesourcetopology import (
     short_uid,
     to_object,
 )
+from nri_plugin.model.errors import KubeObjectError
 
 TOPOLOGY = NodeResourceTopology(
     "n1",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nri_plugin.errors import KubeObjectError
 from nri_plugin.kube.pod_demand import Kind, QoS, pod_demand
+from nri_plugin.model.errors import KubeObjectError
 from tests.kube_builders import container, pod
 
 

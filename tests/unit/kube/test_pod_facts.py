@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.errors import KubeAPIError, KubeObjectError
-from nri_plugin.host.facts_reader import read_facts
+from nri_plugin.agent.pod_facts import read_facts
 from nri_plugin.kube.pod_facts import PodsHere, facts_of
-from nri_plugin.pod_facts import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.model.errors import KubeAPIError, KubeObjectError
+from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from tests.kube_builders import Object, container, pod_object
 
 

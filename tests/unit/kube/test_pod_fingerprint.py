@@ -1,6 +1,6 @@
 """Fingerprints others compute too."""
 
-from nri_plugin.kube.pod_fingerprint import fingerprint, of_hashes, pod_hash
+from nri_plugin.kube.noderesourcetopology import fingerprint, of_hashes, pod_hash
 
 
 def test_known_fingerprints():

@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from nri_plugin.errors import KubeAPIError
 from nri_plugin.kube import api_client
-from nri_plugin.kube.api_client import KubeClient, Object
-from nri_plugin.kube.backoff import Backoff
-from nri_plugin.kube.resources import NODE_RESOURCE_TOPOLOGIES as NRTS
-from nri_plugin.kube.resources import NODES, Resource
-from nri_plugin.kube.watch import Follower
+from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES as NRTS
+from nri_plugin.kube.api_client import NODES, KubeClient, Object, Resource
+from nri_plugin.kube.watch import Backoff, Follower
+from nri_plugin.model.errors import KubeAPIError
 from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI
 

@@ -1,6 +1,6 @@
 """Machines that are not built in levels: sockets in a ring, nodes on two planes."""
 
-from nri_plugin.policy.distances import Distances
+from nri_plugin.policy.search.mask_order import Distances
 
 
 def ring(sockets=5, each=2):

@@ -1,6 +1,6 @@
 """Small machines that the tables name."""
 
-from nri_plugin.topology import Topology
+from nri_plugin.model.topology import Topology
 
 
 def machine(sockets=1, nodes=1, caches=1, cores=4, threads=2, memory_bytes=None):

@@ -2,16 +2,14 @@
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import TopologyAffinityError
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy
+from nri_plugin.model.errors import TopologyAffinityError
+from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy import merge
-from nri_plugin.policy.admission import admit
+from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import cpu_wishes
 from nri_plugin.policy.hints import Hint, Wish
-from nri_plugin.policy.merge import MergedHint
-from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.policy.merge import MergedHint, admit
 from tests.unit.policy.shapes import machine
 
 TWO = cpu_tables(machine(2, 1, cores=4, threads=2))

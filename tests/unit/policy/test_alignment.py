@@ -1,7 +1,6 @@
 """Where CPUs lie, and what they are aligned to."""
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
+from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy.alignment import Alignment, footprint, is_in_one_cache
 from tests.builders import machine
 

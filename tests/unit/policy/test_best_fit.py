@@ -2,14 +2,14 @@
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError, UncoreCacheAlignmentError
-from nri_plugin.options import Options
+from nri_plugin.model.errors import InsufficientCPUsError, UncoreCacheAlignmentError
+from nri_plugin.model.options import Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
 from nri_plugin.policy import best_fit
 from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
-from nri_plugin.policy.cpu_choice import take_cpus
-from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.topology import Topology
+from nri_plugin.policy.cpu_assignment import cpu_tables
+from nri_plugin.policy.cpu_policy import take_cpus
 from tests.unit.policy.shapes import machine
 
 cpus = CPUSet.parse

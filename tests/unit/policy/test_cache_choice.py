@@ -2,9 +2,8 @@
 
 import pytest
 
-from nri_plugin.policy import cache_choice
-from nri_plugin.policy.cache_choice import Cache, choose_caches, fewest_caches
-from nri_plugin.policy.core_choice import core_classes
+from nri_plugin.policy import best_fit
+from nri_plugin.policy.best_fit import Cache, choose_caches, core_classes, fewest_caches
 
 SMT2 = core_classes([0b11])
 """Cores of two threads: (2, 2) whole, (2, 1) half."""
@@ -62,7 +61,7 @@ def test_sizes_are_told_from_the_largest():
     ],
 )
 def test_nothing_is_searched_where_no_other_choice_can_split_fewer(monkeypatch, caches, need, expected):
-    monkeypatch.setattr(cache_choice, "_Sets", None)
+    monkeypatch.setattr(best_fit, "_Sets", None)
     assert chosen(caches, need) == expected
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nri_plugin.policy.core_choice import Plan, core_classes, count_cores, plan, take_cores
+from nri_plugin.policy.best_fit import Plan, core_classes, count_cores, plan, take_cores
 
 SMT2 = (0b11, 0b1100, 0b110000)
 SMT4 = (0xF, 0xF0, 0xF00)

@@ -2,12 +2,11 @@
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError
-from nri_plugin.options import UncoreCacheRule
-from nri_plugin.policy.cpu_assignment import lowest_bits, take_packed
-from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.topology import Topology
+from nri_plugin.model.errors import InsufficientCPUsError
+from nri_plugin.model.options import UncoreCacheRule
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import cpu_tables, lowest_bits, take_packed
 from tests.unit.policy.shapes import machine
 
 ONE = machine(cores=4, threads=2)

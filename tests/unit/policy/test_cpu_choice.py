@@ -2,12 +2,10 @@
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import Options, UncoreCacheRule
-from nri_plugin.policy.cpu_choice import take_cpus
-from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes
-from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.model.options import Options, UncoreCacheRule
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.policy.cpu_assignment import cpu_tables
+from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes, take_cpus
 from tests.unit.policy.shapes import machine
 
 BY_CACHE = Options(prefer_align_cpus_by_uncore_cache=True)

@@ -2,13 +2,11 @@
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError
-from nri_plugin.policy import cpu_distribution
-from nri_plugin.policy.cpu_assignment import take_packed
-from nri_plugin.policy.cpu_distribution import take_distributed
-from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.topology import Topology
+from nri_plugin.model.errors import InsufficientCPUsError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy import cpu_assignment
+from nri_plugin.policy.cpu_assignment import cpu_tables, take_distributed, take_packed
 from tests.unit.policy.shapes import machine
 
 FOUR = cpu_tables(machine(4, 1, cores=4, threads=1))
@@ -128,4 +126,4 @@ def test_of_more_nodes_a_remainder_goes_to_the_roomiest_one_each():
     ("left", "uneven"), [((1, 2, 2), 0.471), ((4, 4), 0), ((0, 1, 1, 1), 0.433), ((3, 8, 20), 7.134)]
 )
 def test_unevenness_is_rounded_like_the_kubelets(left, uneven):
-    assert cpu_distribution._unevenness(dict(enumerate(left))) == uneven
+    assert cpu_assignment._unevenness(dict(enumerate(left))) == uneven

@@ -2,10 +2,11 @@
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError, SMTAlignmentError
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import FullPCPUsRule, Options, UncoreCacheFit
+from nri_plugin.model.errors import InsufficientCPUsError, SMTAlignmentError
+from nri_plugin.model.options import FullPCPUsRule, Options, UncoreCacheFit
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import Stage, cpu_tables
 from nri_plugin.policy.cpu_policy import (
     allocate_cpus,
     check_full_pcpus,
@@ -14,9 +15,6 @@ from nri_plugin.policy.cpu_policy import (
     reusable_after,
 )
 from nri_plugin.policy.hints import Wish
-from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.policy.taking import Stage
-from nri_plugin.topology import Topology
 from tests.unit.policy.shapes import machine
 
 TWO = cpu_tables(machine(2, 1, cores=4, threads=2))

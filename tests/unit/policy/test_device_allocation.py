@@ -2,7 +2,7 @@
 
 import pytest
 
-from nri_plugin.nodemask import NodeMask
+from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy import device_allocation
 from nri_plugin.policy.device_allocation import DEEPEST, preferred_devices
 

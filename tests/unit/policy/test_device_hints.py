@@ -2,12 +2,12 @@
 
 import pytest
 
-from nri_plugin.nodemask import NO_NODES, NodeMask
-from nri_plugin.options import TopologyManagerPolicy
-from nri_plugin.policy import budget
+from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.sets import NO_NODES, NodeMask
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals, device_wishes
 from nri_plugin.policy.hints import Family, Need, Wish
 from nri_plugin.policy.merge import merge
+from nri_plugin.policy.search import budget
 
 ALL = (0, 1, 2, 3)
 

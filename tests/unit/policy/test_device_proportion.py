@@ -2,12 +2,10 @@
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NO_NODES, NodeMask
+from nri_plugin.model.sets import NO_NODES, CPUSet, NodeMask
+from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import allocate_cpus
-from nri_plugin.policy.device_hints import Device, DeviceResource
-from nri_plugin.policy.device_proportion import devices_by_node, proportional_shares
-from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.policy.device_hints import Device, DeviceResource, devices_by_node, proportional_shares
 from tests.builders import machine
 
 PLENTY = {0: 100, 1: 100, 2: 100}

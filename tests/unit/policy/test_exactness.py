@@ -2,10 +2,10 @@
 
 import pytest
 
-from nri_plugin.options import TopologyManagerPolicy, TopologyTieBreak
+from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.policy.merge import merge
-from nri_plugin.policy.tie_break import tie_break
-from nri_plugin.simulator.machine import build_topology, shipped
+from nri_plugin.policy.search.mask_order import tie_break
+from nri_plugin.simulator.machine.machine import build_topology, shipped
 from tests.bench.fillings import fillings, levels
 
 CASES = 40

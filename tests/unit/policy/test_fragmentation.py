@@ -1,7 +1,7 @@
 """How broken up what is left is."""
 
-from nri_plugin.policy.fragmentation import by_cache, by_numa_node, fragmentation
-from nri_plugin.policy.tables import cpu_tables
+from nri_plugin.policy.alignment import by_cache, by_numa_node, fragmentation
+from nri_plugin.policy.cpu_assignment import cpu_tables
 from tests.builders import cpus, machine
 
 SPLIT = machine(caches=2)

@@ -1,14 +1,6 @@
 """Wishes and their hints."""
 
-from nri_plugin.policy.hints import (
-    Family,
-    Hint,
-    Need,
-    Wish,
-    masks_in_order,
-    smallest_size,
-    sums_by_mask,
-)
+from nri_plugin.policy.hints import Family, Hint, Need, Wish, masks_in_order, smallest_size, sums_by_mask
 
 
 def test_masks_come_by_size_then_by_ascending_nodes():

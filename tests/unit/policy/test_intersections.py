@@ -2,9 +2,9 @@
 
 import pytest
 
-from nri_plugin.policy import intersections
+from nri_plugin.policy import merge
 from nri_plugin.policy.hints import Hint, Wish
-from nri_plugin.policy.intersections import possible_intersections
+from nri_plugin.policy.merge import possible_intersections
 
 
 def wish(*masks):
@@ -52,9 +52,9 @@ def test_supersets_are_counted_where_lists_are_long_and_nodes_few(
     monkeypatch, nodes, limit, wishes, counted, rule
 ):
     counting = []
-    by_counting = intersections._by_counting
-    monkeypatch.setattr(intersections, "FOLD_LIMIT", limit)
-    monkeypatch.setattr(intersections, "_by_counting", lambda *of: counting.append(of) or by_counting(*of))
+    by_counting = merge._by_counting
+    monkeypatch.setattr(merge, "FOLD_LIMIT", limit)
+    monkeypatch.setattr(merge, "_by_counting", lambda *of: counting.append(of) or by_counting(*of))
     found = possible_intersections((1 << nodes) - 1, [wish(*masks) for masks in wishes])
     assert bool(counting) is counted, rule
     assert found <= {1, 2, 3}

@@ -2,13 +2,13 @@
 
 import pytest
 
-from nri_plugin.errors import AdmissionError, InsufficientMemoryError
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.policy import budget
+from nri_plugin.model.errors import AdmissionError, InsufficientMemoryError
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.memory_assignment import allocate_memory
 from nri_plugin.policy.memory_state import MemoryMachine, memory_state
 from nri_plugin.policy.merge import MergedHint
-from nri_plugin.state import MemoryBlock
+from nri_plugin.policy.search import budget
 
 
 def machine(*amounts):

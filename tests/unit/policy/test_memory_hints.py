@@ -1,12 +1,12 @@
 """Where memory fits."""
 
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy
-from nri_plugin.policy import budget
-from nri_plugin.policy.memory_hints import is_barred, memory_wishes
+from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.model.state import MemoryBlock
+from nri_plugin.policy.memory_assignment import is_barred, memory_wishes
 from nri_plugin.policy.memory_state import MemoryMachine, memory_machine, memory_state
 from nri_plugin.policy.merge import merge
-from nri_plugin.state import MemoryBlock
+from nri_plugin.policy.search import budget
 from tests.unit.policy.shapes import machine
 
 TWO = memory_machine(machine(2, 1, memory_bytes={0: 10, 1: 10}))

@@ -1,8 +1,8 @@
 """Memory handed on inside a pod."""
 
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.policy.memory_reuse import reuse_after, reuse_without, shrink_reused
-from nri_plugin.state import MemoryBlock
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.model.state import MemoryBlock
+from nri_plugin.policy.memory_state import reuse_after, reuse_without, shrink_reused
 
 
 def block(mask, size, resource="memory"):

@@ -1,12 +1,10 @@
 """Memory of each node: allocatable, promised, grouped."""
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.ids import NUMANodeID
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import ReservedMemory
+from nri_plugin.model.options import ReservedMemory
+from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
+from nri_plugin.model.state import MemoryBlock
+from nri_plugin.model.topology import NUMANode, Topology
 from nri_plugin.policy.memory_state import MemoryState, memory_machine, memory_state
-from nri_plugin.state import MemoryBlock
-from nri_plugin.topology import NUMANode, Topology
 from tests.unit.policy.shapes import machine
 
 TWO = memory_machine(machine(2, 1, memory_bytes={0: 10, 1: 10}))

@@ -5,17 +5,15 @@ from typing import ClassVar
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy, TopologyTieBreak
+from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.topology import Topology
 from nri_plugin.policy import merge as merging
-from nri_plugin.policy.budget import Budget
-from nri_plugin.policy.distances import Distances
+from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.hints import Family, Hint, Need, Wish
 from nri_plugin.policy.merge import MergedHint, admits, contenders, merge
-from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.policy.tie_break import tie_break
-from nri_plugin.topology import Topology
+from nri_plugin.policy.search.budget import Budget
+from nri_plugin.policy.search.mask_order import Distances, tie_break
 
 NONE, BEST, RESTRICTED, SINGLE = (
     TopologyManagerPolicy.NONE,

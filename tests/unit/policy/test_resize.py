@@ -2,14 +2,14 @@
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError
-from nri_plugin.options import Options
-from nri_plugin.policy import resize
-from nri_plugin.policy.distances import Distances, distances_of
-from nri_plugin.policy.resize import nearest, without_last
-from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.topology import Topology
+from nri_plugin.model.errors import InsufficientCPUsError
+from nri_plugin.model.options import Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy import cpu_policy
+from nri_plugin.policy.cpu_assignment import cpu_tables
+from nri_plugin.policy.cpu_policy import nearest, without_last
+from nri_plugin.policy.search.mask_order import Distances, distances_of
 from tests.builders import cpus, machine
 
 # Two NUMA nodes of two caches of two cores of two threads: caches 0-3, 4-7 | 8-11, 12-15.
@@ -117,5 +117,5 @@ def test_all_that_is_left_can_be_given():
 
 
 def test_each_ring_holds_those_before_it_and_the_last_all_cpus():
-    rings = list(resize._rings(TABLES, CPUSet.parse("2").mask, distances_of(machine(nodes=2))))
+    rings = list(cpu_policy._rings(TABLES, CPUSet.parse("2").mask, distances_of(machine(nodes=2))))
     assert texts(map(CPUSet, rings)) == ["2-3", "0-3", "0-7", "0-7", "0-15", "0-15"]

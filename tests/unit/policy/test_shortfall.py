@@ -1,4 +1,4 @@
-from nri_plugin.policy.shortfall import by_numa_node
+from nri_plugin.policy.hints import by_numa_node
 
 
 def told(free: dict[int, int], total: dict[int, int] | None = None) -> str:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from nri_plugin.errors import SMTAlignmentError
-from nri_plugin.options import SMTOddCounts
-from nri_plugin.policy.smt_counts import checks_multiple, whole_core_count
+from nri_plugin.model.errors import SMTAlignmentError
+from nri_plugin.model.options import SMTOddCounts
+from nri_plugin.policy.cpu_policy import checks_multiple, whole_core_count
 
 KUBELET, REJECT, ROUND_UP, ALLOW = SMTOddCounts
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.policy.tables import cpu_tables
-from nri_plugin.topology import Topology
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import cpu_tables
 from tests.unit.policy.shapes import machine
 
 

@@ -1,11 +1,10 @@
 """Pods that the kubelet's managers were seen to treat in one way, played as a whole node: we do the same."""
 
-from nri_plugin.simulator.machine_source import machine_from
-from nri_plugin.simulator.simulate import simulate
-from nri_plugin.simulator.simulate_config import choose
-from nri_plugin.simulator.simulate_plan import Plan
-from nri_plugin.simulator.simulate_pods import read_short
-from nri_plugin.simulator.simulation import ContainerRow, Status
+from nri_plugin.simulator.machine.source import machine_from
+from nri_plugin.simulator.simulate.config import choose
+from nri_plugin.simulator.simulate.plan import Plan, read_short
+from nri_plugin.simulator.simulate.simulate import simulate
+from nri_plugin.simulator.simulate.simulation import ContainerRow, Status
 
 MACHINE = "2 sockets, 1 NUMA nodes each, 4 cores each, SMT 1\nmemory 16Gi each\n"
 STATIC = {

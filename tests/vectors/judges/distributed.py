@@ -3,10 +3,9 @@
 import time
 from collections.abc import Iterator
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError
-from nri_plugin.policy.cpu_distribution import take_distributed
-from nri_plugin.policy.tables import CPUTables
+from nri_plugin.model.errors import InsufficientCPUsError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.policy.cpu_assignment import CPUTables, take_distributed
 from tests.vectors.judges.packed import tables_of
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 

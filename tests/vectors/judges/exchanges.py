@@ -10,9 +10,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 
-from nri_plugin.errors import KubeAPIError
-from nri_plugin.kube.api_client import JSON, KubeClient
-from nri_plugin.kube.resources import Resource
+from nri_plugin.kube.api_client import JSON, KubeClient, Resource
+from nri_plugin.model.errors import KubeAPIError
 from tests.vectors.judges.verdict import Case, Document, Judged, compare
 
 

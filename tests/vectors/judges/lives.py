@@ -9,21 +9,18 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
 
-from nri_plugin.cpuset import NO_CPUS, CPUSet
-from nri_plugin.decision import Decision
-from nri_plugin.engine import decide
-from nri_plugin.errors import AdmissionError
-from nri_plugin.facts import InformedCreate
-from nri_plugin.host.checkpoint_format import Encoder, decode
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.nri import events as nri
-from nri_plugin.nri.messages import Container as RuntimeContainer
-from nri_plugin.nri.messages import ContainerState
-from nri_plugin.nri.messages import Pod as RuntimePod
-from nri_plugin.options import Node
-from nri_plugin.pod_facts import Kind, PodFacts
+from nri_plugin.checkpoint.format import Encoder, decode
+from nri_plugin.core.decision import Decision, InformedCreate
+from nri_plugin.core.engine import decide
+from nri_plugin.model.errors import AdmissionError
+from nri_plugin.model.options import Node
+from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
+from nri_plugin.model.state import Allocation, Kind, MemoryBlock, PodFacts, State, allocation_key
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
-from nri_plugin.state import Allocation, MemoryBlock, State, allocation_key
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container as RuntimeContainer
+from nri_plugin.wire.nri.messages import ContainerState
+from nri_plugin.wire.nri.messages import Pod as RuntimePod
 from tests.builders import container, pod
 from tests.oracles.recorded_pods import facts_of, node_of, resources_of
 from tests.vectors.judges.admission import topology_manager_refusal

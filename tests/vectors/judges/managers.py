@@ -6,34 +6,37 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import (
-    AdmissionError,
-    InsufficientCPUsError,
-    InsufficientMemoryError,
-    SMTAlignmentError,
-    TopologyAffinityError,
-)
-from nri_plugin.options import Options, TopologyManagerPolicy
-from nri_plugin.policy.cpu_choice import take_cpus
-from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes, exclusive_count, reusable_after
-from nri_plugin.policy.hints import Provider
-from nri_plugin.policy.memory_assignment import allocate_memory
-from nri_plugin.policy.memory_hints import memory_wishes
-from nri_plugin.policy.memory_reuse import reuse_after, reuse_without, shrink_reused
-from nri_plugin.policy.memory_state import MemoryMachine, memory_state
-from nri_plugin.policy.merge import MergedHint
-from nri_plugin.policy.option_checks import (
+from nri_plugin.config.option_checks import (
     GATES,
     check_align_by_socket,
     check_reserved_cpus,
     check_sockets,
     cpu_options_on,
 )
-from nri_plugin.policy.pod_totals import pod_total
-from nri_plugin.policy.tables import CPUTables
-from nri_plugin.quantity import parse_bytes, parse_cpu_milli
-from nri_plugin.state import MemoryBlock
+from nri_plugin.core.requests import pod_total
+from nri_plugin.model.errors import (
+    AdmissionError,
+    InsufficientCPUsError,
+    InsufficientMemoryError,
+    SMTAlignmentError,
+    TopologyAffinityError,
+)
+from nri_plugin.model.options import Options, TopologyManagerPolicy
+from nri_plugin.model.quantity import parse_bytes, parse_cpu_milli
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import MemoryBlock
+from nri_plugin.policy.cpu_assignment import CPUTables
+from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes, exclusive_count, reusable_after, take_cpus
+from nri_plugin.policy.hints import Provider
+from nri_plugin.policy.memory_assignment import allocate_memory, memory_wishes
+from nri_plugin.policy.memory_state import (
+    MemoryMachine,
+    memory_state,
+    reuse_after,
+    reuse_without,
+    shrink_reused,
+)
+from nri_plugin.policy.merge import MergedHint
 
 ALL_GATES = dict.fromkeys(GATES, True)
 """The recordings were made with every option in sight."""

@@ -3,16 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import AdmissionError, ConfigError
-from nri_plugin.ids import NUMANodeID
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import ReservedMemory, TopologyManagerPolicy
-from nri_plugin.policy.admission import admit
+from nri_plugin.config.option_checks import check_reserved_memory
+from nri_plugin.model.errors import AdmissionError, ConfigError
+from nri_plugin.model.options import ReservedMemory, TopologyManagerPolicy
+from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
+from nri_plugin.model.topology import NUMANode, Topology
 from nri_plugin.policy.memory_state import MemoryMachine, memory_machine
-from nri_plugin.policy.merge import MergedHint, admits, merge
-from nri_plugin.policy.option_checks import check_reserved_memory
-from nri_plugin.topology import NUMANode, Topology
+from nri_plugin.policy.merge import MergedHint, admit, admits, merge
 from tests.vectors.judges.managers import MemoryManager, Pod, same_error, shown_blocks, shown_wishes
 from tests.vectors.judges.merging import as_pair
 from tests.vectors.judges.restarting import as_at_first, memory_refusal, without_nothing

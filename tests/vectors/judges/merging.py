@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy
-from nri_plugin.policy.distances import Distances
+from nri_plugin.config.option_checks import topology_manager_refusals, topology_options_on
+from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.hints import Hint, Provider, Wish
 from nri_plugin.policy.merge import MergedHint, admits, merge
-from nri_plugin.policy.option_checks import topology_manager_refusals, topology_options_on
+from nri_plugin.policy.search.mask_order import Distances
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 
 KUBELET_LIMIT = 8

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import InsufficientCPUsError
-from nri_plugin.policy.cpu_assignment import take_packed
-from nri_plugin.policy.tables import CPUTables, cpu_tables
-from nri_plugin.topology import Topology
+from nri_plugin.model.errors import InsufficientCPUsError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables, take_packed
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 
 

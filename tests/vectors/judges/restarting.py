@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.nri.events import Synchronize
-from nri_plugin.options import Node
-from nri_plugin.policy.kubelet_start import (
+from nri_plugin.checkpoint.kubelet_files import (
     StoredMemory,
     StoredNode,
     cpu_state_refusal,
     memory_state_refusal,
 )
-from nri_plugin.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
-from nri_plugin.synchronize import synchronize
-from nri_plugin.topology import Topology
+from nri_plugin.core.synchronize import synchronize
+from nri_plugin.model.options import Node
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.topology import Topology
+from nri_plugin.wire.nri.events import Synchronize
 from tests import builders
 from tests.vectors.judges.managers import CPUManager, MemoryManager
 from tests.vectors.judges.verdict import Case

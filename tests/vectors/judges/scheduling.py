@@ -4,19 +4,16 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from nri_plugin.kube import least_numa_nodes, numa_zones
-from nri_plugin.kube.cluster import Cluster
-from nri_plugin.kube.cluster_filter import PASS
-from nri_plugin.kube.cluster_table import NodeRow
-from nri_plugin.kube.filter import refusal
-from nri_plugin.kube.node_policy import node_policy
-from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, from_object, parse_amount
-from nri_plugin.kube.numa_placement import Placed, placement
-from nri_plugin.kube.numa_zones import NUMAZone, Zones
-from nri_plugin.kube.over_reserve import is_foreign
+from nri_plugin.extender import nodes, one_node
+from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.cluster_filter import PASS
+from nri_plugin.extender.nodes import NUMAZone, Zones, node_policy
+from nri_plugin.extender.numa_placement import Placed, placement
+from nri_plugin.extender.one_node import Scoring, Strategy, refusal, score
+from nri_plugin.extender.over_reserve import is_foreign
+from nri_plugin.extender.table import NodeRow
+from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, fingerprint, from_object, parse_amount
 from nri_plugin.kube.pod_demand import PodDemand, pod_demand
-from nri_plugin.kube.pod_fingerprint import fingerprint
-from nri_plugin.kube.scores import Scoring, Strategy, score
 from tests.vectors.judges.verdict import Case, Document, Judge, Judged, Verdict, compare
 
 
@@ -81,7 +78,7 @@ def cluster_of(topology: NodeResourceTopology | None, scoring: Scoring) -> Clust
     """A cluster of one node, as the extender asks it."""
     cluster = Cluster(scoring, sidecars_stay=False)
     if topology is not None:
-        cluster.put("n", NodeRow(node_policy(topology), numa_zones.numa_zones(topology)))
+        cluster.put("n", NodeRow(node_policy(topology), nodes.numa_zones(topology)))
     return cluster
 
 
@@ -120,9 +117,7 @@ def judge_score(case: Case) -> Judged:
 @each
 def judge_nodes_needed(case: Case) -> Judged:
     zones = zones_of(case["numaNodes"])
-    found = least_numa_nodes.nodes_needed(
-        zones, amounts(case["request"]), is_guaranteed=case["qos"] == "Guaranteed"
-    )
+    found = one_node.nodes_needed(zones, amounts(case["request"]), is_guaranteed=case["qos"] == "Guaranteed")
     ids = sorted(zones[at].id for at in found.positions) if found else None
     expect = case["expect"]
     told = [expect["numaNodes"], expect["minAvgDistance"] if ids else None]
@@ -131,7 +126,7 @@ def judge_nodes_needed(case: Case) -> Judged:
 
 @each
 def judge_normalised(case: Case) -> Judged:
-    ours = least_numa_nodes.normalised(
+    ours = one_node.normalised(
         case["numaNodesCount"], case["maxNUMANodes"], is_closest=case["minAvgDistance"]
     )
     return compare(case["id"], ours, case["expect"]["score"])
@@ -140,8 +135,8 @@ def judge_normalised(case: Case) -> Judged:
 @each
 def judge_average(case: Case) -> Judged:
     zones = zones_of(case["numaNodes"])
-    averages = [least_numa_nodes.average_distance(zones, tuple(one)) for one in case["combinations"]]
-    ours = min([float(numa_zones.UNKNOWN_COST), *averages])
+    averages = [one_node.average_distance(zones, tuple(one)) for one in case["combinations"]]
+    ours = min([float(nodes.UNKNOWN_COST), *averages])
     return compare(case["id"], _single(ours), _single(case["expect"]["minAvgDistance"]))
 
 
@@ -151,13 +146,13 @@ def _single(value: float) -> float:
 
 @each
 def judge_lists_none(case: Case) -> Judged:
-    ours = numa_zones.lists_none(zones_of(case["numaNodes"]), case["request"] or {})
+    ours = nodes.lists_none(zones_of(case["numaNodes"]), case["request"] or {})
     return compare(case["id"], ours, case["expect"]["onlyNonNUMA"])
 
 
 @each
 def judge_take(case: Case) -> Judged:
-    zones, short = numa_zones.take_from_one(
+    zones, short = nodes.take_from_one(
         zones_of(case["numaNodes"]),
         case["numaID"],
         amounts(case["request"]),
@@ -173,7 +168,7 @@ def judge_take(case: Case) -> Judged:
 
 @each
 def judge_drain(case: Case) -> Judged:
-    zones = numa_zones.drain(zones_of(case["numaNodes"]), case["order"], amounts(case["request"]))
+    zones = nodes.drain(zones_of(case["numaNodes"]), case["order"], amounts(case["request"]))
     return compare(case["id"], zones, zones_of(case["expect"]["numaNodes"]))
 
 

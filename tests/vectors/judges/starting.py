@@ -3,17 +3,16 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.policy.cpu_choice import take_cpus
-from nri_plugin.policy.kubelet_start import (
+from nri_plugin.checkpoint.kubelet_files import (
     StoredMemory,
     StoredNode,
     cpu_state_refusal,
     memory_state_refusal,
 )
-from nri_plugin.policy.tables import CPUTables
-from nri_plugin.state import MemoryBlock
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import MemoryBlock
+from nri_plugin.policy.cpu_assignment import CPUTables
+from nri_plugin.policy.cpu_policy import take_cpus
 from tests.vectors.judges.managers import options_of, reserved_of
 from tests.vectors.judges.memory import machine_of
 from tests.vectors.judges.packed import tables_of

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from nri_plugin.host.kubelet_checkpoint import (
+from nri_plugin.checkpoint.kubelet_files import (
     checksum,
     cpu_v1,
     cpu_v2,

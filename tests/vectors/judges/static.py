@@ -3,22 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import AdmissionError, ConfigError
-from nri_plugin.nodemask import NodeMask
-from nri_plugin.options import TopologyManagerPolicy
-from nri_plugin.policy.admission import admit
-from nri_plugin.policy.merge import MergedHint, admits, merge
-from nri_plugin.policy.tables import CPUTables
-from nri_plugin.topology import Topology
-from tests.vectors.judges.managers import (
-    CPUManager,
-    Pod,
-    check_start,
-    same_error,
-    same_refusal,
-    shown_wishes,
-)
+from nri_plugin.model.errors import AdmissionError, ConfigError
+from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import CPUTables
+from nri_plugin.policy.merge import MergedHint, admit, admits, merge
+from tests.vectors.judges.managers import CPUManager, Pod, check_start, same_error, same_refusal, shown_wishes
 from tests.vectors.judges.merging import as_pair
 from tests.vectors.judges.packed import tables_of
 from tests.vectors.judges.restarting import cpu_refusal, loses_something

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from nri_plugin.cpuset import CPUSet
-from nri_plugin.errors import AdmissionError
-from nri_plugin.nodemask import NodeMask
+from nri_plugin.model.errors import AdmissionError
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState
 from nri_plugin.policy.merge import MergedHint
-from nri_plugin.state import MemoryBlock
 from tests.vectors.judges import distributed, packed, starting
 from tests.vectors.judges.managers import (
     CPUManager,

@@ -5,9 +5,9 @@ import socket
 import sys
 import time
 
-from nri_plugin.nri import events
-from nri_plugin.nri.messages import ContainerUpdate, EventMask, Resources
-from nri_plugin.nri.session import PluginSession
+from nri_plugin.wire.nri import events
+from nri_plugin.wire.nri.messages import ContainerUpdate, EventMask, Resources
+from nri_plugin.wire.nri.session import PluginSession
 
 
 def answer(event):

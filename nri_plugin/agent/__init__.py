@@ -1,0 +1,1 @@
+"""`nri-pin run`: answers the runtime, writes cgroups, keeps the checkpoint."""

@@ -1,0 +1,418 @@
+"""Notices who else writes our cgroups, and puts them right: at once by watches, in the end by a slow sweep.
+
+The watch hears of values that are written; the sweep finds what no watch hears of: effective sets that shrank with a
+parent, files that vanished, watches that could not be had. Everything runs in the loop's thread in slices of a
+millisecond or two, so that a container that starts never waits for thousands of others to be looked at.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.outcome import Outcome
+from nri_plugin.core.drift import Cause, CpusetsObserved, Drift, Observed, Target, drifts, targets
+from nri_plugin.host.cgroup_watch import CgroupWatch
+from nri_plugin.model.errors import HostError, NriPinError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import CgroupRef
+from nri_plugin.process.logs import Reminder, say, say_trace
+from nri_plugin.process.loop import Loop
+from nri_plugin.wire.nri.events import Synchronize
+
+# ----------------------------------------------------------------------------------------------------
+# One drift and what became of it: what those who count and tell are given.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftReport:
+    """A cgroup that was found to say something else than it should, and one try to put it right.
+
+    Attributes:
+        number: counts all since the agent began.
+        cgroup: where.
+        container_id: whose, empty for a QoS slice.
+        name: `namespace/pod/container`, or the slice.
+        found: the CPUs that were written to it; None where it had no cpuset files.
+        effective: what its processes ran on.
+        desired: what they should run on.
+        cause: what it looks like.
+        noticed_by: `watch` or `sweep`.
+        round: how often in a row this cgroup was put right; from 4 on somebody fights us.
+        is_fight: that.
+        next_after_s: should it drift again, it is left as it is for so long.
+        error: why it could not be put right; empty when it was.
+    """
+
+    number: int
+    cgroup: CgroupRef
+    container_id: str
+    name: str
+    found: CPUSet | None
+    effective: CPUSet | None
+    desired: CPUSet
+    cause: Cause
+    noticed_by: str
+    round: int
+    is_fight: bool
+    next_after_s: float
+    error: str = ""
+
+
+Reporter = Callable[[DriftReport], None]
+
+
+# ----------------------------------------------------------------------------------------------------
+# When a cgroup that drifted again may be put right again: at once, then ever later, never in step with who fights us.
+#
+# Whoever writes again after every repair is as stubborn as we are. Each further round waits longer, up to minutes, so
+# that neither side burns the node's time, and the cgroup is put right again in the end when the other stops.
+
+
+Key = TypeVar("Key")
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 300.0
+CALM_S = 60.0
+"""Whoever has left it alone for so long, and longer than the last pause twice, begins anew."""
+
+FIGHT_ROUNDS = 4
+"""A runtime that puts back its stored value once or twice is no fight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The latest repair of one cgroup.
+
+    Attributes:
+        number: 1 for the first since it was calm.
+        at: when, in seconds.
+        next_at: before that it is not touched again.
+    """
+
+    number: int
+    at: float
+    next_at: float
+
+    @property
+    def is_fight(self) -> bool:
+        """Whether somebody puts back what we change, again and again."""
+        return self.number >= FIGHT_ROUNDS
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the next try."""
+        return self.next_at - self.at
+
+
+class Pacing(Generic[Key]):
+    """Rounds by cgroup.
+
+    Args:
+        draw: jitter, from 0 to 1.
+    """
+
+    def __init__(self, draw: Callable[[], float] = random.random) -> None:
+        self._draw = draw
+        self._rounds: dict[Key, Round] = {}
+
+    def due_at(self, key: Key) -> float:
+        """When it may be put right; in the past for whatever was calm."""
+        latest = self._rounds.get(key)
+        return latest.next_at if latest else float("-inf")
+
+    def took_place(self, key: Key, now: float) -> Round:
+        """A repair was tried now."""
+        former = self._rounds.get(key)
+        number = 1 if former is None or _is_calm(former, now) else former.number + 1
+        pause = min(FIRST_PAUSE_S * 2.0 ** (number - 1), LONGEST_PAUSE_S) * (0.75 + self._draw() / 2)
+        latest = self._rounds[key] = Round(number, now, now + pause)
+        return latest
+
+    def forget(self, key: Key) -> None:
+        """The cgroup is gone."""
+        self._rounds.pop(key, None)
+
+    def forget_calm(self, now: float) -> list[Key]:
+        """Forget those that were left alone since; returns those that had been fought over."""
+        calm = [key for key, latest in self._rounds.items() if _is_calm(latest, now)]
+        return [key for key in calm if self._rounds.pop(key).is_fight]
+
+    @property
+    def fights(self) -> list[Key]:
+        """Cgroups fought over."""
+        return [key for key, latest in self._rounds.items() if latest.is_fight]
+
+
+def _is_calm(latest: Round, now: float) -> bool:
+    return now - latest.at > max(CALM_S, 2 * latest.pause_s)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+SWEEP_PAUSE_S = 5.0
+"""Between two sweeps; each reads two small files a container, 40 us."""
+
+FIRST_SWEEP_S = 1.0
+"""A runtime that is there has told what exists by then, and what that changed is written."""
+
+SLICE = 32
+"""Cgroups looked at without a break: a millisecond or two."""
+
+CONFIRM_S = 0.2
+"""What comes in two steps looks like drift between them: such causes are looked at twice."""
+
+DOUBTFUL = frozenset({Cause.NARROWED_ABOVE, Cause.NEVER_SET})
+"""Effective sets come a little after what makes them so, and a file is emptied by some before it is written."""
+
+FOLLOW_S = 0.05
+"""Containers that come or go are followed this soon after the answer; a burst is one change."""
+
+
+class DriftWatch:
+    """Looks after all cgroups that are ours to say.
+
+    Args:
+        handler: knows what should be, and writes.
+        loop: where it runs.
+        log: one line a repair.
+        watch: tells who was written to; None where the kernel has none left for us.
+        machine_moved: looks whether the machine changed, which is no drift; returns whether it did.
+        report: told of every repair.
+        draw: jitter of the pauses.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        loop: Loop,
+        log: logging.Logger,
+        *,
+        watch: CgroupWatch[Target] | None,
+        machine_moved: Callable[[], bool],
+        report: Reporter,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._handler, self._loop, self._log = handler, loop, log
+        self._watch, self._machine_moved, self._report = watch, machine_moved, report
+        self._pacing: Pacing[Target] = Pacing(draw)
+        self._known: dict[Target, None] = {}
+        self._queue: dict[Target, str] = {}
+        self._waiting: dict[Target, str] = {}
+        self._doubted: dict[Target, float] = {}
+        self._count = 0
+        self._no_watch = Reminder()
+
+    def start(self) -> None:
+        """Begin; what Synchronize puts right is not ours to find."""
+        if self._watch is not None:
+            self._loop.watch(self._watch, self._noticed)
+        self._loop.set_timer("sweep", self._loop.clock() + FIRST_SWEEP_S, self._sweep)
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Be told of an outcome: containers may have come or gone; after Synchronize nothing is known of any."""
+        if isinstance(outcome.event, Synchronize):
+            self._loop.set_timer("sweep", self._loop.clock() + FOLLOW_S, self._sweep)
+        elif outcome.decision.state is not outcome.before:
+            self._loop.set_timer("follow", self._loop.clock() + FOLLOW_S, self._follow)
+
+    @property
+    def watches(self) -> int:
+        """Watches the kernel holds for us."""
+        return len(self._watch) if self._watch is not None else 0
+
+    @property
+    def fights(self) -> int:
+        """Cgroups that somebody else writes again and again."""
+        return len(self._pacing.fights)
+
+    @property
+    def waiting(self) -> int:
+        """Cgroups known to be drifted that are left so until their pause is over."""
+        return len(self._waiting)
+
+    def _follow(self) -> None:
+        """Look after those that are there now, and let go of those that are not."""
+        now_there = targets(self._handler.node, self._handler.state)
+        for gone in self._known.keys() - now_there.keys():
+            self._let_go(gone)
+        fresh = [target for target in now_there if target not in self._known]
+        self._known = now_there
+        self._enqueue(fresh, "sweep")
+
+    def _let_go(self, target: Target) -> None:
+        if self._watch is not None:
+            self._watch.discard(target)
+        self._pacing.forget(target)
+        self._queue.pop(target, None)
+        self._waiting.pop(target, None)
+        self._doubted.pop(target, None)
+
+    def _noticed(self) -> None:
+        changed = self._watch.read() if self._watch is not None else set()
+        self._enqueue(self._known if changed is None else changed, "watch")
+
+    def _sweep(self) -> None:
+        self._machine_moved()
+        self._follow()
+        for target in self._pacing.forget_calm(self._loop.clock()):
+            say(self._log, logging.INFO, "nobody fights over a cpuset any more", cgroup=_path(target))
+        self._enqueue(self._known, "sweep")
+        self._loop.set_timer("sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
+
+    def _enqueue(self, some: Iterable[Target], noticed_by: str) -> None:
+        for target in some:
+            if target in self._known and target not in self._waiting:
+                self._queue.setdefault(target, noticed_by)
+        if self._queue:
+            self._loop.set_timer("drift", self._loop.clock(), self._look)
+
+    def _look(self) -> None:
+        """One slice of the queue; the loop answers the runtime before the next."""
+        batch = {target: self._queue.pop(target) for target in list(self._queue)[:SLICE]}
+        if self._queue:
+            self._loop.set_timer("drift", self._loop.clock(), self._look)
+        try:
+            self._put_right(batch)
+        except NriPinError as error:
+            say(self._log, logging.ERROR, "drift not put right", err=error)
+        except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
+            say_trace(self._log, "internal error, drift not put right")
+
+    def _put_right(self, batch: dict[Target, str]) -> None:
+        found = self._drifted(batch)
+        if found and self._machine_moved():
+            found = self._drifted(batch)
+        now = self._loop.clock()
+        self._doubt(batch, found, now)
+        due = [one for one in found if self._due_at(one.observed.target) <= now]
+        self._wait({one.observed.target for one in found if one not in due}, batch)
+        if not due:
+            return
+        _, errors = self._handler.put_right(CpusetsObserved(tuple(one.observed for one in due)))
+        for one in due:
+            latest = self._pacing.took_place(one.observed.target, now)
+            self._doubted.pop(one.observed.target, None)
+            self._tell(one, batch[one.observed.target], latest, _error_of(one, errors, self._handler))
+
+    def _doubt(self, batch: Iterable[Target], found: Iterable[Drift], now: float) -> None:
+        """Begin to doubt what may be a moment's, and end it for all others."""
+        doubtful = {one.observed.target for one in found if one.cause in DOUBTFUL}
+        for target in batch:
+            if target not in doubtful:
+                self._doubted.pop(target, None)
+        for target in doubtful:
+            self._doubted.setdefault(target, now)
+
+    def _due_at(self, target: Target) -> float:
+        return max(self._pacing.due_at(target), self._doubted.get(target, float("-inf")) + CONFIRM_S)
+
+    def _drifted(self, batch: Iterable[Target]) -> tuple[Drift, ...]:
+        observed = [one for target in batch if (one := self._observed(target)) is not None]
+        return drifts(self._handler.node, self._handler.state, observed)
+
+    def _observed(self, target: Target) -> Observed | None:
+        try:
+            self._ensure_watched(target)
+            return self._handler.observe(target)
+        except HostError as error:
+            say(self._log, logging.DEBUG, "cgroup unreadable", err=error)
+            return None
+
+    def _ensure_watched(self, target: Target) -> None:
+        """Before it is read, so that nothing written in between goes unnoticed."""
+        if self._watch is None:
+            return
+        try:
+            self._watch.add(target, self._handler.directories(target))
+        except HostError as error:
+            if self._no_watch.is_due(error.detail, self._loop.clock()):
+                say(self._log, logging.WARNING, "drift is noticed by the sweep only", err=error)
+
+    def _wait(self, some: Iterable[Target], batch: dict[Target, str]) -> None:
+        for target in some:
+            self._waiting[target] = batch[target]
+        if self._waiting:
+            first = min(self._due_at(target) for target in self._waiting)
+            self._loop.set_timer("drift again", first, self._try_again)
+
+    def _try_again(self) -> None:
+        now = self._loop.clock()
+        due = [target for target in self._waiting if self._due_at(target) <= now]
+        for target in due:
+            self._queue[target] = self._waiting.pop(target)
+        self._wait((), {})
+        self._enqueue((), "")
+
+    def _tell(self, drift: Drift, noticed_by: str, latest: Round, error: str) -> None:
+        self._count += 1
+        observed = drift.observed
+        report = DriftReport(
+            number=self._count,
+            cgroup=observed.target.cgroup,
+            container_id=observed.target.container_id,
+            name=self._name(observed.target),
+            found=observed.cpus,
+            effective=observed.effective,
+            desired=drift.desired,
+            cause=drift.cause,
+            noticed_by=noticed_by,
+            round=latest.number,
+            is_fight=latest.is_fight,
+            next_after_s=latest.pause_s,
+            error=error,
+        )
+        say(self._log, *_line(report), **_fields(report))
+        self._report(report)
+
+    def _name(self, target: Target) -> str:
+        state = self._handler.state
+        record = state.containers.get(target.container_id)
+        pod = state.pods.get(record.pod_uid) if record else None
+        return f"{pod.namespace}/{pod.name}/{record.name}" if pod and record else _path(target)
+
+
+def _path(target: Target) -> str:
+    return target.cgroup.path or target.cgroup.parent
+
+
+def _error_of(drift: Drift, errors: Sequence[HostError], handler: Handler) -> str:
+    """Why the cgroup is still not what it should be; empty when it is, or is gone."""
+    target = drift.observed.target
+    try:
+        after = handler.observe(target)
+    except HostError as error:
+        return str(error)
+    if after is None or (after.cpus == after.effective == drift.desired):
+        return ""
+    directories = handler.directories(target)
+    refused = [error for error in errors if any(error.path.startswith(one) for one in directories)]
+    if refused or errors:
+        return str((refused or errors)[0])
+    return f"its processes run on {after.effective} still, something above it that is not ours to widen holds less"
+
+
+def _line(report: DriftReport) -> tuple[int, str]:
+    if report.is_fight:
+        return logging.WARNING, "fighting with somebody over a cpuset"
+    if report.error:
+        return logging.WARNING, "cpuset drifted and could not be put right"
+    return logging.WARNING, "cpuset drifted and was put right"
+
+
+def _fields(report: DriftReport) -> dict[str, object]:
+    return {
+        "name": report.name,
+        "container": report.container_id or None,
+        "desired": report.desired,
+        "found": "no files" if report.found is None else report.found or "nothing",
+        "effective": report.effective,
+        "cause": report.cause,
+        "noticed_by": report.noticed_by,
+        "round": report.round if report.round > 1 else None,
+        "next_after_s": round(report.next_after_s, 1) if report.round > 1 else None,
+        "err": report.error or None,
+    }

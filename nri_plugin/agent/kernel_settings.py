@@ -1,0 +1,440 @@
+"""Keeps quotas, sandboxes and partitions as the state has them: soon after every change, and by a slow sweep.
+
+Nothing of this is in the way of an answer: a failure is said and tried again.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, Protocol
+
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.outcome import Outcome
+from nri_plugin.core.kernel_settings import (
+    NO_QUOTA,
+    Partition,
+    QuotaWrite,
+    partitions,
+    promised,
+    quotas,
+    sandboxes,
+)
+from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.cgroup_watch import CgroupWatch
+from nri_plugin.host.partitions import Partitions
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.sets import NO_CPUS, CPUSet
+from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.process.logs import Reminder, Repeats, say, say_trace
+from nri_plugin.process.loop import Loop
+from nri_plugin.wire.nri.events import (
+    PostUpdateContainer,
+    PostUpdatePodSandbox,
+    Synchronize,
+    UpdateContainer,
+    UpdatePodSandbox,
+)
+from nri_plugin.wire.nri.messages import Pod
+
+# ----------------------------------------------------------------------------------------------------
+# Keeps exclusive containers and their pods without a CFS quota, whoever writes one back.
+#
+# A write by somebody else is reported by inotify and undone in the next turn of the loop. The kubelet writes a pod's
+# quota once a second for as long as a resize is pending, so lifting it never backs off. The work is bounded instead:
+# after each round nothing is listened to for `DEAF_S`, however often and to however many cgroups others write.
+#
+# Two more ways find what no watch reports, for example where the kernel has no watch left: a look after every update
+# that the runtime was asked for, and the sweep of `KernelSideKeeper`.
+
+
+DEAF_S = 0.05
+"""Between two rounds, so that a quota is gone within 100 ms and an endless writer costs 20 short rounds a second."""
+
+UPDATE_S = 0.05
+"""After an update of the runtime: the kubelet writes the pod's cgroup just before or after it asks for one."""
+
+QUOTA_STAYS = "a CPU quota could not be changed: a container with exclusive CPUs may be throttled"
+REMEDY = (
+    "it is tried again every 10 s; where this goes on, see that the agent may write the file named in err: as root, "
+    "with the cgroup tree mounted read-write"
+)
+
+SLICE = 32
+"""Files looked at without a break: a millisecond or two, as long as the runtime may wait for us."""
+
+UNWATCHED = "a CPU quota that somebody writes back is noticed at updates and by the sweep only"
+
+NoticedBy = Literal["watch", "update", "sweep"]
+Counted = Callable[[NoticedBy], None]
+
+
+class QuotaFiles(Protocol):
+    """The part of `nri_plugin.host.cpu_quota.CPUQuotas` that is used here; its docstrings hold."""
+
+    def set(self, ref: CgroupRef, quota_us: int) -> bool:
+        """Lift the quota, or put one back."""
+
+    def directories(self, ref: CgroupRef) -> list[str]:
+        """Where its quota files are."""
+
+
+class QuotaKeeper:
+    """Writes quotas where they are not as wanted.
+
+    Args:
+        files: the quotas.
+        watch: reports who was written to; None where the kernel gives no watch.
+        loop: where it runs.
+        log: a line for each quota that is changed first, and for each one that somebody writes back.
+        counted: told of every quota that somebody wrote back and that was lifted again.
+
+    Attributes:
+        lifted: cgroups without the CPU quota they would have; may be read by any thread.
+    """
+
+    def __init__(
+        self,
+        files: QuotaFiles,
+        watch: CgroupWatch[CgroupRef] | None,
+        loop: Loop,
+        log: logging.Logger,
+        counted: Counted,
+    ) -> None:
+        self._files, self._watch, self._loop, self._log = files, watch, loop, log
+        self._counted = counted
+        self._wanted: dict[CgroupRef, int] = {}
+        self._done: dict[CgroupRef, int] = {}
+        self._unsure: set[CgroupRef] = set()
+        self._due: dict[CgroupRef, NoticedBy] = {}
+        self._updated: set[str] = set()
+        self._written_back: Repeats[CgroupRef] = Repeats()
+        self._trouble, self._no_watch = Reminder(), Reminder()
+        self.lifted = 0
+
+    @property
+    def watches(self) -> int:
+        """Watches the kernel holds for us."""
+        return len(self._watch) if self._watch is not None else 0
+
+    def start(self) -> None:
+        """Begin to listen."""
+        if self._watch is not None:
+            self._loop.watch(self._watch, self._noticed)
+
+    def doubt_all(self) -> None:
+        """The next `keep` also looks at those that were right when they were looked at last."""
+        self._unsure |= self._wanted.keys()
+
+    def keep(self, wanted: Iterable[QuotaWrite]) -> Iterator[None]:
+        """Make these quotas as wanted and let go of all others; one step for each cgroup that is looked at."""
+        former, self._wanted = self._wanted, {one.target: one.quota_us for one in wanted}
+        for gone in former.keys() - self._wanted.keys():
+            self._let_go(gone)
+        for ref, quota_us in list(self._wanted.items()):
+            if ref in self._unsure or self._done.get(ref) != quota_us:
+                self._set(ref, quota_us, "sweep")
+                yield
+        self.lifted = sum(1 for quota_us in self._done.values() if quota_us == NO_QUOTA)
+
+    def updated(self, cgroup_parent: str) -> None:
+        """The runtime was asked to update this pod or a container of it: look at both soon."""
+        self._updated.add(cgroup_parent)
+        self._loop.set_timer("quotas updated", self._loop.clock() + UPDATE_S, self._look_at_updated)
+
+    def _noticed(self) -> None:
+        """Look at what was written, and listen again a little later; that includes what we write ourselves."""
+        if self._watch is None:
+            return
+        changed = self._watch.read()
+        self._loop.forget(self._watch)
+        self._loop.set_timer("quotas heard", self._loop.clock() + DEAF_S, self.start)
+        self._look_at(self._wanted if changed is None else changed, "watch")
+
+    def _look_at_updated(self) -> None:
+        parents, self._updated = self._updated, set()
+        self._look_at([ref for ref in self._wanted if ref.parent in parents], "update")
+
+    def _look_at(self, some: Iterable[CgroupRef], noticed_by: NoticedBy) -> None:
+        for ref in some:
+            if self._wanted.get(ref) == NO_QUOTA:
+                self._due.setdefault(ref, noticed_by)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        batch = {ref: self._due.pop(ref) for ref in list(self._due)[:SLICE]}
+        if self._due:
+            self._loop.set_timer("quotas slice", self._loop.clock(), self._go_on)
+        try:
+            for ref, noticed_by in batch.items():
+                self._set(ref, NO_QUOTA, noticed_by)
+        except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
+            say_trace(self._log, "internal error, a CPU quota was not lifted")
+
+    def _let_go(self, ref: CgroupRef) -> None:
+        self._done.pop(ref, None)
+        self._due.pop(ref, None)
+        self._unsure.discard(ref)
+        self._written_back.forget(ref)
+        if self._watch is not None:
+            self._watch.discard(ref)
+
+    def _set(self, ref: CgroupRef, quota_us: int, noticed_by: NoticedBy) -> None:
+        self._unsure.discard(ref)
+        try:
+            self._ensure_watched(ref, quota_us)
+            changed = self._files.set(ref, quota_us)
+        except HostError as error:
+            self._done.pop(ref, None)
+            if self._trouble.is_due(str(error), self._loop.clock()):
+                say(self._log, logging.WARNING, QUOTA_STAYS, todo=REMEDY, err=error)
+            return
+        if changed:
+            self._tell(ref, quota_us, noticed_by)
+        self._done[ref] = quota_us
+
+    def _ensure_watched(self, ref: CgroupRef, quota_us: int) -> None:
+        """Before the quota is read, so that no write in between goes unnoticed."""
+        if self._watch is None:
+            return
+        if quota_us != NO_QUOTA:
+            self._watch.discard(ref)
+            return
+        directories = self._files.directories(ref)
+        try:
+            self._watch.add(ref, directories)
+        except HostError as error:
+            if self._no_watch.is_due(error.detail, self._loop.clock()):
+                say(self._log, logging.WARNING, UNWATCHED, err=error)
+
+    def _tell(self, ref: CgroupRef, quota_us: int, noticed_by: NoticedBy) -> None:
+        """A quota that comes back is told once, not once a second; the counter has every one.
+
+        It is no warning: the kubelet and systemd do so in the ordinary course of things, and it is undone.
+        """
+        cgroup = ref.path or ref.parent
+        if quota_us != NO_QUOTA:
+            say(self._log, logging.INFO, "CPU quota put back", cgroup=cgroup)
+        elif self._done.get(ref) != NO_QUOTA:
+            say(self._log, logging.INFO, "CPU quota lifted", cgroup=cgroup)
+        else:
+            self._counted(noticed_by)
+            if self._written_back.is_first(ref, "", self._loop.clock()):
+                text = "somebody wrote a CPU quota back, it was lifted again"
+                say(self._log, logging.INFO, text, cgroup=cgroup, noticed_by=noticed_by)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+SWEEP_PAUSE_S = 10.0
+"""Between two looks at everything."""
+
+FOLLOW_S = 0.05
+"""What follows from an event is looked at this soon after it; a burst is one change."""
+
+UPDATES = (UpdateContainer, PostUpdateContainer, UpdatePodSandbox, PostUpdatePodSandbox)
+"""Who asks for one has written, or lets the runtime write, quotas."""
+
+SANDBOX_STAYS = "the cpuset of a pod's sandbox could not be written: it may run on exclusive CPUs of others"
+PARTITION_STAYS = "a partition could not be ended or mended: its CPUs may be kept from whom they belong to"
+
+MOST_SWEEPS = 30
+"""What the kernel refused is tried at ever fewer sweeps, in the end every five minutes."""
+
+
+@dataclass(slots=True)
+class Refused:
+    """A partition that the kernel did not grant.
+
+    Attributes:
+        partition: what it was asked for.
+        trouble: its words.
+        pause: sweeps from one try to the next.
+        left: how many of them are still to come.
+    """
+
+    partition: Partition
+    trouble: str
+    pause: int = 1
+    left: int = 1
+
+
+class KernelSideKeeper:
+    """Writes what `nri_plugin.core.kernel_settings` says, where it is not so; in slices, between which the runtime is answered.
+
+    Args:
+        handler: knows the state.
+        loop: where it runs.
+        log: a line for what changes, and for what fails.
+        cgroups: the cpusets.
+        cpu_quotas: None where the node has none that we see.
+        own_domains: partitions.
+
+    The counts may be read by any thread.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        loop: Loop,
+        log: logging.Logger,
+        cgroups: Cgroups,
+        cpu_quotas: QuotaKeeper | None,
+        own_domains: Partitions,
+    ) -> None:
+        self._handler, self._loop, self._log = handler, loop, log
+        self._cgroups, self._quotas, self._domains = cgroups, cpu_quotas, own_domains
+        self._former: State | None = handler.state  # an agent that ended may have made partitions for these
+        self._refused: dict[CgroupRef, Refused] = {}
+        self._steps: Iterator[None] = iter(())
+        self._is_due = False
+        self._sandboxes_done: dict[CgroupRef, CPUSet] = {}
+        self._trouble = Reminder()
+
+    @property
+    def lifted(self) -> int:
+        """Cgroups without the CPU quota they would have."""
+        return self._quotas.lifted if self._quotas is not None else 0
+
+    @property
+    def watches(self) -> int:
+        """Watches the kernel holds for us."""
+        return self._quotas.watches if self._quotas is not None else 0
+
+    @property
+    def partitions(self) -> int:
+        """Partitions that are made."""
+        return len(self._domains)
+
+    @property
+    def refused(self) -> int:
+        """Partitions that the kernel did not grant."""
+        return len(self._refused)
+
+    def start(self) -> None:
+        """Begin the sweep, and to listen."""
+        if self._quotas is not None:
+            self._quotas.start()
+        self._loop.set_timer("kernel side sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Be told of an outcome: what follows from it is written soon after the answer."""
+        if isinstance(outcome.event, Synchronize):
+            self._former = self._former or self._handler.state
+            self.look_again()
+        elif outcome.decision.state is not outcome.before:
+            self.look_again()
+        if self._quotas is not None and isinstance(outcome.event, UPDATES):
+            self._quotas.updated(_cgroup_parent(outcome.decision.state, outcome.event.pod))
+
+    def look_again(self) -> None:
+        """Soon; something changed that may have ended a partition: a cpuset beside it, the machine."""
+        if not self._is_due:
+            self._is_due = True
+            self._loop.set_timer("kernel side", self._loop.clock() + FOLLOW_S, self._begin)
+
+    def _sweep(self) -> None:
+        """Everything is looked at, also what was right before; a look that is under way comes after it anew."""
+        self._sandboxes_done = dict.fromkeys(self._sandboxes_done, NO_CPUS)
+        if self._quotas is not None:
+            self._quotas.doubt_all()
+        for one in self._refused.values():
+            one.left -= 1
+        self._begin()
+        self._loop.set_timer("kernel side sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
+
+    def _begin(self) -> None:
+        """Look at the state as it is now; what was done before is not done again."""
+        self._is_due = False
+        self._steps = self._keep()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        try:
+            taken = sum(1 for _ in islice(self._steps, SLICE))
+        except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
+            say_trace(self._log, "internal error while quotas, sandboxes and partitions were put right")
+            return
+        if taken == SLICE:
+            self._loop.set_timer("kernel side slice", self._loop.clock(), self._go_on)
+
+    def _keep(self) -> Iterator[None]:
+        """A step is a file or a few."""
+        node, state = self._handler.node, self._handler.state
+        pool, rest = state.shared_pool(node), dict(sandboxes(node, state))
+        domains = {one.target: one for one in partitions(node, state)}
+        self._end_domains(self._domains, domains)  # before a sandbox gets their CPUs
+        yield from self._keep_sandboxes(pool, rest)
+        yield from self._make_domains(self._domains, domains)
+        if self._quotas is not None:
+            yield from self._quotas.keep(quotas(node, state))
+
+    def _end_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> None:
+        if self._former is not None:
+            known = dict(promised(self._former)) | dict(promised(self._handler.state))
+            for trouble in ours.adopt(known.items()):
+                self._say(PARTITION_STAYS, trouble)
+            self._former = None
+        online, now_s = self._handler.node.topology.online, self._loop.clock()
+        for trouble in (*ours.end_others(wanted), *ours.mend(online, now_s)):
+            self._say(PARTITION_STAYS, trouble)
+
+    def _make_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> Iterator[None]:
+        """What was refused is tried again by the sweep, and said when the kernel's words change."""
+        for ref in [ref for ref, one in self._refused.items() if wanted.get(ref) != one.partition]:
+            del self._refused[ref]
+        waiting = {ref for ref, one in self._refused.items() if one.left > 0}
+        due = {ref: one for ref, one in wanted.items() if ref not in waiting}
+        for settled in ours.make(due):
+            one, refused = settled.partition, self._refused.get(settled.partition.target)
+            if not settled.trouble:
+                self._refused.pop(one.target, None)
+                self._tell_domain(logging.INFO, "partition made", one)
+            elif refused is not None and refused.trouble == settled.trouble:
+                refused.pause = refused.left = min(2 * refused.pause, MOST_SWEEPS)
+            else:
+                self._refused[one.target] = Refused(one, settled.trouble)
+                self._tell_domain(
+                    logging.WARNING, "no partition, it has an ordinary cpuset", one, err=settled.trouble
+                )
+            yield
+
+    def _tell_domain(self, level: int, text: str, one: Partition, **fields: object) -> None:
+        say(self._log, level, text, container=one.container_id, cpus=one.cpus, kind=one.kind, **fields)
+
+    def _keep_sandboxes(self, pool: CPUSet, wanted: dict[CgroupRef, CPUSet]) -> Iterator[None]:
+        """Some runtimes make no sandbox, and then there is nothing to write until the next sweep either.
+
+        One that is not ours to keep any more is left with the pool of now, which is every CPU where nobody pins.
+        """
+        done = self._sandboxes_done
+        for ref in done.keys() - wanted.keys():
+            del done[ref]
+            if pool:
+                self._write_sandbox(ref, pool)
+            yield
+        for ref, cpus in wanted.items():
+            if done.get(ref) != cpus:
+                if self._write_sandbox(ref, cpus):
+                    done[ref] = cpus
+                yield
+
+    def _write_sandbox(self, ref: CgroupRef, cpus: CPUSet) -> bool:
+        try:
+            self._cgroups.write_cpus(ref, cpus)
+        except HostError as error:
+            self._say(SANDBOX_STAYS, error)
+            return False
+        return True
+
+    def _say(self, text: str, error: HostError) -> None:
+        if self._trouble.is_due(str(error), self._loop.clock()):
+            say(self._log, logging.WARNING, text, todo=REMEDY, err=error)
+
+
+def _cgroup_parent(state: State, told: Pod) -> str:
+    """The pod's cgroup, also when the event brings only the sandbox id; empty for an unknown pod."""
+    pod = state.pods.get(told.uid)
+    pod = pod or next((one for one in state.pods.values() if one.sandbox_id == told.id), None)
+    return pod.cgroup_parent if pod is not None else ""

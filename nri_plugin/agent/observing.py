@@ -1,0 +1,158 @@
+"""An agent that only looks on: it decides, logs and counts, and changes nothing.
+
+Every answer is the one of a plugin that does nothing; no cgroup is written; what it would have promised is kept in a
+file of its own. A container that it would have refused runs all the same, so it goes on as one that found no place.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from nri_plugin.agent.cpusets import CgroupFiles, Effects
+from nri_plugin.agent.handler import Flow, Handler
+from nri_plugin.agent.outcome import Answer, empty_response
+from nri_plugin.core.decision import CpusetWrite, Decision, InformedCreate
+from nri_plugin.core.drift import targets
+from nri_plugin.core.engine import unrefused
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.options import Node
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import ContainerRecord, State
+from nri_plugin.process.logs import say
+from nri_plugin.process.loop import Loop
+from nri_plugin.wire.nri.events import CreateContainer, Request
+
+LOOK_PAUSE_S = 10.0
+SUMMARY_PAUSE_S = 600.0
+
+EXCLUSIVE, SHARED = "exclusive", "shared"
+SAME, ELSEWHERE = "as-decided", "elsewhere"
+KINDS = ((EXCLUSIVE, SAME), (EXCLUSIVE, ELSEWHERE), (SHARED, SAME), (SHARED, ELSEWHERE))
+"""What a container would have been given, and whether it runs on just that."""
+
+
+class NoEffects(Effects):
+    """Looks at cgroups and writes none."""
+
+    def __init__(self, cgroups: CgroupFiles | None) -> None:
+        super().__init__(cgroups)
+
+    def carry_out(self, writes: Sequence[CpusetWrite]) -> None:
+        """Nothing."""
+
+    def attempt(self, writes: Sequence[CpusetWrite]) -> Iterator[HostError]:  # noqa: ARG002 - not carried out
+        """Nothing, which cannot fail."""
+        return iter(())
+
+    def undo(self, node: Node, before: State, done: Sequence[CpusetWrite]) -> Iterator[HostError]:  # noqa: ARG002
+        """Nothing was done."""
+        return iter(())
+
+
+class ObservingHandler(Handler):
+    """Answers as a plugin that does nothing, and remembers what it would have answered."""
+
+    marks: ClassVar[Mapping[str, object]] = {"observed": "yes"}
+    new_effects: ClassVar[type[Effects]] = NoEffects
+    _going_on: Decision | None = None
+
+    def handle(self, request: Request) -> Answer:
+        """Decide one event and carry out nothing; never raises."""
+        answer = super().handle(request)
+        going_on, self._going_on = self._going_on, None
+        if going_on is not None and answer.refusal:
+            self._remember(going_on.state)
+        return Answer(empty_response(request.event), failed=answer.failed)
+
+    def _decide_on(self, flow: Flow) -> None:
+        super()._decide_on(flow)
+        if flow.decision.refusal is not None and isinstance(flow.known, CreateContainer | InformedCreate):
+            self._going_on = unrefused(self.node, self.state, flow.known)
+
+
+class ObservedWatch:
+    """Compares what containers run on with what they would have been given, by the clock.
+
+    Args:
+        handler: knows what they would have been given, and looks at cgroups.
+        loop: has the clock.
+        log: says who runs elsewhere, once for each pair of sets, and the sums now and then.
+
+    Attributes:
+        counts: running containers by `KINDS`.
+    """
+
+    def __init__(self, handler: Handler, loop: Loop, log: logging.Logger) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self._handler, self._loop, self._log = handler, loop, log
+        self._said: dict[str, tuple[CPUSet, CPUSet]] = {}
+        self._summed: dict[str, int] = {}
+        self._sum_at = loop.clock() + SUMMARY_PAUSE_S
+
+    def start(self) -> None:
+        """Look by the clock from now on."""
+        self._loop.set_timer("observed", self._loop.clock() + LOOK_PAUSE_S, self._look)
+
+    def count(self, kind: tuple[str, str]) -> float:
+        """Running containers of this kind; safe from any thread."""
+        return self.counts[kind]
+
+    def look(self) -> None:
+        """Look once at every running container."""
+        node, state = self._handler.node, self._handler.state
+        counts: Counter[tuple[str, str]] = Counter()
+        seen = {}
+        for target in targets(node, state):
+            record = state.containers.get(target.container_id)
+            runs_on = self._effective(record) if record else None
+            if record is None or runs_on is None:
+                continue
+            desired = state.desired_cpus(node, record)
+            held = state.allocation_of(record)
+            would = EXCLUSIVE if held and held.cpus else SHARED
+            counts[would, SAME if runs_on == desired else ELSEWHERE] += 1
+            seen[record.id] = (runs_on, desired)
+            if would is EXCLUSIVE:  # the pool of the others changes all the time
+                self._compare(state, record, runs_on, desired)
+        self._said = {key: pair for key, pair in self._said.items() if key in seen}
+        self.counts = counts
+
+    def _look(self) -> None:
+        self.look()
+        now = self._loop.clock()
+        if now >= self._sum_at:
+            self._sum_at = now + SUMMARY_PAUSE_S
+            self._sum_up()
+        self.start()
+
+    def _compare(self, state: State, record: ContainerRecord, runs_on: CPUSet, desired: CPUSet) -> None:
+        """Say where it runs, once for each pair of sets."""
+        if self._said.get(record.id) == (runs_on, desired):
+            return
+        is_new_or_changed = runs_on != desired or record.id in self._said
+        self._said[record.id] = (runs_on, desired)
+        if is_new_or_changed:
+            pod = state.pods.get(record.pod_uid)
+            say(
+                self._log,
+                logging.INFO,
+                "runs elsewhere than it would" if runs_on != desired else "runs where it would",
+                observed="yes",
+                name=f"{pod.namespace}/{pod.name}/{record.name}" if pod else record.id,
+                runs_on=runs_on,
+                would_have=desired,
+            )
+
+    def _sum_up(self) -> None:
+        fields = {f"{would}_{runs}".replace("-", "_"): self.counts[would, runs] for would, runs in KINDS}
+        if fields != self._summed:
+            self._summed = fields
+            say(self._log, logging.INFO, "running containers", observed="yes", **fields)
+
+    def _effective(self, record: ContainerRecord) -> CPUSet | None:
+        try:
+            return self._handler.read_effective(record.cgroup)
+        except HostError as error:
+            say(self._log, logging.DEBUG, "cgroup unreadable", err=error)
+            return None

@@ -1,0 +1,202 @@
+"""One event, over: what those who count, watch and record are told of it."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
+from nri_plugin.core.drift import OwnEvent
+from nri_plugin.host.cgroup import WriteOutcome
+from nri_plugin.model.options import Node
+from nri_plugin.model.state import State
+from nri_plugin.process.logs import Repeats
+from nri_plugin.wire.nri.events import (
+    ACKNOWLEDGED,
+    CreateContainer,
+    CreateContainerResponse,
+    NRIEvent,
+    NRIResponse,
+    StopContainer,
+    StopContainerResponse,
+    Synchronize,
+    SynchronizeResponse,
+    UpdateContainer,
+    UpdateContainerResponse,
+    UpdatePodSandbox,
+    ValidateContainerAdjustment,
+    ValidateContainerAdjustmentResponse,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# What a request is answered with, and the answer that changes nothing.
+
+
+EMPTY_RESPONSES: tuple[tuple[type, NRIResponse], ...] = (
+    (CreateContainer, CreateContainerResponse()),
+    (UpdateContainer, UpdateContainerResponse()),
+    (StopContainer, StopContainerResponse()),
+    (Synchronize, SynchronizeResponse()),
+    (ValidateContainerAdjustment, ValidateContainerAdjustmentResponse()),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to send: `refusal` when it says something, else `response`; `checks` once it is out.
+
+    `failed`: nothing came of the event, and this is only the answer that harms nobody.
+    """
+
+    response: NRIResponse = ACKNOWLEDGED
+    refusal: str = ""
+    checks: tuple[EffectiveCheck, ...] = ()
+    failed: bool = False
+
+
+def empty_response(event: NRIEvent) -> NRIResponse:
+    """The answer to `event` that changes nothing."""
+    return next((response for kind, response in EMPTY_RESPONSES if isinstance(event, kind)), ACKNOWLEDGED)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one event.
+
+    Attributes:
+        node: decided for.
+        event: the event.
+        before: the state it met.
+        decision: what was decided; the bare state `before` when deciding failed.
+        refusal: why it was refused, empty when it was not.
+        failed: something other than policy went wrong: a bug, a file, a cgroup.
+        decide_s: seconds the decision took.
+        total_s: seconds until the answer was ready, with checkpoint and cgroups.
+    """
+
+    node: Node
+    event: NRIEvent
+    before: State
+    decision: Decision
+    refusal: str
+    failed: bool
+    decide_s: float
+    total_s: float
+
+
+Observer = Callable[[Outcome], None]
+"""Told of every outcome by the thread that answers the runtime: microseconds, no I/O."""
+
+
+class History(Protocol):
+    """Who records what happened; told by the thread that answers the runtime, and quick. See `recorder.py`."""
+
+    def decided(
+        self,
+        node: Node,
+        before: State,
+        event: NRIEvent | InformedCreate | UnsavedStart | OwnEvent,
+        decision: Decision,
+        *,
+        refusal: str = "",
+        failed: bool = False,
+        op: str = "",
+        took_us: int = 0,
+    ) -> None:
+        """Keep an event and what came of it."""
+
+    def changed(self, node: Node, state: State) -> None:
+        """Keep that another node is decided for."""
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the log line of a decision says: about whom, what was given, by which steps, what was written; how loud it is.
+
+
+LONGEST_STEPS = 500
+"""Characters of a log line."""
+
+
+REFUSABLE = (CreateContainer, UpdateContainer, UpdatePodSandbox)
+"""Events that are refused when anything fails; all others are facts, and an error would only break the pod."""
+
+
+class LineLevels:
+    """The log level of each decision's line.
+
+    The kubelet retries a refused resize every second for as long as it is wanted. The same refusal of the same pod or
+    container is a warning once; its repetitions are for those who debug.
+    """
+
+    def __init__(self) -> None:
+        self._resizes: Repeats[tuple[str, str]] = Repeats()
+
+    def level_of(self, event: NRIEvent, refusal: str, now: float, *, changed: bool) -> int:
+        """The level.
+
+        Args:
+            event: what was decided.
+            refusal: why it was refused; empty when it was not.
+            now: seconds, monotonic.
+            changed: whether the state is another one now.
+        """
+        if isinstance(event, UpdateContainer | UpdatePodSandbox):
+            one = event.container.id if isinstance(event, UpdateContainer) else event.pod.id
+            key = name_of(event), one
+            if not refusal:
+                self._resizes.forget(key)
+            elif not self._resizes.is_first(key, refusal, now):
+                return logging.DEBUG
+        if refusal:
+            return logging.WARNING
+        is_worth_a_line = changed or isinstance(event, CreateContainer | UpdateContainer)
+        return logging.INFO if is_worth_a_line else logging.DEBUG
+
+
+def name_of(event: NRIEvent) -> str:
+    """The event's name in log lines."""
+    return type(event).__name__
+
+
+def condensed(steps: Iterable[str]) -> str:
+    """The steps on one line, repetitions counted: a Synchronize has some for every container."""
+    runs = ((step, sum(1 for _ in run)) for step, run in groupby(steps))
+    text = " ".join(step if count == 1 else f"{step}*{count}" for step, count in runs)
+    return text if len(text) <= LONGEST_STEPS else f"{text[:LONGEST_STEPS]}..."
+
+
+def who(event: NRIEvent) -> dict[str, object]:
+    """Whom the event is about."""
+    if isinstance(event, Synchronize):
+        return {"pods": len(event.pods), "containers": len(event.containers)}
+    fields: dict[str, object] = {}
+    pod = getattr(event, "pod", None)
+    if pod is not None:
+        fields["pod"] = f"{pod.namespace}/{pod.name}"
+    container = getattr(event, "container", None)
+    if container is not None:
+        fields["container"] = container.name or container.id
+    return fields
+
+
+def counted(outcomes: Mapping[WriteOutcome, int]) -> dict[str, object]:
+    """Cgroups that were written, that already said so, and that are not there."""
+    names = {
+        "writes": WriteOutcome.WRITTEN,
+        "checked": WriteOutcome.UNCHANGED,
+        "missing": WriteOutcome.MISSING,
+    }
+    return {name: outcomes.get(outcome) or None for name, outcome in names.items()}
+
+
+def granted(response: NRIResponse) -> dict[str, object]:
+    """What a created container gets."""
+    resources = getattr(response, "resources", None)
+    return {"cpus": resources.cpus, "mems": resources.mems} if resources is not None else {}

@@ -1,0 +1,245 @@
+"""Keeps what happened: every event that was decided, written after its answer is out.
+
+A recording never hurts: it is written by the loop once the runtime has been answered, in memory at once, on a disk by a
+thread of its own; and what cannot be written is said once and lost.
+"""
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from nri_plugin.config.loading import Config
+from nri_plugin.core.decision import Decision
+from nri_plugin.host.mounts import is_in_memory
+from nri_plugin.model.errors import ConfigError, HostError
+from nri_plugin.model.options import Node
+from nri_plugin.model.state import State
+from nri_plugin.process.logs import Reminder, say, say_trace
+from nri_plugin.recording.file import (
+    DIRECTORY,
+    BoundedRecording,
+    RecordingFile,
+    Situation,
+    line_of,
+    node_line,
+    outcome_of,
+)
+from nri_plugin.recording.rows import RECORDED, Event
+
+PAUSE_S = 10.0
+"""After a failure: a full disk is not asked again for every event."""
+
+MOST_WAITING_BYTES = 4 << 20
+"""What waits for a disk that does not answer; beyond that it is lost."""
+
+CLOSE_S = 1.0
+
+
+class Timers(Protocol):
+    """The part of the loop that is needed."""
+
+    clock: Callable[[], float]
+
+    def set_timer(self, name: str, when: float | None, action: Callable[[], None]) -> None:
+        """Run `action` once at `when`."""
+
+
+class Keeper(Protocol):
+    """Takes lines and never fails."""
+
+    def keep(self, data: bytes, before: Situation) -> None:
+        """Write a line."""
+
+    def close(self) -> None:
+        """Finish."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Happened:
+    """One event, or another node where `event` is None."""
+
+    at: datetime
+    node: Node
+    before: State
+    event: Event | None = None
+    decision: Decision | None = None
+    refusal: str = ""
+    failed: bool = False
+    op: str = ""
+    took_us: int = 0
+
+    def line(self) -> bytes:
+        if self.event is None or self.decision is None:
+            return node_line(self.node, self.at)
+        outcome = outcome_of(self.decision, self.refusal, failed=self.failed, took_us=self.took_us)
+        return line_of(self.event, self.at, self.op, outcome)
+
+
+class Recorder:
+    """Told of what happened by the thread that answers the runtime; writes when that is done.
+
+    Args:
+        keepers: where it is written.
+        loop: runs the writing, once it has answered.
+        log: says what goes wrong.
+        observing: nothing of it is carried out.
+        now: the time of day.
+    """
+
+    def __init__(
+        self,
+        keepers: Sequence[Keeper],
+        loop: Timers,
+        log: logging.Logger,
+        *,
+        observing: bool = False,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._keepers = keepers
+        self._loop = loop
+        self._log = log
+        self._observing = observing
+        self._now = now
+        self._waiting: list[_Happened] = []
+
+    def decided(
+        self,
+        node: Node,
+        before: State,
+        event: Event,
+        decision: Decision,
+        *,
+        refusal: str = "",
+        failed: bool = False,
+        op: str = "",
+        took_us: int = 0,
+    ) -> None:
+        """Keep an event and what came of it; those that decide nothing are passed over."""
+        if type(event) in RECORDED:
+            happened = _Happened(self._now(), node, before, event, decision, refusal, failed, op, took_us)
+            self._remember(happened)
+
+    def changed(self, node: Node, state: State) -> None:
+        """Keep that another node is decided for."""
+        self._remember(_Happened(self._now(), node, state))
+
+    def flush(self) -> None:
+        """Write what waits."""
+        waiting, self._waiting = self._waiting, []
+        try:
+            for one in waiting:
+                before = Situation(one.node, one.before, one.at, self._observing)
+                data = one.line()
+                for keeper in self._keepers:
+                    keeper.keep(data, before)
+        except Exception:  # noqa: BLE001 - a mistake in a recording is no reason to leave a container waiting
+            say_trace(self._log, "internal error, part of the recording is lost")
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        self.flush()
+        for keeper in self._keepers:
+            keeper.close()
+
+    def _remember(self, happened: _Happened) -> None:
+        self._waiting.append(happened)
+        self._loop.set_timer("record", 0.0, self.flush)
+
+
+class DirectKeeper:
+    """Writes at once; pauses after a failure, which is said once."""
+
+    def __init__(self, file: RecordingFile, log: logging.Logger, clock: Callable[[], float]) -> None:
+        self._file, self._log, self._clock = file, log, clock
+        self._trouble = Reminder()
+        self._paused_until = float("-inf")
+
+    def keep(self, data: bytes, before: Situation) -> None:
+        """Write a line; lost while it pauses."""
+        if self._clock() < self._paused_until:
+            return
+        try:
+            self._file.append(data, before)
+        except HostError as error:
+            self._paused_until = self._clock() + PAUSE_S
+            if self._trouble.is_due(str(error), self._clock()):
+                say(self._log, logging.WARNING, "history is not kept, placements are not affected", err=error)
+        else:
+            self._trouble.forget()
+
+    def lose(self) -> None:
+        """Lines before the next were lost."""
+        self._file.lose()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class QueuedKeeper:
+    """Hands lines to a thread, for a disk that may stall; what does not fit into the queue is lost."""
+
+    def __init__(self, keeper: DirectKeeper) -> None:
+        self._keeper = keeper
+        self._queue: queue.SimpleQueue[tuple[bytes, Situation, bool] | None] = queue.SimpleQueue()
+        self._put_bytes = self._done_bytes = 0
+        self._lost = False
+        self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
+        self._thread.start()
+
+    def keep(self, data: bytes, before: Situation) -> None:
+        """Queue a line."""
+        if self._put_bytes - self._done_bytes > MOST_WAITING_BYTES:
+            self._lost = True
+            return
+        self._put_bytes += len(data)
+        self._queue.put((data, before, self._lost))
+        self._lost = False
+
+    def close(self) -> None:
+        """Let the queue be written, as far as that is quick."""
+        self._queue.put(None)
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            data, before, lost = item
+            if lost:
+                self._keeper.lose()
+            self._keeper.keep(data, before)
+            self._done_bytes += len(data)
+        self._keeper.close()
+
+
+def keeper_of(file: RecordingFile, log: logging.Logger, clock: Callable[[], float]) -> Keeper:
+    """Writes to `file`: at once where it is in memory, else by a thread."""
+    direct = DirectKeeper(file, log, clock)
+    try:
+        return direct if is_in_memory(file.path) else QueuedKeeper(direct)
+    except HostError:
+        return QueuedKeeper(direct)  # the slower way is the safe one
+
+
+def build_recorder(config: Config, record: str, loop: Timers, log: logging.Logger) -> Recorder | None:
+    """Who keeps what happens: the bounded history, and the file of `--record`; None where neither is wanted.
+
+    Raises:
+        ConfigError: that file cannot be written.
+    """
+    keepers = []
+    if config.history_bytes:
+        directory = os.path.join(config.state_dir, DIRECTORY)
+        keepers.append(keeper_of(BoundedRecording(directory, config.history_bytes), log, loop.clock))
+    if record:
+        file = RecordingFile(os.path.abspath(record))
+        try:
+            file.check()
+        except HostError as error:
+            raise ConfigError("--record", str(error)) from None
+        keepers.append(keeper_of(file, log, loop.clock))
+    return Recorder(keepers, loop, log, observing=config.observe) if keepers else None

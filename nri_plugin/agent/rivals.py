@@ -1,0 +1,210 @@
+"""Who else gives CPUs to containers on this node, as far as an NRI plugin can see.
+
+The runtime does not tell which plugins it has, and a pod sees neither the kubelet's process nor its configuration.
+What can be seen: containers that come with a cpuset already chosen, and updates that bring one. The kubelet does both
+under `cpuManagerPolicy: static` and neither under `none`; so may another NRI plugin that is asked before us. One that
+is asked after us is seen by what becomes of the container: two plugins that set its cpuset fail its creation. Where the
+kubelet's state file can be read, it says by itself.
+
+Source: containerd/nri 0.12 pkg/adaptation/result.go, `plugins X and Y both tried to set CPUSetCPUs`.
+"""
+
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+
+from nri_plugin.agent.outcome import Outcome
+from nri_plugin.model.errors import NriPinError
+from nri_plugin.process.logs import Reminder, say
+from nri_plugin.wire.nri.events import (
+    CreateContainer,
+    CreateContainerResponse,
+    PostCreateContainer,
+    PostStartContainer,
+    RemoveContainer,
+    RemovePodSandbox,
+    StartContainer,
+    StopContainer,
+    StopPodSandbox,
+    Synchronize,
+    UpdateContainer,
+)
+from nri_plugin.wire.nri.messages import Resources
+
+KUBELET_STATE = "/var/lib/kubelet/cpu_manager_state"
+"""Not mounted into the agent's pod; there when the agent runs on the host."""
+
+MOST_BYTES = 16 << 20
+
+REMEDY = (
+    "let only one of them pin: take the other plugin away, or switch the kubelet's managers off by the steps that "
+    "nri-pin doctor prints"
+)
+
+
+class Evidence(StrEnum):
+    """What was seen."""
+
+    CREATION = "creation"
+    """A container came with a cpuset: the kubelet's static CPU manager or an NRI plugin before us."""
+    UPDATE = "update"
+    """An update brought a cpuset, and perhaps more."""
+    KUBELET_UPDATE = "kubelet-update"
+    """An update brought a cpuset and nothing else, which is what the kubelet's static CPU manager sends."""
+    FAILED_CREATION = "failed-creation"
+    """One creation after the other failed after we had set the cpuset: an NRI plugin after us sets it, too."""
+
+
+WHO = {
+    Evidence.CREATION: "the kubelet's static CPU manager, or an NRI plugin that is asked before this one",
+    Evidence.UPDATE: "the kubelet's static CPU manager, or whoever updates containers through the runtime",
+    Evidence.KUBELET_UPDATE: "the kubelet's static CPU manager",
+    Evidence.FAILED_CREATION: "an NRI plugin that is asked after this one: the runtime's log and the pod's events then "
+    "say that both tried to set CPUSetCPUs; nri-pin doctor on the node lists plugins",
+}
+
+IN_A_ROW = 2
+"""A single creation also fails for want of disk or by a time limit; two plugins that collide fail every one."""
+
+MOST_WAITING = 1024
+"""Creations that may be under way at once; far more than a kubelet asks for."""
+
+
+class FailedCreations:
+    """Counts creations that failed after our answer, with none in between that succeeded.
+
+    containerd then stops and removes the container; CRI-O tells nothing, and the kubelet tries the same container of the
+    pod again under another id.
+
+    Attributes:
+        in_a_row: since the last that succeeded; safe to read from any thread.
+    """
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+        self._waiting: dict[str, tuple[str, str]] = {}
+
+    def __call__(self, outcome: Outcome) -> bool:
+        """Look at one event; returns whether it tells of a creation that failed."""
+        event = outcome.event
+        if isinstance(event, Synchronize):
+            self._waiting.clear()
+        elif isinstance(event, StopPodSandbox | RemovePodSandbox):
+            uid = event.pod.uid
+            self._waiting = {name: key for name, key in self._waiting.items() if key[0] != uid}
+        elif isinstance(event, CreateContainer):
+            return self._began(outcome, event)
+        elif isinstance(event, PostCreateContainer | StartContainer | PostStartContainer):
+            if self._waiting.pop(event.container.id, None) is not None:
+                self.in_a_row = 0
+        elif isinstance(event, StopContainer | RemoveContainer):
+            return self._failed(event.container.id)
+        return False
+
+    def _began(self, outcome: Outcome, event: CreateContainer) -> bool:
+        key = event.pod.uid, event.container.name
+        before = next((name for name, other in self._waiting.items() if other == key), None)
+        has_failed = before is not None and before != event.container.id and self._failed(before)
+        response = outcome.decision.response
+        sets_cpus = isinstance(response, CreateContainerResponse) and bool(
+            response.resources and response.resources.cpus
+        )
+        if sets_cpus and not outcome.refusal and not outcome.failed:
+            self._waiting[event.container.id] = key
+            if len(self._waiting) > MOST_WAITING:
+                del self._waiting[next(iter(self._waiting))]
+        return has_failed
+
+    def _failed(self, container_id: str) -> bool:
+        if self._waiting.pop(container_id, None) is None:
+            return False
+        self.in_a_row += 1
+        return True
+
+
+class Rivals:
+    """Names who else pins CPUs, at most every ten minutes.
+
+    Args:
+        log: where.
+        clock: seconds.
+        count: told of every piece of evidence.
+        failures: looks for creations that fail.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        clock: Callable[[], float],
+        count: Callable[[Evidence], None] | None = None,
+        failures: FailedCreations | None = None,
+    ) -> None:
+        self._log, self._clock, self._count = log, clock, count
+        self._failures = failures or FailedCreations()
+        self._reminders = {evidence: Reminder() for evidence in Evidence}
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Look at one event."""
+        has_failed = self._failures(outcome)
+        if has_failed and self._failures.in_a_row >= IN_A_ROW:
+            self._seen(Evidence.FAILED_CREATION)
+        evidence = evidence_of(outcome)
+        if evidence is not None:
+            self._seen(evidence)
+
+    def _seen(self, evidence: Evidence) -> None:
+        if self._count is not None:
+            self._count(evidence)
+        if self._reminders[evidence].is_due(evidence, self._clock()):
+            say(
+                self._log,
+                logging.WARNING,
+                "somebody else gives CPUs to containers, too",
+                seen_at=evidence,
+                looks_like=WHO[evidence],
+                todo=REMEDY,
+            )
+
+
+def evidence_of(outcome: Outcome) -> Evidence | None:
+    """What the event tells of others who pin CPUs; a cpuset that is ours already tells nothing."""
+    event = outcome.event
+    if isinstance(event, CreateContainer):
+        return Evidence.CREATION if event.container.resources.cpus else None
+    if not isinstance(event, UpdateContainer) or not event.resources.cpus:
+        return None
+    record = outcome.before.containers.get(event.container.id)
+    if record and event.resources.cpus == str(outcome.before.desired_cpus(outcome.node, record)):
+        return None
+    return Evidence.KUBELET_UPDATE if _brings_nothing_else(event.resources) else Evidence.UPDATE
+
+
+def _brings_nothing_else(resources: Resources) -> bool:
+    """Whether nothing but CPUs is set: absent values come as zeros."""
+    return not (
+        resources.cpu_shares or resources.cpu_quota_us or resources.memory_limit_bytes or resources.mems
+    )
+
+
+def kubelet_policy(path: str = KUBELET_STATE) -> str:
+    """The policy the kubelet's CPU manager last ran under, empty where that cannot be read."""
+    from nri_plugin.checkpoint.kubelet_files import parse
+
+    try:
+        with Path(path).open("rb") as file:
+            return str(parse(file.read(MOST_BYTES)).get("policyName", ""))
+    except (OSError, NriPinError):
+        return ""
+
+
+def warn_of_kubelet(log: logging.Logger, policy: str) -> None:
+    """Say at the start that the kubelet pins, where its state file says so."""
+    if policy == "static":
+        say(
+            log,
+            logging.WARNING,
+            "the kubelet's CPU manager is static: it and this agent would undo each other's work",
+            file=KUBELET_STATE,
+            todo="nri-pin doctor prints the steps that take its promises over and switch it off",
+        )

@@ -1,0 +1,477 @@
+"""From a configuration to a handler that can answer: the machine, the cgroups, the checkpoint, the lock.
+
+All that can be wrong with them is found here, before the runtime is told of us.
+"""
+
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Container
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from nri_plugin.agent.checkpoint_keeper import CheckpointKeeper, CheckpointStore, CheckpointWriter
+from nri_plugin.agent.cpusets import lift_floor
+from nri_plugin.agent.drift_watch import DriftReport
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.observing import ObservingHandler
+from nri_plugin.agent.outcome import History, Outcome
+from nri_plugin.agent.pod_facts import Informant, PodResourcesClient
+from nri_plugin.agent.runtime_link import RuntimeLink, words
+from nri_plugin.checkpoint.file import (
+    FILE_NAME,
+    LOCK_FILE,
+    OBSERVED_FILE_NAME,
+    CheckpointFile,
+    Origin,
+    removed_mount,
+    unsafe,
+    unwritable,
+)
+from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.config.checks import HOST_MOUNT
+from nri_plugin.config.loading import Config, NothingConfiguredError, load_hint_providers
+from nri_plugin.core.engine import decide
+from nri_plugin.core.outdated import allocatable_memory, overcommitted, unsatisfied
+from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.devices import DeviceLocator, NICHelper
+from nri_plugin.host.partitions import with_isolated
+from nri_plugin.host.sysfs import discover
+from nri_plugin.host.sysfs_files import KernelFiles
+from nri_plugin.model.errors import CheckpointError, HostError, NriPinError
+from nri_plugin.model.options import CPUManagerPolicy, Effect, Node
+from nri_plugin.model.state import State
+from nri_plugin.process.logs import say, say_trace
+
+MOST_TOLD = 10
+"""Lines about placements of an earlier policy: a node may hold hundreds."""
+
+
+def warn_of_surprises(node: Node, log: logging.Logger) -> None:
+    """Say what is allowed and yet seldom meant."""
+    threads = {len(cpus) for _, cpus in node.topology.cores}
+    if node.options.full_pcpus_only and len(threads) > 1:
+        say(
+            log,
+            logging.WARNING,
+            "full-pcpus-only does not keep cores whole on this machine, as in the kubelet",
+            threads_per_core=f"{min(threads)} to {max(threads)}",
+        )
+    if node.options.cpu_manager_policy is CPUManagerPolicy.STATIC and not node.allocatable:
+        say(
+            log,
+            logging.WARNING,
+            "no CPU is left for exclusive use: every Guaranteed container with whole CPUs will be refused",
+            reserved=node.reserved,
+        )
+
+
+def warn_of_unsatisfied(node: Node, state: State, log: logging.Logger) -> None:
+    """Say which promises this configuration would not have made; they are kept, whoever does not like that restarts."""
+    found = unsatisfied(node, state)
+    for sentence in found[:MOST_TOLD]:
+        say(log, logging.WARNING, "a placement no longer satisfies the policy and is kept", which=sentence)
+    warn_of_overcommitted(node, state, log)
+    if len(found) > MOST_TOLD:
+        rest = len(found) - MOST_TOLD
+        say(
+            log, logging.WARNING, "more placements do so: nri-pin state verify --config lists them", more=rest
+        )
+
+
+def warn_of_overcommitted(node: Node, state: State, log: logging.Logger, former: Container[str] = ()) -> None:
+    """Say on which NUMA nodes more memory is allocated than there is; `former` sentences were said before."""
+    for sentence in overcommitted(state, allocatable_memory(node)):
+        if sentence not in former:
+            say(log, logging.WARNING, "more memory is allocated than there is, and is kept", which=sentence)
+
+
+class Watcher(Protocol):
+    """Who counts what the handler does; see `nri_plugin.agent.metrics`."""
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Be told of an outcome."""
+
+    def timed(self, store: CheckpointStore) -> CheckpointStore:
+        """`store`, its saves measured."""
+
+    def drifted(self, report: DriftReport) -> None:
+        """Be told of a drift and what became of it."""
+
+    def asked(self, result: str) -> None:
+        """Be told what became of a question to the exporter."""
+
+
+def build_handler(
+    config: Config,
+    log: logging.Logger,
+    clock: Callable[[], float],
+    watcher: Watcher | None = None,
+    history: History | None = None,
+) -> Handler:
+    """Everything a handler needs, for this configuration on this machine.
+
+    Raises:
+        ConfigError: the configuration does not fit this machine.
+        HostError: the machine cannot be read.
+    """
+    warn_of_slow_protobuf(log)
+    if config.passed_over:
+        say(
+            log,
+            logging.INFO,
+            "keys of the KubeletConfiguration that do not concern placement are passed over",
+            keys=",".join(config.passed_over),
+        )
+    cgroups = open_cgroups(config.cgroup_root, log)
+    node = build_node(config, cgroups)
+    file = CheckpointFile(config.state_dir, node, name=OBSERVED_FILE_NAME if config.observe else FILE_NAME)
+    state = load_state(file, log)
+    node = with_others_partitions(node, cgroups, state)
+    describe(file, node)
+    say(
+        log,
+        logging.INFO,
+        "ready",
+        cpus=node.topology.online,
+        reserved=node.reserved,
+        isolated=node.isolated or None,
+        numa_nodes=len(node.topology.nodes),
+        cpu_policy=node.options.cpu_manager_policy,
+        topology_policy=node.options.topology_manager_policy,
+        memory_policy=node.options.memory_manager_policy,
+        effect=node.options.effect,
+        allocations=len(state.allocations),
+        state_dir=config.state_dir,
+        observed="yes" if config.observe else None,
+    )
+    warn_of_surprises(node, log)
+    warn_of_unsatisfied(node, state, log)
+    if config.observe:
+        say(log, logging.WARNING, "observing: nothing is pinned, refused or written", would_promise=file.path)
+    else:
+        lift_floor(cgroups, node, state, log)
+    store = open_store(file, state)
+    keeper = CheckpointKeeper(
+        watcher.timed(store) if watcher else store,
+        state,
+        log,
+        serves=config.serves_unsaved,
+        directory=config.state_dir,
+    )
+    if file.found is not None and file.found != file.facts:
+        keeper.outdate()
+    warn_of_state_directory(config.state_dir, keeper, log)
+    kind = ObservingHandler if config.observe else Handler
+    return kind(
+        node,
+        state,
+        decide=decide,
+        effects=kind.new_effects(cgroups),
+        checkpoint=keeper,
+        log=log,
+        clock=clock,
+        describe=partial(describe, file),
+        inform=build_informant(config, log, clock, watcher.asked if watcher else None),
+        observe=watcher,
+        history=history,
+    )
+
+
+def warn_of_state_directory(path: str, keeper: CheckpointKeeper, log: logging.Logger) -> None:
+    """Say who else may change the directory, and find out now whether anything can be saved there."""
+    danger = unsafe(path)
+    if danger:
+        say(log, logging.WARNING, "the state directory is not safe", path=path, err=danger)
+    trouble = removed_mount(path) or unwritable(path)
+    if trouble:
+        keeper.doubt(f"{path}: {trouble}")
+
+
+def build_informant(
+    config: Config,
+    log: logging.Logger,
+    clock: Callable[[], float],
+    count: Callable[[str], None] | None = None,
+) -> Informant:
+    """Who finds out what the runtime does not say; no devices where they are not to count.
+
+    Raises:
+        HostError: `nicLocality: netlink` and its helper process does not work.
+    """
+    client = PodResourcesClient(config.exporter_socket, clock)
+    return Informant(_locator(config, clock) if config.device_hints else None, client, log, clock, count)
+
+
+def _locator(config: Config, clock: Callable[[], float]) -> DeviceLocator:
+    files = KernelFiles(config.sysfs_root)
+    # The host's proc is not mounted beside its sys, but what a driver says there is the same in our own.
+    own = KernelFiles("/") if config.sysfs_root == HOST_MOUNT else files
+    if config.nic_locality != "netlink":
+        return DeviceLocator(files, own)
+    helper = NICHelper(clock)
+    helper.start()  # before the runtime is told of us: its library loads slowly
+    return DeviceLocator(files, own, helper)
+
+
+def describe(file: CheckpointFile, node: Node) -> None:
+    """Store what readers have to know of `node` beside every state saved from now on."""
+    file.facts = NodeFacts.of(node)
+
+
+def build_node(config: Config, cgroups: Cgroups | None) -> Node:
+    """The node decisions are made for.
+
+    Raises:
+        ConfigError: the configuration names CPUs or NUMA nodes this machine does not have, or a hint provider
+            from outside cannot be loaded.
+        HostError: the machine cannot be read.
+    """
+    node = replace(config.node(discover(config.sysfs_root)), hint_providers=load_hint_providers())
+    if cgroups is None:
+        return replace(node, options=replace(node.options, effect=Effect.UPDATE))
+    # On v1 a slice cannot be narrower than the pod cgroups below it, which the kubelet made as wide as the machine.
+    return replace(node, options=replace(node.options, pool_floor=False)) if cgroups.version == 1 else node
+
+
+def with_others_partitions(node: Node, cgroups: Cgroups | None, state: State) -> Node:
+    """The node with CPUs in isolated partitions of others counted among those that the kernel isolates.
+
+    Raises:
+        HostError: the kernel's list of them cannot be read.
+    """
+    if cgroups is None:
+        return node
+    topology = with_isolated(node.topology, cgroups.tree.directory, state.exclusive)
+    return replace(node, topology=topology)
+
+
+def open_cgroups(root: str, log: logging.Logger) -> Cgroups | None:
+    """The cgroup tree; None, said loudly, where there is none."""
+    try:
+        return Cgroups.open(root)
+    except HostError as error:
+        say(
+            log,
+            logging.WARNING,
+            "no cgroup tree to write to: changes of running containers go through the runtime, which is slower; "
+            "mount the host's tree and set cgroupRoot",
+            err=error,
+        )
+        return None
+
+
+def load_state(file: CheckpointFile, log: logging.Logger) -> State:
+    """What was promised before; what cannot be used is set aside and said, and the runtime's list fills the gap."""
+    loaded = file.load()
+    if loaded.reason:
+        source = (
+            "the generation before it" if loaded.origin is Origin.PREVIOUS else "what the runtime reports"
+        )
+        say(
+            log,
+            logging.ERROR,
+            "the checkpoint cannot be used",
+            kept_aside=loaded.kept_aside,
+            rebuilt_from=source,
+            err=loaded.reason,
+        )
+    return loaded.state or State()
+
+
+class MemoryStore:
+    """A checkpoint in memory: a save takes microseconds and is done at once."""
+
+    def __init__(self, file: CheckpointFile) -> None:
+        self._file = file
+
+    def save(self, state: State, timeout_s: float) -> None:  # noqa: ARG002 - nothing to wait for
+        """Keep `state`.
+
+        Raises:
+            CheckpointError: it was not kept.
+        """
+        self._file.save(state)
+
+    def is_intact(self) -> bool:
+        """Whether the file is still in its place."""
+        return self._file.is_intact()
+
+    def close(self, timeout_s: float) -> bool:  # noqa: ARG002 - nothing to wait for
+        """Nothing is queued."""
+        return True
+
+
+def open_store(file: CheckpointFile, saved: State) -> CheckpointStore:
+    """Where states are saved: at once in memory, by a thread of its own on a disk that may stall."""
+    return CheckpointWriter(file, saved) if file.durable else MemoryStore(file)
+
+
+def warn_of_slow_protobuf(log: logging.Logger) -> None:
+    """Say when messages are decoded in pure Python, which takes a hundred times longer."""
+    from google.protobuf.internal import api_implementation
+
+    kind = api_implementation.Type()
+    if kind != "upb":
+        say(
+            log,
+            logging.WARNING,
+            "slow protobuf implementation, expected upb; install protobuf with its C part",
+            found=kind,
+        )
+
+
+class StateDirInUseError(CheckpointError):
+    """Another process works on the state directory."""
+
+
+def lock_state_dir(state_dir: str) -> int:
+    """Make this process the only agent of the state directory; returns the descriptor that holds the lock.
+
+    Two agents of two runtimes must not share a checkpoint, and commands must not change one while an agent works on it.
+    Which agent serves a runtime is another question: see `RuntimeLock`.
+
+    Args:
+        state_dir: made when it is missing.
+
+    Raises:
+        UnusableDirectoryError: it cannot be made or written to.
+        StateDirInUseError: another agent has it.
+    """
+    path = Path(state_dir) / LOCK_FILE
+    try:
+        Path(state_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise unusable_state_dir(state_dir, error) from None
+    if not _locks(descriptor):
+        holder = _holder(descriptor)
+        os.close(descriptor)
+        raise StateDirInUseError(
+            str(path),
+            f"another agent{holder} works on this state directory; stop it first: two agents on one node would "
+            "hand out the same CPUs",
+        )
+    with suppress(OSError):  # a full disk: the lock holds without the number
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def holds_state_dir(lock: int, state_dir: str) -> bool:
+    """Whether the lock is that of the directory as it is there now; commands and other agents go by that one."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(lock), os.stat(Path(state_dir) / LOCK_FILE))
+    return False
+
+
+def lock_where_possible(state_dir: str) -> int | None:
+    """As `lock_state_dir`; None where the directory cannot be used, for an agent works without it too.
+
+    The lock of a directory that other users may change says nothing: any of them can hold it.
+
+    Raises:
+        StateDirInUseError: another agent has it.
+    """
+    try:
+        return lock_state_dir(state_dir)
+    except StateDirInUseError:
+        if unsafe(state_dir):
+            return None
+        raise
+    except UnusableDirectoryError:
+        return None  # said once there is a log, by the keeper of the checkpoint
+
+
+class UnusableDirectoryError(CheckpointError):
+    """No lock can be had in the state directory, because of the directory and not of another agent."""
+
+
+def unusable_state_dir(state_dir: str, error: OSError) -> UnusableDirectoryError:
+    """Why the lock in it cannot be had, and what to do."""
+    if isinstance(error, PermissionError) and os.geteuid() != 0:
+        return UnusableDirectoryError(state_dir, f"{words(error)}; run as root, or give --state-dir DIR")
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return UnusableDirectoryError(
+            state_dir, f"{words(error)}, but a directory is needed; give another with --state-dir or stateDir"
+        )
+    return UnusableDirectoryError(
+        state_dir, f"{words(error)}; give another directory with --state-dir or stateDir"
+    )
+
+
+def _locks(descriptor: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _holder(descriptor: int) -> str:
+    text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    return f" (process {text})" if text.isdigit() else ""
+
+
+# ----------------------------------------------------------------------------------------------------
+# SIGHUP: the configuration is read again and taken over as a whole, or not at all.
+
+
+class Reload:
+    """SIGHUP: a new configuration as a whole, or the old one and a line that says why."""
+
+    def __init__(self, read: Callable[[], Config], link: RuntimeLink, log: logging.Logger) -> None:
+        self._read = read
+        self._link = link
+        self._log = log
+
+    def __call__(self) -> None:
+        """Read and take over; applies to containers created from now on."""
+        handler = self._link.handler
+        if handler is None:
+            return
+        try:
+            config = self._read()
+            cgroups = open_cgroups(config.cgroup_root, self._log)
+            node = with_others_partitions(build_node(config, cgroups), cgroups, handler.state)
+        except NothingConfiguredError as error:
+            say(
+                self._log,
+                logging.ERROR,
+                "there is no configuration to read again, the former one stays in force",
+                file=error.where,
+            )
+            return
+        except NriPinError as error:
+            say(
+                self._log,
+                logging.ERROR,
+                "configuration not reloaded, the former one stays in force",
+                err=error,
+            )
+            return
+        except Exception:  # noqa: BLE001 - a bad reload must not end what serves the node
+            say_trace(self._log, "internal error, configuration not reloaded, the former one stays in force")
+            return
+        handler.change_node(node, handler.new_effects(cgroups))
+        is_observing = isinstance(handler, ObservingHandler)
+        if not is_observing:
+            lift_floor(cgroups, node, handler.state, self._log)
+        handler.checkpoint.serves = config.serves_unsaved
+        self._log.setLevel(config.log_level.upper())
+        say(
+            self._log,
+            logging.INFO,
+            "configuration reloaded",
+            cpu_policy=node.options.cpu_manager_policy,
+            topology_policy=node.options.topology_manager_policy,
+            memory_policy=node.options.memory_manager_policy,
+            reserved=node.reserved,
+            note="paths, plugin name, log format, observe and historyBytes change with the next start",
+        )
+        if config.observe != is_observing:
+            say(self._log, logging.WARNING, "observe changes with the next start", observing=is_observing)
+        warn_of_surprises(node, self._log)
+        warn_of_unsatisfied(node, handler.state, self._log)

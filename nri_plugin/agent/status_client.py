@@ -1,0 +1,307 @@
+"""Reads the agent's status socket: once, or for as long as the agent lives and again when it comes back.
+
+What the agent tells on its status socket: one JSON object on a line, made by one side and read by the other.
+
+    {"version": 1, "agent": "0.1.0", "machine": {...}, "options": {...}, "reserved": "0-1",
+     "pods": [...], "containers": [...], "allocations": [...], "refusals": [...],
+     "drifts": [...], "lost": [...], "runtime": {...}, "observing": false, "failed_creations": 0}
+
+A line holds everything: who missed some is right again with the next. CPUs and NUMA nodes are kernel lists; the rows
+of pods, containers and allocations are those of the checkpoint.
+"""
+
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from nri_plugin import __version__
+from nri_plugin.checkpoint.rows import (
+    AllocationRow,
+    ContainerRow,
+    PodRow,
+    allocation_from,
+    allocation_row,
+    container_from,
+    container_row,
+    pod_from,
+    pod_row,
+)
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State, owner_of
+from nri_plugin.process.logs import say
+from nri_plugin.recording.rows import TopologyRow, topology_from, topology_row
+
+VERSION = 1
+LINE_BYTES = 64 << 20
+"""A longer line is no status: 10,000 containers take a twentieth of it."""
+
+
+class RefusalRow(Struct, frozen=True):
+    """A container that was refused.
+
+    Attributes:
+        number: counts all refusals since the agent began; tells a new one from one already seen.
+        reason: the kubelet's reason word.
+        detail: the whole sentence.
+    """
+
+    number: int
+    pod_uid: str
+    namespace: str
+    pod: str
+    container: str
+    reason: str
+    detail: str
+
+
+class DriftRow(Struct, frozen=True):
+    """A cgroup that said something else than it should, and one try to put it right; see `DriftReport`.
+
+    Attributes:
+        number: counts all drifts since the agent began; tells a new one from one already seen.
+        cgroup: as the runtime names it.
+        container_id: whose; empty for a QoS slice.
+        name: `namespace/pod/container`, or the slice.
+        found: CPUs written there, null where the cpuset files were gone.
+        effective: CPUs its processes ran on.
+        cause: `stored-value`, `all-cpus`, `never-set`, `files-gone`, `narrowed-above` or `other-value`.
+        noticed_by: `watch` or `sweep`.
+        round: how often in a row it was put right.
+        is_fight: somebody puts back what we change.
+        error: why it could not be put right, empty when it was.
+    """
+
+    number: int
+    cgroup: str
+    container_id: str
+    name: str
+    found: str | None
+    effective: str | None
+    desired: str
+    cause: str
+    noticed_by: str
+    round: int
+    is_fight: bool
+    error: str = ""
+
+
+class LostRow(Struct, frozen=True):
+    """A container whose exclusive CPUs are not all online.
+
+    Attributes:
+        lost: those that are not; they stay promised.
+        runs_on: what it has instead: the rest, or the shared pool when nothing is left.
+    """
+
+    pod_uid: str
+    container: str
+    lost: str
+    runs_on: str
+
+
+class RuntimeRow(Struct, frozen=True):
+    """The container runtime that the agent answers, as it introduced itself.
+
+    Attributes:
+        nri: the version of its NRI library, told since 0.12.
+        request_timeout_ms: told since 0.7, else 0; so is the other.
+    """
+
+    name: str
+    version: str
+    nri: str = ""
+    request_timeout_ms: int = 0
+    registration_timeout_ms: int = 0
+
+
+class StatusRow(Struct, frozen=True):
+    """One line."""
+
+    version: int
+    agent: str
+    machine: TopologyRow
+    options: dict[str, Any]
+    reserved: str
+    pods: tuple[PodRow, ...]
+    containers: tuple[ContainerRow, ...]
+    allocations: tuple[AllocationRow, ...]
+    refusals: tuple[RefusalRow, ...] = ()
+    drifts: tuple[DriftRow, ...] = ()
+    lost: tuple[LostRow, ...] = ()
+    runtime: RuntimeRow | None = None
+    observing: bool = False
+    failed_creations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The agent at one moment.
+
+    Attributes:
+        node: what it decides for, without hint providers.
+        state: what it has promised.
+        refusals: the latest, oldest first.
+        drifts: the latest, oldest first.
+        runtime: who asks it; None while nobody does.
+        agent: its version; empty of one that is not told.
+        observing: nothing of it is carried out.
+        failed_creations: creations that failed one after the other, after the agent's answer.
+    """
+
+    node: Node
+    state: State
+    refusals: tuple[RefusalRow, ...] = ()
+    drifts: tuple[DriftRow, ...] = ()
+    runtime: RuntimeRow | None = None
+    agent: str = ""
+    observing: bool = False
+    failed_creations: int = 0
+
+    @property
+    def lost(self) -> tuple[LostRow, ...]:
+        """Who misses exclusive CPUs."""
+        return tuple(
+            _lost_row(self.node, self.state, key, cpus) for key, cpus in self.state.lost(self.node).items()
+        )
+
+
+def encode(status: Status) -> bytes:
+    """The line, newline included."""
+    node, state = status.node, status.state
+    row = StatusRow(
+        version=VERSION,
+        agent=__version__,
+        machine=topology_row(node.topology),
+        options=msgspec.to_builtins(node.options),
+        reserved=str(node.reserved),
+        pods=tuple(pod_row(*item) for item in state.pods.items()),
+        containers=tuple(container_row(*item) for item in state.containers.items()),
+        allocations=tuple(allocation_row(*item) for item in state.allocations.items()),
+        refusals=status.refusals,
+        drifts=status.drifts,
+        lost=status.lost,
+        runtime=status.runtime,
+        observing=status.observing,
+        failed_creations=status.failed_creations,
+    )
+    return msgspec.json.encode(row) + b"\n"
+
+
+def decode(line: bytes) -> Status:
+    """What a line says.
+
+    Raises:
+        ValueError: it is none of ours, or of another version.
+    """
+    version = msgspec.json.decode(line, type=_VersionRow).version
+    if version != VERSION:
+        raise ValueError(f"the agent speaks version {version} of the status, this program version {VERSION}")
+    row = msgspec.json.decode(line, type=StatusRow)
+    state = State(
+        pods=dict(map(pod_from, row.pods)),
+        containers=dict(map(container_from, row.containers)),
+        allocations=dict(map(allocation_from, row.allocations)),
+    )
+    options = msgspec.convert(row.options, Options)
+    node = Node(topology_from(row.machine), options, CPUSet.parse(row.reserved))
+    return Status(
+        node, state, row.refusals, row.drifts, row.runtime, row.agent, row.observing, row.failed_creations
+    )
+
+
+class _VersionRow(Struct):
+    version: int
+
+
+def _lost_row(node: Node, state: State, key: str, lost: CPUSet) -> LostRow:
+    uid, container = owner_of(key)
+    left = state.allocations[key].cpus - lost
+    return LostRow(uid, container, str(lost), str(left or state.shared_pool(node)))
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+ANSWER_S = 5.0
+"""An agent that is there tells everything within milliseconds of being asked."""
+
+AGAIN_S = 1.0
+"""Between two attempts to reach an agent that is not there."""
+
+
+def read_status(path: str, timeout_s: float = ANSWER_S) -> Status:
+    """What the agent tells now.
+
+    Raises:
+        HostError: nobody is there, or what answers is no agent of ours.
+    """
+    try:
+        return next(read_lines(path, timeout_s))
+    except StopIteration:
+        raise HostError(path, "the agent hung up without a word; ask again") from None
+
+
+def read_lines(path: str, timeout_s: float | None = None) -> Iterator[Status]:
+    """Everything the agent tells, until it ends.
+
+    Args:
+        path: of its socket.
+        timeout_s: how long to wait for a line; None for ever.
+
+    Raises:
+        HostError: nobody is there, or what answers is no agent of ours.
+    """
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        peer.settimeout(timeout_s)
+        peer.connect(path)
+        with peer.makefile("rb") as lines:
+            while line := lines.readline(LINE_BYTES):
+                if not line.endswith(b"\n"):
+                    return
+                yield decode(line)
+    except TimeoutError:
+        raise HostError(path, f"the agent said nothing for {timeout_s:g} s; look at its log") from None
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise HostError(path, f"{why}; is the agent running, and is this its state directory?") from None
+    except ValueError as error:
+        raise HostError(path, f"{error}; use the same version of both programs") from None
+    finally:
+        peer.close()
+
+
+def follow(
+    path: str,
+    tell: Callable[[Status], None],
+    pause: Callable[[float], bool],
+    log: logging.Logger,
+    lost: Callable[[], None] = lambda: None,
+) -> None:
+    """Call `tell` with everything the agent says, until `pause` returns that it is time to stop; `lost` when it ends."""
+    trouble = ""
+    while not pause(0.0):
+        try:
+            for status in read_lines(path):
+                if trouble:
+                    say(log, logging.INFO, "the agent is there again", socket=path)
+                trouble = ""
+                tell(status)
+                if pause(0.0):
+                    return
+            found = "the agent ended; what it promised still holds"
+        except HostError as error:
+            found = str(error)
+        lost()
+        if found != trouble:
+            say(log, logging.WARNING, "the agent is not there", err=found)
+        trouble = found
+        if pause(AGAIN_S):
+            return

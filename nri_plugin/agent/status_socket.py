@@ -1,0 +1,381 @@
+"""The agent's status socket: everything it knows, to whoever may read the state directory, again after every change.
+
+The thread that answers the runtime only hands over: it notes a refusal, and wakes the thread here when somebody
+listens. That one takes the frozen values of the moment, puts them into a line, and writes no faster than its readers
+read: who is slow gets the newest line next, not every line.
+"""
+
+import logging
+import os
+import selectors
+import socket
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+from nri_plugin.agent.checkpoint_keeper import CheckpointStore
+from nri_plugin.agent.drift_watch import DriftReport
+from nri_plugin.agent.outcome import Observer, Outcome
+from nri_plugin.agent.startup import Watcher
+from nri_plugin.agent.status_client import DriftRow, RefusalRow, RuntimeRow, Status, encode
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.options import Node
+from nri_plugin.model.state import State
+from nri_plugin.process.logs import LOGGER_NAME, say
+from nri_plugin.wire.nri.events import Configure
+
+FILE_NAME = "agent.sock"
+"""In the state directory."""
+
+LATEST_REFUSALS = 64
+LATEST_DRIFTS = 64
+PAUSE_S = 0.05
+"""Between two lines: a burst of containers is one change to a reader, and making a line takes the interpreter."""
+
+LOOK_S = 5.0
+"""Changes that nobody tells of (a reload, a removed socket) are seen so soon."""
+
+View = Callable[[], tuple[Node, State]]
+
+
+class StatusFeed:
+    """Told of every outcome by the thread that answers the runtime; takes microseconds.
+
+    Attributes:
+        refusals: the latest, oldest first; replaced as a whole, so that another thread may read it.
+        drifts: the same of drifts.
+        wake: called when there is news.
+        failed_creations: how many creations failed one after the other, after the agent's answer.
+    """
+
+    def __init__(self) -> None:
+        self.refusals: tuple[RefusalRow, ...] = ()
+        self.drifts: tuple[DriftRow, ...] = ()
+        self.wake: Callable[[], None] = lambda: None
+        self.failed_creations: Callable[[], int] = lambda: 0
+        self._count = 0
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Note a refusal, and wake whoever tells others."""
+        if outcome.refusal:
+            self._count += 1
+            self.refusals = (*self.refusals, refusal_row(outcome, self._count))[-LATEST_REFUSALS:]
+        elif outcome.decision.state is outcome.before:
+            return
+        self.wake()
+
+    def machine_changed(self) -> None:
+        """Wake whoever tells others: the node is another one."""
+        self.wake()
+
+    def drifted(self, report: DriftReport) -> None:
+        """Note a drift, and wake whoever tells others."""
+        self.drifts = (*self.drifts, drift_row(report))[-LATEST_DRIFTS:]
+        self.wake()
+
+
+def refusal_row(outcome: Outcome, number: int) -> RefusalRow:
+    """A refusal as it is told."""
+    pod, container = getattr(outcome.event, "pod", None), getattr(outcome.event, "container", None)
+    reason, _, _ = outcome.refusal.partition(":")
+    return RefusalRow(
+        number=number,
+        pod_uid=pod.uid if pod else "",
+        namespace=pod.namespace if pod else "",
+        pod=pod.name if pod else "",
+        container=container.name if container else "",
+        reason=reason if reason.isidentifier() else "UnexpectedAdmissionError",
+        detail=outcome.refusal,
+    )
+
+
+def drift_row(report: DriftReport) -> DriftRow:
+    """A drift as it is told."""
+    return DriftRow(
+        number=report.number,
+        cgroup=report.cgroup.path or report.cgroup.parent,
+        container_id=report.container_id,
+        name=report.name,
+        found=None if report.found is None else str(report.found),
+        effective=None if report.effective is None else str(report.effective),
+        desired=str(report.desired),
+        cause=report.cause,
+        noticed_by=report.noticed_by,
+        round=report.round,
+        is_fight=report.is_fight,
+        error=report.error,
+    )
+
+
+def runtime_row(runtime: Configure | None) -> RuntimeRow | None:
+    """The runtime as it is told; the configuration it handed over is not."""
+    if runtime is None:
+        return None
+    return RuntimeRow(
+        runtime.runtime_name,
+        runtime.runtime_version,
+        runtime.nri_version,
+        runtime.request_timeout_ms,
+        runtime.registration_timeout_ms,
+    )
+
+
+class Watchers:
+    """Tells several observers of every outcome, and has the first measure saves.
+
+    Attributes:
+        also: further ones, who need the handler and so come after it.
+    """
+
+    def __init__(self, feed: StatusFeed, counting: Watcher | None) -> None:
+        self._feed, self._counting = feed, counting
+        self.also: tuple[Observer, ...] = ()
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Tell all."""
+        if self._counting is not None:
+            self._counting(outcome)
+        self._feed(outcome)
+        for observer in self.also:
+            observer(outcome)
+
+    def drifted(self, report: DriftReport) -> None:
+        """Tell all of a drift."""
+        if self._counting is not None:
+            self._counting.drifted(report)
+        self._feed.drifted(report)
+
+    def asked(self, result: str) -> None:
+        """Have a question to the exporter counted."""
+        if self._counting is not None:
+            self._counting.asked(result)
+
+    def timed(self, store: CheckpointStore) -> CheckpointStore:
+        """`store`, measured where somebody counts."""
+        return store if self._counting is None else self._counting.timed(store)
+
+
+class _Reader:
+    """Somebody connected, and what of its line is still to be written."""
+
+    __slots__ = ("is_current", "left", "socket")
+
+    def __init__(self, peer: socket.socket) -> None:
+        self.socket = peer
+        self.left = memoryview(b"")
+        self.is_current = False
+
+
+class StatusSocket:
+    """Listens from the moment it is made until `close`.
+
+    Args:
+        path: of the socket; whatever socket is there is replaced. Where it cannot be made, or is removed, that is
+            tried again now and then.
+        view: the node and the state of the moment.
+        feed: wakes us, and holds the refusals.
+        runtime: who asks the agent at this moment.
+        log: says when the socket cannot be made, and when it is there again.
+        observing: nothing of it is carried out.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        view: View,
+        feed: StatusFeed,
+        runtime: Callable[[], Configure | None] = lambda: None,
+        *,
+        log: logging.Logger | None = None,
+        observing: bool = False,
+    ) -> None:
+        self._observing, self._log, self._trouble = observing, log or logging.getLogger(LOGGER_NAME), ""
+        self._path, self._view, self._feed, self._runtime = path, view, feed, runtime
+        self._listener: socket.socket | None = None
+        self._mark: tuple[int, int] | None = None
+        self._looked_at = 0.0
+        self._wake_in, self._wake_out = socket.socketpair()
+        for one in (self._wake_in, self._wake_out):
+            one.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._listen()
+        self._selector.register(self._wake_in, selectors.EVENT_READ)
+        self._readers: dict[socket.socket, _Reader] = {}
+        self._told: tuple[object, ...] | None = None
+        self._line = b""
+        self._made_at = 0.0
+        self._is_early = False
+        self._is_closing = False
+        feed.wake = self._wake
+        self._thread = Thread(target=self._run, name="status socket", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Hang up and take the socket away."""
+        self._is_closing = True
+        self._feed.wake = lambda: None
+        self._ring()
+        self._thread.join()
+        if self._mark is not None and _identity(self._path) == self._mark:
+            self._path.unlink(missing_ok=True)
+        self._hang_up()
+        for one in (*self._readers, self._wake_in, self._wake_out):
+            one.close()
+        self._selector.close()
+
+    def _listen(self) -> None:
+        """Listen at the path, again where the socket was removed or replaced; those who are connected stay so."""
+        self._looked_at = time.monotonic()
+        if self._mark is not None and _identity(self._path) == self._mark:
+            return
+        self._hang_up()
+        try:
+            self._listener = _listening(self._path)
+        except HostError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                say(self._log, logging.WARNING, "nothing can be exported to the cluster", err=error)
+            return
+        self._mark = _identity(self._path)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        if self._trouble:
+            self._trouble = ""
+            say(self._log, logging.INFO, "the status socket is there again", path=self._path)
+
+    def _hang_up(self) -> None:
+        listener, self._listener, self._mark = self._listener, None, None
+        if listener is not None:
+            self._selector.unregister(listener)
+            listener.close()
+
+    def _wake(self) -> None:
+        if self._readers:
+            self._ring()
+
+    def _ring(self) -> None:
+        with suppress(BlockingIOError):
+            self._wake_out.send(b"\0")
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            for key, _ in self._selector.select(self._timeout()):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj is self._wake_in:
+                    with suppress(BlockingIOError):
+                        self._wake_in.recv(4096)
+                elif isinstance(key.data, _Reader):
+                    self._hear(key.data)
+            if time.monotonic() >= self._looked_at + LOOK_S:
+                self._listen()
+            self._make_line()
+            for reader in list(self._readers.values()):
+                self._write(reader)
+
+    def _timeout(self) -> float:
+        return max(0.0, self._made_at + PAUSE_S - time.monotonic()) if self._is_early else LOOK_S
+
+    def _make_line(self) -> None:
+        """A new line when there is news, somebody to tell it, and the former one is old enough."""
+        self._is_early = bool(self._readers) and time.monotonic() < self._made_at + PAUSE_S
+        if self._is_early or not self._readers:
+            return
+        refusals, drifts = self._feed.refusals, self._feed.drifts
+        node, state = self._view()
+        runtime = self._runtime()
+        failed = self._feed.failed_creations()
+        now = (node, state, refusals, drifts, runtime, failed)
+        if self._told is not None and all(a is b for a, b in zip(now, self._told, strict=True)):
+            return
+        self._told = now
+        self._line = encode(
+            Status(
+                node,
+                state,
+                refusals,
+                drifts,
+                runtime_row(runtime),
+                observing=self._observing,
+                failed_creations=failed,
+            )
+        )
+        self._made_at = time.monotonic()
+        for reader in self._readers.values():
+            reader.is_current = False
+
+    def _accept(self) -> None:
+        if self._listener is None:
+            return
+        with suppress(OSError):
+            peer, _ = self._listener.accept()
+            peer.setblocking(False)
+            reader = self._readers[peer] = _Reader(peer)
+            self._selector.register(peer, selectors.EVENT_READ, reader)
+
+    def _hear(self, reader: _Reader) -> None:
+        """Readers say nothing; what comes from them is that they have hung up, or is passed over."""
+        with suppress(BlockingIOError):
+            try:
+                if reader.socket.recv(4096):
+                    return
+            except ConnectionError:
+                pass
+            self._drop(reader)
+
+    def _unsent(self, reader: _Reader) -> memoryview:
+        """The rest of a line it has begun to read, then the latest one."""
+        if not reader.left and not reader.is_current and self._line:
+            reader.left, reader.is_current = memoryview(self._line), True
+        return reader.left
+
+    def _write(self, reader: _Reader) -> None:
+        try:
+            while part := self._unsent(reader):
+                reader.left = part[reader.socket.send(part) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(reader)
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if reader.left else 0)
+        if self._selector.get_key(reader.socket).events != wanted:
+            self._selector.modify(reader.socket, wanted, reader)
+
+    def _drop(self, reader: _Reader) -> None:
+        if self._readers.pop(reader.socket, None) is not None:
+            self._selector.unregister(reader.socket)
+            reader.socket.close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _listening(path: Path) -> socket.socket:
+    """A listening socket that only its owner may connect to.
+
+    Raises:
+        HostError: it cannot be made there.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        if os.path.lexists(path) and stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen(8)
+    except OSError as error:
+        listener.close()
+        raise HostError(str(path), f"no status socket: {(error.strerror or str(error)).lower()}") from None
+    return listener

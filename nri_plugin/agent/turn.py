@@ -1,0 +1,166 @@
+"""Waits for the right to serve the runtime, keeps it while the agent serves, and gives it up to a newer agent.
+
+An agent without the right does not connect, and touches no checkpoint, no cgroup and no socket of the state directory.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+
+from nri_plugin.agent.startup import StateDirInUseError, holds_state_dir, lock_where_possible
+from nri_plugin.host.runtime_lock import RuntimeLock, readable_by_others
+from nri_plugin.process.logs import Reminder, say
+from nri_plugin.process.loop import Loop
+
+EXIT_YIELDED = 75
+"""EX_TEMPFAIL of sysexits.h: another agent serves."""
+
+LOOK_PAUSE_S = 0.25
+"""Between two looks for a newer agent, which waits one second for us."""
+
+YIELD_S = 1.0
+"""A launched agent waits so long for the one that serves. The runtime gives it two seconds to be configured."""
+
+END_S = 0.3
+"""What the kernel needs to end a process that was killed, and more."""
+
+LOST_S = 1.0
+"""The lock of the state directory is gone for so long before it is taken again: whoever removes the directory with all
+that is in it does not meet a new file."""
+
+TIMER = "turn"
+NEWER = "a newer agent, started by the runtime, takes over"
+
+
+class Turn:
+    """This agent's turn to serve.
+
+    Args:
+        lock: the right to serve the runtime.
+        state_dir: of which this agent must be the only one, too.
+        loop: where it waits.
+        log: says for whom it waits.
+        serve: begins to serve; called once, with the right in hand.
+        wait: is told for whom this agent waits; empty when the wait is over.
+        is_replaceable: False for an agent that the runtime started, which only the runtime ends.
+        stays: whether the agent waits when a newer one takes over; False where the newer one makes it needless.
+    """
+
+    def __init__(
+        self,
+        lock: RuntimeLock,
+        state_dir: str,
+        loop: Loop,
+        log: logging.Logger,
+        serve: Callable[[], None],
+        wait: Callable[[str], None],
+        *,
+        is_replaceable: bool = True,
+        stays: bool = True,
+    ) -> None:
+        self._lock, self._state_dir, self._loop, self._log = lock, state_dir, loop, log
+        self._serve, self._tell, self._is_replaceable, self._stays = serve, wait, is_replaceable, stays
+        self._state_lock: int | None = None
+        self._said = Reminder()
+        self._lost_at: float | None = None
+        self.is_serving = False
+        self._is_waiting = False
+
+    def begin(self) -> None:
+        """Serve at once, or wait for the right.
+
+        Raises:
+            NriPinError: the agent has the right and cannot serve.
+        """
+        if self._lock.is_wanted():
+            self._yield(NEWER)
+        else:
+            self._try(self._lock.take())
+        self._look_later()
+
+    def demand(self) -> None:
+        """Serve at once as an agent that the runtime started: the one that serves gives up or is ended.
+
+        Raises:
+            NriPinError: the agent has the right and cannot serve.
+        """
+        self._try(self._lock.demand(YIELD_S, END_S))
+        self._look_later()
+
+    def close(self) -> None:
+        """Give up the right."""
+        self._loop.set_timer(TIMER, None, self._look)
+        if self._state_lock is not None:
+            os.close(self._state_lock)
+            self._state_lock = None
+        self._lock.close()
+
+    def _look_later(self) -> None:
+        self._loop.set_timer(TIMER, self._loop.clock() + LOOK_PAUSE_S, self._look)
+
+    def _look(self) -> None:
+        if self._is_replaceable and self._lock.is_wanted():
+            self._yield(NEWER)
+        else:
+            if not self._is_replaceable:
+                self._lock.ask()  # where somebody just looked at the mark, the first try failed
+            reason = self._lock.take()
+            if self.is_serving and reason and self._is_replaceable:
+                self._yield(reason)
+            elif not self.is_serving:
+                self._try(reason)
+            else:
+                self._hold_state_dir()
+        self._look_later()
+
+    def _hold_state_dir(self) -> None:
+        """Lock the state directory as it is there now: it may have been removed, replaced or mended since."""
+        if self._state_lock is not None and holds_state_dir(self._state_lock, self._state_dir):
+            self._lost_at = None
+            return
+        now = self._loop.clock()
+        self._lost_at = now if self._lost_at is None else self._lost_at
+        if now - self._lost_at < LOST_S or not os.path.isdir(self._state_dir):
+            return
+        try:
+            lock = lock_where_possible(self._state_dir)
+        except StateDirInUseError as error:
+            if self._said.is_due(str(error), now):
+                say(self._log, logging.WARNING, "the state directory is another's", err=error)
+            return
+        if lock is not None:
+            former, self._state_lock = self._state_lock, lock
+            if former is not None:
+                os.close(former)
+
+    def _yield(self, reason: str) -> None:
+        if self._stays and not self.is_serving:
+            self._wait(reason)
+            return
+        say(self._log, logging.WARNING, "this agent no longer serves the runtime", err=reason)
+        self._loop.stop(EXIT_YIELDED)
+
+    def _try(self, reason: str) -> None:
+        """Serve when there is no reason against it."""
+        if not reason:
+            try:
+                self._state_lock = lock_where_possible(self._state_dir)
+            except StateDirInUseError as error:
+                reason = str(error)
+        if reason:
+            self._wait(reason)
+            return
+        if self._is_waiting:
+            self._tell("")
+            say(self._log, logging.INFO, "the wait is over, this agent serves the runtime")
+        warning = readable_by_others(self._lock.folder)
+        if warning:
+            say(self._log, logging.WARNING, "everybody can keep the agent from serving", err=warning)
+        self.is_serving = True
+        self._serve()
+
+    def _wait(self, reason: str) -> None:
+        self._is_waiting = True
+        self._tell(reason)
+        if self._said.is_due(reason, self._loop.clock()):
+            say(self._log, logging.WARNING, "waiting for the right to serve the runtime", err=reason)

@@ -1,0 +1,268 @@
+"""What the agent does without being asked: it notices drift and a changed machine. Put together here, run by the loop."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from nri_plugin.agent.drift_watch import DriftReport, DriftWatch, Reporter
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.kernel_settings import UNWATCHED, Counted, KernelSideKeeper, QuotaKeeper
+from nri_plugin.agent.observing import ObservedWatch
+from nri_plugin.agent.startup import warn_of_overcommitted
+from nri_plugin.agent.status_socket import StatusFeed
+from nri_plugin.config.loading import Config
+from nri_plugin.core.drift import MachineChanged, Target
+from nri_plugin.core.outdated import allocatable_memory, overcommitted
+from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.cgroup_watch import CgroupWatch
+from nri_plugin.host.cpu_quota import QUOTA_FILES, CPUQuotas
+from nri_plugin.host.mounts import find_cpuset_tree
+from nri_plugin.host.partitions import ON_V1, Partitions, with_isolated
+from nri_plugin.host.sysfs import discover, outline
+from nri_plugin.model.errors import HostError, NriPinError
+from nri_plugin.model.options import Isolation
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import CgroupRef, named
+from nri_plugin.model.topology import Topology
+from nri_plugin.process.logs import Reminder, say, say_trace
+from nri_plugin.process.loop import Loop
+
+# ----------------------------------------------------------------------------------------------------
+# Notices CPUs and memory nodes that come or go while the agent runs, and lets cgroups follow at once.
+#
+# What is reserved stays as it was chosen at the start: choosing anew could take CPUs that somebody was promised.
+
+
+LOOK_PAUSE_S = 0.5
+"""Three small files, 30 us: the kernel's own notices do not reach every network namespace."""
+
+
+class MachineWatch:
+    """Compares the machine with the one decisions are made for.
+
+    Args:
+        handler: decides for the machine as it is now.
+        outline: what changes whenever the machine does, cheap to read.
+        discover: the machine.
+        log: what came, what went, and who lost CPUs.
+        changed: called when it did and cgroups have followed.
+        seen: the outline of the machine that decisions are made for, where that is known: discovering takes longer.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        outline: Callable[[], object],
+        discover: Callable[[], Topology],
+        log: logging.Logger,
+        clock: Callable[[], float],
+        changed: Callable[[], None] = lambda: None,
+        seen: object = None,
+    ) -> None:
+        self._handler, self._outline, self._discover = handler, outline, discover
+        self._log, self._clock, self._changed = log, clock, changed
+        self._seen = seen
+        self._trouble = Reminder()
+
+    def start(self, loop: Loop) -> None:
+        """Look by the clock from now on."""
+
+        def look() -> None:
+            self.moved()
+            loop.set_timer("machine", loop.clock() + LOOK_PAUSE_S, look)
+
+        look()
+
+    def moved(self) -> bool:
+        """Look once; returns whether the machine is another one now, and then cgroups have followed."""
+        try:
+            outline = self._outline()
+            if outline == self._seen:
+                return False
+            topology = self._discover()
+            self._seen = outline
+            self._trouble.forget()
+            return self._follow(topology)
+        except NriPinError as error:
+            if self._trouble.is_due(str(error), self._clock()):
+                say(self._log, logging.ERROR, "a change of the machine cannot be followed", err=error)
+        except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
+            say_trace(self._log, "internal error, a change of the machine is not followed")
+        return False
+
+    def _follow(self, topology: Topology) -> bool:
+        before = self._handler.node
+        if topology == before.topology:
+            return False
+        lost = self._handler.state.lost(before)
+        overcommitted_before = overcommitted(self._handler.state, allocatable_memory(before))
+        node = replace(before, topology=topology)
+        self._handler.change_node(node)
+        self._say_what(before.topology, topology)
+        self._say_who(lost)
+        warn_of_overcommitted(node, self._handler.state, self._log, overcommitted_before)
+        _, errors = self._handler.put_right(MachineChanged())
+        for error in errors:
+            say(self._log, logging.ERROR, "cpuset not written", event="MachineChanged", err=error)
+        self._changed()
+        return True
+
+    def _say_what(self, before: Topology, after: Topology) -> None:
+        say(
+            self._log,
+            logging.WARNING,
+            "the machine changed",
+            cpus_gone=before.online - after.online or None,
+            cpus_come=after.online - before.online or None,
+            memory_nodes_gone=before.nodes_with_memory - after.nodes_with_memory or None,
+            memory_nodes_come=after.nodes_with_memory - before.nodes_with_memory or None,
+            online=after.online,
+        )
+
+    def _say_who(self, former: Mapping[str, CPUSet]) -> None:
+        node, state = self._handler.node, self._handler.state
+        now = state.lost(node)
+        for key, lost in now.items():
+            if former.get(key) != lost:
+                left = state.allocations[key].cpus - lost
+                say(
+                    self._log,
+                    logging.WARNING,
+                    "a container lost exclusive CPUs, they stay promised to it",
+                    name=named(state.pods, key),
+                    lost=lost,
+                    runs_on=left or state.shared_pool(node),
+                    confined="shared pool" if not left else None,
+                )
+        for key in (former.keys() - now.keys()) & state.allocations.keys():
+            say(
+                self._log,
+                logging.INFO,
+                "a container has all its exclusive CPUs again",
+                name=named(state.pods, key),
+                cpus=state.allocations[key].cpus,
+            )
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+def look_after(
+    config: Config,
+    log: logging.Logger,
+    handler: Handler,
+    loop: Loop,
+    feed: StatusFeed,
+    report: Reporter,
+    keeper: KernelSideKeeper | None = None,
+) -> DriftWatch:
+    """Begin to look at the machine and at all cgroups that are ours to say; `keeper` looks whenever they changed."""
+
+    def machine_changed() -> None:
+        feed.machine_changed()
+        if keeper is not None:
+            keeper.look_again()
+
+    def drifted(what: DriftReport) -> None:
+        report(what)
+        if keeper is not None:
+            keeper.look_again()
+
+    machine = _machine_watch(config, log, handler, loop, machine_changed)
+    watch = DriftWatch(
+        handler,
+        loop,
+        log,
+        watch=_kernel_watch(config.cgroup_root, log),
+        machine_moved=machine.moved,
+        report=drifted,
+    )
+    machine.start(loop)
+    watch.start()
+    return watch
+
+
+def look_on(
+    config: Config, log: logging.Logger, handler: Handler, loop: Loop, feed: StatusFeed
+) -> ObservedWatch:
+    """Begin to look at the machine and to compare what runs with what would."""
+    _machine_watch(config, log, handler, loop, feed.machine_changed).start(loop)
+    watch = ObservedWatch(handler, loop, log)
+    watch.start()
+    return watch
+
+
+def _machine_watch(
+    config: Config, log: logging.Logger, handler: Handler, loop: Loop, changed: Callable[[], None]
+) -> MachineWatch:
+    return MachineWatch(
+        handler,
+        partial(outline, config.sysfs_root),
+        partial(_discovered, config, handler),
+        log,
+        loop.clock,
+        changed,
+        _seen(config.sysfs_root, handler),
+    )
+
+
+def keep_kernel_side(
+    config: Config, log: logging.Logger, handler: Handler, loop: Loop, counted: Counted
+) -> KernelSideKeeper | None:
+    """Begin to keep quotas and sandboxes; None where there is no cgroup tree to write to.
+
+    `counted` is told of quotas that somebody wrote back.
+    """
+    try:
+        cgroups = Cgroups.open(config.cgroup_root)
+    except HostError:
+        return None  # said already
+    why_none = ON_V1 if cgroups.version == 1 else ""
+    asked = handler.node.options.isolation
+    if why_none and asked is not Isolation.NONE:
+        say(log, logging.WARNING, "no partitions here, isolation does nothing", isolation=asked, err=why_none)
+    domains = Partitions(cgroups.tree.directory, why_none)
+    files = CPUQuotas.beside(cgroups.tree)
+    quotas = QuotaKeeper(files, _quota_watch(files, log), loop, log, counted) if files is not None else None
+    keeper = KernelSideKeeper(handler, loop, log, cgroups, quotas, domains)
+    keeper.start()
+    return keeper
+
+
+def _quota_watch(files: CPUQuotas, log: logging.Logger) -> CgroupWatch[CgroupRef] | None:
+    try:
+        return CgroupWatch(files.directory, QUOTA_FILES, with_above=False)
+    except HostError as error:
+        say(log, logging.WARNING, UNWATCHED, err=error)
+        return None
+
+
+def _discovered(config: Config, handler: Handler) -> Topology:
+    topology = discover(config.sysfs_root)
+    try:
+        top = find_cpuset_tree(config.cgroup_root).directory
+    except HostError:
+        return topology  # said already
+    return with_isolated(topology, top, handler.state.exclusive)
+
+
+def _seen(sysfs_root: str, handler: Handler) -> object:
+    """The outline of the machine the handler decides for, None when it may have changed since."""
+    try:
+        now = outline(sysfs_root)
+    except HostError:
+        return None
+    return now if now[0] == str(handler.node.topology.online) else None
+
+
+def _kernel_watch(cgroup_root: str, log: logging.Logger) -> CgroupWatch[Target] | None:
+    try:
+        top = find_cpuset_tree(cgroup_root).directory
+    except HostError:
+        return None  # said already: there is nothing to look after
+    try:
+        return CgroupWatch(top)
+    except HostError as error:
+        say(log, logging.WARNING, "drift is noticed by the sweep only", err=error)
+        return None

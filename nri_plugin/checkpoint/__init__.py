@@ -1,0 +1,1 @@
+"""The state on disk, and the kubelet's state files."""

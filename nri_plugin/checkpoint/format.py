@@ -1,0 +1,217 @@
+"""The checkpoint as text: one JSON document, one record a line, for people and for machines.
+
+    {"format":"nri-pin checkpoint","version":2,"writer":"0.1.0","generation":7,
+    "node":{...},
+    "pods":[
+    {...}
+    ],
+    "containers":[...],
+    "allocations":[...],
+    "checksum":"crc32:0123abcd"}
+
+The checksum covers every byte before its own line, so that no bit of the document is unwatched. Sets are
+written as kernel lists. Reading is strict: an unknown field, a missing one or a wrong type is an error.
+
+Version 2 added the `facts` of pods, what resizes leave behind, what ended init containers gave back, whether a hint counts
+the devices of a whole pod, and the node's memory, which version 1 does not have; both are read, and 2 is written. Where a later one changes rows, the older rows are turned into today's here; a version this program does not know is an error
+that names both.
+"""
+
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Generic, TypeVar
+
+import msgspec
+
+from nri_plugin import __version__
+from nri_plugin.checkpoint.rows import (
+    AllocationRow,
+    ContainerRow,
+    NodeFacts,
+    NodeRow,
+    PodRow,
+    allocation_from,
+    allocation_row,
+    container_from,
+    container_row,
+    facts_from,
+    facts_row,
+    pod_from,
+    pod_row,
+)
+from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State
+
+FORMAT = "nri-pin checkpoint"
+VERSION = 2
+READABLE = (1, 2)
+
+Record = TypeVar("Record")
+
+_HEAD = re.compile(rb'\{"format":"nri-pin checkpoint","version":([0-9]{1,9}),')
+_TAIL = re.compile(rb',\n"checksum":"crc32:([0-9a-f]{8})"\}\n\Z')
+
+
+class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    format: str
+    version: int
+    writer: str
+    generation: int
+    node: NodeRow | None
+    pods: list[PodRow]
+    containers: list[ContainerRow]
+    allocations: list[AllocationRow]
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a checkpoint says.
+
+    Attributes:
+        state: the promises.
+        generation: counts the saves of a node, so that two files can be told apart.
+        writer: version of the program that wrote it.
+        facts: the machine it was made on, None when the writer did not know it.
+    """
+
+    state: State
+    generation: int
+    writer: str
+    facts: NodeFacts | None
+
+
+class Lines(Generic[Record]):
+    """The encoded lines of one kind of record, remembered from one save to the next.
+
+    Records are frozen: the same object always has the same line, so a save costs what changed.
+    """
+
+    def __init__(self, row: Callable[[str, Record], object]) -> None:
+        self._row = row
+        self._lines: dict[str, tuple[Record, bytes]] = {}
+        self._records: Mapping[str, Record] = {}
+        self._text = b""
+
+    def text(self, records: Mapping[str, Record]) -> bytes:
+        """The lines of `records`, joined."""
+        if records is not self._records:
+            self._text = b",\n".join([line for _, line in self._fresh(records).values()])
+            self._records = records
+        return self._text
+
+    def _fresh(self, records: Mapping[str, Record]) -> dict[str, tuple[Record, bytes]]:
+        known = self._lines
+        fresh = {}
+        for key, record in records.items():
+            entry = known.get(key)
+            if entry is None or entry[0] is not record:
+                entry = (record, msgspec.json.encode(self._row(key, record)))
+            fresh[key] = entry
+        self._lines = fresh
+        return fresh
+
+
+class Encoder:
+    """Turns states into documents, quickly when little changed since the last one."""
+
+    def __init__(self) -> None:
+        self._pods: Lines[PodRecord] = Lines(pod_row)
+        self._containers: Lines[ContainerRecord] = Lines(container_row)
+        self._allocations: Lines[Allocation] = Lines(allocation_row)
+
+    def encode(self, state: State, generation: int, facts: NodeFacts | None = None) -> list[bytes]:
+        """The document, in pieces: copying a large one together would cost more than encoding it.
+
+        Raises:
+            ValueError: a text of the state cannot be written as UTF-8.
+        """
+        pieces = [
+            _head(generation, facts),
+            b'"pods":[\n',
+            self._pods.text(state.pods),
+            b'\n],\n"containers":[\n',
+            self._containers.text(state.containers),
+            b'\n],\n"allocations":[\n',
+            self._allocations.text(state.allocations),
+            b"\n]",
+        ]
+        checksum = 0
+        for piece in pieces:
+            checksum = zlib.crc32(piece, checksum)
+        return [*pieces, b',\n"checksum":"crc32:%08x"}\n' % checksum]
+
+
+@lru_cache(maxsize=8)
+def _node_line(facts: NodeFacts | None) -> bytes:
+    return msgspec.json.encode(None if facts is None else facts_row(facts))
+
+
+def _head(generation: int, facts: NodeFacts | None) -> bytes:
+    head = f'{{"format":"{FORMAT}","version":{VERSION},"writer":"{__version__}","generation":{generation},\n"node":'
+    return head.encode("ascii") + _node_line(facts) + b",\n"
+
+
+class OtherVersionError(ValueError):
+    """The checkpoint of another release: whole, and not for this one."""
+
+
+_decoder = msgspec.json.Decoder(Document)
+
+
+def decode(data: bytes) -> Checkpoint:
+    """What a document says.
+
+    Raises:
+        ValueError: it is no checkpoint, of another version, damaged, or holds what no checkpoint
+            can hold; one sentence.
+    """
+    _check_version(data)
+    _check_sum(data)
+    try:
+        document = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ValueError(f"its content is not what a checkpoint holds: {error}") from error
+    return Checkpoint(
+        state=State(
+            pods=_keyed("pod", [pod_from(row) for row in document.pods]),
+            containers=_keyed("container", [container_from(row) for row in document.containers]),
+            allocations=_keyed("allocation", [allocation_from(row) for row in document.allocations]),
+        ),
+        generation=document.generation,
+        writer=document.writer,
+        facts=None if document.node is None else facts_from(document.node),
+    )
+
+
+def _check_version(data: bytes) -> None:
+    match = _HEAD.match(data)
+    if match is None:
+        raise ValueError(f"it does not begin as an {FORMAT} does")
+    if int(match[1]) not in READABLE:
+        raise OtherVersionError(
+            f"it has version {int(match[1])} and this program ({__version__}) reads versions "
+            f"{READABLE[0]} to {VERSION}"
+        )
+
+
+def _check_sum(data: bytes) -> None:
+    tail = _TAIL.search(data, max(0, len(data) - 64))
+    if tail is None:
+        raise ValueError("it does not end in a checksum: it was cut short or changed by hand")
+    found = zlib.crc32(data[: tail.start()])
+    if found != int(tail[1], 16):
+        raise ValueError(
+            f"its checksum is {found:08x} and should be {tail[1].decode()}: it was changed or damaged"
+        )
+
+
+def _keyed(kind: str, pairs: list[tuple[str, Record]]) -> dict[str, Record]:
+    records = dict(pairs)
+    if len(records) != len(pairs):
+        raise ValueError(f"it holds a {kind} twice: {len(pairs)} records under {len(records)} keys")
+    return records

@@ -1,0 +1,423 @@
+"""The state files of the kubelet's CPU and Memory Managers: read, and judged as the kubelet does when it starts.
+
+A file carries the 32-bit FNV-1a hash of a one-line rendering of itself. Which rendering depends on the form: the
+kubelet tries the newest it knows first, and what it says at last is about the oldest.
+
+Source: kubelet v1.36 cpumanager/state/checkpoint.go, memorymanager/state/checkpoint.go, checkpointmanager/checksum.
+
+What the kubelet would say when it started on a given state: the checks behind its refusals.
+
+Our own restart never refuses; these tell an operator who goes back to the kubelet's managers what it will say.
+
+Source: kubelet v1.36 cpumanager/policy_static.go (validateState), memorymanager/policy_static.go (validateState,
+    areMachineStatesEqual).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nri_plugin.model import bits
+from nri_plugin.model.errors import NriPinError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import MemoryBlock
+from nri_plugin.policy.memory_state import MemoryMachine, memory_state
+
+CPUAssignments = Mapping[str, Mapping[str, CPUSet]]
+"""Exclusive CPUs by pod uid, then by container name."""
+
+MemoryAssignments = Mapping[str, Mapping[str, Sequence[MemoryBlock]]]
+"""Memory blocks by pod uid, then by container name, in the order they were made."""
+
+
+def cpu_state_refusal(
+    default: CPUSet, assignments: CPUAssignments, *, online: CPUSet, reserved: CPUSet, strict: bool
+) -> str:
+    """Why a static CPU Manager would not start on this state; empty when it would.
+
+    Args:
+        default: the shared pool as stored.
+        assignments: exclusive CPUs as stored.
+        online: all CPUs of the machine.
+        reserved: CPUs for the system.
+        strict: whether strict-cpu-reservation is on.
+    """
+    if not default:
+        return "default cpuset cannot be empty" if assignments else ""
+    shown = f'"{default}"'
+    both = reserved & default
+    if strict and both:
+        return f'some of strictly reserved cpus: "{both}" are present in defaultCpuSet: {shown}'
+    if not strict and both != reserved:
+        return f'not all reserved cpus: "{reserved}" are present in defaultCpuSet: {shown}'
+    known, expected = default, online - reserved if strict else online
+    for pod, by_name in assignments.items():
+        for name, cpus in by_name.items():
+            if not cpus.isdisjoint(default):
+                return f'pod: {pod}, container: {name} cpuset: "{cpus}" overlaps with default cpuset {shown}'
+            known |= cpus
+    if known != expected:
+        return f'current set of available CPUs "{expected}" doesn\'t match with CPUs in state "{known}"'
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMemory:
+    """One resource of a NUMA node as a kubelet stored it, in bytes."""
+
+    total: int
+    system_reserved: int
+    allocatable: int
+    reserved: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNode:
+    """A NUMA node as a kubelet stored it.
+
+    Attributes:
+        assignments: how many blocks count on it.
+        group: mask of the nodes it serves together with, itself included.
+        memory: by resource.
+    """
+
+    assignments: int
+    group: int
+    memory: Mapping[str, StoredMemory]
+
+
+def memory_state_refusal(
+    stored: Mapping[int, StoredNode], assignments: MemoryAssignments, machine: MemoryMachine
+) -> str:
+    """Why a static Memory Manager would not start on this state; empty when it would.
+
+    Totals, group and number of blocks must be, node by node, what `machine` and the blocks give; what is
+    free and promised only in sum over the nodes of a group.
+    """
+    if not stored:
+        return "machine state can not be empty when it has memory assignments" if assignments else ""
+    wrong = next(_unknown_blocks(stored, assignments), "")
+    if wrong:
+        return wrong
+    blocks = [blocks for by_name in assignments.values() for blocks in by_name.values()]
+    if _comparable(stored) != _comparable(machine_state(machine, blocks)):
+        return "the expected machine state is different from the real one"
+    return ""
+
+
+def order_dependent_nodes(assignments: MemoryAssignments) -> Mapping[int, Sequence[int]]:
+    """NUMA nodes on which the kubelet's verdict depends on chance, each with the masks of the blocks on it.
+
+    The kubelet rebuilds the groups of nodes from the blocks and takes for each node the last block it comes to. It
+    walks a map, so that the last one differs from start to start. Where all blocks on a node have the same mask it
+    makes no difference.
+
+    Source: kubelet v1.36.2 pkg/kubelet/cm/memorymanager/policy_static.go (validateState).
+    """
+    masks: dict[int, set[int]] = {}
+    for block in (
+        block for by_name in assignments.values() for blocks in by_name.values() for block in blocks
+    ):
+        for node in bits.iterate(block.nodes.mask):
+            masks.setdefault(node, set()).add(block.nodes.mask)
+    return {node: sorted(several) for node, several in sorted(masks.items()) if len(several) > 1}
+
+
+def _unknown_blocks(stored: Mapping[int, StoredNode], assignments: MemoryAssignments) -> Iterator[str]:
+    for pod, by_name in assignments.items():
+        for name, blocks in by_name.items():
+            for block in blocks:
+                for node in bits.iterate(block.nodes.mask):
+                    where = f"(pod: {pod}, container: {name}) the memory assignment uses"
+                    if node not in stored:
+                        yield f"{where} the NUMA that does not exist"
+                    elif block.resource not in stored[node].memory:
+                        yield f"{where} memory resource that does not exist"
+
+
+def machine_state(
+    machine: MemoryMachine, containers: Sequence[Sequence[MemoryBlock]]
+) -> Mapping[int, StoredNode]:
+    """The machine as it would be stored with these blocks."""
+    state = memory_state(machine, containers)
+    free = {name: state.free(name) for name in machine.total}
+    return {
+        node: StoredNode(
+            state.assignments[node],
+            state.group[node],
+            {
+                name: StoredMemory(
+                    machine.total[name][node],
+                    machine.reserved[name][node],
+                    machine.allocatable[name][node],
+                    state.promised.get((node, name), 0),
+                    free[name][node],
+                )
+                for name in machine.total
+            },
+        )
+        for node in machine.nodes
+    }
+
+
+def _comparable(nodes: Mapping[int, StoredNode]) -> object:
+    """Equal for two machines that the kubelet takes for equal."""
+    return {
+        node: (
+            stored.assignments,
+            stored.group,
+            {
+                name: (memory.total, memory.system_reserved, memory.allocatable)
+                + _sums(nodes, stored.group, name)
+                for name, memory in stored.memory.items()
+            },
+        )
+        for node, stored in nodes.items()
+    }
+
+
+def _sums(nodes: Mapping[int, StoredNode], group: int, name: str) -> tuple[int, int]:
+    """Promised and free bytes of a resource over the nodes of a group."""
+    rows = [
+        memory
+        for node in bits.iterate(group)
+        if node in nodes and (memory := nodes[node].memory.get(name)) is not None
+    ]
+    return sum(row.reserved for row in rows), sum(row.free for row in rows)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+Record = Mapping[str, Any]
+"""A state file as parsed, keys in the spelling of the kubelet."""
+
+CORRUPTED = "checkpoint is corrupted"
+CUT_OFF = "unexpected end of JSON input"
+
+_KEYS = ("policyName", "defaultCpuSet", "entries", "podEntries", "machineState", "checksum")
+
+
+class UnreadableError(NriPinError):
+    """The file does not have this form; the text is the kubelet's."""
+
+
+def checksum(text: str) -> int:
+    """FNV-1a, 32 bits, over the UTF-8 of `text`."""
+    value = 2166136261
+    for byte in text.encode():
+        value = (value ^ byte) * 16777619 & 0xFFFFFFFF
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One form of a state file.
+
+    Attributes:
+        render: the text that is hashed.
+        zero_is_valid: whether a checksum of 0 passes unseen.
+    """
+
+    render: Callable[[Record], str]
+    zero_is_valid: bool = True
+
+
+def parse(data: bytes) -> Record:
+    """The record in a state file; keys are known in any case, others are left out.
+
+    Raises:
+        UnreadableError: not JSON, or not an object.
+    """
+    try:
+        text = data.decode()
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        ended = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
+        raise UnreadableError(CUT_OFF if ended else f"not JSON: {error.msg.lower()}") from None
+    except ValueError:
+        raise UnreadableError("not UTF-8 text") from None
+    if not isinstance(found, dict):
+        raise UnreadableError("not a JSON object")
+    spelled = {key.lower(): key for key in _KEYS}
+    return {spelled[key.lower()]: value for key, value in found.items() if key.lower() in spelled}
+
+
+def load_refusal(data: bytes, manager: str, policy: str, *, pod_level: bool = False) -> str:
+    """Why a kubelet would not start on a state file; empty when it would.
+
+    Args:
+        data: the file.
+        manager: `cpu` or `memory`.
+        policy: the policy the kubelet is configured with.
+        pod_level: its feature gate PodLevelResourceManagers.
+    """
+    try:
+        record = parse(data)
+        refusal = CORRUPTED
+        for form in FORMS[manager, pod_level]:
+            refusal = _form_refusal(record, form)
+            if not refusal:
+                break
+    except UnreadableError as error:
+        refusal = str(error)
+    if refusal:
+        return refusal
+    stored = record.get("policyName", "")
+    if stored != policy:
+        return f'configured policy "{policy}" differs from state checkpoint policy "{stored}"'
+    return ""
+
+
+def expected_checksum(record: Record, manager: str) -> int | None:
+    """The checksum of the newest form that the record has; None where one is right or it has no form."""
+    expected = []
+    for form in FORMS[manager, bool(record.get("podEntries"))]:
+        if not _form_refusal(record, form):
+            return None
+        try:
+            expected.append(checksum(form.render(record)))
+        except (UnreadableError, AttributeError, LookupError, TypeError, ValueError):
+            continue
+    return expected[0] if expected else None
+
+
+def _form_refusal(record: Record, form: Form) -> str:
+    try:
+        text = form.render(record)
+    except UnreadableError as error:
+        return str(error)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return "json: a value is of another type than in any state file"
+    stored = record.get("checksum", 0)
+    if (form.zero_is_valid and stored == 0) or stored == checksum(text):
+        return ""
+    return CORRUPTED
+
+
+def _map(entries: Mapping[str, Any], show: Callable[[Any], str]) -> str:
+    keys = sorted(entries, key=lambda key: key.encode())
+    return f"map[{' '.join(f'{key}:{show(entries[key])}' for key in keys)}]"
+
+
+def _cpu_head(record: Record) -> str:
+    return f"PolicyName:(string){record.get('policyName', '')} DefaultCPUSet:(string){record.get('defaultCpuSet', '')}"
+
+
+def _cpu_entries(record: Record) -> str:
+    entries = record.get("entries") or {}
+    for pod, containers in entries.items():
+        if not isinstance(containers, dict):
+            raise UnreadableError(
+                "json: cannot unmarshal string into Go struct field CPUManagerCheckpoint.entries."
+                f"{pod} of type map[string]string"
+            )
+    shown = _map(entries, lambda containers: _map(containers, str))
+    return f"Entries:(map[string]map[string]string){shown}"
+
+
+def cpu_v1(record: Record) -> str:
+    """The oldest form: CPUs by container id."""
+    entries = record.get("entries") or {}
+    for pod, cpus in entries.items():
+        if not isinstance(cpus, str):
+            raise UnreadableError(
+                "json: cannot unmarshal object into Go struct field CPUManagerCheckpointV1.entries."
+                f"{pod} of type string"
+            )
+    shown = _map(entries, str)
+    return (
+        f"(*state.CPUManagerCheckpoint){{{_cpu_head(record)} Entries:(map[string]string){shown} "
+        "Checksum:(checksum.Checksum)0}"
+    )
+
+
+def cpu_v2(record: Record, name: str = "CPUManagerCheckpoint") -> str:
+    """The form in use: CPUs by pod and container."""
+    return f"(*state.{name}){{{_cpu_head(record)} {_cpu_entries(record)} Checksum:(checksum.Checksum)0}}"
+
+
+def _cpu_v2_by_name(record: Record) -> str:
+    """The same under the name its type has in a kubelet that knows a newer one."""
+    return cpu_v2(record, "CPUManagerCheckpointV2")
+
+
+def cpu_v3(record: Record) -> str:
+    """The form of a kubelet with PodLevelResourceManagers: also CPUs of whole pods."""
+    pods = _map(record.get("podEntries") or {}, _pod_cpus)
+    return (
+        f"(*state.CPUManagerCheckpoint){{{_cpu_head(record)} {_cpu_entries(record)} "
+        f"PodEntries:(state.PodCPUAssignments){pods} Checksum:(checksum.Checksum)0}}"
+    )
+
+
+def _pod_cpus(entry: Mapping[str, str]) -> str:
+    members = " ".join(f"{cpu}:{{}}" for cpu in CPUSet.parse(entry.get("cpuSet", "")))
+    return f"{{CPUSet:(cpuset.CPUSet){{elems:(map[int]struct {{}})map[{members}]}}}}"
+
+
+def memory_v1(record: Record, pods: str = "") -> str:
+    """The form in use: the machine, and blocks by pod and container."""
+    machine = record.get("machineState") or {}
+    nodes = " ".join(f"{node}:<*>{_memory_node(machine[node])}" for node in sorted(machine, key=int))
+    entries = _map(record.get("entries") or {}, lambda containers: _map(containers, _blocks))
+    return (
+        f"(*state.MemoryManagerCheckpoint){{PolicyName:(string){record.get('policyName', '')} "
+        f"MachineState:(state.NUMANodeMap)map[{nodes}] Entries:(state.ContainerMemoryAssignments){entries}"
+        f"{pods} Checksum:(checksum.Checksum)0}}"
+    )
+
+
+def memory_v2(record: Record) -> str:
+    """The form of a kubelet with PodLevelResourceManagers: also blocks of whole pods."""
+    pods = _map(
+        record.get("podEntries") or {},
+        lambda entry: f"{{MemoryBlocks:([]state.Block){_blocks(entry.get('memoryBlocks') or [])}}}",
+    )
+    return memory_v1(record, f" PodEntries:(state.PodMemoryAssignments){pods}")
+
+
+_AMOUNTS = (
+    ("TotalMemSize", "total"),
+    ("SystemReserved", "systemReserved"),
+    ("Allocatable", "allocatable"),
+    ("Reserved", "reserved"),
+    ("Free", "free"),
+)
+
+
+def _memory_node(node: Mapping[str, Any]) -> str:
+    table = _map(node.get("memoryMap") or {}, _memory_amounts)
+    cells = " ".join(map(str, node.get("cells") or ()))
+    return (
+        f"{{NumberOfAssignments:(int){node.get('numberOfAssignments', 0)} "
+        f"MemoryMap:(map[v1.ResourceName]*state.MemoryTable){table} Cells:([]int)[{cells}]}}"
+    )
+
+
+def _memory_amounts(amounts: Mapping[str, int]) -> str:
+    shown = " ".join(f"{name}:(uint64){amounts.get(key, 0)}" for name, key in _AMOUNTS)
+    return f"<*>{{{shown}}}"
+
+
+def _blocks(blocks: list[Mapping[str, Any]]) -> str:
+    return f"[{' '.join(map(_block, blocks))}]"
+
+
+def _block(block: Mapping[str, Any]) -> str:
+    nodes = " ".join(map(str, block.get("numaAffinity") or ()))
+    return (
+        f"{{NUMAAffinity:([]int)[{nodes}] Type:(v1.ResourceName){block.get('type', '')} "
+        f"Size:(uint64){block.get('size', 0)}}}"
+    )
+
+
+FORMS: Mapping[tuple[str, bool], tuple[Form, ...]] = {
+    ("cpu", False): (Form(cpu_v2), Form(_cpu_v2_by_name), Form(cpu_v1)),
+    ("cpu", True): (Form(cpu_v3, zero_is_valid=False), Form(cpu_v2), Form(cpu_v1)),
+    ("memory", False): (Form(memory_v1),),
+    ("memory", True): (Form(memory_v2, zero_is_valid=False), Form(memory_v1)),
+}
+"""By manager and PodLevelResourceManagers: the forms that are tried, in order."""

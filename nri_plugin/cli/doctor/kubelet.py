@@ -1,0 +1,497 @@
+"""What `nri-pin doctor` says of the kubelet: two who pin CPUs would undo each other's work; pure."""
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nri_plugin.cli.doctor.findings import Finding, Step, Verdict, fine, not_visible, to_do
+from nri_plugin.cli.doctor.node_evidence import Hidden
+from nri_plugin.cli.doctor.service_evidence import (
+    CONFIG_FILE,
+    FOLDER,
+    POD_RESOURCES,
+    STATE_FILES,
+    KubeletSettings,
+    Setting,
+)
+from nri_plugin.model.quantity import parse_cpu_milli
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
+
+# ----------------------------------------------------------------------------------------------------
+# The steps that take a node from the kubelet's static managers to the agent; pure.
+#
+# At every step the node works, or the step says how it works again: the kubelet is stopped only after a rehearsal of the
+# import has succeeded, and each step between its stop and its start says how to start it as it was. The kubelet starts
+# once, on a configuration that it accepts, and after the agent. A kubelet that starts the agent itself, as a DaemonSet,
+# cannot start after it: there the node is cordoned meanwhile.
+#
+# Source: kubelet v1.36 cm/cpumanager/policy_none.go: the none policy refuses to start with any cpuManagerPolicyOptions.
+# topologymanager/topology_manager.go and memorymanager/memory_manager.go: none and None read neither
+# topologyManagerPolicyOptions nor reservedMemory, so these may stay. cpumanager/state, memorymanager/state: a kubelet
+# does not start on a state file of another policy.
+
+
+ASIDE = "before-nri-pin"
+"""The end of the names of files that are kept for the way back."""
+
+NEXT = "nri-pin-next"
+OFF: Mapping[str, str] = {
+    "cpuManagerPolicy": "none",
+    "memoryManagerPolicy": "None",
+    "topologyManagerPolicy": "none",
+}
+"""What each manager of the kubelet has to be set to."""
+
+START = "systemctl start kubelet"
+OR_NOT = "where it is refused, do what it says before you go on: nothing has changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """A node on its way.
+
+    Attributes:
+        settings: of the kubelet.
+        state_files: those of a static policy that are there.
+        config_path: of the agent's configuration.
+        has_configuration: whether it is there.
+        agent_runs: it has placed what runs, so that nothing has to be imported.
+        restart_runtime: the command that starts an agent that the runtime starts itself; empty for any other.
+        in_pod: the agent is to come from a DaemonSet, and this is a pod with the node's root below `root`.
+        root: of the node.
+    """
+
+    settings: KubeletSettings
+    state_files: Sequence[str]
+    config_path: str
+    has_configuration: bool = True
+    agent_runs: bool = False
+    restart_runtime: str = ""
+    in_pod: bool = False
+    root: str = "/"
+
+    @property
+    def must_import(self) -> bool:
+        """Whether the kubelet has promises that no agent knows."""
+        return bool(self.state_files) and not self.agent_runs
+
+
+def steps(node: Migration) -> tuple[Step, ...]:
+    """What to do, in order."""
+    before = (*(_cordon() if node.in_pod else ()), *_promises_first(node), *_next_configuration(node))
+    inner = tuple(_hand_over(node))
+    last = len(before) + 1 + len(inner)
+    stop = Step(
+        f"stop the kubelet; containers go on running, and no pod starts or ends until step {last}",
+        "systemctl stop kubelet",
+        START,
+    )
+    return (*before, stop, *inner, *_afterwards(node))
+
+
+def _cordon() -> Iterator[Step]:
+    yield Step(
+        "keep new pods away, because the kubelet has to start before the agent can: NODE is this node",
+        "kubectl cordon NODE",
+    )
+
+
+def _promises_first(node: Migration) -> Iterator[Step]:
+    """Before the kubelet is touched: that its promises can be kept."""
+    if node.agent_runs:
+        yield Step("see that the agent has placed what runs: it says sound", "nri-pin state verify")
+    elif node.in_pod and node.must_import:
+        yield Step(
+            f"take the kubelet's promises over, by its own options where the agent has no file here; {OR_NOT}",
+            f"nri-pin state import {node.root}{FOLDER} --state-dir {node.root}/run/nri-pin",
+        )
+    elif not node.in_pod:
+        if not node.has_configuration:
+            yield from _first_configuration(node)
+        if node.must_import:
+            yield Step(
+                f"rehearse the import, into a directory of its own, while the kubelet runs; {OR_NOT}",
+                f'{_import(node)} --state-dir "$(mktemp -d)"',
+            )
+
+
+def _first_configuration(node: Migration) -> Iterator[Step]:
+    theirs = node.settings.files[:1]
+    flags = [one.where.split()[0] for one in node.settings.by_key.values() if not one.path]
+    more = f"; add what the kubelet's command line says ({', '.join(flags)})" if flags else ""
+    if theirs:
+        yield Step(
+            f"give the agent the options that the kubelet has; it takes the kubelet's own file{more}",
+            f"install -D -m 0644 {shlex.quote(theirs[0])} {shlex.quote(node.config_path)}",
+        )
+    else:
+        yield Step(
+            f"write {node.config_path} with the options that the kubelet has on its command line ({', '.join(flags)})"
+        )
+
+
+def _import(node: Migration) -> str:
+    return f"nri-pin state import {FOLDER} --config {shlex.quote(node.config_path)}"
+
+
+def _next_configuration(node: Migration) -> Iterator[Step]:
+    """The kubelet's next configuration, beside the present one: what it reads at its start is not touched yet."""
+    for path, edits in _edits(node.settings).items():
+        name = shlex.quote(path)
+        words = " ".join(f"-e {shlex.quote(edit)}" for edit in edits)
+        where = ", on the node itself (ssh, console)" if node.in_pod else ""
+        yield Step(f"copy the kubelet's configuration{where}", f"cp -p {name} {name}.{NEXT}")
+        yield Step(
+            f"switch the managers off in the copy; compare with diff {name} {name}.{NEXT}",
+            f"sed -i {words} {name}.{NEXT}",
+        )
+
+
+def _hand_over(node: Migration) -> Iterator[Step]:
+    """From the kubelet's stop to its start; `undo` grows with what has been done."""
+    undo: list[str] = []
+    if not node.agent_runs and not node.in_pod:
+        if node.must_import:
+            yield Step("take the kubelet's promises over", _import(node), START)
+        undo += [] if node.restart_runtime else ["systemctl stop nri-pin"]
+        yield from _start_agent(node, _undone(undo))
+    by_hand = _by_hand(node.settings)
+    if by_hand:
+        yield Step(by_hand)
+    for path in _edits(node.settings):
+        name = shlex.quote(path)
+        yield Step(
+            "put the kubelet's configuration in place; the former one is kept",
+            f"mv -b -S .{ASIDE} {name}.{NEXT} {name}",
+            _undone(undo),
+        )
+        undo.append(f"mv {name}.{ASIDE} {name}")
+    for path in node.state_files:
+        yield Step(
+            "move its state file away: a kubelet does not start on that of another policy",
+            f"mv {path} {path}.{ASIDE}",
+            _undone(undo),
+        )
+        undo.append(f"mv {path}.{ASIDE} {path}")
+    yield Step("start the kubelet; journalctl -u kubelet -n 20 tells how it went", START, _undone(undo))
+
+
+def _undone(steps_back: Sequence[str]) -> str:
+    return "; ".join([*steps_back, START])
+
+
+def _start_agent(node: Migration, back: str) -> Iterator[Step]:
+    if node.restart_runtime:
+        yield Step("start the agent with the runtime; containers go on running", node.restart_runtime, back)
+    else:
+        yield Step(
+            "start the agent, by its unit where it has one; this unit is gone after a reboot",
+            "systemd-run --unit nri-pin --property Restart=always "
+            f"nri-pin run --config {shlex.quote(node.config_path)}",
+            back,
+        )
+    yield Step(
+        "see that it has met its containers: it says sound, and nothing of promises that wait",
+        "nri-pin state verify",
+        back,
+    )
+
+
+def _afterwards(node: Migration) -> Iterator[Step]:
+    if not node.in_pod:
+        return
+    if not node.agent_runs:
+        yield Step("let the DaemonSet come to this node", "kubectl label node NODE nri-pin/enabled=true")
+        yield Step(
+            "wait for the agent; ask again where there is no such pod yet",
+            "kubectl -n nri-pin wait --for condition=Ready pod --field-selector spec.nodeName=NODE --timeout 120s",
+        )
+    yield Step("let pods come again", "kubectl uncordon NODE")
+
+
+def _edits(settings: KubeletSettings) -> dict[str, list[str]]:
+    """By file: the expressions for sed that switch the managers off."""
+    found: dict[str, list[str]] = {}
+    for key, one in _on(settings):
+        if one.lines is not None:
+            found.setdefault(one.path, []).append(f"{one.lines[0]}s/:.*/: {OFF[key]}/")
+    for one in settings.cpu_options:
+        if one.lines is not None:
+            first, last = one.lines
+            found.setdefault(one.path, []).append(f"{first}d" if first == last else f"{first},{last}d")
+    return found
+
+
+def _by_hand(settings: KubeletSettings) -> str:
+    """What cannot be edited line by line; empty for nothing."""
+    words = [f"{key} {OFF[key]} instead of {one.where}" for key, one in _on(settings) if one.lines is None]
+    words += [
+        f"no cpuManagerPolicyOptions ({one.where})" for one in settings.cpu_options if one.lines is None
+    ]
+    if not words:
+        return ""
+    return f"set by hand: {'; '.join(words)}; systemctl cat kubelet shows its command line; put it back where a later step fails"
+
+
+def _on(settings: KubeletSettings) -> Iterator[tuple[str, Setting]]:
+    """The managers of the kubelet that are not off."""
+    for key, off in OFF.items():
+        one = settings.by_key.get(key)
+        if one is not None and one.value.lower() != off.lower():
+            yield key, one
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+POLICIES = {
+    "cpu-manager": ("cpuManagerPolicy", "it would pin CPUs, too, and each would undo the other's work"),
+    "memory-manager": ("memoryManagerPolicy", "it would bind memory, too"),
+    "topology-manager": ("topologyManagerPolicy", "it would refuse pods by hints of its own"),
+}
+HAND_OVER = "hand this node over to the agent; each step only after the one before it succeeded"
+SEE_STEPS = "the steps above do it: {}"
+README = 'README, "From the kubelet\'s static managers", has the steps'
+KEPT = ("kubeReserved", "systemReserved")
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletEvidence:
+    """What was seen.
+
+    Attributes:
+        settings: None when there is no kubelet.
+        states: the policy in each of its state files; None where there is no such file.
+        pod_resources: whether somebody listens on its PodResources socket: empty when so.
+        reserved: what the agent keeps for the system; None where that is not known.
+        is_only_observed: the agent carries nothing out, so whatever pins may go on.
+        topology: None where the machine is not known.
+        config_path: of the agent's configuration.
+        has_configuration: whether it is there.
+        agent_runs: and answers a runtime.
+        restart_runtime: the command that starts an agent that the runtime starts itself; empty for any other.
+        in_pod: this is a pod, and not the node itself.
+        root: where the node's root is from here.
+    """
+
+    settings: KubeletSettings | Hidden | None
+    states: Mapping[str, str | Hidden | None] = field(default_factory=dict)
+    pod_resources: str | Hidden = ""
+    reserved: CPUSet | None = None
+    is_only_observed: bool = False
+    topology: Topology | None = None
+    config_path: str = "/etc/nri-pin/config.yaml"
+    has_configuration: bool = True
+    agent_runs: bool = False
+    restart_runtime: str = ""
+    in_pod: bool = False
+    root: str = "/"
+
+    @property
+    def culprit(self) -> str:
+        """Which setting has the kubelet pin containers; empty for none."""
+        if isinstance(self.settings, KubeletSettings):
+            found = self.settings.by_key.get("cpuManagerPolicy")
+            is_static = found is not None and found.value.lower() == "static"
+            return f"cpuManagerPolicy static, {found.where}" if found and is_static else ""
+        by_file = self.states.get(STATE_FILES[0])
+        return f"cpuManagerPolicy static, {STATE_FILES[0]}" if by_file == "static" else ""
+
+    @property
+    def must_hand_over(self) -> bool:
+        """Whether the node has to go through the steps of a migration."""
+        settings = self.settings
+        if not isinstance(settings, KubeletSettings) or self.is_only_observed:
+            return False
+        managers = [_policy(check, settings, is_only_observed=False) for check in POLICIES]
+        return any(finding.verdict is Verdict.TO_DO for finding in (*managers, *_left_over(self, settings)))
+
+
+def judge(seen: KubeletEvidence) -> Iterator[Finding]:
+    """The findings."""
+    settings = seen.settings
+    if settings is None:
+        yield fine("kubelet", "there is none here, so none pins CPUs")
+        return
+    if isinstance(settings, Hidden):
+        for check in POLICIES:
+            yield _by_state(check, seen, settings)
+    elif settings.broken:
+        yield to_do("kubelet", f"{settings.broken}; the kubelet cannot read it either", "mend it")
+    else:
+        managers = [_policy(check, settings, is_only_observed=seen.is_only_observed) for check in POLICIES]
+        yield from _with_steps([*managers, *_left_over(seen, settings)], seen, settings)
+        yield _reserved(settings, seen)
+    yield _pod_resources(seen.pod_resources, seen)
+
+
+def _policy(check: str, settings: KubeletSettings, *, is_only_observed: bool) -> Finding:
+    key, harm = POLICIES[check]
+    off = OFF[key]
+    found = settings.by_key.get(key)
+    if found is not None and found.value.lower() != "none":
+        if is_only_observed:
+            return fine(check, f"{found.value}, by {found.where}: stays so while the agent only observes")
+        return to_do(check, f"{found.value}, by {found.where}: {harm}", f"set {key} to {off}")
+    if check == "cpu-manager" and settings.cpu_options and not is_only_observed:
+        return to_do(
+            check,
+            f"none, and cpuManagerPolicyOptions are set ({settings.cpu_options[0].where}): the kubelet does not "
+            "start with both",
+            "remove cpuManagerPolicyOptions",
+        )
+    if found is None:
+        return fine(check, f"{off}, the default: no file and no option of the kubelet says otherwise")
+    return fine(check, f"{found.value}, by {found.where}")
+
+
+def _with_steps(found: list[Finding], seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[Finding]:
+    """The first that is to be done says how, for all of them: one way of several steps, and the kubelet starts once."""
+    first = next((finding for finding in found if finding.verdict is Verdict.TO_DO), None)
+    for finding in found:
+        if finding is first:
+            plan = steps(_migration(seen, settings))
+            yield replace(finding, do=f"{finding.do}: {HAND_OVER}", steps=plan)
+        elif finding.verdict is Verdict.TO_DO:
+            yield replace(finding, do=SEE_STEPS.format(finding.do))
+        else:
+            yield finding
+
+
+def _migration(seen: KubeletEvidence, settings: KubeletSettings) -> Migration:
+    return Migration(
+        settings,
+        tuple(path for path, policy in seen.states.items() if _is_static(policy)),
+        seen.config_path,
+        has_configuration=seen.has_configuration,
+        agent_runs=seen.agent_runs,
+        restart_runtime=seen.restart_runtime,
+        in_pod=seen.in_pod,
+        root=seen.root,
+    )
+
+
+def _is_static(policy: str | Hidden | None) -> bool:
+    """Whether a state file is, or may be, that of a manager that keeps promises."""
+    return isinstance(policy, Hidden) or bool(policy and policy.lower() != "none")
+
+
+def _by_state(check: str, seen: KubeletEvidence, hidden: Hidden) -> Finding:
+    """The configuration is out of sight; a state file tells at least what the manager ran under last."""
+    key, harm = POLICIES[check]
+    path = {"cpu-manager": STATE_FILES[0], "memory-manager": STATE_FILES[1]}.get(check, "")
+    policy = seen.states.get(path)
+    if isinstance(policy, str) and policy and policy.lower() != "none":
+        if seen.is_only_observed:
+            return fine(check, f"{policy}, by {path}: stays so while the agent only observes")
+        options = " and remove cpuManagerPolicyOptions" if check == "cpu-manager" else ""
+        return to_do(
+            check,
+            f"{policy}, by {path}: {harm}",
+            f"set {key} to {OFF[key]}{options} in the kubelet's configuration, which is not seen here; {README}",
+        )
+    if isinstance(policy, str) and policy:
+        return fine(check, f"{policy}, by {path}: a kubelet does not start on a file of another policy")
+    return not_visible(check, hidden, f"the kubelet's {key} cannot be seen")
+
+
+def _left_over(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[Finding]:
+    """A state file of another policy than the one configured: the kubelet refuses to start on it."""
+    for path, check in zip(STATE_FILES, POLICIES, strict=False):
+        policy, key = seen.states.get(path), POLICIES[check][0]
+        now = settings.by_key.get(key)
+        if (
+            isinstance(policy, str)
+            and policy not in ("", "none", "None")
+            and (now is None or now.value.lower() == "none")
+        ):
+            yield to_do(
+                f"{check}-state",
+                f"{path} is of policy {policy}, and the kubelet is configured with none: it does not start on that",
+                "take its promises over and move it away",
+            )
+
+
+def _reserved(settings: KubeletSettings, seen: KubeletEvidence) -> Finding:
+    ours, topology = seen.reserved, seen.topology
+    theirs = settings.by_key.get("reservedSystemCPUs")
+    if theirs is None or not theirs.value:
+        return _reserved_by_amount(settings, seen)
+    try:
+        kept = CPUSet.parse(theirs.value)
+    except ValueError:
+        return to_do(
+            "reserved-cpus", f"{theirs.where}: {theirs.value!r} is no list of CPUs", "write one such as 0-1"
+        )
+    if ours is None:
+        return fine("reserved-cpus", f"{kept} by the kubelet; the agent's configuration is not known here")
+    if kept == ours:
+        return fine("reserved-cpus", f"{ours}, for the kubelet and the agent alike")
+    whole = topology.whole_cores(kept) if topology else kept
+    both = "both configurations" if whole != kept else "the agent's configuration"
+    return to_do(
+        "reserved-cpus",
+        f"the kubelet keeps CPUs {kept or 'none'} ({theirs.where}), the agent {ours or 'none'}: the scheduler counts "
+        "CPUs that are not there, or leaves some unused",
+        f'write reservedSystemCPUs: "{whole}" into {both}',
+    )
+
+
+def _reserved_by_amount(settings: KubeletSettings, seen: KubeletEvidence) -> Finding:
+    """The kubelet names no CPUs: it keeps the amounts of kubeReserved and systemReserved back.
+
+    Source: kubelet v1.36 cm/container_manager_linux.go and cpumanager/policy_static.go: the amounts add up, and count up
+    to the next whole CPU.
+    """
+    ours, topology = seen.reserved, seen.topology
+    milli, where = 0, []
+    for key in KEPT:
+        found = settings.by_key.get(key)
+        amounts = dict(part.partition("=")[::2] for part in found.value.split(",")) if found else {}
+        if found is None or "cpu" not in amounts:
+            continue
+        try:
+            milli += parse_cpu_milli(amounts["cpu"])
+        except ValueError as error:
+            return to_do("reserved-cpus", f"{found.where}: {key}: {error}", "write an amount such as 500m")
+        where.append(f"{key} {amounts['cpu']}, {found.where}")
+    count = math.ceil(milli / 1000)
+    said = f"{count} ({'; '.join(where)})" if where else "none"
+    if ours is None:
+        return fine("reserved-cpus", f"{said} by the kubelet; the agent's configuration is not known here")
+    if count == len(ours):
+        return fine("reserved-cpus", f"{ours or 'none'} by the agent; as many by the kubelet: {said}")
+    wanted = ours if topology is None else topology.whole_cores(ours) or topology.first_core
+    line = f'reservedSystemCPUs: "{wanted}"'
+    harm = (
+        "the scheduler counts CPUs that no container can have, and sends pods that are refused"
+        if count < len(ours)
+        else "the scheduler leaves CPUs unused that the agent would give"
+    )
+    into = "the copy that the steps above make" if seen.must_hand_over else "the kubelet's configuration"
+    return to_do(
+        "reserved-cpus",
+        f"the agent keeps CPUs {ours or 'none'} for the system, the kubelet keeps {said}: {harm}",
+        f"let both reserve the same: write {line} into {into}, and into the agent's where it says otherwise",
+        steps=() if seen.must_hand_over else tuple(_reserve(settings, line)),
+    )
+
+
+def _reserve(settings: KubeletSettings, line: str) -> Iterator[Step]:
+    path = next(iter(settings.files), CONFIG_FILE)
+    command = f"sed -i '$a {line}' {shlex.quote(path)}" if path in settings.line_files else ""
+    yield Step(f"write the line into {path}", command)
+    yield Step("restart the kubelet; containers go on running", "systemctl restart kubelet")
+
+
+def _pod_resources(socket: str | Hidden, seen: KubeletEvidence) -> Finding:
+    if isinstance(socket, Hidden):
+        return not_visible("pod-resources", socket, "whether the kubelet tells of devices cannot be seen")
+    if socket:
+        says = f"{POD_RESOURCES}: {socket}, so devices are known by their device nodes only"
+        if seen.must_hand_over:
+            return to_do("pod-resources", says, "the steps above end with the kubelet's start")
+        return to_do("pod-resources", says, "start the kubelet", "systemctl start kubelet")
+    return fine("pod-resources", f"{POD_RESOURCES} takes connections")

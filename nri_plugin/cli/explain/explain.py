@@ -1,0 +1,376 @@
+"""`nri-pin explain`: why a container got what it got, why another was refused, and what would become of a third."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import click
+from click.core import ParameterSource
+
+from nri_plugin.checkpoint.file import DEFAULT_DIR
+from nri_plugin.cli.explain.source import (
+    Created,
+    Ground,
+    Named,
+    checkpoint_path,
+    checkpoint_state,
+    created_by_today,
+    ground,
+    known_containers,
+)
+from nri_plugin.cli.explain.text import explanation_text
+from nri_plugin.cli.explain.what_if import WhatIf, changed, event_of
+from nri_plugin.cli.output import columns, echo, format_option
+from nri_plugin.cli.state.source import NO_RUNTIME, agent_now
+from nri_plugin.explain.explanation import Explanation, Outcome, explain
+from nri_plugin.model.bounds import visible
+from nri_plugin.model.errors import CheckpointError, NriPinError
+from nri_plugin.model.state import ContainerRecord, State
+from nri_plugin.recording.file import DIRECTORY
+
+# ----------------------------------------------------------------------------------------------------
+# What `nri-pin explain` answers: one container, the containers of a pod, or what if.
+
+
+MOST_NAMED = 8
+REQUESTS = ("cpu", "memory", "small_pages", "large_pages", "devices")
+CHANGES = ("policy", "scope", "memory_policy", "given", "machine")
+WHAT_IF = (*REQUESTS, *CHANGES)
+"""Options that only a what-if has."""
+
+
+class NotOneError(NriPinError):
+    """The name means nobody, or several."""
+
+
+class Answer(Protocol):
+    """Something to print."""
+
+    @property
+    def is_refused_what_if(self) -> bool:
+        """Whether a script should hear of a refusal."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it."""
+
+    def text(self, width: int) -> str:
+        """One screen of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An explanation and where it comes from."""
+
+    explanation: Explanation
+    notes: tuple[str, ...]
+    is_what_if: bool = False
+
+    @property
+    def is_refused_what_if(self) -> bool:
+        """Whether nothing but a what-if was refused."""
+        return self.is_what_if and self.explanation.outcome is Outcome.REFUSED
+
+    def as_dict(self) -> dict[str, Any]:
+        """The explanation, and the notes."""
+        return {**self.explanation.as_dict(), "notes": list(self.notes)}
+
+    def text(self, width: int) -> str:
+        """One screen."""
+        return explanation_text(self.explanation, width, self.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class PodListed:
+    """The containers of a pod."""
+
+    containers: tuple[Named, ...]
+    state: State
+    is_refused_what_if: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """A row for each."""
+        rows = [{"container": one.path, "id": one.id, "what": self._what(one)} for one in self.containers]
+        return {"containers": rows}
+
+    def text(self, width: int) -> str:  # noqa: ARG002 - as all answers
+        """A line for each, and how to ask on."""
+        widest = max(len(one.path) for one in self.containers)
+        lines = [f"{one.path:<{widest}}  {self._what(one)}" for one in self.containers]
+        return visible("\n".join([*lines, f"ask on with: nri-pin explain {self.containers[0].path}"]))
+
+    def _what(self, one: Named) -> str:
+        if one.record is None:
+            refused = one.created is not None and one.created.refusal
+            return f"refused: {one.created.refusal.partition(':')[0]}" if refused and one.created else "gone"
+        allocation = self.state.allocation_of(one.record)
+        if allocation is None or not allocation.cpus:
+            return "unplaced" if one.record.unplaced else "shared pool"
+        return f"exclusive CPUs {allocation.cpus}"
+
+
+def of_what_if(asked: Mapping[str, Any]) -> Told:
+    """What would be decided about such a container.
+
+    Raises:
+        ConfigError, HostError, CheckpointError: the question cannot be asked so.
+    """
+    found = ground(asked["state_dir"], asked["config"], asked["machine"], asked["state_file"], asked["root"])
+
+    words = {
+        "topologyManagerPolicy": asked["policy"],
+        "topologyManagerScope": asked["scope"],
+        "memoryManagerPolicy": asked["memory_policy"],
+    }
+    named = [f"{name}={value}" for name, value in words.items() if value]
+    node = changed(found.node, (*named, *asked["given"]))
+    wish = WhatIf(
+        asked["cpu"],
+        asked["memory"],
+        tuple(
+            (size, asked[key]) for size, key in (("2Mi", "small_pages"), ("1Gi", "large_pages")) if asked[key]
+        ),
+        asked["devices"],
+        asked["qos"],
+        asked["namespace"],
+    )
+    told = explain(node, found.state, event_of(wish, node, found.description))
+    return Told(told, found.notes, is_what_if=True)
+
+
+def of_container(word: str, asked: Mapping[str, Any]) -> Answer:
+    """What was decided about the container that the word means, or the containers of a pod.
+
+    Raises:
+        NotOneError: it means nobody, or several.
+        HostError, CheckpointError: what is known cannot be read.
+    """
+    state_dir = asked["state_dir"]
+    state, damaged = _promised(state_dir, asked["state_file"] or checkpoint_path(state_dir))
+    containers, missing = known_containers(state_dir, state)
+    is_alone = asked["state_file"] is None and agent_now(state_dir).has_no_runtime
+    notes = (*damaged, *missing, *((NO_RUNTIME,) if is_alone else ()))
+    meant = [one for one in containers if one.is_called(word)]
+    if meant and len({one.path for one in meant}) == 1:
+        named, earlier = _latest(meant)
+        return _explained(named, (*earlier, *notes), state, asked)
+    of_pod = [one for one in containers if one.is_of_pod(word)]
+    if not meant and of_pod and len({one.pod_uid for one in of_pod}) == 1:
+        return PodListed(tuple(of_pod), state)
+    raise NotOneError(_not_one(word, meant or of_pod, containers))
+
+
+def _promised(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
+    """What is promised; where the checkpoint is damaged nothing, and why, as long as there is a history.
+
+    Raises:
+        CheckpointError: there is neither.
+    """
+    has_history = os.path.isdir(os.path.join(state_dir, DIRECTORY))
+    try:
+        state = checkpoint_state(path)
+    except CheckpointError as error:
+        if not has_history:
+            raise
+        return State(), (str(error),)
+    if state is None and not has_history:
+        raise CheckpointError(
+            path, "there is no checkpoint; name the agent's --state-dir, or start the agent, which writes one"
+        )
+    return state or State(), ()
+
+
+def _latest(meant: list[Named]) -> tuple[Named, tuple[str, ...]]:
+    """Of pods that had the same name one after the other the last, and what to know of the one before."""
+    meant = sorted(
+        meant, key=lambda one: (one.record is not None, one.created.when.timestamp() if one.created else 0)
+    )
+    if len(meant) == 1:
+        return meant[0], ()
+    earlier = meant[-2]
+    fate = "was refused" if earlier.created and earlier.created.refusal else "was placed"
+    return meant[-1], (f"an earlier pod of that name {fate}: nri-pin explain {earlier.id[:12]}",)
+
+
+def _explained(named: Named, earlier: tuple[str, ...], state: State, asked: Mapping[str, Any]) -> Told:
+    """By the history where it goes back so far, else by today's state."""
+    created = named.created
+    if created is not None:
+        when = f"decided {created.when:%Y-%m-%d %H:%M:%S} UTC, explained by the state at that time"
+        told = explain(created.node, created.state, created.event)
+        return Told(told, (when, *_since(named, created, told, state), *earlier))
+    assert named.record is not None
+    found: Ground = ground(asked["state_dir"], asked["config"], None, asked["state_file"], asked["root"])
+
+    before, event = created_by_today(state, named.record)
+    note = "its creation is no longer in the agent's history: explained by today's state, as if it came now"
+    told = explain(found.node, before, event)
+    return Told(told, (note, *_doubts(state, named.record, told), *found.notes, *earlier))
+
+
+def _since(named: Named, created: Created, told: Explanation, state: State) -> Iterator[str]:
+    """Where the decision of that time and the story told of it, or what it holds today, are not the same."""
+    if created.observing:
+        yield "nri-pin only observed: nothing of it was carried out"
+    if (created.refusal, created.cpus) != (told.sentence if told.reason and not told.cpus else "", told.cpus):
+        at_the_time = created.refusal or f"CPUs {created.cpus or 'not set'}"
+        yield (
+            "decided again it ends differently, as other hint providers, another version or an error came in between; "
+            f"at the time: {at_the_time}"
+        )
+    held = state.allocation_of(named.record) if named.record else None
+    if held and held.cpus and str(held.cpus) != told.cpus:
+        yield f"resized since: it holds CPUs {held.cpus} today"
+
+
+def _doubts(state: State, record: ContainerRecord, told: Explanation) -> Iterator[str]:
+    """Where today's state may tell another story than what happened."""
+    allocation = state.allocation_of(record)
+    if record.unplaced:
+        yield f"it runs unplaced: {record.unplaced}"
+    pod = state.pods.get(record.pod_uid)
+    if allocation is None and not (pod and pod.facts):
+        yield "what a shared container asked for is not in the checkpoint: its amounts are taken as none"
+    elif allocation is None:
+        yield "it holds nothing today"
+    elif str(allocation.cpus) != told.cpus and allocation.cpus:
+        yield f"it holds CPUs {allocation.cpus}: others came or went since"
+
+
+def _not_one(word: str, found: Iterable[Named], known: list[Named]) -> str:
+    names = sorted({one.path for one in found})
+    if names:
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return f"{word} may be {', '.join(names[:MOST_NAMED])}{more}; give one of these names"
+    examples = ", ".join(sorted(one.path for one in known)[:3])
+    return (
+        f"{word} is no container or pod that the agent remembers"
+        + (f", such as {examples}" if examples else ": it remembers none")
+        + "; nri-pin state show lists them, a pod that was refused longer ago is forgotten"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+EXIT_REFUSED = 1
+WIDTH = 80
+
+EPILOG = """\b
+Examples:
+  nri-pin explain default/train-0/worker      why it has these CPUs, or was refused
+  nri-pin explain worker                      the same, where only one is called so
+  nri-pin explain default/train-0             the containers of a pod
+  nri-pin explain --cpu 3 --memory 4Gi        what would become of such a container here
+  nri-pin explain --cpu 3 --policy restricted --option full-pcpus-only=true
+  nri-pin explain --cpu 16 --device nvidia.com/gpu=2@0,1 --policy single-numa-node
+  nri-pin explain --machine gb200-34-numa --cpu 80 --policy single-numa-node
+  nri-pin explain --state-dir ./state --cpu 12    on the node whose state directory this is, or a copy of it
+  nri-pin explain worker -o json
+
+A name is NAMESPACE/POD/CONTAINER, the end of that, or the beginning of a
+container's id.
+
+Exit code: 0; 1 where a what-if would be refused, or no answer can be had; 2 for a wrong question.
+"""
+
+
+class WrongQuestionError(click.ClickException):
+    """Nobody is meant, or several are."""
+
+    exit_code = 2
+
+
+@click.command(epilog=EPILOG)
+@click.argument("name", required=False, metavar="[CONTAINER]")
+@click.option("--cpu", metavar="QUANTITY", default="", help="What if a container asked for so many CPUs?")
+@click.option("--memory", metavar="QUANTITY", default="", help="... for so much memory, as its limit?")
+@click.option("--hugepages-2Mi", "small_pages", metavar="QUANTITY", default="", help="... of pages of 2 MiB?")
+@click.option("--hugepages-1Gi", "large_pages", metavar="QUANTITY", default="", help="... of pages of 1 GiB?")
+@click.option(
+    "--device",
+    "devices",
+    metavar="RESOURCE=COUNT[@NODES]",
+    multiple=True,
+    help="... with such devices? NODES are their NUMA nodes, one for all or one for each; "
+    "a described machine knows them itself.",
+)
+@click.option(
+    "--qos",
+    type=click.Choice(("Guaranteed", "Burstable", "BestEffort")),
+    default="Guaranteed",
+    show_default=True,
+    help="... in a pod of this class?",
+)
+@click.option(
+    "--namespace", metavar="NAME", default="default", show_default=True, help="... in this namespace?"
+)
+@click.option(
+    "--policy",
+    type=click.Choice(("none", "best-effort", "restricted", "single-numa-node")),
+    help="... under this topologyManagerPolicy?",
+)
+@click.option("--scope", type=click.Choice(("container", "pod")), help="... under this topologyManagerScope?")
+@click.option(
+    "--memory-policy", type=click.Choice(("None", "Static")), help="... under this memoryManagerPolicy?"
+)
+@click.option(
+    "--option",
+    "given",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="... under this option, by its name in the configuration?",
+)
+@click.option(
+    "--machine", metavar="NAME|FILE", help="On this machine with nothing promised, not on this node."
+)
+@click.option("--config", "config", metavar="FILE", help="By this configuration, not by the agent's.")
+@click.option("--root", metavar="DIR", help="The machine whose /sys and /proc are below this directory.")
+@click.option(
+    "--state",
+    "state_file",
+    metavar="FILE",
+    help="Beside the promises of this checkpoint, or of that in this directory.",
+)
+@click.option(
+    "--state-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."
+)
+@format_option()
+@click.pass_context
+def command(context: click.Context, /, name: str | None, output_format: str, **asked: Any) -> None:
+    """Explain why a container got its CPUs and memory or was refused, or what would become of another.
+
+    With a CONTAINER it is explained what was decided, by the state at that time. With --cpu, --memory and the like
+    it is explained what would be decided now; nothing is changed.
+    """
+    asked["state_file"] = _checkpoint(context, asked)
+    is_what_if = any(asked[key] for key in WHAT_IF)
+    if bool(name) == is_what_if:
+        both = "a container is explained as it was decided; leave --cpu, --machine and the like out"
+        raise click.UsageError(
+            both if name else "name a container, or ask for one with --cpu, --memory or --device"
+        )
+    try:
+        answer = of_what_if(asked) if is_what_if else of_container(name or "", asked)
+    except NotOneError as error:
+        raise WrongQuestionError(str(error)) from None
+    if output_format == "json":
+        echo(json.dumps(answer.as_dict(), indent=2))
+    else:
+        echo(answer.text(min(columns() or WIDTH, 120)), styled=True)
+    context.exit(EXIT_REFUSED if answer.is_refused_what_if else 0)
+
+
+def _checkpoint(context: click.Context, asked: Mapping[str, Any]) -> str | None:
+    """The checkpoint that is named: by --state, which may be its directory, or by --state-dir beside --machine."""
+    from nri_plugin.checkpoint.file import FILE_NAME
+
+    named: str | None = asked["state_file"]
+    if named is None and asked["machine"] and _is_given(context, "state_dir"):
+        named = asked["state_dir"]
+    return os.path.join(named, FILE_NAME) if named is not None and os.path.isdir(named) else named
+
+
+def _is_given(context: click.Context, parameter: str) -> bool:
+    return context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE

@@ -1,0 +1,359 @@
+"""Where `nri-pin explain` looks.
+
+The agent's history for what was decided, the checkpoint for what is promised, and the agent itself, a configuration
+or a described machine for what would be decided now.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
+from nri_plugin.cli.output import told
+from nri_plugin.cli.state.source import NO_RUNTIME, fits, what_to_do
+from nri_plugin.config.loading import DEFAULT_PATH, NothingConfiguredError, load, load_hint_providers
+from nri_plugin.core.decision import InformedCreate
+from nri_plugin.core.requests import MAX_SHARES, MIN_SHARES
+from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State, pod_of
+from nri_plugin.policy.memory_state import MEMORY
+from nri_plugin.recording.file import DIRECTORY
+from nri_plugin.recording.reader import read
+from nri_plugin.simulator.machine.text import Description
+from nri_plugin.wire.nri.events import CreateContainer
+from nri_plugin.wire.nri.messages import Container, Pod, Resources
+
+PERIOD_US = 100_000
+SOCKET = "agent.sock"
+ID_CHARACTERS = 4
+"""A shorter beginning of a container's id is no name for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """A node, what is promised on it, and where both come from.
+
+    Attributes:
+        notes: what a reader has to know of where it comes from.
+        description: of a described machine, for its devices.
+    """
+
+    node: Node
+    state: State
+    notes: tuple[str, ...] = ()
+    description: Description | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A container that is known, by its names.
+
+    Attributes:
+        created: its creation as the history has it, with node and state before; None where it is too long ago.
+        record: what the checkpoint says of it; None where it was refused or is gone.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    pod_uid: str
+    id: str
+    created: "Created | None" = None
+    record: ContainerRecord | None = None
+
+    @property
+    def path(self) -> str:
+        """NAMESPACE/POD/CONTAINER."""
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+    def is_called(self, word: str) -> bool:
+        """Whether the word is its path, the end of it, or its id or a beginning of that."""
+        names = {
+            self.path,
+            f"{self.pod}/{self.container}",
+            self.container,
+            f"{self.pod_uid}/{self.container}",
+        }
+        return word in names or (len(word) >= ID_CHARACTERS and self.id.startswith(word))
+
+    def is_of_pod(self, word: str) -> bool:
+        """Whether the word names its pod."""
+        return word in {self.pod, f"{self.namespace}/{self.pod}", self.pod_uid}
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A creation, and all it was decided by."""
+
+    when: datetime
+    node: Node
+    state: State
+    event: CreateContainer | InformedCreate
+    refusal: str
+    cpus: str = ""
+    has_kept: bool = False
+    observing: bool = False
+
+
+def known_containers(state_dir: str, state: State) -> tuple[list[Named], tuple[str, ...]]:
+    """Every container of the history and of `state`, the latest creation of each; and why some may be missing.
+
+    Raises:
+        HostError: the history is there and cannot be read, and nothing else is known.
+    """
+    found: dict[tuple[str, str], Named] = {}
+    problems: list[str] = []
+    try:
+        for one in _created(os.path.join(state_dir, DIRECTORY), problems):
+            key = one.pod_uid, one.container
+            before = found.get(key)
+            is_repeated = (
+                before and one.created and one.created.has_kept
+            )  # what it holds it was given earlier
+            found[key] = replace(before, id=one.id) if before and is_repeated else one
+    except HostError as error:
+        if not state.containers:
+            raise
+        problems.append(f"the history cannot be read: {error}")
+    for record in state.containers.values():
+        key = record.pod_uid, record.name
+        pod = state.pods.get(record.pod_uid)
+        known = found.get(key)
+        named = known or Named(
+            pod.namespace if pod else "", pod.name if pod else "", record.name, record.pod_uid, record.id
+        )
+        if known is None or known.id == record.id:
+            found[key] = replace(named, record=record)
+    return list(found.values()), tuple(problems)
+
+
+def checkpoint_state(path: str) -> State | None:
+    """The promises in a checkpoint; None where there is no such file.
+
+    Raises:
+        CheckpointError: it is damaged or may not be read.
+    """
+    try:
+        checkpoint = read_checkpoint(path)
+    except CheckpointError as error:
+        raise CheckpointError(path, f"{error.detail}; {what_to_do(error, path)}") from error
+    return None if checkpoint is None else checkpoint.state
+
+
+def checkpoint_path(state_dir: str) -> str:
+    """The agent's checkpoint in its state directory."""
+    return os.path.join(state_dir, FILE_NAME)
+
+
+def ground(
+    state_dir: str, config: str | None, machine: str | None, state_file: str | None, root: str | None = None
+) -> Ground:
+    """Where a what-if is asked: a described machine, else this node by its agent, else by its configuration.
+
+    A state directory that is not the default one goes by its own history before the configuration of this node.
+
+    Raises:
+        ConfigError: there is neither an agent nor a configuration, or it is wrong or does not fit the machine.
+        HostError: the machine cannot be read.
+        CheckpointError: the checkpoint is damaged.
+    """
+    found = _found(state_dir, config, machine, state_file, root)
+    # Neither the agent nor a file can tell their code; the agent asks those that are installed.
+    return replace(found, node=replace(found.node, hint_providers=load_hint_providers()))
+
+
+def created_by_today(state: State, record: ContainerRecord) -> tuple[State, InformedCreate]:
+    """Today's state without the container, and the creation that its promise tells of.
+
+    What the runtime said then is no longer known: what was promised stands for what was asked.
+    """
+    pod = state.pods[record.pod_uid]
+    allocation = state.allocation_of(record) or Allocation()
+    before = state.without_allocation(record.key).without_container(record.id)
+    if not any(pod_of(key) == pod.uid for key in before.allocations):
+        pod = replace(pod, affinity=None)
+    before = before.with_pod(pod)
+    container = Container(
+        id=record.id, name=record.name, pod_id=pod.sandbox_id, resources=_resources(allocation)
+    )
+    return before, InformedCreate(CreateContainer(_pod(pod), container), facts=pod.facts)
+
+
+def _created(folder: str, problems: list[str]) -> Iterator[Named]:
+    """The creations in the history, oldest first; what could not be read is told in `problems` after the last."""
+    if not os.path.isdir(folder):
+        return
+    recording = read(folder, load_hint_providers())
+    for moment in told(recording.moments(), "read {} events of the history"):
+        known = moment.event
+        if not isinstance(known, CreateContainer | InformedCreate):
+            continue
+        event = known.event if isinstance(known, InformedCreate) else known
+        pod, container = event.pod, event.container
+        created = Created(
+            moment.when,
+            moment.node,
+            moment.state_before,
+            known,
+            moment.outcome.refusal,
+            moment.outcome.cpus,
+            "kept" in moment.decision.steps,
+            moment.observing,
+        )
+        yield Named(pod.namespace, pod.name, container.name, pod.uid or pod.id, container.id, created)
+    problems += recording.problems
+
+
+def _found(
+    state_dir: str, config: str | None, machine: str | None, state_file: str | None, root: str | None
+) -> Ground:
+    if machine is not None:
+        return _on_machine(machine, config, state_file)
+    if config is None and state_file is None and root is None:
+        answer = _told_by_agent(state_dir)
+        if answer is not None:
+            return answer
+    return _by_configuration(state_dir, config, state_file, root)
+
+
+def _told_by_agent(state_dir: str) -> Ground | None:
+    """What the agent tells on its socket; None where nobody answers."""
+    from nri_plugin.agent.status_client import read_status
+
+    path = os.path.join(state_dir, SOCKET)
+    if not os.path.exists(path):
+        return None
+    try:
+        status = read_status(path)
+    except HostError:
+        return None
+    return Ground(status.node, status.state, () if status.runtime else (NO_RUNTIME,))
+
+
+def _by_history(state_dir: str, state_file: str | None) -> Ground | None:
+    """Machine and configuration as the history has them at its end; None where there is none that can be read."""
+    folder = os.path.join(state_dir, DIRECTORY)
+    try:
+        entries = read(folder, load_hint_providers()).entries()
+        node = next((entry.node for entry in reversed(list(entries)) if entry.node is not None), None)
+    except HostError:
+        return None
+    if node is None:
+        return None
+    path = state_file or checkpoint_path(state_dir)
+    state = _named_state(path, is_asked_for=state_file is not None)
+    where = f"the checkpoint {path}" if state else "nothing promised"
+    return Ground(
+        node,
+        state or State(),
+        (f"no agent answers: by the machine and the configuration of {folder} and {where}",),
+    )
+
+
+def _named_state(path: str, *, is_asked_for: bool) -> State | None:
+    """The promises of a checkpoint; None where it is not there and need not be.
+
+    Raises:
+        CheckpointError: it is damaged, or it was asked for and is not there.
+    """
+    state = checkpoint_state(path)
+    if state is None and is_asked_for:
+        raise CheckpointError(path, "there is no such checkpoint; name one, or leave --state out")
+    return state
+
+
+def _by_configuration(state_dir: str, config: str | None, state_file: str | None, root: str | None) -> Ground:
+
+    from nri_plugin.host.sysfs import discover
+
+    if config is None and root is None and os.path.abspath(state_dir) != DEFAULT_DIR:
+        recorded = _by_history(
+            state_dir, state_file
+        )  # of another node perhaps, which no file of this one tells of
+        if recorded is not None:
+            return recorded
+    try:
+        chosen = load(config or DEFAULT_PATH)
+    except NothingConfiguredError:
+        if config is not None:
+            raise
+        recorded = None if root is not None else _by_history(state_dir, state_file)
+        if recorded is not None:
+            return recorded
+        raise ConfigError(
+            "",
+            f"no agent answers in {state_dir} and there is no {DEFAULT_PATH}; "
+            f"{'run as root, or ' if os.geteuid() else ''}name the agent's --state-dir, "
+            "a configuration with --config, or a machine with --machine",
+        ) from None
+    node = chosen.node(discover(root or chosen.sysfs_root))
+
+    path = state_file or checkpoint_path(state_dir)
+    state = _named_state(path, is_asked_for=state_file is not None)
+    where = config or DEFAULT_PATH
+    found = f"by {where} and " + (f"the checkpoint {path}" if state else "nothing promised")
+    return Ground(node, state or State(), (found,))
+
+
+def _on_machine(machine: str, config: str | None, state_file: str | None) -> Ground:
+    from nri_plugin.simulator.machine.source import read_machine
+    from nri_plugin.simulator.simulate.config import first_core
+
+    found = read_machine(machine)
+    reserved = CPUSet.parse(first_core(found.topology))  # as a simulation has it
+    node = load(config).node(found.topology) if config else Node(found.topology, Options(), reserved)
+    place = f"on the machine {found.name}{'' if config else ', with default options'}"
+    if state_file is None:
+        kept = "" if config else f" and the first core ({reserved}) reserved"
+        return Ground(node, State(), (f"{place}{kept}, nothing promised",), found.description)
+    checkpoint = read_checkpoint(state_file)
+    if checkpoint is None:
+        raise CheckpointError(state_file, "there is no such checkpoint; name one, or leave --state out")
+    facts = checkpoint.facts
+    if facts is not None and not fits(facts, found.topology):
+        raise ConfigError(
+            "--state",
+            f"{state_file} is about another machine than {found.name}, with CPUs {facts.online}; name that with --machine",
+        )
+    if facts is not None and not config:
+        node = Node(found.topology, node.options, facts.reserved)
+    return Ground(node, checkpoint.state, (f"{place}, with the promises of {state_file}",), found.description)
+
+
+def _pod(pod: PodRecord) -> Pod:
+    return Pod(
+        id=pod.sandbox_id,
+        name=pod.name,
+        uid=pod.uid,
+        namespace=pod.namespace,
+        annotations=dict(pod.annotations),
+        cgroup_parent=pod.cgroup_parent,
+        resources=None
+        if pod.cpu_milli is None
+        else _sent(pod.cpu_milli, pod.memory_bytes or 0, pod.hugepages),
+    )
+
+
+def _resources(allocation: Allocation) -> Resources:
+    """What it was promised, as a request for it."""
+    pages = tuple(
+        (block.resource, block.size_bytes) for block in allocation.memory if block.resource != MEMORY
+    )
+    memory = sum(block.size_bytes for block in allocation.memory if block.resource == MEMORY)
+    return _sent(allocation.cpu_milli, memory, pages)
+
+
+def _sent(milli: int, memory: int, pages: Iterable[tuple[str, int]]) -> Resources:
+    """A request as a runtime tells it; it names pages of `hugepages-2Mi` `2MB`."""
+    return Resources(
+        cpu_shares=min(MAX_SHARES, max(MIN_SHARES, milli * 1024 // 1000)),
+        cpu_quota_us=milli * PERIOD_US // 1000,
+        cpu_period_us=PERIOD_US,
+        memory_limit_bytes=memory or None,
+        hugepage_limits=tuple(
+            (f"{name.removeprefix('hugepages-').removesuffix('i')}B", size) for name, size in pages
+        ),
+    )

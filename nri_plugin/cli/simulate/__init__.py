@@ -1,0 +1,1 @@
+"""`nri-pin simulate`, and its report as one HTML file."""

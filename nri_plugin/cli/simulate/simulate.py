@@ -1,0 +1,274 @@
+"""`nri-pin simulate`: what would become of these pods on that machine, without either."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from nri_plugin.cli.output import columns, echo, format_option, told, waiting
+
+if TYPE_CHECKING:
+    from nri_plugin.simulator.machine.source import SourcedMachine
+    from nri_plugin.simulator.simulate.comparison import Comparison
+    from nri_plugin.simulator.simulate.config import Chosen
+    from nri_plugin.simulator.simulate.plan import Plan
+    from nri_plugin.simulator.simulate.simulation import Simulation
+
+
+EXIT_PROBLEMS = 1
+NARROW = 80
+"""Columns where nobody says how many there are."""
+
+EPILOG = """\b
+Examples:
+  nri-pin simulate inference
+  nri-pin simulate gb200-34-numa pods.yaml
+  nri-pin simulate kep693-8-gpus pods.yaml --policy single-numa-node
+  nri-pin simulate laptop deployment.yaml --shape cpu=2,memory=1Gi
+  nri-pin simulate node7.xml pods.yaml --config a.yaml --compare b.yaml
+  kubectl get pods -A -o json | nri-pin simulate node7.json - --node node7
+  nri-pin simulate telco --compare topologyManagerPolicy=restricted --html report.html
+  nri-pin simulate hpc --order large-first --repeat 20
+  nri-pin simulate --list
+
+\b
+MACHINE is a name of nri-pin topology --list, a description, a recorded machine,
+what nri-pin topology -o json printed on a node, or XML of lstopo; left out where
+the scenario names one; - is standard input. SCENARIO is Kubernetes manifests
+(YAML or JSON, also as kubectl prints them), the steps of nri-pin demo, or a list:
+  - {pod: db, cpu: 4, memory: 8Gi, count: 20}
+  - {pod: infer, cpu: 8, memory: 32Gi, nvidia.com/gpu: 1}
+  - {pod: web, requests: {cpu: 250m}, limits: {cpu: 1}}
+Exit code: 0, also where pods are refused; 1 when the scenario expects something
+that is not so; 2 for a wrong question.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("words", nargs=-1, metavar="[MACHINE] SCENARIO")
+@click.option("--config", metavar="FILE", help="Decide by this configuration of the agent.")
+@click.option(
+    "--compare", metavar="FILE|KEY=VALUE,...", help="Do it again with this one, and tell what differs."
+)
+@click.option(
+    "--policy",
+    type=click.Choice(("none", "best-effort", "restricted", "single-numa-node")),
+    help="This topologyManagerPolicy, whatever the configuration says.",
+)
+@click.option("--scope", type=click.Choice(("container", "pod")), help="This topologyManagerScope.")
+@click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Replace a key of the configuration.")
+@click.option(
+    "--shape",
+    "shapes",
+    metavar="NAME=AMOUNT,...",
+    multiple=True,
+    help="Also tell how many more pods of this shape fit: cpu=4,memory=8Gi,nvidia.com/gpu=1.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(("file", "large-first", "small-first", "shuffle")),
+    default="file",
+    show_default=True,
+    help="In which order pods come.",
+)
+@click.option("--seed", type=int, metavar="N", default=0, show_default=True, help="Of shuffles: the first.")
+@click.option(
+    "--repeat", type=click.IntRange(1, 1000), metavar="N", help="Also tell what so many shuffles come to."
+)
+@click.option("--node", metavar="NAME", default="", help="Of manifests, only the pods of this node.")
+@click.option("--html", metavar="FILE", help="Also write a report to open in a browser.")
+@click.option("--list", "wants_list", is_flag=True, help="List the scenarios that come with nri-pin.")
+@format_option("text", "json")
+def command(
+    words: tuple[str, ...],
+    config: str | None,
+    compare: str | None,
+    policy: str | None,
+    scope: str | None,
+    sets: tuple[str, ...],
+    shapes: tuple[str, ...],
+    order: str,
+    seed: int,
+    repeat: int | None,
+    node: str,
+    html: str | None,
+    wants_list: bool,
+    output_format: str,
+) -> int:
+    """Try pods on a machine: who gets what, who is refused and why, how much is left.
+
+    The decisions are those of the agent. Nothing is started, no node is needed and none is changed.
+    """
+    if wants_list:
+        echo(_list(output_format))
+        return 0
+    machine, plan = _read(words, node)
+    plan = _ordered(plan, order, seed)
+    given = _sets(policy, scope, sets)
+    choices = _choices(machine, plan, config, given, compare)
+    simulations = _simulated(machine, plan, choices, shapes)
+    if repeat is not None:
+        is_shuffled = order == "shuffle"
+        seeds = range(seed + is_shuffled, seed + is_shuffled + repeat)
+        own = seed if is_shuffled else None
+        simulations = _with_orders(simulations, machine, plan, choices, seeds, own)
+    comparison = _compared(simulations)
+    if html is not None:
+        _write_report(html, simulations, comparison)
+    if output_format == "json":
+        echo(json.dumps(as_dict(simulations, comparison)))
+    else:
+        _print_text(simulations, comparison)
+    if html is not None:
+        echo(f"report written to {html}", err=True)
+    return EXIT_PROBLEMS if any(one.totals.problems for one in simulations) else 0
+
+
+def as_dict(simulations: Sequence["Simulation"], comparison: "Comparison | None") -> dict[str, object]:
+    """What `-o json` prints."""
+    from dataclasses import asdict
+
+    from nri_plugin.simulator.simulate.simulation import FORMAT
+
+    return {
+        "format": FORMAT,
+        "simulations": [one.as_dict() for one in simulations],
+        "comparison": None if comparison is None else asdict(comparison),
+    }
+
+
+def _read(words: Sequence[str], node: str) -> "tuple[SourcedMachine, Plan]":
+    from dataclasses import replace
+
+    from nri_plugin.simulator.machine.source import read_machine
+    from nri_plugin.simulator.simulate.plan import read_plan
+    from nri_plugin.simulator.simulate.rows import described_machine
+
+    if not words or len(words) > 2:
+        raise click.UsageError(
+            "name a machine and a scenario, such as nri-pin simulate laptop pods.yaml"
+            if not words
+            else f"expected MACHINE and SCENARIO, found {len(words)} words"
+        )
+    if words[:-1] == ("-",) and words[-1] == "-":
+        raise click.UsageError("only one of MACHINE and SCENARIO can be standard input; write one to a file")
+    plan = read_plan(words[-1], node)
+    if len(words) == 2:
+        return read_machine(words[0]), plan
+    if not plan.machine:
+        raise click.UsageError(f"{plan.file} names no machine; put one before it, such as laptop {words[0]}")
+    return described_machine(plan.machine, plan.file), replace(plan, machine="")
+
+
+def _sets(policy: str | None, scope: str | None, sets: Sequence[str]) -> dict[str, str]:
+    from nri_plugin.simulator.simulate.config import parse_set
+
+    short = {"topologyManagerPolicy": policy, "topologyManagerScope": scope}
+    return {key: value for key, value in short.items() if value is not None} | dict(map(parse_set, sets))
+
+
+def _choices(
+    machine: "SourcedMachine", plan: "Plan", config: str | None, sets: Mapping[str, str], compare: str | None
+) -> "list[Chosen]":
+    """The configuration, and the second one where there is to be one."""
+    from nri_plugin.model.errors import ConfigError
+    from nri_plugin.simulator.simulate.config import choose, parse_set
+
+    chosen = [choose(machine.topology, config, plan.config, sets, plan.file)]
+    if compare is None:
+        return chosen
+    if "=" in compare and not os.path.exists(compare):
+        more = dict(parse_set(word, "--compare") for word in re.split(r",(?=\s*\w+=)", compare))
+        try:
+            return [*chosen, choose(machine.topology, config, plan.config, {**sets, **more}, plan.file)]
+        except ConfigError as error:  # what the first one took without a word is not at fault
+            raise ConfigError(error.where.replace("--set ", "--compare ", 1), error.detail) from error
+    if not os.path.exists(compare):
+        raise ConfigError(f"--compare {compare}", "there is no such file; name one, or give KEY=VALUE,...")
+    return [*chosen, choose(machine.topology, compare)]
+
+
+def _simulated(
+    machine: "SourcedMachine", plan: "Plan", choices: "Sequence[Chosen]", shapes: Sequence[str]
+) -> "list[Simulation]":
+    from nri_plugin.cli.topology.machine_view import summary
+    from nri_plugin.simulator.simulate.rows import read_shape
+    from nri_plugin.simulator.simulate.simulate import simulate
+
+    more = [read_shape(text) for text in shapes]
+    with waiting(f"simulating {plan.name or 'the scenario'}"):
+        return [simulate(machine, plan, one, more, summary=summary(machine.topology)) for one in choices]
+
+
+def _ordered(plan: "Plan", order: str, seed: int) -> "Plan":
+    if order == "file":
+        return plan
+    from nri_plugin.simulator.simulate.comparison import Order, ordered
+
+    return ordered(plan, Order(order), seed)
+
+
+def _with_orders(
+    simulations: "Sequence[Simulation]",
+    machine: "SourcedMachine",
+    plan: "Plan",
+    choices: "Sequence[Chosen]",
+    seeds: Sequence[int],
+    own: int | None,
+) -> "list[Simulation]":
+    """The simulations with a row for each other order."""
+    from dataclasses import replace
+
+    from nri_plugin.simulator.simulate.comparison import other_orders
+
+    found = []
+    for one, chosen in zip(simulations, choices, strict=True):
+        rows = told(other_orders(machine, plan, chosen, seeds, seed=own), "tried {} orders")
+        found.append(replace(one, orders=tuple(rows)))
+    return found
+
+
+def _compared(simulations: "Sequence[Simulation]") -> "Comparison | None":
+    from nri_plugin.simulator.simulate.comparison import compare
+
+    return compare(*simulations) if len(simulations) == 2 else None
+
+
+def _write_report(path: str, simulations: "Sequence[Simulation]", comparison: "Comparison | None") -> None:
+    from dataclasses import asdict
+
+    from nri_plugin.cli.simulate.report import render
+    from nri_plugin.model.errors import HostError
+
+    page = render([one.as_dict() for one in simulations], None if comparison is None else asdict(comparison))
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page)
+    except OSError as error:
+        raise HostError(path, f"cannot be written: {(error.strerror or 'unknown error').lower()}") from error
+
+
+def _print_text(simulations: "Sequence[Simulation]", comparison: "Comparison | None") -> None:
+    from nri_plugin.cli.simulate.text import comparison_text, simulation_text
+    from nri_plugin.cli.topology.picture import in_encoding
+
+    width = columns() or NARROW
+    if comparison is None:
+        text = simulation_text(simulations[0], width)
+    else:
+        text = comparison_text(simulations, comparison, width)
+    echo(in_encoding(text, sys.stdout.encoding))
+
+
+def _list(output_format: str) -> str:
+    from nri_plugin.cli.output import table
+    from nri_plugin.simulator.simulate.plan import shipped_scenarios
+
+    found = shipped_scenarios()
+    if output_format == "json":
+        return json.dumps(found)
+    return "\n".join(table([("NAME", "SHOWS"), *found.items()], columns() or NARROW, {1}))

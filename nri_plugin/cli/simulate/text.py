@@ -1,0 +1,356 @@
+"""A simulation as text: who got what, who was refused, how many more fit, how broken up the rest is."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from nri_plugin.cli.output import folded, folded_rows, table
+from nri_plugin.cli.topology.machine_view import count_of
+from nri_plugin.model.quantity import round_down
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.simulator.simulate.comparison import Comparison, Sum, spread
+from nri_plugin.simulator.simulate.simulation import (
+    Alignment,
+    Broken,
+    ContainerRow,
+    MemoryRow,
+    RefusedRow,
+    Room,
+    Simulation,
+    Stage,
+)
+
+LETTERS = ("A", "B")
+OF_OPTION = "(--shape)"
+ROWS = 20
+"""So many different shapes and refusals are shown; a table of hundreds is for programs."""
+NAMED = 3
+"""So many pods of a row are named; the others are counted."""
+
+
+def simulation_text(one: Simulation, width: int) -> str:
+    """Everything about one simulation, most wanted first."""
+    sections = [
+        head(one, width),
+        _placements(one, width),
+        _refusals(one, width),
+        _capacity(one.capacity, width),
+        _machine(one, width),
+        _problems(one, width),
+        sums(one, width),
+        _orders(one, width),
+        notes(one, width),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines)
+
+
+def head(one: Simulation, width: int) -> list[str]:
+    """What was simulated."""
+    chosen = one.configuration
+    lines = [
+        f"{one.scenario} on {_place(one)}: {count_of(one.totals.pods, 'pod')}",
+        f"machine   {one.machine.summary}",
+        f"config    {chosen.name}",
+        f"reserved  {'CPUs ' + chosen.reserved if chosen.reserved else 'no CPU'}: {chosen.why_reserved}",
+    ]
+    return [piece for line in lines for piece in folded(line, width, 10)]
+
+
+def _place(one: Simulation) -> str:
+    """The machine's name; one that a scenario describes or that standard input brings has none."""
+    return "a machine of its own" if one.machine.name == "machine" else one.machine.name
+
+
+def notes(one: Simulation, width: int) -> list[str]:
+    """What was not simulated."""
+    return [piece for note in one.notes for piece in folded(f"note: {note}", width, 6)]
+
+
+def sums(one: Simulation, width: int) -> list[str]:
+    """Counts at the end."""
+    total = one.totals
+    partly = f", {total.pods_partly} in part" if total.pods_partly else ""
+    own = total.containers_exclusive
+    aligned = (
+        f"aligned   of {own} with own CPUs: {total.aligned_numa_node} to a NUMA node, {total.aligned_uncore_cache} "
+        f"to {'an uncore cache' if one.machine.caches_known else 'a socket'}, {total.aligned_whole_cores} to whole cores"
+    )
+    lines = [
+        f"pods      {total.pods_placed} of {total.pods} placed{partly}, {total.pods_refused} refused",
+        f"CPUs      {_cpu_counts(one)}",
+        *([aligned] if own else []),
+    ]
+    return [piece for line in lines for piece in folded(line, width, 10)]
+
+
+def _cpu_counts(one: Simulation) -> str:
+    total = one.totals
+    pool = f"shared pool {total.shared_pool or 'empty'}"
+    return f"{total.exclusive_cpus} exclusive, {total.available_cpus} can still become so, {pool}"
+
+
+# ------------------------------------------------------------------- who got what
+
+
+def _placements(one: Simulation, width: int) -> list[str]:
+    rows = list(_rows(one))
+    if not rows:
+        return ["no container runs"]
+    heads = ["CONTAINER", "CPUS", "NUMA", "CACHE", "MEMS", "ALIGNED", "DEVICES"]
+    return _telling([heads, *rows], width, {"CONTAINER", "CPUS", "CACHE", "ALIGNED", "DEVICES"})
+
+
+def _telling(rows: list[list[str]], width: int, foldable: Collection[str] = ()) -> list[str]:
+    """A table without the columns that say nothing on any line."""
+    kept = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
+    cells = [[row[column] for column in kept] for row in rows]
+    return table(cells, width, {number for number, head in enumerate(cells[0]) if head in foldable})
+
+
+def _rows(one: Simulation) -> Iterator[list[str]]:
+    for row in (row for row in one.containers if row.exclusive or row.mems):
+        yield _row(one, row, row.key)
+    shared = [row for row in one.containers if not (row.exclusive or row.mems)]
+    made = {step.target: step.workload or step.shape for step in one.steps if step.shape}
+    for _, group in groupby(
+        shared, lambda row: (_family(row, made), row.container, row.numa_nodes, str(row.devices))
+    ):
+        alike = list(group)
+        more = f" and {len(alike) - 1} more" if alike[1:] else ""
+        yield _row(one, alike[0], alike[0].key + more)
+
+
+def _family(row: ContainerRow, made: dict[str, str]) -> str:
+    return made.get(f"{row.namespace}/{row.pod}", row.pod)
+
+
+def _row(one: Simulation, row: ContainerRow, name: str) -> list[str]:
+    kind = "" if row.kind == "app" else f" ({row.kind})"
+    cpus = f"{row.exclusive}: {row.cpus}" if row.exclusive else "shared pool"
+    return [
+        name + kind,
+        cpus,
+        row.numa_nodes if row.exclusive else "",
+        row.caches if row.exclusive and one.machine.caches_known else "",
+        row.mems,
+        _aligned(row.aligned, is_known=one.machine.caches_known) if row.aligned else "",
+        ", ".join(f"{resource.rpartition('/')[2]} {','.join(ids)}" for resource, ids in row.devices.items()),
+    ]
+
+
+def _aligned(levels: Alignment, *, is_known: bool) -> str:
+    """`all`, or the levels at which it is not."""
+    words = {
+        "node": levels.numa_node,
+        "socket": levels.socket or levels.numa_node,
+        "cache": levels.uncore_cache or not is_known,
+        "cores": levels.whole_cores,
+    }
+    missing = [word for word, is_so in words.items() if not is_so]
+    return "not " + ",".join(missing) if missing else "all"
+
+
+# -------------------------------------------------------------------- who did not
+
+
+def _refusals(one: Simulation, width: int) -> list[str]:
+    lines: list[str] = []
+    rows = _merged(one.refused)
+    for row in rows[:ROWS]:
+        who = _who(row)
+        more = f" and {len(who) - NAMED} more" if who[NAMED:] else ""
+        lines += folded(f"  {len(who)} x {row.reason}: {', '.join(who[:NAMED])}{more}", width, 6)
+        if row.shape in one.shapes:
+            lines += folded(f"      asks for  {one.shapes[row.shape]}", width, 16)
+        lines += folded(f"      because   {row.text.removeprefix(row.reason + ': ')}", width, 16)
+    if rows[ROWS:]:
+        lines.append(f"  and {len(rows) - ROWS} more kinds of refusals: see -o json")
+    for step in one.steps:
+        if step.refusal is not None:
+            lines += folded(f"  {step.action} of {step.target}: {step.refusal.text}", width, 6)
+    return ["Refused", *lines] if lines else []
+
+
+def _merged(rows: Sequence[RefusedRow]) -> list[RefusedRow]:
+    """What a full node refuses is alike whatever it asks for; of many shapes the first tells for all."""
+    by_reason: dict[object, list[RefusedRow]] = {}
+    for number, row in enumerate(rows):
+        by_reason.setdefault(row.reason if row.stage is Stage.NODE else number, []).append(row)
+    merged = [
+        row[0]
+        if len(row) == 1
+        else replace(row[0], shape="", containers=sum((one.containers for one in row), ()))
+        for row in by_reason.values()
+    ]
+    return sorted(merged, key=lambda row: -len(row.containers))
+
+
+def _who(row: RefusedRow) -> list[str]:
+    """Containers; a node that is full refuses whole pods."""
+    if row.stage is not Stage.NODE:
+        return list(row.containers)
+    return list(dict.fromkeys(key.rpartition("/")[0] for key in row.containers))
+
+
+def _problems(one: Simulation, width: int) -> list[str]:
+    found = [problem for step in one.steps for problem in step.problems]
+    lines = ["Not as expected"] if found else []
+    return lines + [piece for problem in found for piece in folded(f"  ! {problem}", width, 4)]
+
+
+# ------------------------------------------------------------------------ the rest
+
+
+def _capacity(rooms: Sequence[Room], width: int) -> list[str]:
+    if not rooms:
+        return []
+    most = sorted(rooms, key=lambda room: (bool(room.example), -room.pods))[:ROWS]
+    hidden = len(rooms) - len(most)
+    rooms = [room for room in rooms if room in most]
+    heads = ("HOW MANY MORE FIT", "ASKED", "MORE", "ON EMPTY", "ENDED BY")
+    rows = [
+        (
+            room.example or OF_OPTION,
+            str(room.pods),
+            _count(room, room.fits),
+            _count(room, room.fits_empty),
+            room.refusal.reason if room.refusal else "",
+        )
+        for room in rooms
+    ]
+    first, *others = folded_rows([heads, *rows], width, {0})
+    asked = (folded(f"  {room.text}", width, 4) for room in rooms)
+    lines = [*first, *(line for pair in zip(others, asked, strict=True) for lines in pair for line in lines)]
+    return [*lines, *([f"and {hidden} more shapes: see -o json"] if hidden else [])]
+
+
+def _count(room: Room, count: int | None) -> str:
+    if count is None:
+        return "-"
+    if room.bounded:
+        return str(count)
+    return f"{count} or more" if count else "any"
+
+
+def _orders(one: Simulation, width: int, which: str = "") -> list[str]:
+    """What other orders of the pods come to."""
+    if not one.orders[1:]:
+        return []
+    head = (f"{len(one.orders) - 1} SHUFFLES{which}", "THIS ORDER", "LEAST", "MIDDLE", "MOST")
+    rows = [(name, *(f"{value:.0f}" for value in figures)) for name, *figures in spread(one.orders)]
+    return table([head, *rows], width, {0})
+
+
+def _machine(one: Simulation, width: int) -> list[str]:
+    """How much is left where, and how broken up it is; a node of one cache is not, that is used or not."""
+    groups = "CACHES: WHOLE" if one.machine.caches_known else "SOCKETS: WHOLE"
+    heads = ["NUMA", "CPUS", "AVAILABLE", "BROKEN UP", groups, "IN PART", "TAKEN", "MEMORY LEFT"]
+    caches = {group.id: CPUSet.from_ids(group.cpus) for group in one.machine.caches}
+    numa = {row.id: CPUSet.from_ids(row.cpus) for row in one.machine.numa_nodes}
+    left = {row.numa_node: row for row in one.memory if row.resource == "memory"}
+    rows = []
+    for node in one.numa_nodes:
+        mine = [row for row in one.caches if caches[row.id] & numa[node.id]]
+        rows.append(
+            [
+                str(node.cpus),
+                str(node.available),
+                _percent(node.fragmentation) if len(mine) > 1 else "",
+                *_use(mine),
+                _left(left.get(node.id)),
+            ]
+        )
+    ids = [node.id for node in one.numa_nodes]
+    lines = _telling([heads, *_grouped(ids, rows)], width)
+    broken = [row for row in one.caches if row.fragmentation]
+    if broken and one.machine.caches_known:
+        lines += folded("uncore caches broken up by core: " + _by_cache(broken), width, 2)
+    return lines
+
+
+def _by_cache(broken: Iterable[Broken]) -> str:
+    by_ratio: dict[str, int] = {}
+    for row in broken:
+        ratio = _percent(row.fragmentation)
+        by_ratio[ratio] = by_ratio.get(ratio, 0) | 1 << row.id
+    return "; ".join(f"{ratio} of {CPUSet(mask)}" for ratio, mask in by_ratio.items())
+
+
+def _grouped(ids: Sequence[int], rows: Sequence[list[str]]) -> Iterator[list[str]]:
+    """Neighbours that say the same on one line."""
+    for cells, group in groupby(zip(ids, rows, strict=True), lambda pair: pair[1]):
+        yield [str(CPUSet.from_ids(number for number, _ in group)), *cells]
+
+
+def _use(caches: Sequence[Broken]) -> list[str]:
+    whole = sum(1 for row in caches if row.allocatable and row.available == row.allocatable)
+    taken = sum(1 for row in caches if row.allocatable and not row.available)
+    return [str(whole), str(len([row for row in caches if row.allocatable]) - whole - taken), str(taken)]
+
+
+def _left(row: MemoryRow | None) -> str:
+    return "" if row is None else round_down(row.allocatable - row.promised)
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio * 100:.0f} %"
+
+
+# ---------------------------------------------------------------------- two of them
+
+
+def comparison_text(both: Sequence[Simulation], comparison: Comparison, width: int) -> str:
+    """What differs by container first, then the sums."""
+    first, second = both
+    sections = [
+        _heads(first, second, width),
+        _differences(comparison, width),
+        _sum_table(comparison, width),
+        *(_orders(one, width, f" with {letter}") for one, letter in zip(both, LETTERS, strict=True)),
+        *(_refusals_of(one, letter, width) for one, letter in zip(both, LETTERS, strict=True)),
+        list(dict.fromkeys([*_problems(first, width), *_problems(second, width)])),
+        list(dict.fromkeys([*notes(first, width), *notes(second, width)])),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines)
+
+
+def _heads(first: Simulation, second: Simulation, width: int) -> list[str]:
+    lines = [
+        f"{first.scenario} on {_place(first)}: {count_of(first.totals.pods, 'pod')}, two configurations",
+        f"machine   {first.machine.summary}",
+        *(
+            f"{letter}         {one.configuration.name}, reserved {one.configuration.reserved or 'none'}"
+            for letter, one in zip(LETTERS, (first, second), strict=True)
+        ),
+    ]
+    return [piece for line in lines for piece in folded(line, width, 10)]
+
+
+def _differences(comparison: Comparison, width: int) -> list[str]:
+    said = (
+        table([("KEY", *LETTERS), *comparison.configuration], width, {1, 2})
+        if comparison.configuration
+        else []
+    )
+    if not comparison.containers:
+        return [*said, "", f"all {comparison.alike} containers get the same"]
+    heads = ("CONTAINER", "DIFFERS IN", *LETTERS)
+    rows = [(one.key, one.what, one.before, one.after) for one in comparison.containers]
+    alike = f"{comparison.alike} other containers get the same"
+    return [*said, "", *table([heads, *rows], width, {0, 2, 3}), alike]
+
+
+def _sum_table(comparison: Comparison, width: int) -> list[str]:
+    rows = [(one.name, *_figures(one), ("", *LETTERS)[one.better]) for one in comparison.sums]
+    return table([("SUM", *LETTERS, "BETTER"), *rows], width, {0})
+
+
+def _refusals_of(one: Simulation, letter: str, width: int) -> list[str]:
+    lines = _refusals(one, width)
+    return [f"Refused with {letter}", *lines[1:]] if lines else []
+
+
+def _figures(one: Sum) -> tuple[str, str]:
+    if one.is_share:
+        return _percent(one.before), _percent(one.after)
+    return f"{one.before:.0f}", f"{one.after:.0f}"

@@ -1,0 +1,392 @@
+"""`nri-pin state convert`: the same promises in another form, offline."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import click
+
+from nri_plugin.checkpoint.file import FILE_NAME, write_whole
+from nri_plugin.checkpoint.format import Checkpoint, OtherVersionError, decode
+from nri_plugin.checkpoint.forms import (
+    Kind,
+    Losses,
+    bare_node,
+    checkpoint_file,
+    kind_of,
+    losses_from_kubelet,
+    losses_to_cpu,
+    losses_to_memory,
+    losses_to_version_1,
+)
+from nri_plugin.checkpoint.kubelet_state import (
+    CPU_FILE,
+    MEMORY_FILE,
+    File,
+    cpu_file,
+    imported,
+    kubelet_refusals,
+    memory_file,
+    promises_in,
+    shared_within_pods,
+)
+from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.cli.output import echo
+from nri_plugin.cli.state.findings import with_names
+from nri_plugin.cli.state.source import (
+    FailedError,
+    WrongUsageError,
+    fits,
+    machine_option,
+    named_topology,
+    node_on,
+    refuse_while_agent_runs,
+    root_option,
+)
+from nri_plugin.model.errors import CheckpointError, NriPinError
+from nri_plugin.model.options import MemoryManagerPolicy, Node
+from nri_plugin.model.state import State
+
+# ----------------------------------------------------------------------------------------------------
+# What `nri-pin state convert` reads and writes: files, directories with them, standard input and output.
+
+
+STDIO = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What was read: a checkpoint, or the files of a kubelet."""
+
+    files: Mapping[Kind, File]
+    checkpoint: Checkpoint | None
+
+
+def read_given(source: str) -> Given:
+    """What `source` holds.
+
+    Raises:
+        CheckpointError: it cannot be read, is damaged, or is none of it.
+        WrongUsageError: a directory without such a file.
+    """
+    files = [File(name, data) for name, data in _inputs(source)]
+    found: dict[Kind, File] = {}
+    for file in files:
+        kind = kind_of(file.data)
+        if kind is None:
+            raise CheckpointError(
+                file.name, "is neither a checkpoint of nri-pin nor a state file of the kubelet"
+            )
+        found[kind] = file
+    if Kind.CHECKPOINT not in found:
+        return Given(found, None)
+    file = found[Kind.CHECKPOINT]
+    try:
+        return Given(found, decode(file.data))
+    except OtherVersionError as error:
+        raise CheckpointError(file.name, f"{error}; convert it with the nri-pin that wrote it") from None
+    except ValueError as error:
+        raise CheckpointError(
+            file.name, f"cannot be used: {error}; `nri-pin state repair` shows what can be saved of it"
+        ) from None
+
+
+def _inputs(source: str) -> list[tuple[str, bytes]]:
+    """Names and contents."""
+    if source == STDIO:
+        return [("standard input", sys.stdin.buffer.read())]
+    if not os.path.isdir(source):
+        return [(source, _content(source))]
+    names = [FILE_NAME] if os.path.exists(os.path.join(source, FILE_NAME)) else [CPU_FILE, MEMORY_FILE]
+    paths = [path for name in names if os.path.exists(path := os.path.join(source, name))]
+    if not paths:
+        raise WrongUsageError(
+            f"{source}: holds neither {FILE_NAME} nor {CPU_FILE} nor {MEMORY_FILE}; name a file"
+        )
+    return [(path, _content(path)) for path in paths]
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise CheckpointError(path, f"cannot be read: {error.strerror}") from error
+
+
+def write_outputs(target: str, outputs: Mapping[str, bytes], *, force: bool) -> list[str]:
+    """Write contents by their names; returns the files written, none for standard output.
+
+    Raises:
+        CheckpointError: a file cannot be written.
+        FailedError: one is there already, or an agent works there.
+        WrongUsageError: two contents for one file.
+    """
+    if target == STDIO:
+        if len(outputs) > 1:
+            raise WrongUsageError(
+                f"standard output takes one file, these are {' and '.join(outputs)}; name one with --to, or a directory"
+            )
+        sys.stdout.buffer.write(*outputs.values())
+        sys.stdout.buffer.flush()
+        return []
+    is_directory = target.endswith("/") or os.path.isdir(target)
+    if len(outputs) > 1 and not is_directory:
+        raise WrongUsageError(
+            f"{target}: these are two files, {' and '.join(outputs)}; name a directory (with / at its end), or one with --to"
+        )
+    if is_directory:
+        os.makedirs(target, exist_ok=True)
+    paths = {os.path.join(target, name) if is_directory else target: data for name, data in outputs.items()}
+    _check_free(paths, force=force)
+    for path, data in paths.items():
+        write_whole(path, data, replace=force)
+    return list(paths)
+
+
+def _check_free(paths: Mapping[str, bytes], *, force: bool) -> None:
+    """Before the first is written: none is there, and no agent works where they go."""
+    taken = [] if force else [path for path in paths if os.path.lexists(path)]
+    if taken:
+        raise FailedError(
+            f"{', '.join(taken)}: is there already; give another name, or --force to replace it"
+        )
+    for path in paths:
+        if os.path.basename(path) == FILE_NAME:
+            refuse_while_agent_runs(os.path.dirname(path) or ".")
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+FORMS = (
+    "checkpoint",
+    "checkpoint-v1",
+    "checkpoint-v2",
+    "kubelet",
+    "cpu",
+    "cpu-v1",
+    "cpu-v2",
+    "cpu-v3",
+    "memory",
+    "memory-v1",
+    "memory-v2",
+)
+VERSION_OF = {"checkpoint": 2, "cpu": 2, "memory": 1, "kubelet": 2}
+
+EXAMPLES = """\b
+Examples:
+  nri-pin state convert /run/nri-pin/state.json ./kubelet-files/
+  nri-pin state convert /var/lib/kubelet ./state.json --root /
+  nri-pin state convert /var/lib/kubelet/cpu_manager_state - | jq .allocations
+  nri-pin state convert - - --to cpu-v3 < state.json
+  nri-pin state convert ./state.json ./files/ --machine ./topology.json --config ./config.yaml
+
+\b
+Forms, for --to:
+  checkpoint                         nri-pin's own; -v1 and -v2 are its versions
+  kubelet                            both files of a kubelet, as far as there is something for them
+  cpu-v1                             cpu_manager_state by container id, of kubelets before 1.18
+  cpu-v2 (cpu)                       by pod and container
+  cpu-v3                             of kubelets with PodLevelResourceManagers
+  memory-v1 (memory), memory-v2      memory_manager_state, and that of PodLevelResourceManagers
+
+`convert` only reads IN and writes OUT. To take a node over use `state import` and `state export`: they know the
+agent's configuration and machine, refuse while an agent runs, and put files where they belong.
+"""
+
+
+@click.command(name="convert", epilog=EXAMPLES)
+@click.argument("source", metavar="IN")
+@click.argument("target", metavar="OUT")
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice(FORMS),
+    default=None,
+    help="The form to write: by default kubelet for a checkpoint, and checkpoint for a kubelet's files.",
+)
+@machine_option
+@root_option
+@click.option(
+    "--config",
+    "config_path",
+    metavar="FILE",
+    help="A configuration that tells reserved CPUs and reservedMemory.",
+)
+@click.option(
+    "--containers",
+    metavar="FILE",
+    help="What `crictl ps -o json` prints: whose the ids of an old file are, and which containers run.",
+)
+@click.option("--force", is_flag=True, help="Replace OUT where it is there.")
+@click.option(
+    "--lossy", is_flag=True, help="Convert although promises are lost; they are named all the same."
+)
+def command(
+    source: str,
+    target: str,
+    form: str | None,
+    machine: str | None,
+    root: str | None,
+    config_path: str | None,
+    containers: str | None,
+    *,
+    force: bool,
+    lossy: bool,
+) -> None:
+    """Write the promises in IN to OUT in another form: nri-pin's checkpoint, or the kubelet's state files.
+
+    IN is a file, a directory with such files (a state directory, a kubelet's root directory), or - for standard
+    input; what it is is told by its content. OUT is a file, a directory (one that is there, or a name that ends in /), or -
+    for standard output. What the other form cannot hold is named; where that is a promise nothing is written.
+
+    Exit code: 0; 1 when IN is damaged, OUT is there already, or a promise would be lost; 2 when a file, the machine or
+    the configuration cannot be read.
+    """
+    try:
+        given = read_given(source)
+        form = form or ("kubelet" if given.checkpoint else "checkpoint")
+        node = _node(given, machine, root, config_path)
+        outputs, losses = _converted(given, form, node, containers)
+        losses = _named(losses, given)
+        _refuse_losses(losses, form, lossy=lossy)
+        written = write_outputs(target, outputs, force=force)
+    except CheckpointError as error:
+        kind = WrongUsageError if isinstance(error.__cause__, OSError) else FailedError
+        raise kind(str(error)) from error
+    except NriPinError as error:
+        raise WrongUsageError(str(error)) from error
+    for text in losses.others:
+        echo(f"not kept: {text}", err=True)
+    if target != STDIO:
+        echo(f"written: {', '.join(written)}")
+
+
+def _node(given: Given, machine: str | None, root: str | None, config_path: str | None) -> Node | None:
+    """The machine with what is reserved; None where nobody named one and the checkpoint knows none."""
+    topology, name = named_topology(machine, root)
+    facts = given.checkpoint.facts if given.checkpoint else None
+    if topology is None:
+        if config_path is not None:
+            raise WrongUsageError(
+                "--config needs a machine; name it with --machine, or --root / for this one"
+            )
+        return facts.as_node() if facts else None
+    if facts is not None and not fits(facts, topology):
+        raise WrongUsageError(f"{name} is another machine than the checkpoint is about; name the right one")
+    if config_path is None:
+        return node_on(topology, facts)
+    from nri_plugin.config.loading import load
+
+    return load(config_path).node(topology)
+
+
+def _converted(
+    given: Given, form: str, node: Node | None, containers: str | None
+) -> tuple[dict[str, bytes], Losses]:
+    """Contents by the names they have in a directory, and what they do not hold."""
+    family, _, version = form.partition("-v")
+    number = int(version) if version else VERSION_OF[family]
+    if given.checkpoint is None:
+        if family != "checkpoint":
+            raise WrongUsageError(
+                "both are state files of a kubelet; convert to a checkpoint first, and that to the other form"
+            )
+        return _from_kubelet(given, number, node, containers)
+    state = given.checkpoint.state
+    if family == "checkpoint":
+        facts = given.checkpoint.facts
+        data = checkpoint_file(state, facts, given.checkpoint.generation, number)
+        return {FILE_NAME: data}, losses_to_version_1(state, facts) if number == 1 else Losses()
+    return _to_kubelet(state, family, number, node)
+
+
+def _from_kubelet(
+    given: Given, version: int, node: Node | None, containers: str | None
+) -> tuple[dict[str, bytes], Losses]:
+    promises = promises_in(given.files.get(Kind.CPU), given.files.get(Kind.MEMORY))
+    if containers is not None:
+        from nri_plugin.cli.state.kubelet import running
+
+        promises = promises.of(running(containers))
+    if promises.cpus_by_id:
+        raise FailedError(
+            f"{given.files[Kind.CPU].name}: names containers by id; tell whose they are with --containers FILE, made by "
+            "`crictl ps -o json > FILE`"
+        )
+    if shared := shared_within_pods(promises):
+        raise FailedError(
+            f"{'; '.join(shared)}: one of them has ended; name those that run with --containers FILE, made by "
+            "`crictl ps -o json > FILE`"
+        )
+    state = imported(_keeping_memory(node), promises)
+    _refuse(state.violations(node) if node else [])
+    facts = None if node is None else NodeFacts.of(node)
+    losses = losses_from_kubelet({kind: file.data for kind, file in given.files.items()}, state, node)
+    return {FILE_NAME: checkpoint_file(state, facts, version=version)}, losses
+
+
+def _to_kubelet(
+    state: State, family: str, version: int, node: Node | None
+) -> tuple[dict[str, bytes], Losses]:
+    if node is None:
+        raise WrongUsageError(
+            "the checkpoint does not tell its machine, which the shared pool of a kubelet's file follows from; "
+            "name it with --machine"
+        )
+    has_memory = any(one.memory for one in state.allocations.values())
+    wants_memory = family == "memory" or (family == "kubelet" and has_memory)
+    node = _keeping_memory(node) if wants_memory else node
+    if wants_memory and all(numa.memory_bytes is None for numa in node.topology.nodes if numa.has_memory):
+        raise WrongUsageError(
+            "a kubelet's file tells the memory of each NUMA node, the checkpoint does not; name the machine with "
+            "--machine, or --root / for this one, and what is reserved with --config"
+        )
+    _refuse(kubelet_refusals(node, state))
+    files = {}
+    if family != "memory":
+        files[CPU_FILE] = cpu_file(node, state, version)
+    if wants_memory:
+        files[MEMORY_FILE] = memory_file(node, state, version if family == "memory" else 1)
+    losses = (
+        losses_to_memory(state)
+        if family == "memory"
+        else losses_to_cpu(state, version, has_memory_file=wants_memory)
+    )
+    return files, losses
+
+
+def _keeping_memory(node: Node | None) -> Node:
+    if node is None:
+        return bare_node()
+    options = replace(node.options, memory_manager_policy=MemoryManagerPolicy.STATIC)
+    return Node(node.topology, options, node.reserved)
+
+
+def _named(losses: Losses, given: Given) -> Losses:
+    """With namespaces and pods in place of uids, as far as they are known."""
+    if given.checkpoint is None:
+        return losses
+    state = given.checkpoint.state
+    return Losses(
+        *(tuple(with_names(state, text) for text in texts) for texts in (losses.promises, losses.others))
+    )
+
+
+def _refuse(reasons: Sequence[str]) -> None:
+    if reasons:
+        raise FailedError(f"nothing was written: {'; '.join(reasons)}")
+
+
+def _refuse_losses(losses: Losses, form: str, *, lossy: bool) -> None:
+    if not losses.promises:
+        return
+    if not lossy:
+        raise FailedError(
+            f"nothing was written: the form {form} cannot hold {'; '.join(losses.promises)}; "
+            "--lossy leaves that out"
+        )
+    for text in losses.promises:
+        echo(f"lost: {text}", err=True)

@@ -1,0 +1,412 @@
+"""`nri-pin state diff`: who gained, lost or moved, between two checkpoints, or between promises and cgroups."""
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import click
+
+from nri_plugin.checkpoint.file import FILE_NAME
+from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.cli.output import columns, echo, folded, format_option
+from nri_plugin.cli.state.findings import Found, cgroup_root_here, judging_node, look, need_visible
+from nri_plugin.cli.state.source import Seen, WrongUsageError, load_checkpoint, path_of, state_dir_option
+from nri_plugin.model.errors import HostError, NriPinError
+from nri_plugin.model.sets import NO_CPUS, CPUSet
+from nri_plugin.model.state import (
+    Allocation,
+    ContainerRecord,
+    PodRecord,
+    State,
+    allocation_key,
+    named,
+    pod_of,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# What is different between two states, told by whom it concerns; empty exactly where they are equal.
+
+
+Value = TypeVar("Value")
+
+UNNAMED = {"id", "pod_uid", "name", "uid"}
+"""Fields that say who it is; a container's id is told apart as a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A field that says something else, in words."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened to one container, pod or the machine.
+
+    Attributes:
+        what: `gained`, `lost`, `grew`, `shrank` or `moved` of exclusive CPUs, else `new`, `gone` or `changed`.
+        name: `namespace/pod/container`, `namespace/pod`, or `machine`.
+        key: `UID/CONTAINER`, the pod's uid, or `machine`.
+        before: exclusive CPUs before.
+        after: exclusive CPUs after.
+        others: everything else.
+    """
+
+    what: str
+    name: str
+    key: str
+    before: CPUSet = NO_CPUS
+    after: CPUSet = NO_CPUS
+    others: tuple[FieldChange, ...] = ()
+
+
+def changes(before: State, after: State) -> list[Change]:
+    """What happened between two states, by the names of those concerned."""
+    touched = _touched(before, after)
+    keys_before, keys_after = _by_key(before, touched), _by_key(after, touched)
+    pods = {**before.pods, **after.pods}
+    found = [
+        change
+        for key in touched
+        if (
+            change := _container_change(
+                key,
+                named(pods, key),
+                (before.allocations.get(key), keys_before.get(key, [])),
+                (after.allocations.get(key), keys_after.get(key, [])),
+            )
+        )
+    ]
+    told = {pod_of(change.key) for change in found if change.what in {"new", "gone", "gained", "lost"}}
+    found += _pod_changes(before.pods, after.pods, told)
+    return sorted(found, key=lambda change: (change.name, change.key))
+
+
+def machine_changes(before: NodeFacts | None, after: NodeFacts | None) -> list[Change]:
+    """What is different about the machine; nothing where one side does not know it."""
+    if before is None or after is None or before == after:
+        return []
+    return [Change("changed", "machine", "machine", others=_field_changes(before, after))]
+
+
+def live_changes(looked: Sequence[Found]) -> list[Change]:
+    """From what was promised to what is found in cgroups."""
+    found = []
+    for one in looked:
+        name, key = one.row.name, one.row.record.key
+        if one.cpus is None:
+            problem = FieldChange("cgroup", "expected", one.problem)
+            found.append(Change("gone", name, key, one.wanted_cpus, NO_CPUS, (problem,)))
+        elif one.has_other_cpus or one.has_other_mems:
+            mems = FieldChange("mems", str(one.wanted_mems) or "-", str(one.mems or "") or "-")
+            what = _what(one.wanted_cpus, one.cpus) or "changed"
+            others = (mems,) if one.has_other_mems else ()
+            found.append(Change(what, name, key, one.wanted_cpus, one.cpus, others))
+    return sorted(found, key=lambda change: (change.name, change.key))
+
+
+ContainerSide = tuple[Allocation | None, list[ContainerRecord]]
+
+
+def _container_change(key: str, name: str, before: ContainerSide, after: ContainerSide) -> Change | None:
+    if before == after:
+        return None
+    held_before, held_after = before[0] or Allocation(), after[0] or Allocation()
+    others = (
+        [] if before[0] is None or after[0] is None else [*_field_changes(held_before, held_after, {"cpus"})]
+    )
+    others += _presence(before, after) + _record_changes(before[1], after[1])
+    what = _what(held_before.cpus, held_after.cpus)
+    if not what:
+        is_new, is_gone = before == (None, []), after == (None, [])
+        what = "new" if is_new else "gone" if is_gone else "changed"
+    if before[0] is None and held_after.mems:
+        others.insert(0, FieldChange("mems", "-", str(held_after.mems)))
+    if what in {"new", "gone"}:
+        others = [one for one in others if one.name != "container"]
+    return Change(what, name, key, held_before.cpus, held_after.cpus, tuple(others))
+
+
+def _presence(before: ContainerSide, after: ContainerSide) -> list[FieldChange]:
+    """A container that is there and one that is not; a promise that outlives its container or comes before it."""
+    if bool(before[1]) != bool(after[1]):
+        return [FieldChange("container", *(("there" if side[1] else "none") for side in (before, after)))]
+    if (before[0] is None) != (after[0] is None) and not (before[0] or after[0] or Allocation()).cpus:
+        return [FieldChange("promise", *("none" if side[0] is None else "there" for side in (before, after)))]
+    return []
+
+
+def _record_changes(before: list[ContainerRecord], after: list[ContainerRecord]) -> list[FieldChange]:
+    """Field by field where there is one container on both sides, else which containers there are."""
+    if before == after or not before or not after:
+        return []
+    if len(before) == len(after) == 1:
+        restarted = before[0].id != after[0].id
+        ids = [FieldChange("id", before[0].id[:12], after[0].id[:12])] if restarted else []
+        return ids + list(_field_changes(before[0], after[0], UNNAMED))
+    return [FieldChange("containers", *(_phases(side) for side in (before, after)))]
+
+
+def _phases(records: Sequence[ContainerRecord]) -> str:
+    return ", ".join(f"{record.id[:12]} {record.phase}" for record in records)
+
+
+def _pod_changes(
+    before: Mapping[str, PodRecord], after: Mapping[str, PodRecord], told: set[str]
+) -> list[Change]:
+    """Pods that are other ones; those that come and go with containers are told with them."""
+    found = []
+    for uid in dict.fromkeys(uid for uid, _ in _others(before, after)):
+        old, new = before.get(uid), after.get(uid)
+        if old == new:
+            continue
+        known = new or old
+        name = f"{known.namespace}/{known.name}" if known else uid
+        if old is None or new is None:
+            if uid not in told:
+                found.append(Change("new" if old is None else "gone", name, uid))
+        else:
+            found.append(Change("changed", name, uid, others=_field_changes(old, new, UNNAMED)))
+    return found
+
+
+def _field_changes(before: Any, after: Any, but: set[str] | None = None) -> tuple[FieldChange, ...]:
+    """Fields of two records of one type that are not equal."""
+    return tuple(
+        FieldChange(field.name, _words(old), _words(new))
+        for field in fields(before)
+        if field.name not in (but or set())
+        and (old := getattr(before, field.name)) != (new := getattr(after, field.name))
+    )
+
+
+def _words(value: object) -> str:
+    """A value as an operator reads it."""
+    if isinstance(value, tuple):
+        return " ".join(_words(one) for one in value) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else str(value) or "-"
+
+
+def _what(before: CPUSet, after: CPUSet) -> str:
+    """What happened to exclusive CPUs; empty for nothing."""
+    if before == after:
+        return ""
+    if not before:
+        return "gained"
+    if not after:
+        return "lost"
+    if before <= after:
+        return "grew"
+    return "shrank" if after <= before else "moved"
+
+
+def _touched(before: State, after: State) -> dict[str, None]:
+    """Keys of whom anything is not the very same object: of two states in a row these are few among many."""
+    records = _others(before.containers, after.containers)
+    keys = [
+        *(allocation_key(record.pod_uid, record.name) for _, record in records),
+        *(key for key, _ in _others(before.allocations, after.allocations)),
+    ]
+    return dict.fromkeys(keys)
+
+
+def _others(before: Mapping[str, Value], after: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    """What one side has and the other has not, or has another object for."""
+    for one, other in ((before, after), (after, before)):
+        yield from ((key, value) for key, value in one.items() if other.get(key) is not value)
+
+
+def _by_key(state: State, keys: Collection[str]) -> dict[str, list[ContainerRecord]]:
+    by_key: dict[str, list[ContainerRecord]] = {}
+    uids = {pod_of(key) for key in keys}
+    records = (record for record in state.containers.values() if record.pod_uid in uids)
+    for record in sorted(records, key=lambda record: record.id):
+        by_key.setdefault(allocation_key(record.pod_uid, record.name), []).append(record)
+    return by_key
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+EXIT_DIFFERENT = 1
+NARROW = 80
+INDENT = 9
+
+EXAMPLES = """\b
+Examples:
+  nri-pin state diff /run/nri-pin/state.json.previous /run/nri-pin/state.json
+  nri-pin state diff ./state-before-the-upgrade.json
+  nri-pin state diff --live
+  nri-pin state diff before.json after.json -o json | jq -r '.changes[].name'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two that are compared."""
+
+    name: str
+    state: State
+    facts: NodeFacts | None
+
+
+@click.command(name="diff", epilog=EXAMPLES)
+@click.argument("files", metavar="[A [B]]", nargs=-1)
+@click.option("--live", is_flag=True, help="Compare the promises (of A, else of the agent) with the cgroups.")
+@click.option(
+    "--cgroup-root",
+    metavar="DIR",
+    help="The host's cgroup tree; /sys/fs/cgroup or what is mounted below /host.",
+)
+@state_dir_option
+@format_option()
+@click.pass_context
+def command(
+    context: click.Context,
+    files: tuple[str, ...],
+    *,
+    live: bool,
+    cgroup_root: str | None,
+    state_dir: str,
+    output_format: str,
+) -> None:
+    """Tell who gained, lost or moved exclusive CPUs from A to B, and what else is different.
+
+    A and B are checkpoints or state directories. Without B, A is compared with what the agent has promised now, as its
+    status socket tells it, else as its checkpoint does. Generations and writers are not compared.
+
+    Exit code: 0 when nothing is different, 1 when something is, 2 when that cannot be told.
+    """
+    _check(files, live=live, cgroup_root=cgroup_root)
+    try:
+        if live:
+            before, after, found = _live(files, state_dir, cgroup_root)
+        else:
+            before, after, found = _recorded(files, state_dir)
+    except click.ClickException as error:
+        raise WrongUsageError(error.message) from error
+    except NriPinError as error:
+        raise WrongUsageError(str(error)) from error
+    if output_format == "json":
+        echo(_json(before, after, found))
+    elif found:
+        echo(_text(before, after, found))
+    context.exit(EXIT_DIFFERENT if found else 0)
+
+
+def _check(files: Sequence[str], *, live: bool, cgroup_root: str | None) -> None:
+    if live and len(files) > 1:
+        raise click.UsageError("--live compares one state with the cgroups; give at most one file")
+    if not live and cgroup_root is not None:
+        raise click.UsageError("--cgroup-root goes with --live")
+    if not live and not files:
+        raise click.UsageError("name two checkpoints, or one to compare with the agent, or give --live")
+    if len(files) > 2:
+        raise click.UsageError(f"{len(files)} files are named; give two")
+
+
+def _recorded(files: Sequence[str], state_dir: str) -> tuple[str, str, list[Change]]:
+    before = _side(files[0])
+    after = _side(files[1]) if len(files) == 2 else now(state_dir)
+    found = machine_changes(before.facts, after.facts) + changes(before.state, after.state)
+    return before.name, after.name, found
+
+
+def _live(files: Sequence[str], state_dir: str, root: str | None) -> tuple[str, str, list[Change]]:
+    source = _path(files[0]) if files else path_of(state_dir, None)
+    checkpoint = load_checkpoint(source)
+    root = root or cgroup_root_here()
+    looked = look(Seen(checkpoint.state, judging_node(checkpoint), has_parts=False, machine=""), root)
+    need_visible(looked, root)
+    return f"{source}, generation {checkpoint.generation}", f"cgroups below {root}", live_changes(looked)
+
+
+def now(state_dir: str) -> Side:
+    """What the agent has promised at this moment; as its checkpoint says where it does not answer."""
+    from nri_plugin.agent.status_client import read_status
+    from nri_plugin.agent.status_socket import FILE_NAME as SOCKET_NAME
+
+    path = os.path.join(state_dir, SOCKET_NAME)
+    try:
+        status = read_status(path)
+    except HostError:
+        side = _side(path_of(state_dir, None))
+        return Side(f"{side.name} (no agent answers at {path})", side.state, side.facts)
+    return Side(f"the agent at {path}", status.state, NodeFacts.of(status.node))
+
+
+def _side(word: str) -> Side:
+    path = _path(word)
+    checkpoint = load_checkpoint(path)
+    return Side(f"{path}, generation {checkpoint.generation}", checkpoint.state, checkpoint.facts)
+
+
+def _path(word: str) -> str:
+    return os.path.join(word, FILE_NAME) if os.path.isdir(word) else word
+
+
+def _text(before: str, after: str, found: Sequence[Change]) -> str:
+    width = columns() or NARROW
+    lines = [f"--- {before}", f"+++ {after}"]
+    lines += [line for change in found for line in folded(change_line(change), width, INDENT)]
+    return "\n".join(lines)
+
+
+def change_line(change: Change) -> str:
+    """One change in one line."""
+    parts = [_cpus_words(change)] if change.before != change.after or change.what == "gone" else []
+    parts += [_field_words(change.what, other) for other in change.others]
+    return f"{change.what:<7}  {change.name}" + (f": {'; '.join(filter(None, parts))}" if any(parts) else "")
+
+
+def _field_words(what: str, field: FieldChange) -> str:
+    """A container that came with its CPUs goes without saying."""
+    if field.name != "container":
+        return f"{field.name} {field.before} -> {field.after}"
+    if field.after == "none":
+        return "its container is gone"
+    return "" if what == "gained" else "its container is there"
+
+
+def _cpus_words(change: Change) -> str:
+    before, after = change.before, change.after
+    if not before or not after:
+        return f"CPUs {before or after}" if before or after else ""
+    more, less = after - before, before - after
+    signs = ", ".join(f"{sign}{cpus}" for sign, cpus in (("+", more), ("-", less)) if cpus)
+    return f"CPUs {before} -> {after} ({signs})"
+
+
+def _json(before: str, after: str, found: Sequence[Change]) -> str:
+    return json.dumps(
+        {
+            "before": before,
+            "after": after,
+            "equal": not found,
+            "changes": [change_facts(one) for one in found],
+        },
+        indent=2,
+    )
+
+
+def change_facts(change: Change) -> dict[str, Any]:
+    """One change, sets as kernel lists."""
+    return {
+        "what": change.what,
+        "name": change.name,
+        "key": change.key,
+        "cpus": {
+            "before": str(change.before),
+            "after": str(change.after),
+            "gained": str(change.after - change.before),
+            "lost": str(change.before - change.after),
+        },
+        "others": {other.name: {"before": other.before, "after": other.after} for other in change.others},
+    }

@@ -1,0 +1,302 @@
+"""What `nri-pin state verify` finds wrong, one sentence each."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from nri_plugin.checkpoint.format import Checkpoint
+from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.cli.state.rows import Row, Wanted, rows_of
+from nri_plugin.cli.state.source import Seen, node_on
+from nri_plugin.core.outdated import overcommitted
+from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, container_cgroups, is_empty, runs_on
+from nri_plugin.host.cgroup_tree import cgroup_path
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.options import Node
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import CgroupRef, Phase, State, pod_of
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.memory_state import memory_machine
+
+# ----------------------------------------------------------------------------------------------------
+# What the cgroups of containers hold, beside what was promised; nothing is written.
+
+
+HOST_TREE = "/host/sys/fs/cgroup"
+OWN_TREE = "/sys/fs/cgroup"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The cgroup of a running container.
+
+    Attributes:
+        row: the container.
+        cpus: what its processes run on; None when there is no such cgroup or it cannot be read.
+        mems: where they may have memory; None when that is not told.
+        problem: why it could not be read; empty when it could.
+    """
+
+    row: Row
+    cpus: CPUSet | None
+    mems: NodeMask | None
+    problem: str = ""
+
+    @property
+    def wanted_cpus(self) -> CPUSet:
+        """What it should run on."""
+        return self.row.cpus or CPUSet()
+
+    @property
+    def wanted_mems(self) -> NodeMask:
+        """Where its memory should be; empty where nothing was promised."""
+        return self.row.allocation.mems
+
+    @property
+    def has_other_cpus(self) -> bool:
+        """Whether it runs on something else than promised."""
+        return self.cpus is not None and self.cpus != self.wanted_cpus
+
+    @property
+    def has_other_mems(self) -> bool:
+        """Whether its memory may be elsewhere than promised."""
+        return bool(self.wanted_mems) and self.mems is not None and self.mems != self.wanted_mems
+
+
+def cgroup_root_here() -> str:
+    """The host's cgroup tree as a container of ours sees it, else this system's."""
+    return HOST_TREE if os.path.isdir(HOST_TREE) else OWN_TREE
+
+
+def look(found: Seen, root: str, wanted: Wanted | None = None) -> list[Found]:
+    """The cgroups of all running containers.
+
+    Raises:
+        HostError: there is no cpuset tree at `root`.
+    """
+    cgroups = Cgroups.open(root)
+    running = (row for row in rows_of(found, wanted) if row.record.phase is Phase.RUNNING)
+    return [_look_at(cgroups, row) for row in running]
+
+
+def need_visible(looked: Iterable[Found], root: str) -> None:
+    """See that this is the tree of these containers.
+
+    Raises:
+        HostError: none of them has its cgroup here.
+    """
+    looked = list(looked)
+    if looked and all(one.cpus is None for one in looked):
+        raise HostError(
+            root,
+            f"none of the {len(looked)} running containers has its cgroup here; mount the host's cgroup tree "
+            "and name it with --cgroup-root",
+        )
+
+
+def _look_at(cgroups: Cgroups, row: Row) -> Found:
+    ref = row.record.cgroup
+    try:
+        cpus = _cpus(cgroups, ref)
+        if cpus is None:
+            return Found(row, None, None, str(cgroups.missing_error(ref)))
+        return Found(row, cpus, _mems(cgroups, ref))
+    except HostError as error:
+        return Found(row, None, None, str(error))
+
+
+def _cpus(cgroups: Cgroups, ref: CgroupRef) -> CPUSet | None:
+    """What its processes run on; in a stand-in, where nothing keeps effective sets in step, what it was given."""
+    own = None if cgroups.tree.is_kernel else cgroups.read_cpus(ref)
+    return cgroups.read_effective(ref) if own is None else own
+
+
+def _mems(cgroups: Cgroups, ref: CgroupRef) -> NodeMask | None:
+    own = None if cgroups.tree.is_kernel else cgroups.read_mems(ref)
+    return cgroups.read_effective_mems(ref) if own is None else own
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is wrong, one sentence each.
+
+
+MOST_NAMED = 4
+"""Holders of exclusive CPUs in one sentence."""
+
+NO_FACTS = NodeFacts(CPUSet(), CPUSet(), (), NodeMask())
+
+
+def contradictions(
+    state: State, node: Node, memory: Mapping[tuple[int, str], int] = MappingProxyType({})
+) -> list[str]:
+    """What cannot be true of these promises on that machine.
+
+    Args:
+        state: the promises.
+        node: the machine.
+        memory: its allocatable bytes by (NUMA node, resource); empty where that is not known.
+    """
+    found = state.violations(node)
+    found += [
+        f"CPUs {allocation.cpus - node.topology.online} of {key} are not online"
+        for key, allocation in state.allocations.items()
+        if not allocation.cpus <= node.topology.online
+    ]
+    found += overcommitted(state, memory)
+    if not awaiting_agent(state):
+        found += [f"{key} is promised CPUs or memory but its pod is not known" for key in _without_pod(state)]
+    return [with_names(state, text) for text in found]
+
+
+def awaiting_agent(state: State) -> int:
+    """How many promises were imported and never met by an agent: it would know pods, an import knows none."""
+    return 0 if state.pods or state.containers else len(state.allocations)
+
+
+def live_findings(state: State, node: Node, root: str, *, is_own_tree: bool = False) -> tuple[str, list[str]]:
+    """How many cgroups were looked at, and what differs, be it of containers that the checkpoint does not know.
+
+    Args:
+        state: the promises.
+        node: the machine.
+        root: of the cgroup tree.
+        is_own_tree: whether it is known that this is their tree; else one without a single one of the containers
+            is taken for another one's.
+
+    Raises:
+        HostError: there is no cpuset tree, or it is another one's.
+    """
+    looked = look(Seen(state, node, has_parts=False, machine=""), root)
+    if not is_own_tree:
+        need_visible(looked, root)
+    found = [text for one in looked for text in differences(one)]
+    count, unknown = (0, []) if awaiting_agent(state) else _of_unknown(state, Cgroups.open(root))
+    others = f"{count} that the checkpoint does not know looked at" if count else ""
+    if not looked and not count:
+        return "nothing to compare, no container runs", []
+    compared = f"{len(looked)} of running containers compared"
+    return f"{', '.join(filter(None, (compared, others)))} below {root}", found + unknown
+
+
+def _of_unknown(state: State, cgroups: Cgroups) -> tuple[int, list[str]]:
+    """How many container cgroups the checkpoint does not know, and those that may run on exclusive CPUs.
+
+    Such a container was created while no agent ran. One that runs on just the CPUs of an
+    allocation of its own pod may be the next instance of the container that holds them.
+    """
+    known = set(_known_paths(state))
+    ids = {*state.containers, *(pod.sandbox_id for pod in state.pods.values())}
+    count, found = 0, []
+    for one in container_cgroups(cgroups):
+        if one.path in known or one.container_id in ids or is_empty(cgroups, one.path):
+            continue
+        count += 1
+        try:
+            cpus = runs_on(cgroups, one.path)
+        except HostError as error:
+            found.append(str(error))
+            continue
+        if cpus and (holders := _disturbed(state, one.pod_uid, cpus)):
+            found.append(_unknown_on(state, one, cpus, holders))
+    return count, found
+
+
+def _known_paths(state: State) -> Iterator[str]:
+    refs = [record.cgroup for record in state.containers.values()]
+    refs += [CgroupRef(pod.cgroup_parent, pod.sandbox_path) for pod in state.pods.values()]
+    for ref in refs:
+        if ref.path:
+            with suppress(HostError):
+                yield cgroup_path(ref)
+
+
+def _disturbed(state: State, pod_uid: str, cpus: CPUSet) -> list[str]:
+    """Keys of the allocations on whose CPUs a container of that pod should not run."""
+    held = {key: one.cpus for key, one in state.allocations.items() if one.cpus & cpus}
+    if any(pod_of(key) == pod_uid and own == cpus for key, own in held.items()):
+        return [key for key, own in held.items() if pod_of(key) != pod_uid]
+    return sorted(held)
+
+
+def _unknown_on(state: State, one: ContainerCgroup, cpus: CPUSet, holders: list[str]) -> str:
+    pod = state.pods.get(one.pod_uid)
+    name = f" ({pod.namespace}/{pod.name})" if pod else ""
+    exclusive = ", ".join(f"{state.allocations[key].cpus & cpus} of {key}" for key in holders[:MOST_NAMED])
+    more = f" and {len(holders) - MOST_NAMED} more" if len(holders) > MOST_NAMED else ""
+    return (
+        f"container {one.container_id} of pod {one.pod_uid}{name} is not in the checkpoint and may run on CPUs {cpus}, "
+        f"among them exclusive ones: {with_names(state, exclusive)}{more}; the agent moves it off them when it starts"
+    )
+
+
+def findings(checkpoint: Checkpoint, topology: Topology, cgroup_root: str) -> list[str]:
+    """All of it, judged by that machine and these cgroups.
+
+    Raises:
+        HostError: there is no cpuset tree.
+    """
+    node = node_on(topology, checkpoint.facts)
+    _, live = live_findings(checkpoint.state, node, cgroup_root, is_own_tree=True)
+    return contradictions(checkpoint.state, node, memory_of(checkpoint, topology)) + live
+
+
+def differences(one: Found) -> list[str]:
+    """What is otherwise in a cgroup than promised."""
+    name = one.row.name
+    if one.problem:
+        return [f"{name}: {one.problem}"]
+    found = []
+    if one.has_other_cpus:
+        found.append(f"{name} runs on CPUs {one.cpus or 'none'} and should run on {one.wanted_cpus}")
+    if one.has_other_mems:
+        found.append(
+            f"{name} has its memory on NUMA nodes {one.mems or 'none'} and should have it on {one.wanted_mems}"
+        )
+    return found
+
+
+def judging_node(checkpoint: Checkpoint) -> Node:
+    """The machine as the checkpoint knows it."""
+    return (checkpoint.facts or anything_goes(checkpoint.state)).as_node()
+
+
+def memory_of(checkpoint: Checkpoint, topology: Topology | None) -> Mapping[tuple[int, str], int]:
+    """Allocatable bytes by (NUMA node, resource).
+
+    Of another machine than the checkpoint's own it is not known how much is reserved, so all of it counts.
+    """
+    known = {(number, resource): size for number, resource, size in (checkpoint.facts or NO_FACTS).memory}
+    if topology is None or not known:
+        return known
+    return {
+        (number, resource): size
+        for resource, by_node in memory_machine(topology).allocatable.items()
+        for number, size in by_node.items()
+    }
+
+
+def anything_goes(state: State) -> NodeFacts:
+    """A machine that has whatever was promised and one CPU more: only contradictions are left to find."""
+    mems = 0
+    for allocation in state.allocations.values():
+        mems |= allocation.mems.mask
+    online = CPUSet(state.exclusive.mask | 1 << state.exclusive.mask.bit_length())
+    memory = NodeMask(mems)
+    return NodeFacts(online, CPUSet(), tuple((number, CPUSet()) for number in memory), memory)
+
+
+def with_names(state: State, text: str) -> str:
+    """The text with namespace and pod in place of the uids of pods that are known."""
+
+    def name(match: re.Match[str]) -> str:
+        pod = state.pods.get(match[1])
+        return f"{pod.namespace}/{pod.name}/" if pod else match[0]
+
+    return re.sub(r"(?<![^\s])([^\s/]+)/", name, text)
+
+
+def _without_pod(state: State) -> list[str]:
+    return [key for key in state.allocations if pod_of(key) not in state.pods]

@@ -1,0 +1,503 @@
+"""`nri-pin state history`: what was decided for whom, from the agent's bounded recording, and the files it kept."""
+
+import fnmatch
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from typing import Any
+
+import click
+
+from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
+from nri_plugin.cli.output import columns, echo, folded, format_option, table, told
+from nri_plugin.cli.state.diff import Change, changes
+from nri_plugin.cli.state.source import FailedError, WrongUsageError, state_dir_option
+from nri_plugin.core.decision import InformedCreate, UnsavedStart
+from nri_plugin.core.drift import CpusetsObserved
+from nri_plugin.model.bounds import visible_line
+from nri_plugin.model.errors import CheckpointError, HostError
+from nri_plugin.model.options import Node
+from nri_plugin.model.state import State
+from nri_plugin.recording.file import DIRECTORY
+from nri_plugin.recording.reader import Entry, Recording, read
+from nri_plugin.wire.nri import events as nri
+
+# ----------------------------------------------------------------------------------------------------
+# The checkpoints that a state directory keeps: the present one, the one before, and damaged ones.
+
+
+NARROW = 80
+CHECKSUM = re.compile(rb'"checksum":"crc32:([0-9a-f]{8})"\}\n\Z')
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A checkpoint that is there.
+
+    Attributes:
+        file: its name.
+        written: when, UTC.
+        size: bytes.
+        generation: None when it cannot be read.
+        checksum: as it stands in the file; None when there is none.
+        verdict: `sound`, or what is wrong with it.
+    """
+
+    file: str
+    written: str
+    size: int
+    generation: int | None
+    checksum: str | None
+    verdict: str
+
+
+def checkpoints(state_dir: str) -> list[Kept]:
+    """The checkpoint, the generation before it and damaged ones, the newest first."""
+    try:
+        names = [name for name in os.listdir(state_dir) if _is_checkpoint(name)]
+    except OSError as error:
+        raise FailedError(f"{state_dir}: cannot be read: {error.strerror}; run as root") from None
+    paths = (os.path.join(state_dir, name) for name in names)
+    return sorted(
+        (_kept(path) for path in paths if os.path.isfile(path)), key=lambda one: one.written, reverse=True
+    )
+
+
+def _is_checkpoint(name: str) -> bool:
+    return name in {FILE_NAME, f"{FILE_NAME}.previous"} or name.startswith(f"{FILE_NAME}.damaged-")
+
+
+def _kept(path: str) -> Kept:
+    status = os.stat(path)
+    written = datetime.fromtimestamp(status.st_mtime, UTC).isoformat(timespec="seconds")
+    generation, verdict = None, "sound"
+    try:
+        checkpoint = read_checkpoint(path)
+        generation = checkpoint.generation if checkpoint else None
+    except CheckpointError as error:
+        verdict = error.detail
+    return Kept(os.path.basename(path), written, status.st_size, generation, _checksum(path), verdict)
+
+
+def _checksum(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 64))
+            match = CHECKSUM.search(file.read())
+    except OSError:
+        return None
+    return match[1].decode() if match else None
+
+
+def kept_lines(kept: Sequence[Kept], output_format: str) -> list[str]:
+    """What `state history` says of them."""
+    if output_format == "json":
+        return [json.dumps({"what": "checkpoint"} | asdict(one)) for one in kept]
+    if not kept:
+        return []
+    head = ("CHECKPOINT", "WRITTEN", "GENERATION", "BYTES", "CHECKSUM")
+    rows = [
+        (
+            one.file,
+            datetime.fromisoformat(one.written).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+            "?" if one.generation is None else str(one.generation),
+            str(one.size),
+            one.checksum or "-",
+        )
+        for one in kept
+    ]
+    lines = ["", *table([head, *rows], None)]
+    width = columns() or NARROW
+    for one in kept:
+        if one.verdict != "sound":
+            lines += folded(f"{one.file}: {one.verdict}", width, 2)
+    return lines
+
+
+# ----------------------------------------------------------------------------------------------------
+# What happened on a node, from its recording: an entry for whatever was decided for somebody, and nothing else.
+
+
+KINDS = (
+    "placed",
+    "shared",
+    "unplaced",
+    "refused",
+    "failed",
+    "resizing",
+    "resized",
+    "moved",
+    "released",
+    "drift",
+    "machine",
+    "synchronized",
+    "started",
+    "gap",
+)
+STARTS = {"start": "started", "gap": "gap"}
+WORDS = {"lost": "released", "grew": "resized", "shrank": "resized", "moved": "moved", "gained": "placed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One line of the history.
+
+    Attributes:
+        at: when, UTC.
+        what: one of `KINDS`.
+        name: `namespace/pod/container`; empty where it concerns all.
+        text: what was decided, in words.
+        op: as in the agent's log; empty where nothing was decided.
+        cpus: that it has from then on.
+        took_us: until the answer was ready.
+    """
+
+    at: datetime
+    what: str
+    name: str
+    text: str
+    op: str = ""
+    cpus: str = ""
+    took_us: int = 0
+
+
+def happened(recording: Recording) -> Iterator[Happened]:
+    """All of it, in order.
+
+    Raises:
+        HostError: a file can no longer be read.
+    """
+    node: Node | None = None
+    for entry, moment in recording.lived():
+        if entry.state is not None:
+            if entry.why in STARTS:
+                yield _began(entry, entry.state)
+        elif entry.node is not None and node is not None:
+            yield Happened(entry.at, "machine", "", f"another one: {_difference(node, entry.node)}")
+        node = entry.node or node
+        if moment is not None:
+            yield from _decided(entry, moment.state_before, moment.state_after)
+
+
+def _began(entry: Entry, state: State) -> Happened:
+    if entry.why == "gap":
+        return Happened(entry.at, "gap", "", "events before this were not recorded")
+    observing = ", only observing" if entry.observing else ""
+    return Happened(
+        entry.at,
+        "started",
+        "",
+        f"the agent, with {len(state.allocations)} promises to {len(state.containers)} containers{observing}",
+    )
+
+
+def _difference(before: Node, after: Node) -> str:
+    """What is different about a node, as far as it can be said in a line."""
+    found = []
+    if before.topology.online != after.topology.online:
+        found.append(f"online CPUs {before.topology.online} -> {after.topology.online}")
+    if before.reserved != after.reserved:
+        found.append(f"reserved {before.reserved or '-'} -> {after.reserved or '-'}")
+    found += [
+        f"{field.name} {getattr(before.options, field.name)} -> {getattr(after.options, field.name)}"
+        for field in fields(before.options)
+        if getattr(before.options, field.name) != getattr(after.options, field.name)
+    ]
+    return "; ".join(found) or "its memory or devices"
+
+
+def _decided(entry: Entry, before: State, after: State) -> Iterator[Happened]:
+    known = entry.event
+    event = known.event if isinstance(known, InformedCreate | UnsavedStart) else known
+    if isinstance(event, CpusetsObserved):
+        yield from _drifted(entry, event, before)
+    elif entry.outcome is not None and (entry.outcome.refusal or entry.outcome.failed):
+        what = "failed" if entry.outcome.failed else "refused"
+        yield _line(entry, what, _event_name(event), entry.outcome.refusal or "see the agent's log")
+    elif isinstance(event, nri.CreateContainer):
+        yield _created(entry, event, after)
+        yield from _others(entry, before, after, but=_event_name(event))
+    else:
+        if isinstance(event, nri.Synchronize):
+            counts = f"{len(event.pods)} pods and {len(event.containers)} containers in the runtime"
+            yield _line(entry, "synchronized", "", counts)
+        yield from _others(entry, before, after)
+
+
+def _created(entry: Entry, event: nri.CreateContainer, after: State) -> Happened:
+    name, outcome = _event_name(event), entry.outcome
+    record = after.containers.get(event.container.id)
+    held = after.allocation_of(record) if record else None
+    given = outcome.cpus if outcome else ""
+    mems = f", memory nodes {held.mems}" if held and held.mems else ""
+    if record is not None and record.unplaced:
+        return _line(entry, "unplaced", name, record.unplaced, given)
+    if held is not None and held.cpus:
+        return _line(entry, "placed", name, f"CPUs {held.cpus}{mems}", str(held.cpus))
+    return _line(entry, "shared", name, f"shared pool{f', CPUs {given}' if given else ''}{mems}", given)
+
+
+def _others(entry: Entry, before: State, after: State, but: str = "") -> Iterator[Happened]:
+    """Whoever has other CPUs than before, or a resize that began or ended."""
+    if before is after:
+        return
+    for change in changes(before, after):
+        if change.name == but:
+            continue
+        resize = next((field for field in change.others if field.name == "resize"), None)
+        if resize is not None and resize.before == "-":
+            yield _line(entry, "resizing", change.name, _words(change), str(change.after))
+        elif change.before != change.after:
+            yield _line(entry, WORDS[change.what], change.name, _words(change), str(change.after))
+        elif resize is not None:
+            yield _line(entry, "resized", change.name, f"CPUs {change.after or '-'}", str(change.after))
+
+
+def _words(change: Change) -> str:
+    if not change.before or not change.after:
+        return f"CPUs {change.before or change.after or '-'}"
+    return (
+        f"CPUs {change.before} -> {change.after}" if change.before != change.after else f"CPUs {change.after}"
+    )
+
+
+def _drifted(entry: Entry, event: CpusetsObserved, state: State) -> Iterator[Happened]:
+    steps = entry.outcome.steps if entry.outcome else ()
+    cause = ", ".join(
+        dict.fromkeys(step.removeprefix("drift-") for step in steps if step.startswith("drift-"))
+    )
+    if not cause:
+        return
+    for one in event.observed:
+        record = state.containers.get(one.target.container_id)
+        pod = state.pods.get(record.pod_uid) if record else None
+        where = one.target.cgroup.path or one.target.cgroup.parent
+        name = f"{pod.namespace}/{pod.name}/{record.name}" if pod and record else where
+        found = "no cpuset files" if one.cpus is None else f"CPUs {one.cpus or 'none'}"
+        runs_on = (
+            f", ran on {one.effective}" if one.effective is not None and one.effective != one.cpus else ""
+        )
+        yield _line(entry, "drift", name, f"found {found}{runs_on} ({cause}), put right")
+
+
+def _event_name(event: Any) -> str:
+    pod, container = getattr(event, "pod", None), getattr(event, "container", None)
+    parts = [pod.namespace, pod.name] if pod else []
+    return "/".join([*parts, *([container.name] if container else [])])
+
+
+def _line(entry: Entry, what: str, name: str, text: str, cpus: str = "") -> Happened:
+    return Happened(entry.at, what, name, text, entry.op, cpus, entry.outcome.took_us if entry.outcome else 0)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+INDENT = 36
+LOOK_S = 0.5
+"""Between two looks for more."""
+RESTS = 4
+"""Times as long as a look took: a full history is decided again at each, on a node that has better to do."""
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+EXAMPLES = """\b
+Examples:
+  nri-pin state history
+  nri-pin state history --since 10m -n 0
+  nri-pin state history --container 'shop/db-*/*'
+  nri-pin state history --what refused --what drift
+  nri-pin state history --follow
+  nri-pin state history --recording ./yesterday.jsonl -o json
+"""
+
+
+@click.command(name="history", epilog=EXAMPLES)
+@click.option(
+    "-c",
+    "--container",
+    "pattern",
+    metavar="NAME",
+    default="",
+    help="Only this container: its name, or namespace/pod/container; may hold * and ?.",
+)
+@click.option(
+    "--what",
+    "kinds",
+    metavar="KIND",
+    type=click.Choice(KINDS),
+    multiple=True,
+    help=f"Only what is called so; may be given again: {', '.join(KINDS)}.",
+)
+@click.option(
+    "--since",
+    metavar="TIME",
+    default="",
+    help="Only what is younger: 90s, 10m, 2h, 1d, or a time such as 2026-01-31T12:00, in UTC like all times here.",
+)
+@click.option(
+    "-n",
+    "--last",
+    "count",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="Only the last; 0 for all.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on telling what happens; ends with Ctrl-C.")
+@click.option(
+    "--recording",
+    metavar="FILE",
+    help="A recording of nri-pin run --record, instead of the state directory's.",
+)
+@state_dir_option
+@format_option()
+def command(
+    pattern: str,
+    kinds: tuple[str, ...],
+    since: str,
+    count: int,
+    *,
+    follow: bool,
+    recording: str | None,
+    state_dir: str,
+    output_format: str,
+) -> None:
+    """Tell what was decided for whom: placements, refusals with their reasons, resizes, drift, restarts.
+
+    Below stand the checkpoints of the state directory: the present one, the generation before, and damaged ones that
+    were kept. -o json writes one line for each entry and each checkpoint.
+
+    Exit code: 0; 1 when there is neither a recording nor a checkpoint, or it cannot be read; 2 when the options are wrong.
+    """
+    after = _time(since) if since else None
+    if not os.path.exists(recording or state_dir):
+        raise WrongUsageError(
+            f"{recording or state_dir}: is not there; name the agent's --state-dir, or --recording FILE"
+        )
+    kept = [] if recording or pattern or kinds or follow else checkpoints(state_dir)
+    problems: list[str] = []
+    path = recording or os.path.join(state_dir, DIRECTORY)
+    size = _size(path)  # before it is read, so that nothing is missed that comes meanwhile
+    found = _found(path, problems)
+    chosen = [one for one in found if _is_wanted(one, pattern, kinds, after)]
+    if problems and not kept and not chosen:
+        raise FailedError(problems[0])
+    shown = chosen[-count:] if count else chosen
+    show = _json_lines if output_format == "json" else _text_lines
+    if len(shown) < len(chosen) and output_format == "text":
+        echo(f"{len(chosen) - len(shown)} earlier ones; -n 0 shows all")
+    for line in chain(show(shown), kept_lines(kept, output_format)):
+        echo(visible_line(line))
+    for text in problems:
+        echo(f"nri-pin: {text}", err=True)
+    if found and not chosen and not follow and output_format == "text":
+        echo(f"nri-pin: none of the {len(found)} entries is such a one; ask for less", err=True)
+    if follow:
+        _follow(path, size, found, (pattern, kinds, after), output_format)
+
+
+def _found(path: str, problems: list[str]) -> list[Happened]:
+    """All that happened; what cannot be read is told in `problems`."""
+    from nri_plugin.config.loading import load_hint_providers
+
+    try:
+        recording: Recording = read(path, load_hint_providers())
+        found = list(told(happened(recording), "read {} entries of the history"))
+        problems += recording.problems
+    except HostError as error:
+        problems.append(str(error))
+        return []
+    return found
+
+
+def _is_wanted(one: Happened, pattern: str, kinds: Sequence[str], after: datetime | None) -> bool:
+    name = one.name if "/" in pattern else one.name.rpartition("/")[2]
+    return (
+        (not pattern or (bool(one.name) and fnmatch.fnmatchcase(name, pattern)))
+        and (not kinds or one.what in kinds)
+        and (after is None or one.at >= after)
+    )
+
+
+def _time(text: str) -> datetime:
+    """A moment, from an age or a time, which is UTC where it names no zone.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip())
+    try:
+        if match:
+            return datetime.now(UTC) - timedelta(**{UNITS[match[2]]: float(match[1])})
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (OverflowError, ValueError):
+        raise click.UsageError(
+            f"--since takes an age such as 90s, 10m, 2h or 1d, or a time such as 2026-01-31T12:00, not {text!r}"
+        ) from None
+
+
+def _text_lines(found: Iterable[Happened]) -> Iterator[str]:
+    width = columns() or NARROW
+    for one in found:
+        when = one.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        words = f"{one.name}: {one.text}" if one.name else one.text
+        yield from folded(f"{when}  {one.what:<12}  {words}", width, INDENT)
+
+
+def _json_lines(found: Iterable[Happened]) -> Iterator[str]:
+    for one in found:
+        yield json.dumps(asdict(one) | {"at": one.at.astimezone(UTC).isoformat()})
+
+
+Size = tuple[tuple[str, int, int], ...]
+
+
+def _follow(
+    path: str,
+    size: Size,
+    known: Sequence[Happened],
+    wanted: tuple[str, Sequence[str], datetime | None],
+    output_format: str,
+) -> None:
+    """Tell what is new whenever the recording grew."""
+    sys.stdout.flush()
+    known_ones, pause_s = set(known), LOOK_S
+    while True:
+        time.sleep(pause_s)
+        if _size(path) == size:
+            continue
+        size, began = _size(path), time.monotonic()
+        found = [one for one in _found(path, []) if one not in known_ones]
+        known_ones.update(found)
+        pause_s = max(LOOK_S, (time.monotonic() - began) * RESTS)
+        shown = [one for one in found if _is_wanted(one, *wanted)]
+        for line in (_json_lines if output_format == "json" else _text_lines)(shown):
+            echo(visible_line(line))
+        sys.stdout.flush()
+
+
+def _size(path: str) -> Size:
+    """What is another value whenever there is more to read."""
+    paths = [path] if os.path.isfile(path) else [os.path.join(path, name) for name in _names(path)]
+    found = []
+    for one in paths:
+        try:
+            status = os.stat(one)
+        except OSError:
+            continue
+        found.append((one, status.st_ino, status.st_size))
+    return tuple(found)
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []

@@ -1,0 +1,348 @@
+"""`nri-pin state import` and `export`: a node changes between the kubelet's managers and nri-pin without draining."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+import click
+
+from nri_plugin.agent.startup import build_node, lock_state_dir
+from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile, read_checkpoint
+from nri_plugin.checkpoint.kubelet_state import (
+    CPU_FILE,
+    MEMORY_FILE,
+    KubeletPromises,
+    cpu_file,
+    imported,
+    kubelet_doubts,
+    kubelet_refusals,
+    memory_file,
+    read_promises,
+    shared_within_pods,
+)
+from nri_plugin.cli.output import echo, format_option
+from nri_plugin.cli.state.findings import awaiting_agent
+from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
+from nri_plugin.model.errors import CheckpointError, NriPinError
+from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
+from nri_plugin.model.state import State, allocation_key
+from nri_plugin.model.topology import Topology
+
+EXIT_REFUSED = 1
+KUBELET_CONFIG = "config.yaml"
+
+IMPORT_EXAMPLES = """\b
+Examples:
+  nri-pin state import /var/lib/kubelet
+  crictl ps -o json > running.json
+  nri-pin state import /var/lib/kubelet --containers running.json
+
+\b
+From the kubelet's static managers to nri-pin, on a node that goes on working:
+  nri-pin doctor prints the steps with the commands for this node.
+"""
+
+EXPORT_EXAMPLES = """\b
+Examples:
+  nri-pin state export /var/lib/kubelet
+  nri-pin state export ./files --force
+
+\b
+Back from nri-pin to the kubelet's static managers:
+  1. write the kubelet's next configuration: static, with the options and the
+     reserved CPUs that nri-pin has; keep it beside the present one
+  2. nri-pin state export DIR         into an empty directory, as a rehearsal
+  3. stop the kubelet, then nri-pin
+  4. nri-pin state export /var/lib/kubelet --force
+     where that fails, start nri-pin and the kubelet as they were
+  5. put the kubelet's configuration in place and start it
+  6. move the checkpoint away, as the export says
+"""
+
+config_option = click.option(
+    "--config",
+    "config_path",
+    metavar="FILE",
+    help=f"The agent's configuration.  [default: {DEFAULT_PATH}; where there is none, KUBELET_DIR/{KUBELET_CONFIG}]",
+)
+state_dir_option = click.option(
+    "--state-dir", metavar="DIR", help="Instead of the stateDir in the configuration."
+)
+root_option = click.option(
+    "--root", metavar="DIR", help="The machine whose /sys and /proc are below this directory."
+)
+
+
+class RefusedError(click.ClickException):
+    """Nothing was changed."""
+
+    exit_code = EXIT_REFUSED
+
+
+class UnusableError(click.ClickException):
+    """The question could not be answered."""
+
+    exit_code = 2
+
+
+@click.command(name="import", epilog=IMPORT_EXAMPLES)
+@click.argument("kubelet_dir")
+@config_option
+@state_dir_option
+@root_option
+@click.option(
+    "--containers",
+    metavar="FILE",
+    help="What `crictl ps -o json` prints: only these containers are taken over.",
+)
+@click.option(
+    "--without-memory",
+    is_flag=True,
+    help="Leave promised memory out, where memoryManagerPolicy is not Static in the configuration.",
+)
+@format_option()
+def import_command(
+    kubelet_dir: str,
+    config_path: str | None,
+    state_dir: str | None,
+    root: str | None,
+    containers: str | None,
+    *,
+    without_memory: bool,
+    output_format: str,
+) -> None:
+    """Take over what the kubelet's static managers promised, from KUBELET_DIR.
+
+    Checksums are verified, and the promises are checked against this machine and the configuration. They
+    go into an empty checkpoint, while no agent runs; the agent finds them when it starts and moves nobody.
+    An import that no agent has met yet is replaced. A node without a configuration of the agent, as where a
+    DaemonSet brings it, is judged by the kubelet's own file.
+
+    Exit code: 0, 1 when the promises cannot be kept, 2 when a file or the machine cannot be read.
+    """
+    try:
+        config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
+        promises = read_promises(kubelet_dir)
+        if containers is not None:
+            promises = promises.of(running(containers))
+        _check(promises)
+        _check_memory(promises, node, config, without_memory=without_memory)
+        state = imported(node, promises)
+        _refuse(state.violations(node))
+        _save(config, node, state)
+    except NriPinError as error:
+        raise UnusableError(str(error)) from error
+    _told(state, os.path.join(config.state_dir, FILE_NAME), output_format)
+
+
+@click.command(name="export", epilog=EXPORT_EXAMPLES)
+@click.argument("kubelet_dir")
+@config_option
+@state_dir_option
+@root_option
+@click.option(
+    "--force", is_flag=True, help="Replace files that are there; they are kept as NAME.before-export."
+)
+@format_option()
+def export_command(
+    kubelet_dir: str,
+    config_path: str | None,
+    state_dir: str | None,
+    root: str | None,
+    force: bool,
+    output_format: str,
+) -> None:
+    """Write the promises to KUBELET_DIR as the state files of the kubelet's static managers.
+
+    Nothing is written that a kubelet with the same options would not start on. Where memory on a NUMA node is promised
+    over different sets of nodes, the kubelet's own check depends on chance; that is said. The checkpoint stays; move it
+    away when the kubelet has taken over, or an agent that is started later goes by it.
+
+    Exit code: 0, 1 when a kubelet would refuse them, 2 when a file or the machine cannot be read or written.
+    """
+    try:
+        config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
+        _check_static(config, kubelet_dir)
+        state = _saved(config)
+        _refuse(kubelet_refusals(node, state))
+        files = _files(node, state)
+        for name, data in files.items():
+            _write(os.path.join(kubelet_dir, name), data, force=force)
+    except NriPinError as error:
+        raise UnusableError(str(error)) from error
+    path = os.path.join(config.state_dir, FILE_NAME)
+    where = ", ".join(os.path.join(kubelet_dir, name) for name in files)
+    _told(state, where, output_format, {"stays": path, "retire": _retire(path)})
+    if output_format == "text":
+        echo(
+            f"{path} stays; when the kubelet has taken over, retire it, or the next agent goes by it and the next import "
+            f"is refused: {_retire(path)}"
+        )
+    for doubt in kubelet_doubts(node, state):
+        echo(f"warning: {doubt}", err=True)
+
+
+def configured_on(path: str, topology: Topology | None) -> Node:
+    """The node with the options of a configuration; None for this machine.
+
+    Raises:
+        ConfigError: the configuration is wrong or does not fit the machine.
+        HostError: the machine cannot be read.
+    """
+    if topology is None:
+        return _configured(path, None, None)[1]
+    return replace(load(path).node(topology), hint_providers=load_hint_providers())
+
+
+def _path(given: str | None, kubelet_dir: str) -> str:
+    """The configuration to go by: where the DaemonSet has the agent's, the node has the kubelet's."""
+    theirs = os.path.join(kubelet_dir, KUBELET_CONFIG)
+    if given is not None or os.path.exists(DEFAULT_PATH) or not os.path.exists(theirs):
+        return given or DEFAULT_PATH
+    echo(f"no {DEFAULT_PATH} here: by the options in {theirs}; --config names others", err=True)
+    return theirs
+
+
+def _retire(path: str) -> str:
+    """The command that moves a checkpoint away, with the generation before it, which an agent would fall back to."""
+    folder = os.path.join(os.path.dirname(path), "retired")
+    return f"mkdir -p {folder} && mv {path}* {folder}/"
+
+
+def _configured(path: str, state_dir: str | None, root: str | None) -> tuple[Config, Node]:
+    config = load(path)
+    if state_dir is not None:
+        config = replace(config, state_dir=state_dir)
+    if root is not None:
+        config = replace(config, sysfs_root=root)
+    return config, build_node(config, None)
+
+
+def running(path: str) -> Mapping[str, str]:
+    """Allocation keys by container id, from what crictl printed."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            listed = json.load(file)["containers"]
+        return {
+            one["id"]: allocation_key(one["labels"]["io.kubernetes.pod.uid"], one["metadata"]["name"])
+            for one in listed
+        }
+    except OSError as error:
+        raise CheckpointError(path, f"cannot be read: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError):
+        raise CheckpointError(path, "is not what `crictl ps -o json` prints") from None
+
+
+def _check(promises: KubeletPromises) -> None:
+    if promises.cpus_by_id:
+        raise RefusedError(
+            f"{CPU_FILE} names containers by id, as kubelets before 1.18 did; "
+            "tell whose they are with --containers FILE, made by `crictl ps -o json > FILE`"
+        )
+    shared = shared_within_pods(promises)
+    if shared:
+        raise RefusedError(
+            f"{'; '.join(shared)}: one of them has ended; "
+            "name those that run with --containers FILE, made by `crictl ps -o json > FILE`"
+        )
+
+
+def _check_memory(promises: KubeletPromises, node: Node, config: Config, *, without_memory: bool) -> None:
+    """Memory that was promised is never left out without a word."""
+    if (
+        without_memory
+        or not promises.memory
+        or node.options.memory_manager_policy is MemoryManagerPolicy.STATIC
+    ):
+        return
+    count = len(promises.memory)
+    raise RefusedError(
+        f"nothing was changed: {MEMORY_FILE} promises memory to {count} container{'s' * (count != 1)}, and "
+        f"memoryManagerPolicy is not Static in {config.source}; write it there with the kubelet's reservedMemory, or "
+        "leave that memory out with --without-memory"
+    )
+
+
+def _check_static(config: Config, kubelet_dir: str) -> None:
+    """Under none, which is the default of a kubelet's own file, it refuses to start on what an export writes."""
+    is_theirs = config.source == os.path.join(kubelet_dir, KUBELET_CONFIG)
+    is_left_out = is_theirs and "cpuManagerPolicy" not in config.written.entries
+    if is_left_out or config.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
+        raise RefusedError(
+            f"nothing was changed: cpuManagerPolicy is none in {config.source}, and such a kubelet does not start on "
+            "promises; name the configuration that it is to start with: --config FILE"
+        )
+
+
+def _refuse(reasons: list[str]) -> None:
+    if reasons:
+        raise RefusedError("nothing was changed: " + "; ".join(reasons))
+
+
+def _save(config: Config, node: Node, state: State) -> None:
+    lock = lock_state_dir(config.state_dir)
+    try:
+        file = CheckpointFile(config.state_dir, node)
+        before = read_checkpoint(file.path)
+        if before is not None:
+            if before.state.allocations and not awaiting_agent(before.state):
+                raise RefusedError(
+                    f"{file.path}: already holds {len(before.state.allocations)} promises that an agent made; "
+                    "where the kubelet has made newer ones since, retire these: "
+                    f"{_retire(file.path)}; else give another --state-dir"
+                )
+            file.generation = before.generation
+        file.save(state)
+    finally:
+        os.close(lock)
+
+
+def _saved(config: Config) -> State:
+    path = os.path.join(config.state_dir, FILE_NAME)
+    checkpoint = read_checkpoint(path)
+    if checkpoint is None:
+        raise CheckpointError(path, "there is no checkpoint; name the agent's --state-dir")
+    return checkpoint.state
+
+
+def _files(node: Node, state: State) -> dict[str, bytes]:
+    files = {CPU_FILE: cpu_file(node, state)}
+    if node.options.memory_manager_policy is MemoryManagerPolicy.STATIC:
+        files[MEMORY_FILE] = memory_file(node, state)
+    return files
+
+
+def _write(path: str, data: bytes, *, force: bool) -> None:
+    """Replace `path` as a whole; what was there is kept beside it."""
+    if os.path.lexists(path) and not force:
+        raise RefusedError(
+            f"{path}: is there already; --force replaces it and keeps it as {path}.before-export"
+        )
+    new = f"{path}.new"
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if os.path.lexists(path):
+            os.replace(path, f"{path}.before-export")
+        os.replace(new, path)
+    except OSError as error:
+        raise CheckpointError(path, f"cannot be written: {error.strerror}") from None
+
+
+def _told(state: State, where: str, output_format: str, more: Mapping[str, str] | None = None) -> None:
+    if output_format == "json":
+        rows = [
+            {"container": key, "cpus": str(one.cpus), "mems": str(one.mems)}
+            for key, one in state.allocations.items()
+        ]
+        echo(json.dumps({"written": where.split(", "), "promises": rows, **(more or {})}, indent=2))
+        return
+    for key, one in state.allocations.items():
+        mems = f"  mems {one.mems}" if one.mems else ""
+        echo(f"{key}  CPUs {str(one.cpus) or '-'}{mems}")
+    count = len(state.allocations)
+    echo(f"{count} promise{'s' * (count != 1)} written to {where}")

@@ -1,0 +1,431 @@
+"""`nri-pin state show`: who holds what, and where that lies on the machine."""
+
+import json
+import os
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import click
+
+from nri_plugin.checkpoint.format import Checkpoint
+from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.cli.output import columns, echo, folded, folded_rows, format_option, table
+from nri_plugin.cli.state.rows import Row, Wanted, ids, rows_of, shared_pool, waiting
+from nri_plugin.cli.state.source import (
+    LOOK_CLOSER,
+    NO_RUNTIME,
+    AgentNow,
+    FailedError,
+    Seen,
+    WrongUsageError,
+    agent_now,
+    file_option,
+    is_observed,
+    load_checkpoint,
+    machine_option,
+    path_of,
+    root_option,
+    seen,
+    state_dir_option,
+)
+from nri_plugin.model.errors import NriPinError
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.model.state import Kind, MemoryBlock, Phase, Resize, State, owner_of
+from nri_plugin.policy.alignment import Alignment
+
+# ----------------------------------------------------------------------------------------------------
+# `nri-pin state show -o json`: sets are kernel lists, what is not known is null.
+
+
+def show_json(
+    source: str,
+    checkpoint: Checkpoint,
+    found: Seen,
+    rows: Sequence[Row],
+    wanted: Wanted,
+    now: AgentNow | None = None,
+) -> str:
+    """Everything `state show` knows; `now` is None where a file is shown that no agent works on."""
+    state, facts = checkpoint.state, checkpoint.facts
+    pool = shared_pool(found)
+    report = {
+        "file": source,
+        "generation": checkpoint.generation,
+        "writer": checkpoint.writer,
+        "observed": is_observed(source),
+        "machine": found.machine,
+        "agent": None if now is None else now.facts(),
+        "node": None if facts is None else node_facts(facts),
+        "exclusive": str(state.exclusive),
+        "shared_pool": None if pool is None else str(pool),
+        "containers": [container_facts(state, row) for row in rows],
+        "waiting": [] if wanted else [waiting_facts(state, key) for key in waiting(state)],
+    }
+    return json.dumps(report, indent=2)
+
+
+def node_facts(facts: NodeFacts) -> dict[str, Any]:
+    """What the checkpoint says of its machine."""
+    return {
+        "online": str(facts.online),
+        "reserved": str(facts.reserved),
+        "numa_nodes": {str(number): str(cpus) for number, cpus in facts.numa_nodes},
+        "memory_nodes": str(facts.memory_nodes),
+    }
+
+
+def container_facts(state: State, row: Row) -> dict[str, Any]:
+    """One container."""
+    record, pod, allocation, at = row.record, row.pod, row.allocation, row.footprint
+    return {
+        "pod_uid": record.pod_uid,
+        "namespace": pod.namespace if pod else None,
+        "pod": pod.name if pod else None,
+        "qos": pod.qos if pod else None,
+        "container": record.name,
+        "id": record.id,
+        "phase": record.phase,
+        "kind": row.kind,
+        "container_kind": row.container_kind,
+        "cpus": str(allocation.cpus),
+        "mems": str(allocation.mems),
+        "cpuset": None if row.cpus is None else str(row.cpus),
+        "cores": None if at is None else ids(at.cores),
+        "sockets": None if at is None else ids(at.sockets),
+        "numa_nodes": None if row.numa_nodes is None else str(row.numa_nodes),
+        "uncore_caches": None if at is None else ids(at.uncore_caches),
+        "aligned": None if at is None else aligned_facts(at.aligned),
+        "lost": str(row.lost),
+        "cpu_milli": allocation.cpu_milli,
+        "memory": [_block(block) for block in allocation.memory],
+        "resize": _resize(allocation.resize),
+        "hint": _container_hint(state, row),
+        "pod_hint": _hint(pod.affinity, preferred=pod.affinity_preferred) if pod else None,
+        "unplaced": record.unplaced,
+        "cgroup": {"parent": record.cgroup.parent, "path": record.cgroup.path},
+    }
+
+
+def aligned_facts(aligned: Alignment) -> dict[str, bool]:
+    """The four levels."""
+    return {
+        "numa_node": aligned.numa_node,
+        "socket": aligned.socket,
+        "uncore_cache": aligned.uncore_cache,
+        "whole_cores": aligned.whole_cores,
+    }
+
+
+def waiting_facts(state: State, key: str) -> dict[str, Any]:
+    """A promise without a container."""
+    pod_uid, container = owner_of(key)
+    allocation = state.allocations[key]
+    return {
+        "pod_uid": pod_uid,
+        "container": container,
+        "cpus": str(allocation.cpus),
+        "mems": str(allocation.mems),
+    }
+
+
+def _container_hint(state: State, row: Row) -> dict[str, Any] | None:
+    """The merged hint that the container was placed by; None where nobody had a say."""
+    allocation = state.allocation_of(row.record)
+    if allocation is None:
+        return _hint(row.record.affinity, preferred=row.record.affinity_preferred)
+    return _hint(allocation.affinity, preferred=allocation.preferred)
+
+
+def _hint(nodes: NodeMask | None, *, preferred: bool) -> dict[str, Any] | None:
+    """A merged hint; no NUMA nodes are all of them."""
+    return None if nodes is None else {"numa_nodes": str(nodes), "preferred": preferred}
+
+
+def _block(block: MemoryBlock) -> dict[str, Any]:
+    return {"numa_nodes": str(block.nodes), "resource": block.resource, "size_bytes": block.size_bytes}
+
+
+def _resize(resize: Resize | None) -> dict[str, Any] | None:
+    if resize is None:
+        return None
+    return {
+        name: {
+            "cpus": str(size.cpus),
+            "cpu_milli": size.cpu_milli,
+            "memory": [_block(one) for one in size.memory],
+        }
+        for name, size in (("before", resize.before), ("after", resize.after))
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
+# `nri-pin state show` for people: pods, below each its containers, below all what belongs to nobody in particular.
+
+
+HEAD = ("CONTAINER", "KIND", "CPUS", "CORES", "NUMA", "CACHE", "MEMS", "ALIGNED")
+FOLDABLE = range(2, 7)
+WIDE_HEAD = (
+    "NAMESPACE",
+    "POD",
+    "CONTAINER",
+    "ID",
+    "PHASE",
+    "QOS",
+    "KIND",
+    "REQUEST",
+    "CPUS",
+    "CORES",
+    "SOCKET",
+    "NUMA",
+    "CACHE",
+    "MEMS",
+    "ALIGNED",
+)
+INDENT = 13
+UNKNOWN = "?"
+NOTHING = "-"
+LONGEST_POOL = 14
+"""A shared pool that is longer is spelled once, below the table."""
+OBSERVED = "observed     nothing of this is carried out: the agent runs with --observe"
+
+LEGEND = "N memory and CPUs on one NUMA node, S one socket, U one uncore cache, C whole cores"
+
+
+def show_text(
+    source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[Row], wanted: Wanted, width: int
+) -> str:
+    """What fits `width` columns: lists that are too long go on in the next line."""
+    cells: list[Sequence[str]] = [HEAD]
+    pods: dict[int, str] = {}
+    for _, group in groupby(rows, key=lambda row: row.record.pod_uid):
+        members = list(group)
+        pods[len(cells)] = pod_line(members[0])
+        cells += [_cells(row) for row in members]
+    lines = _with_pods(cells, pods, width)
+    lines += _folded_all(notes(found.state, rows, wanted), width, 2)
+    return "\n".join([*lines, "", *_folded_all(facts(source, checkpoint, found), width, INDENT)])
+
+
+def show_wide(source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[Row], wanted: Wanted) -> str:
+    """One line each, whatever its length."""
+    lines = table([WIDE_HEAD, *map(_wide_cells, rows)], None)
+    lines += notes(found.state, rows, wanted)
+    return "\n".join([*lines, "", *facts(source, checkpoint, found)])
+
+
+def pod_line(row: Row) -> str:
+    """The pod of a row."""
+    return f"{row.namespace}/{row.pod_name}" + (
+        f"  {row.pod.qos}" if row.pod else "  (this pod is not known)"
+    )
+
+
+def notes(state: State, rows: Sequence[Row], wanted: Wanted) -> list[str]:
+    """What is odd about a container, one line each."""
+    lines = [f"unplaced: {row.name}: {row.record.unplaced}" for row in rows if row.record.unplaced]
+    lines += [
+        f"lost: {row.name}: of its CPUs {row.allocation.cpus} those offline are {row.lost}, "
+        "they stay promised to it"
+        for row in rows
+        if row.lost
+    ]
+    lines += [
+        f"resize under way: {row.name}: from CPUs {row.allocation.resize.before.cpus or NOTHING} "
+        f"to {row.allocation.resize.after.cpus or NOTHING}"
+        for row in rows
+        if row.allocation.resize
+    ]
+    kept = [] if wanted else waiting(state)
+    return lines + [
+        f"kept for a container of {key}: CPUs {state.allocations[key].cpus or NOTHING}" for key in kept
+    ]
+
+
+def facts(source: str, checkpoint: Checkpoint, found: Seen) -> list[str]:
+    """What concerns all."""
+    pool, known = shared_pool(found), checkpoint.facts
+    return [
+        f"exclusive    {str(found.state.exclusive) or NOTHING}",
+        f"shared pool  {UNKNOWN if pool is None else str(pool) or NOTHING}",
+        f"reserved     {UNKNOWN if known is None else str(known.reserved) or NOTHING}",
+        *([f"aligned      {LEGEND}"] if found.has_parts else []),
+        f"machine      {found.machine}",
+        *([OBSERVED] if is_observed(source) else []),
+        f"checkpoint   {source}, generation {checkpoint.generation}, written by nri-pin {checkpoint.writer}",
+    ]
+
+
+def aligned_letters(aligned: Alignment) -> str:
+    """A letter for each level, `-` where it is not aligned."""
+    levels = (aligned.numa_node, aligned.socket, aligned.uncore_cache, aligned.whole_cores)
+    return "".join(letter if is_so else "-" for letter, is_so in zip("NSUC", levels, strict=True))
+
+
+def marked_name(row: Row) -> str:
+    """The container's name, and what it is where that is no running app container."""
+    name = row.record.name or row.record.id[:12]
+    marks = [
+        *([str(row.container_kind)] if row.container_kind not in {None, Kind.APP} else []),
+        *([str(row.record.phase)] if row.record.phase is not Phase.RUNNING and not row.is_ended else []),
+    ]
+    return f"{name} ({', '.join(marks)})" if marks else name
+
+
+def cells_of(row: Row, *, spell_pool: bool) -> tuple[str, ...]:
+    """CPUs, cores, NUMA nodes, caches, memory nodes and alignment of a row."""
+    at = row.footprint
+    if row.is_ended:
+        return (NOTHING,) * 6
+    mems = str(row.allocation.mems) or NOTHING
+    cpus = UNKNOWN if row.cpus is None else str(row.cpus) or NOTHING
+    is_pool = row.cpus is not None and row.cpus != row.allocation.in_force - row.lost
+    numa = UNKNOWN if row.numa_nodes is None else str(row.numa_nodes) or NOTHING
+    cores, caches = (UNKNOWN, UNKNOWN) if at is None else (ids(at.cores), ids(at.uncore_caches))
+    if is_pool and not spell_pool and len(cpus) > LONGEST_POOL:
+        cpus, cores, caches = "pool", "pool", "pool" if len(caches) > LONGEST_POOL else caches
+    return (
+        cpus,
+        cores or NOTHING,
+        numa,
+        caches or NOTHING,
+        mems,
+        UNKNOWN if at is None else aligned_letters(at.aligned),
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return f"  {marked_name(row)}", row.kind, *cells_of(row, spell_pool=False)
+
+
+def _wide_cells(row: Row) -> tuple[str, ...]:
+    cpus, cores, numa, caches, mems, aligned = cells_of(row, spell_pool=True)
+    record = row.record
+    kind = row.container_kind
+    return (
+        row.namespace,
+        row.pod_name,
+        record.name if kind in {None, Kind.APP} else f"{record.name} ({kind})",
+        record.id[:12],
+        record.phase,
+        row.pod.qos if row.pod else UNKNOWN,
+        row.kind,
+        f"{row.allocation.cpu_milli}m" if row.allocation.cpu_milli else NOTHING,
+        cpus,
+        cores,
+        NOTHING
+        if row.is_ended
+        else UNKNOWN
+        if row.footprint is None
+        else ids(row.footprint.sockets) or NOTHING,
+        numa,
+        caches,
+        mems,
+        aligned,
+    )
+
+
+def _with_pods(cells: Sequence[Sequence[str]], pods: dict[int, str], width: int) -> list[str]:
+    """The table, and before the first container of each pod the pod's own line."""
+    lines: list[str] = []
+    by_row = folded_rows(cells, width, (0, *FOLDABLE))
+    if any(len(line) > width for row_lines in by_row for line in row_lines):
+        by_row = [[], *(_stacked(row, width) for row in cells[1:])]
+    for number, row_lines in enumerate(by_row):
+        if number in pods:
+            lines += folded(pods[number], width, 2)
+        lines += row_lines
+    return lines
+
+
+def _stacked(row: Sequence[str], width: int) -> list[str]:
+    """One container in words, for terminals that are too narrow for any table."""
+    words = "  ".join(f"{head.lower()} {cell}" for head, cell in zip(HEAD[2:], row[2:], strict=True))
+    return [row[0], *folded(f"    {row[1]}  {words}", width, 4)]
+
+
+def _folded_all(lines: Sequence[str], width: int, indent: int) -> list[str]:
+    return [part for line in lines for part in folded(line, width, indent)]
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+NARROW = 80
+"""Columns to write for where there is no terminal to ask."""
+
+EXAMPLES = """\b
+Examples:
+  nri-pin state show
+  nri-pin state show -n shop --pod 'db-*'
+  nri-pin state show --wide
+  nri-pin state show -o json | jq '.containers[] | {container, cpus, aligned}'
+  nri-pin state show --file ./state.json --machine ./topology-of-that-node.json
+"""
+
+
+@click.command(name="show", epilog=EXAMPLES)
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Only pods of this namespace.")
+@click.option("--pod", default="", metavar="NAME", help="Only this pod, by its name or uid.")
+@click.option("-c", "--container", default="", metavar="NAME", help="Only this container, by its name or id.")
+@click.option(
+    "-w",
+    "--wide",
+    is_flag=True,
+    help="All on one line each, with ids, phases, sockets and requests; never folded.",
+)
+@machine_option
+@root_option
+@state_dir_option
+@file_option
+@format_option()
+def command(
+    namespace: str,
+    pod: str,
+    container: str,
+    *,
+    wide: bool,
+    machine: str | None,
+    root: str | None,
+    state_dir: str,
+    path: str | None,
+    output_format: str,
+) -> None:
+    """List every container with its CPUs, cores, NUMA nodes, uncore caches and memory nodes, and how they are aligned.
+
+    NAME may hold * and ?. Cores and caches come from this machine where it is the one of the checkpoint; for a
+    checkpoint from elsewhere name the machine with --machine.
+
+    Exit code: 0; 1 when the checkpoint is damaged or no container has such a name; 2 when there is no checkpoint
+    or the options are wrong.
+    """
+    source = path_of(state_dir, path)
+    now = agent_now(state_dir) if path is None else None
+    if now is not None and now.has_no_runtime and not os.path.exists(source):
+        raise WrongUsageError(f"{source}: there is no checkpoint yet, for {NO_RUNTIME}; {LOOK_CLOSER}")
+    checkpoint = load_checkpoint(source)
+    try:
+        found = seen(checkpoint, machine, root)
+    except NriPinError as error:
+        raise WrongUsageError(str(error)) from error
+    wanted = Wanted(namespace, pod, container)
+    rows = rows_of(found, wanted)
+    if output_format == "json":
+        echo(show_json(source, checkpoint, found, rows, wanted, now))
+    if wanted and not rows:
+        raise FailedError(_nobody(source, len(found.state.containers)))
+    if output_format == "json":
+        return
+    if wide:
+        echo(show_wide(source, checkpoint, found, rows, wanted))
+    else:
+        echo(show_text(source, checkpoint, found, rows, wanted, columns() or NARROW))
+    if now is not None and now.has_no_runtime:
+        echo(f"agent        {NO_RUNTIME}; {LOOK_CLOSER}")
+
+
+def _nobody(source: str, count: int) -> str:
+    return (
+        f"{source}: none of its {count} containers has such a name; "
+        "`nri-pin state show` lists them, and names may hold * and ?"
+    )

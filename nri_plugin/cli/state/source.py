@@ -1,0 +1,307 @@
+"""Whether an agent works on a state directory, and whether a runtime asks it."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from nri_plugin.checkpoint.file import (
+    DEFAULT_DIR,
+    LOCK_FILE,
+    OBSERVED_FILE_NAME,
+    latest_path,
+    read_checkpoint,
+)
+from nri_plugin.checkpoint.format import Checkpoint, OtherVersionError
+from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State
+from nri_plugin.model.topology import Topology
+
+if TYPE_CHECKING:
+    from nri_plugin.agent.status_client import RuntimeRow
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where `nri-pin state` looks: which checkpoint, and which machine it is about.
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+HERE = "this one"
+AS_RECORDED = (
+    "as the checkpoint tells it: its cores, sockets and caches are not known here, --machine names it"
+)
+
+state_dir_option = click.option(
+    "--state-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."
+)
+file_option = click.option(
+    "--file",
+    "path",
+    metavar="FILE",
+    default=None,
+    help="A checkpoint file, or the directory that holds it; goes before --state-dir.",
+)
+machine_option = click.option(
+    "--machine",
+    metavar="NAME|FILE",
+    default=None,
+    help="The machine that the checkpoint is about, where it is not this one: "
+    "what `nri-pin topology` takes and makes.",
+)
+root_option = click.option(
+    "--root", metavar="DIR", default=None, help="The machine whose /sys and /proc are below this directory."
+)
+
+
+class FailedError(click.ClickException):
+    """It was asked rightly and there is no answer."""
+
+    exit_code = EXIT_FAILED
+
+
+class WrongUsageError(click.ClickException):
+    """It was asked wrongly: of a file, a machine or a tree that is not there."""
+
+    exit_code = EXIT_USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A state, and what is known of its machine.
+
+    Attributes:
+        state: the promises.
+        node: the machine, as good as it is known; None when nothing is.
+        has_parts: whether its cores, sockets and caches are known, too.
+        machine: where the machine is known from, in words.
+    """
+
+    state: State
+    node: Node | None
+    has_parts: bool
+    machine: str
+
+
+def load_checkpoint(path: str) -> Checkpoint:
+    """The checkpoint.
+
+    Raises:
+        FailedError: it is damaged.
+        WrongUsageError: there is none, or it cannot be opened.
+    """
+    try:
+        checkpoint = read_checkpoint(path)
+    except CheckpointError as error:
+        is_elsewhere = isinstance(error.__cause__, OSError)
+        kind = WrongUsageError if is_elsewhere else FailedError
+        raise kind(f"{error}; {what_to_do(error, path)}") from error
+    if checkpoint is None and os.path.exists(f"{path}.previous"):
+        raise WrongUsageError(
+            f"{path}: there is no checkpoint, only the generation before it; `nri-pin state repair` takes that"
+        )
+    if checkpoint is None:
+        raise WrongUsageError(
+            f"{path}: there is no checkpoint; name the agent's --state-dir, or start the agent, "
+            "which writes one when the runtime first tells it of a container"
+        )
+    return checkpoint
+
+
+def path_of(state_dir: str, path: str | None) -> str:
+    """The checkpoint that the options name."""
+    if path is None:
+        return latest_path(state_dir)
+    return latest_path(path) if os.path.isdir(path) else path
+
+
+def is_observed(source: str) -> bool:
+    """Whether it holds what would have been promised by an agent that only observed."""
+    return os.path.basename(source) == OBSERVED_FILE_NAME
+
+
+def what_to_do(error: CheckpointError, path: str) -> str:
+    """What to do about a checkpoint that cannot be read; no agent is known to mend one outside of its own folder."""
+    if isinstance(error.__cause__, PermissionError):
+        return "run as root"
+    if isinstance(error.__cause__, OtherVersionError):
+        return "show it with the nri-pin that wrote it"
+    if isinstance(error.__cause__, OSError):
+        return "name the agent's --state-dir, or a checkpoint with --file"
+    if os.path.dirname(os.path.abspath(path)) != DEFAULT_DIR:
+        return "`nri-pin state repair` shows what can be saved of it"
+    return (
+        "nothing has to be deleted: the agent writes a new one at its next change, and at its next start "
+        "sets this one aside and rebuilds from the one before it or from the runtime; "
+        "`nri-pin state repair` shows what can be saved of it"
+    )
+
+
+def seen(checkpoint: Checkpoint, machine: str | None = None, root: str | None = None) -> Seen:
+    """The checkpoint with its machine: the named one, else this one if it fits, else what the checkpoint says.
+
+    Raises:
+        WrongUsageError: the named machine is another one than the checkpoint is about.
+        HostError, ConfigError: the named machine cannot be read.
+    """
+    facts, state = checkpoint.facts, checkpoint.state
+    topology, name = named_topology(machine, root)
+    if topology is not None:
+        if facts is not None and not fits(facts, topology):
+            raise WrongUsageError(
+                f"{name} is another machine than the checkpoint is about: it has CPUs {topology.online} on "
+                f"{len(topology.nodes)} NUMA nodes, the checkpoint {facts.online} on {len(facts.numa_nodes)}; "
+                "name the right one with --machine"
+            )
+        return Seen(state, node_on(topology, facts), has_parts=True, machine=name)
+    if facts is None:
+        return Seen(state, None, has_parts=False, machine="not known: the checkpoint does not tell it")
+    here = this_machine()
+    if here is not None and fits(facts, here):
+        return Seen(state, node_on(here, facts), has_parts=True, machine=HERE)
+    return Seen(state, facts.as_node(), has_parts=False, machine=AS_RECORDED)
+
+
+def named_topology(machine: str | None, root: str | None) -> tuple[Topology | None, str]:
+    """The machine of the options and its name; None where none is named.
+
+    Raises:
+        WrongUsageError: both options are given.
+        HostError, ConfigError: it cannot be read.
+    """
+    if machine is not None and root is not None:
+        raise WrongUsageError("--machine and --root exclude each other; give one")
+    if machine is not None:
+        from nri_plugin.simulator.machine.source import read_machine
+
+        found = read_machine(machine)
+        return found.topology, found.name
+    if root is not None:
+        from nri_plugin.host.sysfs import discover
+
+        return discover(root), root
+    return None, ""
+
+
+def node_on(topology: Topology, facts: NodeFacts | None) -> Node:
+    """The node with all that is known of the machine and what the checkpoint knows of the configuration."""
+    if facts is None:
+        return Node(topology, Options(), CPUSet())
+    options = Options(strict_cpu_reservation=facts.strict_cpu_reservation)
+    return Node(topology, options, facts.reserved)
+
+
+def fits(facts: NodeFacts, topology: Topology) -> bool:
+    """Whether this can be the machine of the checkpoint, some CPUs on or off since then."""
+    cpus_by_node = {node.id: node.cpus for node in topology.nodes}
+    present = topology.online | topology.offline
+    return (
+        facts.online <= present
+        and [number for number, _ in facts.numa_nodes] == list(cpus_by_node)
+        and all((cpus & topology.online) <= cpus_by_node[number] for number, cpus in facts.numa_nodes)
+    )
+
+
+def this_machine() -> Topology | None:
+    """The machine this runs on; None where it cannot be read."""
+    from nri_plugin.host.sysfs import discover
+
+    try:
+        return discover("/")
+    except (HostError, ConfigError):
+        return None
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+SOCKET = "agent.sock"
+ANSWER_S = 2.0
+"""An agent that is there tells everything within milliseconds of being asked."""
+
+NO_RUNTIME = "no runtime is connected to the agent: containers that are created now are not placed"
+LOOK_CLOSER = "nri-pin doctor tells why"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentNow:
+    """The agent at this moment.
+
+    Attributes:
+        answers: whether it answers on its status socket.
+        runtime: who asks it; None for nobody.
+    """
+
+    answers: bool = False
+    runtime: "RuntimeRow | None" = None
+
+    @property
+    def has_no_runtime(self) -> bool:
+        """It answers, and places nothing."""
+        return self.answers and self.runtime is None
+
+    def facts(self) -> dict[str, object]:
+        """For programs."""
+        return {"answers": self.answers, "runtime": runtime_facts(self.runtime)}
+
+
+def agent_now(state_dir: str) -> AgentNow:
+    """The agent of a state directory; one that does not answer in time is none."""
+    path = os.path.join(state_dir, SOCKET)
+    if not os.path.exists(path):
+        return AgentNow()
+    from nri_plugin.agent.status_client import read_status
+
+    try:
+        return AgentNow(answers=True, runtime=read_status(path, ANSWER_S).runtime)
+    except HostError:
+        return AgentNow()
+
+
+def runtime_facts(runtime: "RuntimeRow | None") -> dict[str, str] | None:
+    """A runtime for programs; None for none."""
+    return None if runtime is None else {"name": runtime.name, "version": runtime.version}
+
+
+def refuse_while_agent_runs(state_dir: str) -> None:
+    """See that nobody holds the directory's lock at this moment; a directory that never had one is no agent's.
+
+    Raises:
+        FailedError: an agent runs; names it.
+    """
+    if os.path.lexists(os.path.join(state_dir, LOCK_FILE)):
+        with locked(state_dir):
+            pass
+
+
+@contextmanager
+def locked(state_dir: str) -> Iterator[None]:
+    """Keep agents from starting on the directory meanwhile.
+
+    Raises:
+        FailedError: an agent runs; names it.
+    """
+    path = os.path.join(state_dir, LOCK_FILE)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise FailedError(f"{path}: cannot be opened: {error.strerror}; run as root") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        who = f"the agent with process id {holder}" if holder.isdecimal() else "an agent"
+        raise FailedError(f"{state_dir}: {who} works on it; stop it first") from None
+    finally:
+        os.close(descriptor)

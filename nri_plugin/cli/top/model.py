@@ -1,0 +1,357 @@
+"""What `nri-pin top` knows between two pictures: the present, what changed lately, and what the reader wants to see."""
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nri_plugin.agent.status_client import DriftRow, RefusalRow, RuntimeRow, Status, decode
+from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
+from nri_plugin.cli.state.diff import changes
+from nri_plugin.cli.state.rows import Row, rows_of
+from nri_plugin.cli.state.source import NO_RUNTIME, Seen, seen
+from nri_plugin.model.errors import CheckpointError, HostError
+
+# ----------------------------------------------------------------------------------------------------
+# Where `nri-pin top` looks: the agent's status socket, and its checkpoint while the agent is away.
+
+
+SOCKET_NAME = "agent.sock"
+ANSWER_S = 2.0
+"""An agent that is there tells everything within milliseconds of being asked."""
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What is known at one moment.
+
+    Attributes:
+        seen: the promises and the machine.
+        is_connected: whether the agent itself tells.
+        source: who tells, in words.
+        refusals: the latest, oldest first; none without the agent.
+        drifts: the same.
+        runtime: who asks the agent; None for nobody, and without the agent.
+    """
+
+    seen: Seen
+    is_connected: bool
+    source: str
+    refusals: tuple[RefusalRow, ...] = ()
+    drifts: tuple[DriftRow, ...] = ()
+    runtime: RuntimeRow | None = None
+
+    @property
+    def is_placing(self) -> bool:
+        """Whether what is created now is placed: an agent answers, and a runtime asks it."""
+        return self.is_connected and self.runtime is not None
+
+
+class Feed:
+    """The agent of a state directory, as far as it is there.
+
+    Args:
+        state_dir: of the agent.
+        machine: a named machine, for a checkpoint from elsewhere.
+        root: of the machine.
+    """
+
+    def __init__(self, state_dir: str, machine: str | None = None, root: str | None = None) -> None:
+        self._socket_path = os.path.join(state_dir, SOCKET_NAME)
+        self._file = os.path.join(state_dir, FILE_NAME)
+        self._machine, self._root = machine, root
+        self._peer: socket.socket | None = None
+        self._data = b""
+        self._known: tuple[tuple[int, int, int], Sample] | None = None
+
+    def fileno(self) -> int:
+        """Of the connection, -1 without one."""
+        return -1 if self._peer is None else self._peer.fileno()
+
+    def first(self) -> Sample:
+        """What is known now.
+
+        Raises:
+            HostError: the agent does not answer and there is no checkpoint.
+        """
+        self._connect()
+        if self._peer is not None:
+            self._peer.settimeout(ANSWER_S)
+            while self._peer is not None:
+                sample = self._received()
+                if sample is not None:
+                    self._peer.setblocking(False)
+                    return sample
+        return self._from_file()
+
+    def next(self) -> Sample | None:
+        """What is new; None when nothing is. Tries to reach an agent that was away.
+
+        Raises:
+            HostError: the agent went and there is no checkpoint.
+        """
+        if self._peer is None:
+            self._connect()
+        if self._peer is not None:
+            self._peer.setblocking(False)
+            sample = self._received()
+            if sample is not None or self._peer is not None:
+                return sample
+        return self._from_file()
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._peer is not None:
+            self._peer.close()
+            self._peer, self._data = None, b""
+
+    def _connect(self) -> None:
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            peer.settimeout(ANSWER_S)
+            peer.connect(self._socket_path)
+        except OSError:
+            peer.close()
+            return
+        self._peer, self._data = peer, b""
+
+    def _received(self) -> Sample | None:
+        """The newest whole line there is; hangs up when the other side did."""
+        if self._peer is None:
+            return None
+        try:
+            while part := self._peer.recv(CHUNK):
+                self._data += part
+                if self._peer.gettimeout() and self._data.endswith(b"\n"):
+                    break
+            else:
+                self.close()
+                return None
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+            return None
+        return self._newest()
+
+    def _newest(self) -> Sample | None:
+        lines, end, rest = self._data.rpartition(b"\n")
+        if not end:
+            return None
+        self._data = rest
+        try:
+            status = decode(lines.rpartition(b"\n")[2] + b"\n")
+        except ValueError as error:
+            self.close()
+            raise HostError(self._socket_path, f"{error}; use the same version of both programs") from None
+        return self._told(status)
+
+    def _told(self, status: Status) -> Sample:
+        found = Seen(status.state, status.node, has_parts=True, machine="of the agent")
+        source = f"agent at {self._socket_path}"
+        return Sample(found, True, source, status.refusals, status.drifts, status.runtime)
+
+    def _from_file(self) -> Sample:
+        try:
+            status = os.stat(self._file)
+            stamp = status.st_mtime_ns, status.st_size, status.st_ino
+            if self._known is None or self._known[0] != stamp:
+                self._known = stamp, self._read_file()
+        except FileNotFoundError:
+            raise HostError(
+                self._socket_path,
+                f"no agent answers, and there is no checkpoint {self._file}; name the agent's --state-dir",
+            ) from None
+        except CheckpointError as error:
+            raise HostError(self._socket_path, f"no agent answers, and of its checkpoint: {error}") from None
+        except OSError as error:
+            raise HostError(self._file, f"cannot be read: {error.strerror}; run as root") from None
+        return self._known[1]
+
+    def _read_file(self) -> Sample:
+        checkpoint = read_checkpoint(self._file)
+        if checkpoint is None:
+            raise FileNotFoundError
+        found = seen(checkpoint, self._machine, self._root)
+        return Sample(found, False, f"{self._file}, generation {checkpoint.generation}")
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+HIGHLIGHT_S = 5.0
+LONGEST_LOG = 200
+
+SortKey = Callable[["Line"], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A container.
+
+    Attributes:
+        row: what it has.
+        used: CPUs that it used lately; None where that is not known.
+        age_s: seconds since it began; None where that is not known.
+        is_fresh: changed within the last seconds.
+    """
+
+    row: Row
+    used: float | None
+    age_s: float | None
+    is_fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that changed.
+
+    Attributes:
+        at: seconds since the epoch.
+        text: in one line.
+        facts: for programs.
+    """
+
+    at: float
+    text: str
+    facts: Mapping[str, Any]
+
+
+SORTS: Mapping[str, SortKey] = {
+    "name": lambda line: (not line.row.is_exclusive, line.row.name),
+    "cpus": lambda line: (not line.row.is_exclusive, -len(line.row.cpus or ()), line.row.name),
+    "use": lambda line: (-(line.used or 0.0), line.row.name),
+    "numa": lambda line: (
+        not line.row.is_exclusive,
+        line.row.numa_nodes.mask if line.row.numa_nodes else 0,
+        line.row.name,
+    ),
+    "age": lambda line: (line.age_s is None, line.age_s or 0.0, line.row.name),
+}
+
+
+@dataclass(slots=True)
+class Model:
+    """The present.
+
+    Attributes:
+        sample: what is known now.
+        log: what changed, the newest last.
+        sort: one of `SORTS`.
+        pattern: only containers whose name holds it.
+        is_paused: nothing new is taken in.
+        scroll: containers above the first shown.
+    """
+
+    sample: Sample
+    log: deque[Happening] = field(default_factory=lambda: deque(maxlen=LONGEST_LOG))
+    sort: str = "name"
+    pattern: str = ""
+    is_paused: bool = False
+    scroll: int = 0
+    fresh: dict[str, float] = field(default_factory=dict)
+
+    def take(self, sample: Sample, at: float) -> list[Happening]:
+        """Make `sample` the present; returns what is new in it."""
+        new = happenings(self.sample, sample, at)
+        for one in new:
+            key = one.facts.get("key")
+            if key is not None:
+                self.fresh[str(key)] = at
+        self.fresh = {key: since for key, since in self.fresh.items() if at - since < HIGHLIGHT_S}
+        self.sample = sample
+        self.log.extend(new)
+        return new
+
+    def next_sort(self) -> None:
+        """Sort by the next key."""
+        names = list(SORTS)
+        self.sort = names[(names.index(self.sort) + 1) % len(names)]
+
+    def lines(
+        self, used: Mapping[str, float], age_of: Callable[[Row], float | None], at: float
+    ) -> list[Line]:
+        """The containers to show, in order."""
+        lines = [
+            Line(
+                row,
+                used.get(row.record.id),
+                age_of(row),
+                at - self.fresh.get(row.record.key, 0.0) < HIGHLIGHT_S,
+            )
+            for row in rows_of(self.sample.seen)
+            if self.pattern in row.name
+        ]
+        return sorted(lines, key=SORTS[self.sort])
+
+
+def happenings(before: Sample, after: Sample, at: float) -> list[Happening]:
+    """What changed from one moment to the next."""
+    from nri_plugin.cli.state.diff import change_facts, change_line
+
+    found = []
+    if before.is_connected != after.is_connected:
+        text = "the agent answers" if after.is_connected else "the agent is away; this is its checkpoint"
+        found.append(Happening(at, text, {"what": "agent", "connected": after.is_connected}))
+    elif after.is_connected and before.is_placing != after.is_placing:
+        name = f"{after.runtime.name} {after.runtime.version}" if after.runtime else ""
+        text = f"{name} asks the agent" if after.runtime else NO_RUNTIME
+        found.append(Happening(at, text, {"what": "runtime", "connected": after.is_placing}))
+    found += [
+        Happening(at, " ".join(change_line(change).split()), change_facts(change))
+        for change in changes(before.seen.state, after.seen.state)
+    ]
+    if before.is_connected and after.is_connected:
+        found += _refusals(before, after, at) + _drifts(before, after, at)
+    return found
+
+
+def _refusals(before: Sample, after: Sample, at: float) -> list[Happening]:
+    known = refused(before)
+    return [
+        Happening(
+            at,
+            f"refused {row.namespace}/{row.pod}/{row.container}: {row.detail}",
+            {
+                "what": "refused",
+                "name": f"{row.namespace}/{row.pod}/{row.container}",
+                "reason": row.reason,
+                "detail": row.detail,
+            },
+        )
+        for row in after.refusals
+        if row.number > known
+    ]
+
+
+def _drifts(before: Sample, after: Sample, at: float) -> list[Happening]:
+    known = drifted(before)
+    return [
+        Happening(
+            at,
+            f"drift {row.name}: found CPUs {row.found or '-'}, should be {row.desired} ({row.cause})",
+            {
+                "what": "drift",
+                "name": row.name,
+                "found": row.found,
+                "desired": row.desired,
+                "cause": row.cause,
+                "error": row.error,
+            },
+        )
+        for row in after.drifts
+        if row.number > known
+    ]
+
+
+def refused(sample: Sample) -> int:
+    """Containers refused since the agent began."""
+    return sample.refusals[-1].number if sample.refusals else 0
+
+
+def drifted(sample: Sample) -> int:
+    """Drifts since the agent began."""
+    return sample.drifts[-1].number if sample.drifts else 0

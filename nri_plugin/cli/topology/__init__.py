@@ -1,0 +1,1 @@
+"""`nri-pin topology`, and every picture of a machine."""

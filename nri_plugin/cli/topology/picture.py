@@ -1,0 +1,572 @@
+"""A machine in the terminal: sockets around NUMA nodes around caches around cores.
+
+With owners every CPU is one character that says who has it; without, it is its number. A machine that would
+need too many lines so is told in ranges: a line for each cache, or for each NUMA node.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from nri_plugin.cli.topology.palette import ISOLATED, LETTERS, OFFLINE, RESERVED, SHARED, Paint, Palette
+from nri_plugin.model import bits
+from nri_plugin.model.bounds import visible
+from nri_plugin.model.sets import CPUID, NO_NODES, CPUSet, NodeMask
+from nri_plugin.model.topology import NUMANode, Topology
+
+# ----------------------------------------------------------------------------------------------------
+# How a machine nests when it is drawn: sockets, the NUMA nodes in them, their caches, their cores.
+#
+# Every online CPU is in exactly one core of one cache of one node of one socket here. A node over two sockets,
+# or a cache over two nodes, appears in each with its part, and says so.
+
+
+@dataclass(frozen=True, slots=True)
+class CachePart:
+    """What one uncore cache has in one node of one socket.
+
+    Attributes:
+        id: its number.
+        cpus: mask.
+        cores: masks of the threads of each core, by lowest CPU.
+        whole: mask of all CPUs of the cache.
+        is_l3: False for CPUs that have none.
+    """
+
+    id: int
+    cpus: int
+    cores: tuple[int, ...]
+    whole: int
+    is_l3: bool = True
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the rest of it is elsewhere."""
+        return self.is_l3 and self.cpus != self.whole
+
+    @property
+    def name(self) -> str:
+        """As it is drawn; CPUs that share no more than an L2 are not said to share an L3."""
+        return f"L3 {self.id}" if self.is_l3 else "no L3"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePart:
+    """What one NUMA node has in one socket; the first part of a node is the one with its lowest CPU."""
+
+    node: NUMANode
+    cpus: int
+    caches: tuple[CachePart, ...]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the rest of it is in another socket."""
+        return self.cpus != self.node.cpus.mask
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is where its memory is shown."""
+        return bits.lowest(self.cpus) == bits.lowest(self.node.cpus.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class SocketPart:
+    """One socket."""
+
+    id: int
+    cpus: int
+    nodes: tuple[NodePart, ...]
+
+
+def members(mask: int) -> Iterator[CPUID]:
+    """The CPUs of a mask, ascending: quicker than `bits.iterate` where they are few and their numbers high."""
+    while mask:
+        yield CPUID(bits.lowest(mask))
+        mask &= mask - 1
+
+
+def machine_parts(topology: Topology) -> tuple[SocketPart, ...]:
+    """The sockets by id with all that is in them, each level by id."""
+    cores: dict[tuple[int, int, int], dict[int, int]] = {}
+    for core, cpus in topology.cores:
+        for cpu in members(cpus.mask):
+            place = (topology.socket_by_cpu[cpu], topology.node_by_cpu[cpu], topology.cache_by_cpu[cpu])
+            here = cores.setdefault(place, {})
+            here[core] = here.get(core, 0) | 1 << cpu
+    whole = {int(cache): cpus.mask for cache, cpus in topology.caches}
+    caches: dict[tuple[int, int], list[CachePart]] = {}
+    for (socket, node, cache), found in sorted(cores.items()):
+        masks = sorted(found.values(), key=bits.lowest)
+        is_l3 = topology.is_l3(CPUSet(whole[cache]))
+        part = CachePart(cache, _union(masks), tuple(masks), whole[cache], is_l3)
+        caches.setdefault((socket, node), []).append(part)
+    by_id = {int(node.id): node for node in topology.nodes}
+    nodes: dict[int, list[NodePart]] = {}
+    for (socket, number), parts in caches.items():
+        mask = _union([part.cpus for part in parts])
+        nodes.setdefault(socket, []).append(NodePart(by_id[number], mask, tuple(parts)))
+    return tuple(
+        SocketPart(socket, _union([part.cpus for part in inside]), tuple(inside))
+        for socket, inside in sorted(nodes.items())
+    )
+
+
+def nodes_without_cpus(topology: Topology) -> tuple[NUMANode, ...]:
+    """Nodes that are in no socket."""
+    return tuple(node for node in topology.nodes if not node.cpus)
+
+
+def _union(masks: Sequence[int]) -> int:
+    union = 0
+    for mask in masks:
+        union |= mask
+    return union
+
+
+# ----------------------------------------------------------------------------------------------------
+# Boxes within boxes for the terminal: what fits in the width stands side by side, the rest below.
+
+
+Span = tuple[str, str]
+"""Text and the ANSI parameters it is drawn with (empty for plain)."""
+Line = tuple[Span, ...]
+
+_PIECE = re.compile(r"[^ ,]*[ ,]+|[^ ,]+")
+MAX_COLUMNS = 8
+FRAME = 4
+"""Columns that a box has around its content."""
+BLANK: Span = (" ", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One box.
+
+    Attributes:
+        titles: what may stand in its frame, longest first.
+        ansi: how frame and title are drawn.
+        boxes: what is in it; where there are any, `groups` is empty.
+        groups: cells that belong together (those of a cache); a group begins a new line where it does not fit.
+        brackets: what stands around each group; empty for nothing.
+    """
+
+    titles: Sequence[str]
+    ansi: str = ""
+    boxes: Sequence["Box"] = ()
+    groups: Sequence[Sequence[Line]] = ()
+    brackets: str = ""
+
+
+def least_width(box: Box) -> int:
+    """The narrowest that the box can be without folding a cell, frame included."""
+    if box.boxes:
+        content = max(least_width(inner) for inner in box.boxes)
+    elif box.brackets:
+        content = max((length(_joined(group)) + 2 for group in box.groups), default=0)
+    else:
+        content = max((length(_joined(group[:4])) for group in box.groups), default=0)
+    return FRAME + max(content, len(box.titles[-1]))
+
+
+def stack(boxes: Sequence[Box], width: int) -> list[Line]:
+    """The boxes in as many columns as fit, no line longer than `width`, which is at least 24."""
+    if not boxes:
+        return []
+    columns = column_count(len(boxes), max(map(least_width, boxes)), width)
+    room = (width - columns + 1) // columns - FRAME
+    contents = [_content(box, room) for box in boxes]
+    titles = [_title(box, room) for box in boxes]
+    inner = max(
+        min(room, max(len(title) + 1, *map(length, content)))
+        for title, content in zip(titles, contents, strict=True)
+    )
+    lines: list[Line] = []
+    for start in range(0, len(boxes), columns):
+        row = range(start, min(start + columns, len(boxes)))
+        height = max(len(contents[at]) for at in row)
+        framed = [_frame(titles[at], boxes[at].ansi, contents[at], inner, height) for at in row]
+        lines += [_joined(parts) for parts in zip(*framed, strict=True)]
+    return lines
+
+
+def column_count(boxes: int, least: int, width: int) -> int:
+    """How many boxes stand side by side: as many as fit, but no half-empty last row."""
+    fitting = max(1, min(boxes, MAX_COLUMNS, (width + 1) // (least + 1)))
+    rows = -(-boxes // fitting)
+    return -(-boxes // rows)
+
+
+def length(line: Line) -> int:
+    """Columns that a line takes."""
+    return sum(len(text) for text, _ in line)
+
+
+def paint(line: Line, *, colour: bool) -> str:
+    """The line for the terminal; the characters are the same with and without colour."""
+    if not colour:
+        return "".join(visible(text) for text, _ in line).rstrip()
+    return "".join(f"\x1b[{how}m{visible(text)}\x1b[0m" if how else visible(text) for text, how in line)
+
+
+def cut(text: str, width: int) -> str:
+    """The text, or as much as fits with a sign that there was more."""
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"[:width]
+
+
+def fold(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width`, broken at blanks and behind commas, in words only where nothing else helps."""
+    lines, line = [], ""
+    for piece in _PIECE.findall(text):
+        if line.strip() and len((line + piece).rstrip()) > width:
+            lines.append(line.rstrip())
+            line = indent
+        line += piece
+        while len(line.rstrip()) > width:
+            lines.append(line[:width])
+            line = indent + line[width:]
+    return [*lines, line.rstrip()]
+
+
+def _content(box: Box, width: int) -> list[Line]:
+    return stack(box.boxes, width) if box.boxes else _grouped(box, width)
+
+
+def _grouped(box: Box, width: int) -> list[Line]:
+    """Groups side by side where they fit; one that is wider than the box goes over several lines."""
+    begin, end = box.brackets[:1], box.brackets[1:]
+    lines: list[Line] = []
+    can_join = False
+    for group in box.groups:
+        whole: Line = ((begin, ""), *_joined(group), (end, ""))
+        if length(whole) > width:
+            lines += _wrapped(group, width, begin, end)
+            can_join = False
+        elif can_join and length(lines[-1]) + 1 + length(whole) <= width:
+            lines[-1] = (*lines[-1], BLANK, *whole)
+        else:
+            lines.append(whole)
+            can_join = bool(box.brackets)
+    return lines
+
+
+def _wrapped(cells: Sequence[Line], width: int, begin: str, end: str) -> list[Line]:
+    room = width - len(begin) - len(end)
+    short = [piece for cell in cells for piece in _folded(cell, room)]
+    per_line = max(1, (room + 1) // (max(map(length, short)) + 1))
+    rows = [_joined(short[start : start + per_line]) for start in range(0, len(short), per_line)]
+    lines: list[Line] = [
+        ((begin if not number else " " * len(begin), ""), *row) for number, row in enumerate(rows)
+    ]
+    lines[-1] = (*lines[-1], (end, ""))
+    return lines
+
+
+def _folded(cell: Line, width: int) -> list[Line]:
+    """A cell in lines that fit: broken between its spans, and within one behind commas where it can be."""
+    if length(cell) <= width:
+        return [cell]
+    lines: list[Line] = [()]
+    for text, how in cell:
+        left = text
+        while left:
+            room = width - length(lines[-1])
+            at = len(left) if len(left) <= room else left.rfind(",", 0, room) + 1
+            if not at and lines[-1]:
+                lines.append(())
+                left = left.lstrip()
+                continue
+            at = at or room
+            lines[-1] = (*lines[-1], (left[:at], how))
+            left = left[at:]
+    return lines
+
+
+def _title(box: Box, room: int) -> str:
+    return next((title for title in box.titles if len(title) <= room), cut(box.titles[-1], room))
+
+
+def _frame(title: str, ansi: str, content: Sequence[Line], inner: int, height: int) -> list[Line]:
+    top = f"┌ {title} {'─' * (inner - len(title))}┐"
+    side = ("│", ansi)
+    filled = [*content, *[()] * (height - len(content))]
+    body = [(side, BLANK, *line, (" " * (inner - length(line) + 1), ""), side) for line in filled]
+    return [((top, ansi),), *body, (("└" + "─" * (inner + 2) + "┘", ansi),)]
+
+
+def _joined(parts: Iterable[Line]) -> Line:
+    spans: list[Span] = []
+    for part in parts:
+        spans += [BLANK] * bool(spans) + list(part)
+    return tuple(spans)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+Kind = Literal["exclusive", "shared", "reserved", "isolated", "offline"]
+Cell = Callable[[int], Line]
+"""How CPUs (a mask) are drawn."""
+
+NARROWEST = 40
+TIMES = "\N{MULTIPLICATION SIGN}"
+SOCKET_FRAME, NODE_FRAME, CACHE_FRAME = "38;5;245", "38;5;32", "38;5;65"
+"""Colours of frames, read on white and on black."""
+
+_OF_NO_ONE = {"shared": SHARED, "reserved": RESERVED, "isolated": ISOLATED, "offline": OFFLINE}
+_ASCII = {ord(plain): other for plain, other in zip(f"┌┐└┘─│·…░▒▓█{TIMES}", "++++-|.~:+#@x", strict=True)}
+_ASCII |= {ord(letter): "*" for letter in LETTERS if not letter.isascii()}
+
+
+class Style(Enum):
+    """How much is drawn, most first; with the lines that it may take."""
+
+    BOXES = 46
+    """Each cache a box of its own."""
+    BRACKETS = 60
+    """Each cache in brackets."""
+    CACHES = 100
+    """A line for each cache, in ranges."""
+    NODES = 101
+    """A line for each NUMA node, in ranges."""
+    LINES = 0
+    """The same without boxes, however many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who has which CPUs.
+
+    Attributes:
+        label: a line of the legend.
+        cpus: the CPUs.
+        kind: `exclusive` owners have a letter each; later owners are drawn over earlier ones.
+        note: what else the legend says.
+        members: who shares these CPUs.
+        mems: NUMA nodes its memory is bound to.
+    """
+
+    label: str
+    cpus: CPUSet
+    kind: Kind = "exclusive"
+    note: str = ""
+    members: tuple[str, ...] = ()
+    mems: NodeMask = NO_NODES
+
+
+def draw(
+    topology: Topology,
+    owners: Sequence[Owner] | None = None,
+    *,
+    width: int = 80,
+    colour: bool = False,
+    style: Style | None = Style.BRACKETS,
+) -> str:
+    """The picture, as lines of at most `width` characters.
+
+    Args:
+        topology: the machine.
+        owners: who has which CPUs; CPUs that nobody has are drawn as the shared pool. None for CPU numbers.
+        width: columns of the terminal, at least 40.
+        colour: whether to use ANSI colours; the picture says the same without.
+        style: how much is drawn; None for as much as its lines allow.
+    """
+    width = max(width, NARROWEST)
+    lines = [*_machine(topology, owners, width, style), *_other_lines(topology, owners, width)]
+    if owners is not None:
+        lines += _legend(topology, owners, width)
+    return "\n".join(paint(line, colour=colour) for line in lines)
+
+
+def in_encoding(text: str, encoding: str | None) -> str:
+    """The text with plain characters for lines and marks where the terminal cannot show others."""
+    try:
+        text.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+    return text
+
+
+def memory_text(memory_bytes: int) -> str:
+    """A size as people write it."""
+    for shift, unit in ((30, "Gi"), (20, "Mi"), (10, "Ki")):
+        if memory_bytes >> shift:
+            return f"{(memory_bytes + (1 << shift >> 1)) >> shift}{unit}"
+    return str(memory_bytes)
+
+
+def owner_paints(owners: Sequence[Owner]) -> list[Paint]:
+    """What each is drawn with, in their order: letters by the order of those that have any."""
+    palette = Palette()
+    return [
+        palette.paint(f"{number}") if owner.kind == "exclusive" else _OF_NO_ONE[owner.kind]
+        for number, owner in enumerate(owners)
+    ]
+
+
+def _machine(
+    topology: Topology, owners: Sequence[Owner] | None, width: int, style: Style | None
+) -> list[Line]:
+    marks = None if owners is None else _marks(owners)
+    sockets = machine_parts(topology)
+    for each in Style if style is None else [style]:
+        if each is not Style.LINES:
+            lines = stack(_sockets(topology, sockets, marks, each), width)
+            if len(lines) <= each.value or style is not None:
+                return lines
+    return _lines(sockets, marks, width)
+
+
+def _lines(sockets: Sequence[SocketPart], marks: dict[int, Span] | None, width: int) -> list[Line]:
+    """A line for each node, without boxes, for machines of very many."""
+    left = max(len(f"socket {socket.id}") for socket in sockets) + 2
+    lines: list[Line] = []
+    for socket in sockets:
+        name = f"socket {socket.id}".ljust(left)
+        for part in socket.nodes:
+            counts = "" if marks is None else "".join(text for text, _ in _count_cell(marks)(part.cpus))
+            rows = fold(f"{_node_titles(part)[0]}  {counts}", width - left, indent="  ")
+            for row in rows:
+                lines.append(((name, SOCKET_FRAME), (row, "")))
+                name = " " * left
+    return lines
+
+
+def _marks(owners: Sequence[Owner]) -> dict[int, Span]:
+    """The mark of every CPU that somebody has."""
+    marks: dict[int, Span] = {}
+    for owner, drawn in zip(owners, owner_paints(owners), strict=True):
+        marks.update(dict.fromkeys(bits.iterate(owner.cpus.mask), (drawn.letter, drawn.ansi)))
+    return marks
+
+
+def _sockets(
+    topology: Topology, sockets: Sequence[SocketPart], marks: dict[int, Span] | None, style: Style
+) -> list[Box]:
+    each_cpu = _number_cell(topology) if marks is None else _mark_cell(marks)
+    ranges = _range_cell if marks is None else _count_cell(marks)
+    boxes = []
+    for socket in sockets:
+        title = (f"socket {socket.id}",)
+        if style is Style.NODES:
+            cells = [_node_line(part, None if marks is None else ranges) for part in socket.nodes]
+            boxes.append(Box(title, SOCKET_FRAME, groups=[[cell] for cell in cells]))
+        else:
+            cell = ranges if style is Style.CACHES else each_cpu
+            nodes = [_node(part, style, cell, has_l3=topology.caches_known) for part in socket.nodes]
+            boxes.append(Box(title, SOCKET_FRAME, boxes=nodes))
+    return boxes
+
+
+def _node_line(part: NodePart, counts: Cell | None) -> Line:
+    title = (_node_titles(part)[0], "")
+    return (title,) if counts is None else (title, ("  ", ""), *counts(part.cpus))
+
+
+def _node(part: NodePart, style: Style, cell: Cell, *, has_l3: bool) -> Box:
+    titles = _node_titles(part)
+    if not has_l3 and style is not Style.CACHES:
+        cores = [cell(core) for cache in part.caches for core in cache.cores]
+        return Box(titles, NODE_FRAME, groups=[cores])
+    if style is Style.BOXES:
+        caches = [
+            Box(_cache_titles(cache), CACHE_FRAME, groups=[list(map(cell, cache.cores))])
+            for cache in part.caches
+        ]
+        return Box(titles, NODE_FRAME, boxes=caches)
+    if style is Style.BRACKETS:
+        groups = [list(map(cell, cache.cores)) for cache in part.caches]
+        return Box(titles, NODE_FRAME, groups=groups, brackets="[]")
+    lines = [
+        ((f"{_cache_titles(cache)[0]}: " if has_l3 else "", ""), *cell(cache.cpus)) for cache in part.caches
+    ]
+    return Box(titles, NODE_FRAME, groups=[[line] for line in lines])
+
+
+def _mark_cell(marks: dict[int, Span]) -> Cell:
+    nobody = (SHARED.letter, SHARED.ansi)
+    return lambda mask: tuple(marks.get(cpu, nobody) for cpu in members(mask))
+
+
+def _number_cell(topology: Topology) -> Cell:
+    wide = max(len(str(cpus)) for _, cpus in topology.cores)
+    return lambda mask: ((bits.format_list(mask).ljust(wide), ""),)
+
+
+def _range_cell(mask: int) -> Line:
+    return ((bits.format_list(mask), ""),)
+
+
+def _count_cell(marks: dict[int, Span]) -> Cell:
+    """How many CPUs of a set each owner has, as in `A x 16`."""
+
+    def cell(mask: int) -> Line:
+        counts: dict[Span, int] = {}
+        for cpu in bits.iterate(mask):
+            mark = marks.get(cpu, (SHARED.letter, SHARED.ansi))
+            counts[mark] = counts.get(mark, 0) + 1
+        spans: list[Span] = []
+        for (letter, how), count in counts.items():
+            spans += [(" ", "")] * bool(spans) + [(f"{letter}{TIMES}{count}", how)]
+        return tuple(spans)
+
+    return cell
+
+
+def _cache_titles(cache: CachePart) -> Sequence[str]:
+    return (f"{cache.name} (part)", cache.name) if cache.is_part else (cache.name,)
+
+
+def _node_titles(part: NodePart) -> Sequence[str]:
+    """A part of a node always shows its CPUs, and only the first part the memory of the whole."""
+    node = part.node
+    name = f"NUMA {node.id}" + (" (part)" if part.is_part else "")
+    named = f"{name}: {bits.format_list(part.cpus)}"
+    if node.memory_bytes is None or not part.is_first:
+        return (named, name)
+    size = f", {memory_text(node.memory_bytes)}" if node.memory_bytes else ", no memory"
+    return (f"{named}{size} in all", named, name) if part.is_part else (named + size, name + size, name)
+
+
+def _other_lines(topology: Topology, owners: Sequence[Owner] | None, width: int) -> list[Line]:
+    """What has no place in a box: nodes without CPUs, caches over several nodes, offline and isolated CPUs."""
+    ids_by_size: dict[str, int] = {}
+    for node in nodes_without_cpus(topology):
+        size = "size unknown" if node.memory_bytes is None else f"{memory_text(node.memory_bytes)} each"
+        size = size if node.has_memory else "no memory"
+        ids_by_size[size] = ids_by_size.get(size, 0) | 1 << node.id
+    texts = [f"NUMA {bits.format_list(ids)}: no cpus, {size}" for size, ids in ids_by_size.items()]
+    for _, cpus in topology.caches:
+        nodes = topology.nodes_of(cpus)
+        if len(nodes) > 1 and topology.is_l3(cpus):
+            texts.append(f"one L3 over NUMA {nodes}: {cpus}")
+    told = {owner.kind for owner in owners or ()}
+    for name, cpus in (("offline", topology.offline), ("isolated", topology.isolated)):
+        if cpus and name not in told:
+            texts.append(f"{name} {cpus}")
+    return [((row, ""),) for text in texts for row in fold(text, width, indent="  ")]
+
+
+def _legend(topology: Topology, owners: Sequence[Owner], width: int) -> list[Line]:
+    lines: list[Line] = []
+    shown = 0
+    for owner, drawn in zip(owners, owner_paints(owners), strict=True):
+        shown |= owner.cpus.mask
+        lines += _legend_lines(drawn, owner, width)
+    left = CPUSet(topology.online.mask & ~shown)
+    if left and not any(owner.kind == "shared" for owner in owners):
+        lines += _legend_lines(SHARED, Owner("shared pool", left, "shared"), width)
+    return lines
+
+
+def _legend_lines(drawn: Paint, owner: Owner, width: int) -> Iterable[Line]:
+    """A line that is too long goes on below; CPUs and names are never cut, only a label that fills half of it."""
+    count = f"{len(owner.cpus)} cpu" + "s" * (len(owner.cpus) != 1)
+    text = f"{cut(owner.label, width - 3)}: {owner.cpus} ({count})" if owner.cpus else f"{owner.label}: none"
+    text += f", {owner.note}" if owner.note else ""
+    text += ": " + ", ".join(owner.members) if owner.members else ""
+    rows = fold(text, width - 2, indent="  ")
+    yield ((drawn.letter, drawn.ansi), (f" {rows[0]}", ""))
+    for row in rows[1:]:
+        yield ((f"  {row}", ""),)

@@ -1,0 +1,171 @@
+"""`nri-pin topology`: the machine as placements see it, and who runs where, for people and for programs."""
+
+import json
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from nri_plugin.cli.output import echo, format_option, wants_colour
+from nri_plugin.cli.topology.distances import heat_map
+from nri_plugin.cli.topology.machine_view import (
+    KEY,
+    Placements,
+    View,
+    pci_lines,
+    read_placements,
+    resource_lines,
+    summary,
+)
+from nri_plugin.cli.topology.picture import draw, fold, in_encoding
+from nri_plugin.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nri_plugin.simulator.machine.source import SourcedMachine
+
+
+EPILOG = """\b
+Examples:
+  nri-pin topology                          this node and its containers
+  nri-pin topology -o svg > node.svg        the same as a picture
+  nri-pin topology -o json > node.json      take it along ...
+  nri-pin topology node.json                ... and look at it elsewhere
+  nri-pin topology gb200-34-numa            a machine that comes with nri-pin
+  nri-pin topology --list                   which ones there are
+  lstopo --of xml | nri-pin topology -      what hwloc sees
+  nri-pin topology --state ./state.json --machine node.json
+  nri-pin topology --root /host
+
+\b
+A machine is the name of a shipped one, a file, or - for standard input. The
+file holds a description, what `nri-pin topology -o json` printed, lstopo's
+XML, or what hack/record-machine recorded. A description is a few lines:
+  2 sockets, 2 NUMA nodes each, 4 L3 each, 4 cores each, SMT 2
+  memory 64Gi each
+  distances local 10 socket 12 remote 32
+  offline 3, isolated 4-7
+  cpu-less nodes 4-5 memory 16Gi
+  devices nvidia.com/gpu 4 on 0 + 4 on 1
+  links nvidia.com/gpu nvlink 0 3 / 1 2 / 4 7 / 5 6
+Levels nest in the order written, from the outside in.
+"""
+LIVE = "/"
+
+
+@click.command(epilog=EPILOG)
+@click.argument("name", metavar="[MACHINE]", required=False)
+@click.option("--machine", metavar="MACHINE", help="The same as the argument.")
+@click.option(
+    "--root", metavar="DIR", help="The machine whose sys and proc are below this directory; / by default."
+)
+@click.option(
+    "--state", metavar="FILE", help="A checkpoint, or its directory; by default the agent's own on this node."
+)
+@click.option("--list", "wants_list", is_flag=True, help="List the machines that come with nri-pin.")
+@format_option("text", "json", "svg")
+def command(
+    name: str | None,
+    machine: str | None,
+    root: str | None,
+    state: str | None,
+    wants_list: bool,
+    output_format: str,
+) -> None:
+    """Show sockets, NUMA nodes, caches, cores and CPUs, and which container has which.
+
+    Letters and colours are containers; the legend names them. Without a
+    checkpoint every CPU is its number.
+    """
+    sources = [name is not None, machine is not None, root is not None, wants_list]
+    if sum(sources) > 1:
+        raise click.UsageError("MACHINE, --machine, --root and --list exclude each other; give one")
+    if wants_list:
+        if output_format == "svg" or state is not None:
+            raise click.UsageError("--list prints names, as text or json, and takes no --state")
+        _print(_list(output_format, shutil.get_terminal_size().columns))
+        return
+    view = _view(name if machine is None else machine, root, state)
+    if output_format == "json":
+        _print(_json(as_facts(view)))
+    elif output_format == "svg":
+        from nri_plugin.cli.topology.svg import draw_svg
+
+        echo(draw_svg(view))
+    else:
+        _print(as_text(view, shutil.get_terminal_size().columns, colour=wants_colour()), styled=True)
+
+
+def as_text(view: View, width: int, *, colour: bool = False) -> str:
+    """The machine in one line, the picture with its legend, the distances, the devices."""
+    parts = [
+        "\n".join(fold(summary(view.topology), width)),
+        draw(view.topology, view.owners, width=width, colour=colour, style=None),
+        heat_map(view.topology, max(width, 40), colour=colour),
+        *resource_lines(view.machine.description),
+        *pci_lines(view.machine),
+        _remark(view),
+    ]
+    parts[3:] = ["\n".join(fold(line, width, indent="  ")) for line in parts[3:]]
+    return "\n".join(part for part in parts if part)
+
+
+def as_facts(view: View) -> dict[str, object]:
+    """The facts of the machine, and who runs where when that is known: the dump that is read back."""
+    facts = {key: value for key, value in view.machine.facts().items() if key != KEY}
+    return facts if view.placements is None else facts | {KEY: view.placements.as_dict()}
+
+
+def _remark(view: View) -> str:
+    return view.remark if view.placements is None else f"containers: {view.placements.source}"
+
+
+def _view(name: str | None, root: str | None, state: str | None) -> View:
+    from nri_plugin.simulator.machine.source import live_machine, read_machine
+
+    if root is not None and not os.path.isdir(root):
+        raise ConfigError(f"--root {root}", "no such directory; name one that holds sys and proc")
+    machine = live_machine(root or LIVE) if name is None else read_machine(name)
+    if state is not None:
+        return View(machine, *read_placements(state, machine.topology, is_asked_for=True))
+    if name is None and root is None:
+        from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
+
+        path = f"{DEFAULT_DIR}/{FILE_NAME}"
+        return View(machine, *read_placements(path, machine.topology, is_asked_for=False))
+    return View(machine, _dumped_placements(machine, name or ""), _doubt(machine))
+
+
+def _doubt(machine: "SourcedMachine") -> str:
+    """What lstopo's XML leaves open."""
+    if machine.kind != "lstopo" or not machine.topology.offline:
+        return ""
+    return f"CPUs {machine.topology.offline} are offline, or lstopo was kept from them: 'lstopo --disallowed' shows those"
+
+
+def _dumped_placements(machine: "SourcedMachine", where: str) -> Placements | None:
+    found = (machine.dump or {}).get(KEY)
+    return None if found is None else Placements.from_dict(found, where)
+
+
+def _list(output_format: str, width: int) -> str:
+    from nri_plugin.simulator.machine.machine import shipped
+
+    titles = {name: description.title for name, description in shipped().items()}
+    if output_format == "json":
+        return _json(titles)
+    left = max(map(len, titles)) + 2
+    blank = " " * left
+    return "\n".join(
+        f"{name:<{left}}" + f"\n{blank}".join(fold(title, max(width - left, 20)))
+        for name, title in titles.items()
+    )
+
+
+def _print(text: str, *, styled: bool = False) -> None:
+    echo(in_encoding(text, sys.stdout.encoding), styled=styled)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=1, sort_keys=True)

@@ -1,0 +1,240 @@
+"""The kubelet's checks that involve more than one key."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from math import ceil
+from struct import pack, unpack
+
+from nri_plugin.config import option_checks
+from nri_plugin.config.keys import DEFAULT_EVICTION_BYTES, Settings
+from nri_plugin.config.yaml_tree import Place
+from nri_plugin.model import bits
+from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
+from nri_plugin.model.quantity import format_bytes
+
+HOST_MOUNT = "/host"
+"""Where a container of ours sees the host's /sys; see deploy/daemonset.yaml."""
+
+NODE_DIR = "/sys/devices/system/node"
+FIRST_CORE = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list"
+"""Source: Linux, Documentation/ABI/stable/sysfs-devices-system-cpu; core_cpus_list since 4.18 is the same."""
+
+PlaceOf = Callable[[str], Place]
+
+
+def violations(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    """What is wrong with values that are each right by themselves."""
+    yield from _cpu_rules(settings, place_of)
+    yield from _option_rules(settings, place_of)
+    yield from _memory_rules(settings, place_of)
+    yield from _port_rules(settings, place_of)
+
+
+def reserved_cpu_count(settings: Settings) -> int:
+    """How many CPUs are kept for the system.
+
+    Source: kubelet; reservedSystemCPUs replaces the cpu amounts of kubeReserved and systemReserved, whose
+        sum counts up to the next whole CPU.
+    """
+    if settings.reserved_system_cpus:
+        return len(settings.reserved_system_cpus)
+    return ceil(_total(settings, "cpu"))
+
+
+def _total(settings: Settings, resource: str) -> Fraction:
+    nothing = Fraction(0)
+    return settings.kube_reserved.get(resource, nothing) + settings.system_reserved.get(resource, nothing)
+
+
+def _cpu_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    static = settings.cpu_manager_policy is CPUManagerPolicy.STATIC
+    if static and reserved_cpu_count(settings) == 0:
+        yield place_of("cpuManagerPolicy").error(
+            f"static needs CPUs kept for the system, none are reserved; add reservedSystemCPUs: '{first_core(_root(settings))}', "
+            "or a cpu amount to kubeReserved or systemReserved"
+        )
+    if not static and settings.cpu_manager_policy_options:
+        yield place_of("cpuManagerPolicyOptions").error(
+            option_checks.none_refusal(settings.cpu_manager_policy_options)
+        )
+
+
+def _option_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    policy = settings.topology_manager_policy
+    if policy is not TopologyManagerPolicy.NONE and not settings.feature_gates.get("TopologyManager", True):
+        yield place_of("topologyManagerPolicy").error(
+            f"topologyManagerPolicy {policy} requires feature gate TopologyManager; set it to true, or the policy to none"
+        )
+    on: frozenset[str] = frozenset()
+    try:
+        with _at(place_of("cpuManagerPolicyOptions")):
+            on = option_checks.cpu_options_on(settings.cpu_manager_policy_options, settings.feature_gates)
+    except ConfigError as error:
+        yield error
+    for key, detail in option_checks.together_refusals(
+        on,
+        settings.topology_manager_policy,
+        settings.uncore_cache_fit,
+        is_strict=settings.strict_uncore_cache,
+    ):
+        yield place_of(key).error(detail)
+    try:
+        topology_choice(settings, place_of("topologyManagerPolicyOptions"))
+    except ConfigError as error:
+        yield error
+
+
+def _port_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    """Probes have a port of their own, so that no client of the other can make one fail."""
+    metrics, healthz = settings.metrics_bind_address, settings.health_probe_bind_address
+    if metrics and healthz and metrics[1] == healthz[1] != 0:
+        yield place_of("healthProbeBindAddress").error(
+            f"port {healthz[1]} is that of metricsBindAddress; choose another port for probes"
+        )
+
+
+def topology_choice(settings: Settings, place: Place) -> option_checks.TopologyChoice:
+    """The Topology Manager's options; under its policy none they have no effect.
+
+    Raises:
+        ConfigError: a value that cannot be read.
+    """
+    if settings.topology_manager_policy is TopologyManagerPolicy.NONE:
+        return option_checks.TopologyChoice()
+    with _at(place):
+        given = settings.topology_manager_policy_options
+        return option_checks.topology_options_on(given, settings.feature_gates)
+
+
+@contextmanager
+def _at(place: Place) -> Iterator[None]:
+    """Say where in the configuration what is refused stands."""
+    try:
+        yield
+    except ConfigError as error:
+        raise place.error(error.detail) from None
+
+
+def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    if settings.memory_manager_policy is not MemoryManagerPolicy.STATIC:
+        return
+    place = place_of("reservedMemory" if settings.reserved_memory else "memoryManagerPolicy")
+    if isinstance(settings.eviction_hard, str) and not memory_capacity(_root(settings)):
+        yield place_of("evictionHard").error(
+            f"memory.available {settings.eviction_hard}: how much memory this machine has cannot be read; "
+            "write the amount, such as 100Mi"
+        )
+        return
+    if not settings.reserved_memory and kept_bytes(settings):
+        yield place.error(
+            "Static needs reservedMemory, as much as kubeReserved + systemReserved + evictionHard keep; add these "
+            f"lines:\n{_memory_lines(settings)}"
+        )
+        return
+    try:
+        option_checks.check_reserved_memory(settings.reserved_memory)
+        yield from _memory_sums(settings, eviction_bytes(settings), place)
+    except ConfigError as error:
+        yield place.error(error.detail)
+
+
+def _memory_lines(settings: Settings) -> str:
+    """The smallest reservedMemory that goes with the rest, on the first NUMA node with memory."""
+    node = first_memory_node(_root(settings))
+    return f"reservedMemory:\n- numaNode: {node}\n  limits: {{memory: {format_bytes(kept_bytes(settings))}}}"
+
+
+def kept_bytes(settings: Settings) -> int:
+    """Memory that kubeReserved, systemReserved and evictionHard keep of the node as a whole."""
+    return ceil(_total(settings, "memory")) + eviction_bytes(settings)
+
+
+def _root(settings: Settings) -> str:
+    """The folder that holds the machine's sys and proc."""
+    return settings.sysfs_root or machine_root()
+
+
+def machine_root() -> str:
+    """The folder that holds this machine's sys: the root, or where a container of ours has the host's."""
+    return next(present(HOST_MOUNT, NODE_DIR), "/")
+
+
+def first_core(root: str) -> str:
+    """All threads of the core of CPU 0 below a root, as the kernel lists them; `0` where it does not say."""
+    try:
+        with open(f"{root}{FIRST_CORE}", encoding="ascii") as file:
+            text = file.read().strip()
+            return text if bits.parse_list(text) else "0"
+    except (OSError, ValueError):
+        return "0"
+
+
+def memory_capacity(root: str) -> int:
+    """Bytes of memory the machine below a root has; 0 where the kernel does not say.
+
+    Beside the host's sys there is no proc, but that file of our own is the host's, too.
+    """
+    for proc in (root, "/"):
+        try:
+            with open(os.path.join(proc, "proc/meminfo"), encoding="ascii") as file:
+                return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemTotal:"))
+        except (OSError, ValueError, LookupError, StopIteration):
+            continue
+    return 0
+
+
+def first_memory_node(root: str) -> int:
+    """The lowest NUMA node with memory below a root; 0 where the kernel does not say."""
+    try:
+        with open(f"{root}{NODE_DIR}/has_memory", encoding="ascii") as file:
+            return max(0, bits.lowest(bits.parse_list(file.read())))
+    except (OSError, ValueError):
+        return 0
+
+
+def present(mount: str, below: str) -> Iterator[str]:
+    """The mount, when there is such a folder below it."""
+    if os.path.isdir(mount + below):
+        yield mount
+
+
+def eviction_bytes(settings: Settings) -> int:
+    """Memory that eviction keeps free; 0 where its list of signals leaves memory out."""
+    if settings.eviction_hard is None:
+        return DEFAULT_EVICTION_BYTES if settings.merge_default_eviction_settings else 0
+    if isinstance(settings.eviction_hard, int):
+        return settings.eviction_hard
+    return share_bytes(settings.eviction_hard, memory_capacity(_root(settings)))
+
+
+def share_bytes(percentage: str, capacity_bytes: int) -> int:
+    """What `5%` is of a node's memory.
+
+    Source: kubelet v1.36 eviction/helpers.go: a percentage is a 32-bit float of the capacity, cut to whole bytes.
+    """
+    (share,) = unpack("f", pack("f", float(percentage.removesuffix("%")) / 100))
+    return int(capacity_bytes * share)
+
+
+def _memory_sums(settings: Settings, evicted_bytes: int, place: Place) -> Iterator[ConfigError]:
+    """The NUMA nodes' shares must add up to what the node as a whole keeps back, resource by resource.
+
+    Otherwise the scheduler, which sees the total, and the placement, which sees the shares, would disagree about
+    how much memory containers may have.
+    """
+    for resource in sorted({row.resource for row in settings.reserved_memory}):
+        by_node = sum(row.size_bytes for row in settings.reserved_memory if row.resource == resource)
+        as_a_whole = _total(settings, resource) + (evicted_bytes if resource == "memory" else 0)
+        if by_node != as_a_whole:
+            yield place.error(
+                f"{resource} adds up to {format_bytes(by_node)} over the NUMA nodes, but kubeReserved + systemReserved + "
+                f"evictionHard keep {format_bytes(ceil(as_a_whole))}; "
+                + (
+                    "make the two equal"
+                    if resource == "memory"
+                    else "huge pages cannot be kept back, remove them"
+                )
+            )

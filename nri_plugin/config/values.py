@@ -1,0 +1,316 @@
+"""How the sections that the kubelet defines are read, by the kubelet's rules for each.
+
+What a later version brings is known by name and refused, never ignored.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from fractions import Fraction
+from typing import TypeVar
+
+from nri_plugin.config import yaml_tree as source
+from nri_plugin.config.option_checks import CPU_OPTIONS, GATES, TOPOLOGY_OPTIONS, option_flag
+from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.options import ReservedMemory
+from nri_plugin.model.quantity import format_bytes, parse_quantity
+from nri_plugin.model.sets import CPUSet, NUMANodeID
+
+# ----------------------------------------------------------------------------------------------------
+# How single values of the configuration are read; each reader says what it expected and where.
+
+
+Word = TypeVar("Word", bound=StrEnum)
+
+_NAMESPACE = re.compile(
+    r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z"
+)  # Source: RFC 1123 label, as Kubernetes has it
+LARGEST_PORT = 65535
+LEAST_HISTORY_BYTES = 256 << 10
+"""Two segments, each of which begins with the machine and all that is promised."""
+_PLUGIN_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}\Z")
+
+
+KNOWN_ARE = "known are"
+"""Begins the list of all names, which is long enough to be told once."""
+
+
+def either(*words: str) -> str:
+    """The words as a reader is offered them: a, b or c."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def unknown(place: source.Place, name: str, known: tuple[str, ...], what: str = "unknown key") -> ConfigError:
+    """The error for a name that is not in `known`, with the closest one that is."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]}?" if close else f"{KNOWN_ARE} {either(*known)}"
+    return place.error(f"{what}; {hint}")
+
+
+def choice(words: type[Word]) -> Callable[[source.Value], Word]:
+    """A reader of one of the words of an enumeration."""
+    read = one_of(*words)
+    return lambda value: words(read(value))
+
+
+def one_of(*words: str, later: tuple[str, ...] = ()) -> Callable[[source.Value], str]:
+    """A reader of one of some words; those of `later` are known but refused."""
+
+    def read(value: source.Value) -> str:
+        found = source.scalar(value)
+        if found.kind == "str" and found.text in words:
+            return found.text
+        if found.text in later:
+            raise value.place.error(f"{found.text} is not yet supported; use {either(*words)}")
+        raise value.place.error(f"expected {either(*words)}, found {source.as_read(found)}")
+
+    return read
+
+
+def not_yet(value: source.Value) -> bool:
+    """A flag whose `true` is known but refused."""
+    if source.flag(value):
+        raise value.place.error("true is not yet supported by this version; set it to false or remove it")
+    return False
+
+
+def cpu_list(value: source.Value) -> CPUSet:
+    """A kernel list such as `0-3,8`; the empty text is the empty set."""
+    found = source.text_or_number(value)
+    try:
+        return CPUSet.parse(found)
+    except ValueError as error:
+        raise value.place.error(f"expected a CPU list such as 0-3,8: {error}") from None
+
+
+def amount(value: source.Value) -> Fraction:
+    """A Kubernetes quantity that is not negative, exact."""
+    read = source.scalar(value)
+    if read.kind not in ("str", "int", "float") and read.text:
+        raise value.place.error(f"expected a quantity such as 500m or 2, found {source.as_read(read)}")
+    found = source.text_or_number(value)
+    try:
+        size = parse_quantity(found)
+    except ValueError as error:
+        raise value.place.error(str(error)) from None
+    if size < 0:
+        raise value.place.error(f"{found} is negative; expected an amount such as 500m or 1Gi")
+    return size
+
+
+def whole_bytes(value: source.Value) -> int:
+    """A Kubernetes quantity that is a whole number."""
+    size = amount(value)
+    if size.denominator != 1:
+        raise value.place.error(f"{source.scalar(value).text} is no whole number of bytes")
+    return int(size)
+
+
+def history_bytes(value: source.Value) -> int:
+    """0, or at least as much as a small node needs to begin with."""
+    size = whole_bytes(value)
+    if 0 < size < LEAST_HISTORY_BYTES:
+        raise value.place.error(
+            f"expected 0 for no history or at least {format_bytes(LEAST_HISTORY_BYTES)}, found {format_bytes(size)}"
+        )
+    return size
+
+
+def check_option_flag(name: str, value: source.Value) -> None:
+    """Refuse the value of a policy's option that is no boolean of Go's, quoted or not, as the kubelet does."""
+    try:
+        option_flag(name, source.scalar(value).text)
+    except ConfigError as error:
+        raise value.place.error(error.detail) from None
+
+
+def absolute_path(value: source.Value) -> str:
+    """A path from the root."""
+    found = source.text(value)
+    if not found.startswith("/") or "\0" in found:
+        raise value.place.error(f"expected an absolute path, found {found or 'nothing'}")
+    return found
+
+
+def bind_address(value: source.Value) -> tuple[str, int] | None:
+    """`HOST:PORT`, `:PORT` for every address, `[::1]:PORT`; the empty text is none. Names are not looked up here."""
+    found = source.text(value)
+    if not found:
+        return None
+    try:
+        return host_and_port(found)
+    except ValueError as error:
+        raise value.place.error(str(error)) from None
+
+
+def host_and_port(found: str) -> tuple[str, int]:
+    """The host without brackets, and the port.
+
+    Raises:
+        ValueError: it is none; says what was expected.
+    """
+    host, colon, port = found.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not port.isdecimal() or int(port) > LARGEST_PORT or (":" in bare) != (bare != host):
+        raise ValueError(f"expected an address such as 127.0.0.1:9465 or :9465, found {found}")
+    return bare, int(port)
+
+
+def plugin_name(value: source.Value) -> str:
+    """The name the runtime logs; part of a file name."""
+    found = source.text(value)
+    if not _PLUGIN_NAME.match(found):
+        raise value.place.error(
+            f"expected up to 63 letters, digits, dashes, dots, underscores, found {found}"
+        )
+    return found
+
+
+def plugin_index(value: source.Value) -> str:
+    """Two digits that order plugins. Source: NRI, api.CheckPluginIndex."""
+    found = source.scalar(value).text
+    if not re.fullmatch(r"[0-9][0-9]", found):
+        raise value.place.error(f'expected two digits such as "90", found {found or "nothing"}')
+    return found
+
+
+def namespaces(value: source.Value) -> frozenset[str]:
+    """Names of Kubernetes namespaces."""
+    names = set()
+    for item in source.items(value):
+        name = source.text(item)
+        if not _NAMESPACE.match(name):
+            raise item.place.error(f"{name or 'nothing'} is no name of a namespace")
+        names.add(name)
+    return frozenset(names)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+# Source: the gates of kubelet 1.36 that touch these managers. True: may be set either way.
+FEATURE_GATES: Mapping[str, bool] = dict.fromkeys(GATES, True) | {
+    "MemoryManager": True,
+    "DisableCPUQuotaWithExclusiveCPUs": True,
+    "PodLevelResources": True,
+    "PodLevelResourceManagers": False,
+}
+
+RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
+"""What kubeReserved and systemReserved may hold. Source: kubelet, parseResourceList."""
+
+EVICTION_SIGNALS = (
+    "memory.available",
+    "nodefs.available",
+    "nodefs.inodesFree",
+    "imagefs.available",
+    "imagefs.inodesFree",
+    "containerfs.available",
+    "containerfs.inodesFree",
+    "allocatableMemory.available",
+    "pid.available",
+)
+
+_PERCENTAGE = re.compile(r"[0-9]{1,3}(?:\.[0-9]+)?%\Z")
+
+
+def reserved(value: source.Value) -> Mapping[str, Fraction]:
+    """Amounts by resource. Source: kubelet, parseResourceList."""
+    found = source.section(value)
+    for name, place in found.keys.items():
+        if name not in RESERVABLE:
+            raise place.error(f"cannot be reserved here; expected {either(*RESERVABLE)}")
+    return {name: amount(entry) for name, entry in found.entries.items()}
+
+
+def eviction(value: source.Value) -> str | int | None:
+    """The hard threshold of free memory: bytes, or the percentage as written; None when it is not among the signals.
+
+    Source: kubelet; a list of thresholds replaces the default ones altogether.
+    """
+    found = source.section(value)
+    for name, place in found.keys.items():
+        if name not in EVICTION_SIGNALS:
+            raise unknown(place, name, EVICTION_SIGNALS)
+    memory = found.entries.get("memory.available")
+    if memory is None:
+        return None
+    written = source.text_or_number(memory)
+    return written if _PERCENTAGE.match(written) else whole_bytes(memory)
+
+
+def cpu_options(value: source.Value) -> Mapping[str, str]:
+    """The CPU Manager's options as written, each of them a boolean."""
+    found = _options("CPU Manager", value, tuple(CPU_OPTIONS))
+    for name, entry in found.entries.items():
+        check_option_flag(name, entry)
+    return _texts(found)
+
+
+def topology_options(value: source.Value) -> Mapping[str, str]:
+    """The Topology Manager's options as written; its policy none never looks at their values."""
+    return _texts(_options("Topology Manager", value, tuple(TOPOLOGY_OPTIONS)))
+
+
+def _options(manager: str, value: source.Value, known: tuple[str, ...]) -> source.Section:
+    found = source.section(value)
+    for name, place in found.keys.items():
+        if name not in known:
+            raise unknown(place, name, known, f'unknown {manager} Policy option: "{name}"')
+    return found
+
+
+def _texts(found: source.Section) -> Mapping[str, str]:
+    return {name: source.scalar(entry).text for name, entry in found.entries.items()}
+
+
+def feature_gates(value: source.Value) -> Mapping[str, bool]:
+    """The gates by name; only those that touch CPUs, memory and topology are known."""
+    found = source.section(value)
+    gates = {}
+    for name, entry in found.entries.items():
+        if name not in FEATURE_GATES:
+            raise unknown(found.keys[name], name, tuple(FEATURE_GATES))
+        gates[name] = source.flag(entry)
+        if gates[name] and not FEATURE_GATES[name]:
+            raise found.keys[name].error("not yet supported by this version; set it to false or remove it")
+    return gates
+
+
+def reserved_memory(value: source.Value) -> tuple[ReservedMemory, ...]:
+    """Memory kept for the system, node by node; no node and type twice, no amount of zero."""
+    rows: list[ReservedMemory] = []
+    for item in source.items(value):
+        for row, place in _memory_rows(source.section(item)):
+            if any((old.node, old.resource) == (row.node, row.resource) for old in rows):
+                raise place.error(
+                    f"numaNode {row.node} has {row.resource} twice; add the amounts up in one place"
+                )
+            rows.append(row)
+    return tuple(rows)
+
+
+def _memory_rows(item: source.Section) -> Iterator[tuple[ReservedMemory, source.Place]]:
+    for name, place in item.keys.items():
+        if name not in ("numaNode", "limits"):
+            raise unknown(place, name, ("numaNode", "limits"))
+    if not {"numaNode", "limits"} <= set(item.entries):
+        raise item.place.error("needs both numaNode and limits")
+    node = NUMANodeID(source.number(item.entries["numaNode"]))
+    limits = source.section(item.entries["limits"])
+    for resource, entry in limits.entries.items():
+        place = limits.keys[resource]
+        if resource != "memory" and not resource.startswith("hugepages-"):
+            raise place.error("expected memory or hugepages-SIZE")
+        size_bytes = whole_bytes(entry)
+        if size_bytes == 0:
+            raise entry.place.error("zero is nothing to reserve; remove the line")
+        yield ReservedMemory(node, resource, size_bytes), place
+
+
+def memory_node_place(tree: source.Section, node: NUMANodeID) -> source.Place | None:
+    """Where reservedMemory of a configuration that has been read names the node."""
+    rows = (source.section(item) for item in source.items(tree.entries["reservedMemory"]))
+    numbers = (row.entries["numaNode"] for row in rows)
+    return next((value.place for value in numbers if source.number(value) == node), None)

@@ -1,0 +1,1 @@
+"""`decide(node, state, event) -> Decision` and what it consists of. Pure."""

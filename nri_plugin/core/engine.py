@@ -1,0 +1,423 @@
+"""The centre: `decide(node, state, event) -> Decision`, pure.
+
+The same function serves first starts, restarts, trials and explanations: a trial is a decision
+nobody saved. Nothing here does I/O, reads a clock or logs.
+
+Order of thought for every event: find or discover the pod and the container, change the state,
+derive from the two states what the cgroups must say differently.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from nri_plugin.core.advice import advised
+from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
+from nri_plugin.core.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, put_right
+from nri_plugin.core.kernel_settings import NO_QUOTA, replies_quota
+from nri_plugin.core.placement import place
+from nri_plugin.core.pool import floor_writes, own_write, pending_updates, pins, pool_writes
+from nri_plugin.core.requests import (
+    ContainerRequest,
+    annotated,
+    cgroup_ref,
+    container_request,
+    cpu_milli,
+    heard_annotations,
+    informed,
+    limit_milli,
+    pod_record,
+    pod_uid,
+    remembered,
+    renewed,
+    stored_cpus,
+    stored_mems,
+)
+from nri_plugin.core.resize import advise_pod_growth, advise_resize, confirmed, refuse_pod_total, resized
+from nri_plugin.core.reuse import given_back
+from nri_plugin.core.synchronize import adopt, synchronize
+from nri_plugin.model import bounds
+from nri_plugin.model.bounds import Cut
+from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError
+from nri_plugin.model.options import Effect, Node
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Pod, Resources
+
+Handler: TypeAlias = Callable[[Node, State, Any], Decision]
+
+
+def decide(
+    node: Node, state: State, event: nri.NRIEvent | InformedCreate | UnsavedStart | OwnEvent
+) -> Decision:
+    """What follows from `event` on `node` in `state`.
+
+    Never raises for anything the event holds: what policy refuses comes back as
+    `Decision.refusal`, with the state unchanged.
+    """
+    handler = _HANDLERS.get(type(event))
+    if handler is None:
+        return Decision(state, _ANSWERS.get(type(event), nri.ACKNOWLEDGED))
+    return handler(node, state, event)
+
+
+def _run_pod(node: Node, state: State, event: nri.RunPodSandbox) -> Decision:
+    """Remember the pod; never refuse it here (a refused sandbox can keep containerd from restarting)."""
+    pod = _same_pod(node, state, event.pod, run_seen=True)
+    state = state.with_pod(pod)
+    return Decision(state, writes=floor_writes(node, state, [pod]), steps=("pod",))
+
+
+def _stop_pod(node: Node, state: State, event: nri.StopPodSandbox) -> Decision:
+    """The pod's promises end; an older sandbox of a pod that runs on again ends nothing."""
+    pod = state.pods.get(_uid(state, event.pod))
+    if pod is None or pod.sandbox_id != event.pod.id:
+        return Decision(state, steps=("unknown-sandbox",))
+    after = _stopped_containers(state.released(pod.uid), pod.uid)
+    after = after.with_pod(replace(pod, affinity=None, affinity_preferred=True, devices_counted=False))
+    return Decision(after, writes=pool_writes(node, state, after), steps=("released",))
+
+
+def _remove_pod(node: Node, state: State, event: nri.RemovePodSandbox) -> Decision:
+    pod = state.pods.get(_uid(state, event.pod))
+    if pod is None or pod.sandbox_id != event.pod.id:
+        return Decision(state, steps=("unknown-sandbox",))
+    after = _forgotten(state, pod.uid)
+    return Decision(after, writes=pool_writes(node, state, after), steps=("released", "forgotten"))
+
+
+def _create(node: Node, state: State, event: nri.CreateContainer) -> Decision:
+    return _informed_create(node, state, InformedCreate(event))
+
+
+def unrefused(node: Node, state: State, event: nri.CreateContainer | InformedCreate) -> Decision:
+    """As `decide`, for a container that is created whatever is said: without a place it runs in the shared pool."""
+    known = event if isinstance(event, InformedCreate) else InformedCreate(event)
+    return _informed_create(node, state, known, may_refuse=False)
+
+
+def _informed_create(node: Node, state: State, known: InformedCreate, *, may_refuse: bool = True) -> Decision:
+    """Place the container and tell the runtime, or refuse with the kubelet's reason."""
+    before, event = state, known.event
+    state, pod, request = wanted(node, state, known)
+    overruled = placed = None
+    try:
+        request = annotated(node.options, pod, request)
+        placed = place(node, state, pod, request)
+        state, allocation, steps = placed.state, placed.allocation, placed.steps
+        _refuse_empty_pool(node, state, allocation)
+    except AdmissionError as error:
+        advised(node, state, pod, request, error)
+        if may_refuse and pod.namespace not in node.options.never_refuse:
+            return Decision(before, refusal=error, steps=("refused", *error.steps))
+        overruled, allocation, steps = error, None, ("never-refuse", *error.steps)
+    steps = ("devices-not-counted", *steps) if has_uncounted_devices(known) else steps
+    record = _record(pod, event.container, Phase.CREATING, str(overruled or ""))
+    record = placed.remembered_by(record) if placed and not overruled else record
+    state = state.with_container(record).with_pod(remembered(state.pods[pod.uid]))
+    resources = _granted(node, state, record, allocation)
+    record = replace(record, stored_cpus=stored_cpus(resources), stored_mems=stored_mems(resources))
+    state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
+    return Decision(
+        state,
+        nri.CreateContainerResponse(resources=_if_any(resources), updates=updates),
+        overruled=overruled,
+        writes=pool_writes(node, before, state),
+        steps=steps,
+    )
+
+
+def wanted(node: Node, state: State, known: InformedCreate) -> tuple[State, PodRecord, ContainerRequest]:
+    """The state in which a new container is placed, its pod, and what it asks for before annotations are heard."""
+    event = known.event
+    pod = informed(_inhabited(node, state, event.pod), known.facts)
+    state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
+    request = container_request(pod, event.container)
+    if has_uncounted_devices(known):
+        return state, pod, request
+    return state, pod, replace(request, devices=known.devices, pod_devices=known.pod_devices)
+
+
+def has_uncounted_devices(known: InformedCreate) -> bool:
+    """Whether the container has more devices than hints are made of; then there are none for it.
+
+    Differs: the kubelet makes hints of any number of devices.
+    """
+    is_cut = Cut.DEVICES in known.event.container.cut
+    return is_cut or bounds.has_too_many_devices(known.devices, known.pod_devices)
+
+
+def _post_create(node: Node, before: State, event: nri.PostCreateContainer) -> Decision:
+    state, record, steps = _found(node, before, event.pod, event.container, Phase.CREATED)
+    state = state.with_container(replace(record, phase=Phase.CREATED))
+    return Decision(state, writes=pool_writes(node, before, state), steps=(*steps, "created"))
+
+
+def _start(node: Node, before: State, event: nri.StartContainer) -> Decision:
+    """The last moment before the process runs: the pool may have changed since creation."""
+    state, record, steps = _found(node, before, event.pod, event.container, Phase.CREATED)
+    path = event.container.cgroups_path or record.cgroup.path
+    record = replace(record, phase=Phase.RUNNING, cgroup=replace(record.cgroup, path=path))
+    state = given_back(state.with_container(record), record)
+    writes = (*pool_writes(node, before, state), *own_write(node, state, record))
+    return Decision(state, writes=writes, steps=(*steps, "started"))
+
+
+def _post_start(node: Node, before: State, event: nri.PostStartContainer) -> Decision:
+    """It runs: what its start should have put right is made up for where that event was lost or refused in vain."""
+    state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
+    unseen = record.phase in (Phase.CREATING, Phase.CREATED)
+    if unseen:
+        record = replace(record, phase=Phase.RUNNING)
+        state, steps = given_back(state.with_container(record), record), (*steps, "start-unseen")
+    if record.phase is Phase.STOPPED:  # it ended so soon that its end was told first
+        return Decision(state, steps=steps)
+    if not pins(node, state):
+        return Decision(state, steps=steps)
+    check = EffectiveCheck(record.cgroup, state.desired_cpus(node, record), record.id)
+    writes = (*pool_writes(node, before, state), *own_write(node, state, record)) if steps else ()
+    return Decision(state, writes=writes, checks=(check,), steps=steps)
+
+
+def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
+    """Keep the runtime from putting back an old cpuset; leave the rest of the request alone.
+
+    The runtime applies the request's cpuset or, where that is empty, the one it has stored. An own
+    update replaces the whole request and loses what NRI does not carry, so it is sent only when
+    the value to be applied is not ours.
+    """
+    state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
+    if not pins(node, state):
+        return Decision(state, nri.UpdateContainerResponse(), steps=steps)
+    try:
+        state = resized(node, state, record, event.container, event.resources)
+    except AdmissionError as error:
+        advise_resize(node, state, record, event, error)
+        return Decision(before, refusal=error, steps=("refused", "resize"))
+    allocation = state.allocation_of(record)
+    resize = allocation.resize if allocation else None
+    asked = resize.after.cpus & node.topology.online if resize else CPUSet()
+    desired = asked or state.desired_cpus(node, record)
+    record = replace(record, limit_milli=limit_milli(event.resources) or record.limit_milli)
+    lifts = replies_quota(node, state, record) and (event.resources.cpu_quota_us or 0) > 0
+    own = _reasserted(desired, allocation, event, lifts=lifts)
+    stored = desired if own and resize is None else stored_cpus(event.container.resources)
+    record = replace(record, stored_cpus=stored)
+    state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
+    own_updates = (ContainerUpdate(record.id, own),) if own else ()
+    running = record.phase is Phase.RUNNING
+    return Decision(
+        state,
+        nri.UpdateContainerResponse((*own_updates, *updates)),
+        writes=(*pool_writes(node, before, state), *(own_write(node, state, record) if running else ())),
+        steps=(*steps, *(("resize",) if resize else ()), "reasserted" if own else "agrees"),
+    )
+
+
+def _post_update(node: Node, before: State, event: nri.PostUpdateContainer) -> Decision:
+    """The runtime has done it: from now on a resize is a fact, and what it gave back is in the shared pool."""
+    record = before.containers.get(event.container.id)
+    held = before.allocation_of(record) if record else None
+    if record is None or held is None or held.resize is None:
+        return Decision(before, steps=("nothing-asked",))
+    after = confirmed(before, record).with_container(replace(record, stored_cpus=held.resize.after.cpus))
+    return Decision(after, writes=pool_writes(node, before, after), steps=("resized",))
+
+
+def _update_pod(node: Node, state: State, event: nri.UpdatePodSandbox) -> Decision:
+    """The pod's new total comes before that of its containers: what cannot be is refused before any of it is done."""
+    pod = state.pods.get(_uid(state, event.pod))
+    if pod is None or event.resources is None:
+        return Decision(state, steps=("unknown",))
+    total = cpu_milli(event.resources, pod.qos)
+    try:
+        refuse_pod_total(node, state, pod, total)
+    except AdmissionError as error:
+        advise_pod_growth(node, state, pod, error)
+        return Decision(state, refusal=error, steps=("refused", "resize"))
+    memory = event.resources.memory_limit_bytes or pod.memory_bytes
+    limit = limit_milli(event.resources) or pod.limit_milli
+    after = state.with_pod(
+        replace(pod, cpu_milli=total or pod.cpu_milli, memory_bytes=memory, limit_milli=limit)
+    )
+    return Decision(state if after == state else after, steps=("pod-total",))
+
+
+def _stop(node: Node, state: State, event: nri.StopContainer) -> Decision:
+    """A stopped container keeps its promise: a crash loop does not lose its CPUs."""
+    record = state.containers.get(event.container.id)
+    steps: tuple[str, ...] = ("unknown",)
+    if record is not None:
+        state, steps = state.with_container(replace(record, phase=Phase.STOPPED)), ("stopped",)
+    state, updates = pending_updates(node, state, except_id=event.container.id)
+    return Decision(state, nri.StopContainerResponse(updates), steps=steps)
+
+
+def _remove(node: Node, state: State, event: nri.RemoveContainer) -> Decision:
+    """The record of a container that ended goes; no promise does, not even with the pod's last record.
+
+    A pod between two instances of its only container has no record in the runtime. Where the pod's end may go untold,
+    its cgroup shows it (`nri_plugin.agent.handler`), and only where no cgroup can be seen the last record has to.
+
+    Source: kubelet v1.36.2 pkg/kubelet/cm/cpumanager/cpu_manager.go and memorymanager/memory_manager.go
+        (removeStaleState): promises go with the pod.
+    """
+    record = state.containers.get(event.container.id)
+    if record is None:
+        return Decision(state, steps=("unknown",))
+    after = state.without_container(record.id)
+    pod = state.pods.get(record.pod_uid)
+    is_told = pod is not None and pod.run_seen
+    if after.containers_of(record.pod_uid) or is_told or node.options.effect is Effect.CGROUP:
+        return Decision(after, steps=("removed",))
+    after = _forgotten(after, record.pod_uid)
+    return Decision(after, writes=pool_writes(node, state, after), steps=("removed", "last-of-pod"))
+
+
+def _unsaved_start(node: Node, state: State, unsaved: UnsavedStart) -> Decision:
+    """As any start of a container that is known to run in the shared pool."""
+    event = unsaved.event
+    pod = _inhabited(node, state, event.pod)
+    record = _record(pod, event.container, Phase.CREATING, unsaved.why)
+    return decide(node, state.with_pod(pod).with_container(record), event)
+
+
+def _found(
+    node: Node, state: State, pod: Pod, container: Container, phase: Phase
+) -> tuple[State, ContainerRecord, tuple[str, ...]]:
+    """The container's record; one nobody told us of is adopted (runtimes lose some while a plugin connects)."""
+    record = state.containers.get(container.id)
+    if record is not None:
+        return state, record, ()
+    known = _inhabited(node, state, pod)
+    record = _record(known, container, phase)
+    state, steps = adopt(node, state.with_pod(known).with_container(record), record, container)
+    return state, state.containers[record.id], ("discovered", *steps)
+
+
+def _same_pod(node: Node, state: State, pod: Pod, *, run_seen: bool) -> PodRecord:
+    """The pod's record for its current sandbox, with the hint it already has."""
+    fresh = pod_record(pod, node.options, run_seen=run_seen)
+    return renewed(fresh, state.pods.get(fresh.uid))
+
+
+def _inhabited(node: Node, state: State, pod: Pod) -> PodRecord:
+    """The record of the pod a container comes up in.
+
+    Where its sandbox is another than the known one, the news of that was lost, and the end of the old
+    sandbox must not end the pod any more. Its annotations are those of the event: which are heard may have changed.
+    """
+    known = state.pods.get(pod_uid(pod))
+    if known is not None and known.sandbox_id == pod.id:
+        heard = heard_annotations(pod, node.options)
+        return known if heard == known.annotations else replace(known, annotations=heard)
+    return _same_pod(node, state, pod, run_seen=False)
+
+
+def _uid(state: State, pod: Pod) -> str:
+    """The pod's uid, also when the event brings only the sandbox id."""
+    if pod.uid:
+        return pod.uid
+    return next((known.uid for known in state.pods.values() if known.sandbox_id == pod.id), pod.id)
+
+
+def _record(pod: PodRecord, container: Container, phase: Phase, unplaced: str = "") -> ContainerRecord:
+    return ContainerRecord(
+        id=container.id,
+        pod_uid=pod.uid,
+        name=container.name,
+        phase=phase,
+        cgroup=cgroup_ref(pod, container),
+        stored_cpus=stored_cpus(container.resources),
+        stored_mems=stored_mems(container.resources),
+        limit_milli=limit_milli(container.resources),
+        unplaced=bounds.reason(unplaced),
+    )
+
+
+def _failed_instance_forgotten(state: State, uid: str, name: str) -> State:
+    """The state without an instance that never got past creation: some runtimes say nothing of a failed one.
+
+    One that ran may still do so: a runtime that crashed can lose sight of a container and its name is given
+    again. It follows the shared pool until its end is told.
+    """
+    for record in state.containers_of(uid):
+        if record.name == name and record.phase is Phase.CREATING:
+            state = state.without_container(record.id)
+    return state
+
+
+def _stopped_containers(state: State, uid: str) -> State:
+    for record in state.containers_of(uid):
+        state = state.with_container(replace(record, phase=Phase.STOPPED))
+    return state
+
+
+def _forgotten(state: State, uid: str) -> State:
+    """The state without the pod, its containers and its promises."""
+    for record in state.containers_of(uid):
+        state = state.without_container(record.id)
+    pods = {key: pod for key, pod in state.pods.items() if key != uid}
+    return replace(state.released(uid), pods=pods)
+
+
+def _granted(node: Node, state: State, record: ContainerRecord, allocation: Allocation | None) -> Resources:
+    cpus = str(state.desired_cpus(node, record)) if pins(node, state) else ""
+    quota = NO_QUOTA if replies_quota(node, state, record) else None
+    return Resources(cpus=cpus, mems=str(allocation.mems) if allocation else "", cpu_quota_us=quota)
+
+
+def _refuse_empty_pool(node: Node, state: State, allocation: Allocation | None) -> None:
+    """A container without a cpuset would run on everybody's CPUs.
+
+    Raises:
+        InsufficientCPUsError: it needs the shared pool, and that lost its last CPU.
+    """
+    if pins(node, state) and not (allocation and allocation.cpus) and not state.shared_pool(node):
+        hint = f"all online CPUs {node.topology.online} are exclusive; bring CPUs online or end a container that holds some"
+        raise InsufficientCPUsError(1, 0, hint)
+
+
+def _if_any(resources: Resources) -> Resources | None:
+    return resources if resources.cpus or resources.mems else None
+
+
+def _reasserted(
+    desired: CPUSet, allocation: Allocation | None, event: nri.UpdateContainer, *, lifts: bool
+) -> Resources | None:
+    """Our cpus, our mems where the request brings others, no quota where it brings one; None when nothing needs saying."""
+    coming = stored_cpus(event.resources) or stored_cpus(event.container.resources)
+    mems = allocation.mems if allocation else None
+    foreign_mems = bool(mems and event.resources.mems and stored_mems(event.resources) != mems)
+    if coming == desired and not foreign_mems and not lifts:
+        return None
+    quota = NO_QUOTA if lifts else None
+    return Resources(cpus=str(desired), mems=str(mems) if foreign_mems else "", cpu_quota_us=quota)
+
+
+_HANDLERS: dict[type, Handler] = {
+    nri.Synchronize: synchronize,
+    nri.RunPodSandbox: _run_pod,
+    nri.StopPodSandbox: _stop_pod,
+    nri.RemovePodSandbox: _remove_pod,
+    nri.CreateContainer: _create,
+    InformedCreate: _informed_create,
+    UnsavedStart: _unsaved_start,
+    nri.PostCreateContainer: _post_create,
+    nri.StartContainer: _start,
+    nri.PostStartContainer: _post_start,
+    nri.UpdateContainer: _update,
+    nri.PostUpdateContainer: _post_update,
+    nri.UpdatePodSandbox: _update_pod,
+    nri.StopContainer: _stop,
+    nri.RemoveContainer: _remove,
+    CpusetsObserved: put_right,
+    MachineChanged: follow_machine,
+}
+
+_ANSWERS: dict[type, nri.NRIResponse] = {
+    nri.Configure: nri.ConfigureResponse(),
+    nri.ValidateContainerAdjustment: nri.ValidateContainerAdjustmentResponse(),
+}
+"""Answers to what changes nothing."""

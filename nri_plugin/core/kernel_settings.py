@@ -1,0 +1,184 @@
+"""What the kernel should know of a pod beside the cpusets of its containers: quotas, and where its sandbox runs.
+
+A CFS quota throttles even a container that has all its CPUs to itself: the clock of the quota and that of its
+threads do not beat together. So it is lifted from such containers and from their pods, and comes back when they
+run in the shared pool. The sandbox (pause) of a pod has no cpuset of its own and would run on everybody's CPUs.
+
+All of this is derived from the state and put right again and again; none of it is worth a refused container.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from nri_plugin.core.pool import pins
+from nri_plugin.core.requests import isolation
+from nri_plugin.model.options import Effect, Isolation, Node
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import (
+    Allocation,
+    CgroupRef,
+    ContainerRecord,
+    Phase,
+    PodRecord,
+    QOSClass,
+    State,
+    pod_of,
+)
+
+NO_QUOTA = -1
+PERIOD_US = 100_000
+"""Source: kubelet v1.36 cm/helpers_linux.go, the default of cpuCFSQuotaPeriod."""
+
+MOST_BY_SHARES_MILLI = 256_000
+"""From here on only the quota tells a runtime's plugins what a container asked for, so that it stays on record."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaWrite:
+    """The CFS quota of one cgroup.
+
+    Attributes:
+        target: the cgroup, a container's or a pod's.
+        quota_us: microseconds each `PERIOD_US`, or NO_QUOTA.
+    """
+
+    target: CgroupRef
+    quota_us: int
+
+
+def lifts_quota(node: Node, state: State, record: ContainerRecord) -> bool:
+    """Whether the container has a quota that should not throttle it: it runs on CPUs that nobody else has.
+
+    A Burstable container keeps a limit below the CPUs that it was given by annotation: somebody meant that.
+
+    Source: kubelet v1.36, feature gate DisableCPUQuotaWithExclusiveCPUs.
+    """
+    held = state.allocation_of(record)
+    if not node.options.lift_cpu_quota or held is None or not record.limit_milli:
+        return False
+    pod = state.pods.get(record.pod_uid)
+    is_whole = pod is not None and pod.qos is QOSClass.GUARANTEED
+    is_whole = is_whole or record.limit_milli >= 1000 * len(held.in_force)
+    return is_whole and bool(held.in_force & node.topology.online)
+
+
+def replies_quota(node: Node, state: State, record: ContainerRecord) -> bool:
+    """Whether the runtime is told so: what it has on record survives whatever rewrites the cgroup."""
+    held = state.allocation_of(record)
+    return held is not None and held.cpu_milli < MOST_BY_SHARES_MILLI and lifts_quota(node, state, record)
+
+
+def quotas(node: Node, state: State) -> Iterator[QuotaWrite]:
+    """The quota of every running container with exclusive CPUs, and of their pods; pods come last.
+
+    Only limits that somebody set are ever written back. Of a pod that is not Guaranteed nobody tells whether all of
+    its containers have one, without which the kubelet gives it no quota: so it only loses one, and what is left
+    are the limits of its containers.
+    """
+    if node.options.effect is Effect.CGROUP:
+        yield from _quotas(state, lambda record: lifts_quota(node, state, record))
+
+
+def limits(state: State) -> Iterator[QuotaWrite]:
+    """The same with nothing lifted, for when nobody looks after them any more."""
+    return _quotas(state, lambda _record: False)
+
+
+def _quotas(state: State, lifts: Callable[[ContainerRecord], bool]) -> Iterator[QuotaWrite]:
+    lifted: dict[str, bool] = {}
+    for record, held in _exclusive(state):
+        if not record.limit_milli:
+            continue
+        is_lifted = lifts(record)
+        lifted[record.pod_uid] = is_lifted or lifted.get(record.pod_uid, False)
+        if record.cgroup.path:
+            yield QuotaWrite(record.cgroup, _quota(_limit_milli(state, record, held), is_lifted=is_lifted))
+    for uid, is_lifted in lifted.items():
+        pod = state.pods.get(uid)
+        has_quota = pod is not None and (is_lifted or pod.qos is QOSClass.GUARANTEED)
+        if pod is not None and has_quota and pod.limit_milli and pod.cgroup_parent:
+            yield QuotaWrite(CgroupRef(pod.cgroup_parent), _quota(pod.limit_milli, is_lifted=is_lifted))
+
+
+def _limit_milli(state: State, record: ContainerRecord, held: Allocation) -> int:
+    """Of a Guaranteed pod's container its request, which a resize that failed did not change, unlike the last limit told."""
+    pod = state.pods.get(record.pod_uid)
+    is_request = pod is not None and pod.qos is QOSClass.GUARANTEED
+    return (held.cpu_milli if is_request else 0) or record.limit_milli
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A scheduling domain of a container's own.
+
+    Attributes:
+        target: its cgroup.
+        cpus: what is in it; those of its promise that are online.
+        kind: the word of `cpuset.cpus.partition`, `root` or `isolated`.
+        container_id: whose it is.
+    """
+
+    target: CgroupRef
+    cpus: CPUSet
+    kind: str
+    container_id: str
+
+
+def promised(state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
+    """Every cgroup that may have been made a partition, and the CPUs its container was promised."""
+    for record in state.containers.values():
+        held = state.allocation_of(record)
+        if held is not None and held.cpus and record.cgroup.path:
+            yield record.cgroup, held.cpus
+
+
+_WORDS = {Isolation.PARTITION: "root", Isolation.ISOLATED: "isolated"}
+
+
+def partitions(node: Node, state: State) -> Iterator[Partition]:
+    """The partition of every running container that should have one.
+
+    Where two instances of one container run, neither has: their cpusets are the same, and a partition shares with
+    nobody.
+    """
+    if node.options.effect is not Effect.CGROUP:
+        return
+    some = list(_exclusive(state))
+    running = Counter(record.key for record, _ in some)
+    for record, held in some:
+        pod = state.pods.get(record.pod_uid)
+        if not record.cgroup.path or pod is None or running[record.key] > 1:
+            continue
+        word = _WORDS.get(isolation(node.options, pod, record.name))
+        cpus = held.in_force & node.topology.online
+        if word and cpus:
+            yield Partition(record.cgroup, cpus, word, record.id)
+
+
+def sandboxes(node: Node, state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
+    """The shared pool for the sandbox of every pod that no slice above keeps in it."""
+    pool = state.shared_pool(node)
+    if node.options.effect is not Effect.CGROUP or not pins(node, state) or not pool:
+        return
+    for pod in state.pods.values():
+        if pod.sandbox_path and not _is_bounded(node, pod):
+            yield CgroupRef(pod.cgroup_parent, pod.sandbox_path), pool
+
+
+def _exclusive(state: State) -> Iterator[tuple[ContainerRecord, Allocation]]:
+    """Running containers with exclusive CPUs; thousands of others are passed over without a look at their promises."""
+    pods = {pod_of(key) for key, held in state.allocations.items() if held.cpus}
+    for record in state.containers.values():
+        if record.pod_uid in pods and record.phase is Phase.RUNNING:
+            held = state.allocation_of(record)
+            if held is not None and held.cpus:
+                yield record, held
+
+
+def _is_bounded(node: Node, pod: PodRecord) -> bool:
+    return node.options.pool_floor and pod.qos is not QOSClass.GUARANTEED
+
+
+def _quota(limit_milli: int, *, is_lifted: bool) -> int:
+    return NO_QUOTA if is_lifted else limit_milli * PERIOD_US // 1000

@@ -1,0 +1,416 @@
+"""Where a container goes: hints, merge, admission, then CPUs and memory, or a refusal.
+
+Pure: a placement is worked out on a state and returned, nothing is kept unless the caller
+keeps the new state.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from nri_plugin.core.hint_providers import Question, ask, memory_request, memory_state_of, tables_of
+from nri_plugin.core.requests import (
+    ContainerRequest,
+    annotated,
+    peak,
+    pod_request,
+    spec_requests,
+    wished_node,
+)
+from nri_plugin.core.reuse import (
+    donors,
+    handed_over,
+    has_returned,
+    is_plain_init,
+    returned_again,
+    reusable_cpus,
+    reusable_memory,
+    taken_back,
+)
+from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError
+from nri_plugin.model.options import (
+    CPUManagerPolicy,
+    Node,
+    Options,
+    SMTOddCounts,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+    narrowed,
+)
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
+from nri_plugin.model.state import Allocation, ContainerRecord, MemoryBlock, PodRecord, State
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import Note, cpu_tables
+from nri_plugin.policy.cpu_policy import allocate_cpus, take_cpus, whole_core_count
+from nri_plugin.policy.device_hints import device_wishes, devices_by_node
+from nri_plugin.policy.hints import Hint, Provider, Wish
+from nri_plugin.policy.memory_assignment import allocate_memory
+from nri_plugin.policy.memory_state import NO_REUSE
+from nri_plugin.policy.merge import MergedHint, admit
+from nri_plugin.policy.search.mask_order import Distances, TieBreak, distances_of, tie_break
+
+POD_SCOPE = "pod-scope"
+"""The step of a container that decides for its whole pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A container placed.
+
+    Attributes:
+        state: with the allocation in it.
+        allocation: what was promised; None when nothing was (shared pool, memory anywhere).
+        steps: why, in short codes.
+        hint: the merged hint where one was asked for and nothing was promised.
+    """
+
+    state: State
+    allocation: Allocation | None
+    steps: tuple[str, ...]
+    hint: MergedHint | None = None
+
+    def remembered_by(self, record: ContainerRecord) -> ContainerRecord:
+        """The container's record, with the hint that no allocation keeps."""
+        if self.hint is None:
+            return record
+        return replace(
+            record, affinity=self.hint.affinity or NO_NODES, affinity_preferred=self.hint.preferred
+        )
+
+
+@lru_cache(maxsize=16)
+def _distances_of(node: Node) -> Distances | None:
+    return distances_of(node.topology) if node.options.prefer_closest_numa_nodes else None
+
+
+def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
+    """Which CPUs are reserved when only their number is configured: those the policy takes first.
+
+    Raises:
+        InsufficientCPUsError: the machine has fewer.
+
+    Source: kubelet v1.36 policy_static.go, NewStaticPolicy.
+    """
+    return take_cpus(cpu_tables(topology), topology.online, count, options)
+
+
+def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
+    """Give `request` its CPUs and memory, or the same again when it already has them.
+
+    Raises:
+        AdmissionError: policy refuses it; the state given stays valid.
+    """
+    node = narrowed(node, request.isolated)
+    count = exclusive_count(node, request)
+    memory = memory_request(node, request)
+    held = state.allocations.get(request.key)
+    if held is not None and held.resize is not None:  # it ended in the middle of it
+        held = held.settled(is_done=request.cpu_milli == held.resize.after.cpu_milli)
+        state = state.with_allocation(request.key, held)
+    if held is not None and held.cpu_milli == request.cpu_milli and len(held.cpus) == count:
+        return _kept(node, state, pod, request, held)
+    if held is not None and not held.memory and is_plain_init(pod.facts, request.name):
+        # It ran before and gave its memory back. The kubelet admits it once only and takes no memory for it again.
+        request = replace(request, memory_bytes=0, hugepages=())
+        memory = {}
+    before = state = state.without_allocation(request.key)
+    if not count and not memory:
+        return _placed_in_pool(node, state, pod, request)
+    question = question_of(node, state, pod, request)
+    state, hint, steps = _admitted(question)
+    cpus = cpus_under(question, hint)
+    leave_a_pool(node, state, cpus)
+    blocks, mems = memory_under(question, hint)
+    allocation = Allocation(
+        cpus=cpus,
+        mems=mems,
+        memory=blocks,
+        cpu_milli=request.cpu_milli or 0,
+        affinity=hint.affinity or NO_NODES,
+        preferred=hint.preferred,
+    )
+    keys = donors(question.state, pod, request.name)
+    after = handed_over(state, keys, cpus, blocks).with_allocation(request.key, allocation)
+    after = returned_again(after, before, pod)
+    return Placement(after, allocation, (*steps, "exclusive" if count else "memory"))
+
+
+def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Question:
+    """What is asked about a container that holds nothing in `state`.
+
+    Raises:
+        AdmissionError: as `exclusive_count`.
+    """
+    node = narrowed(node, request.isolated)
+    count = exclusive_count(node, request)
+    if has_returned(state, pod):
+        state = taken_back(state, pod, memory_state_of(node, state))
+    keys = donors(state, pod, request.name)
+    return Question(
+        node,
+        state,
+        pod,
+        request,
+        count,
+        reusable_cpus(state, keys) & node.allocatable if count else NO_CPUS,
+        reusable_memory(state, keys) if memory_request(node, request) else NO_REUSE,
+    )
+
+
+def _kept(node: Node, state: State, pod: PodRecord, request: ContainerRequest, held: Allocation) -> Placement:
+    """What the container already has; memory that another took over, in the belief that it was done, is taken anew.
+
+    Raises:
+        AdmissionError: there is not as much left.
+    """
+    memory = memory_request(node, request)
+    if is_plain_init(pod.facts, request.name) or not _has_lost(held, memory):
+        return Placement(state, held, ("kept",))
+    others = state.without_allocation(request.key)
+    keys = donors(others, pod, request.name)
+    question = Question(node, others, pod, request, reuse=reusable_memory(others, keys))
+    blocks, mems = memory_under(question, MergedHint(held.mems, preferred=False))
+    held = replace(held, mems=mems, memory=blocks)
+    state = handed_over(others, keys, NO_CPUS, blocks).with_allocation(request.key, held)
+    return Placement(state, held, ("kept", "memory-taken-anew"))
+
+
+def _has_lost(held: Allocation, memory: Mapping[str, int]) -> bool:
+    return any(block.size_bytes < memory.get(block.resource, 0) for block in held.memory)
+
+
+def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
+    """Nothing to promise; but devices, and whoever else has a say, can refuse any container.
+
+    A container that is started again was admitted once, as the kubelet has it.
+    """
+    of_pod = state.containers_of(pod.uid)
+    before = next((one for one in of_pod if one.name == request.name and not one.unplaced), None)
+    if before is not None:
+        return Placement(state, None, ("shared",), _hint_of(before))
+    if not (request.devices or node.hint_providers):
+        return Placement(state, None, ("shared",))
+    state, hint, steps = _admitted(question_of(node, state, pod, request))
+    return Placement(state, None, (*steps, "shared"), hint)
+
+
+def _hint_of(record: ContainerRecord) -> MergedHint | None:
+    return None if record.affinity is None else MergedHint(record.affinity or None, record.affinity_preferred)
+
+
+def exclusive_count(node: Node, request: ContainerRequest) -> int:
+    """How many CPUs the container gets to itself; 0 = it runs in the shared pool.
+
+    Raises:
+        AdmissionError: the runtime cannot tell how many it asks for, or its rule refuses that number.
+    """
+    if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
+        return 0
+    if request.cpu_milli is None:
+        raise AdmissionError(
+            f"container {request.name} asks for 256 CPUs or more without a CPU limit; "
+            "the runtime cannot tell how many, so it gets no exclusive CPUs: set a CPU limit, or run the exporter, "
+            "which reads the request from the pod"
+        )
+    threads = tables_of(node).cpus_per_core
+    return whole_core_count(_odd_rule(node, request), request.exclusive_cpus, threads)
+
+
+def _odd_rule(node: Node, request: ContainerRequest) -> SMTOddCounts:
+    return request.smt_odd_counts or node.options.smt_odd_counts
+
+
+def _admitted(question: Question) -> tuple[State, MergedHint, tuple[str, ...]]:
+    """The merged hint for the container, or for its whole pod (worked out once, then kept)."""
+    node, state, pod = question.node, question.state, question.pod
+    scope, merged = in_scope(question)
+    if merged is None:
+        return state, _kept_hint(node, pod, pod.affinity or NO_NODES, question.request), (scope,)
+    terms = terms_of(merged)
+    hint = admit(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
+    if scope == POD_SCOPE:
+        affinity = hint.affinity or NO_NODES
+        counted = bool(question.request.pod_devices)
+        pod = replace(pod, affinity=affinity, affinity_preferred=hint.preferred, devices_counted=counted)
+        state = state.with_pod(pod)
+    return state, hint, (scope, *_doubts(hint))
+
+
+def in_scope(question: Question) -> tuple[str, Question | None]:
+    """By which scope a container is placed, and what its providers are asked: None where its pod has its hint already."""
+    node, pod, request = question.node, question.pod, question.request
+    if node.options.topology_manager_scope is TopologyManagerScope.CONTAINER:
+        return "container-scope", question
+    if pod.cpu_milli is None and pod.facts is None:
+        return "pod-total-unknown", question
+    if pod.affinity is not None:
+        return "pod-scope-kept", None
+    total = replace(pod_request(pod), devices=request.pod_devices or request.devices)
+    return POD_SCOPE, replace(question, request=total, exclusive_cpus=_pod_count(node, pod))
+
+
+def _pod_count(node: Node, pod: PodRecord) -> int:
+    """Exclusive CPUs that the whole pod has at its peak, the last core of each container too where cores are filled up.
+
+    Differs: without facts only the total is known, not how containers share it. A pod of several with odd counts is
+        then looked for too little room, and one with fractions of CPUs for too much: its first container fixes the
+        nodes, a later one may be refused.
+    """
+    if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
+        return 0
+    if pod.facts is not None:
+        requests = (annotated(node.options, pod, request) for request in spec_requests(pod))
+        return peak(pod.facts, [_filled_up(node, request) for request in requests])
+    return _filled_up(node, replace(pod_request(pod), cpu_milli=(pod.cpu_milli or 0) // 1000 * 1000))
+
+
+def _filled_up(node: Node, request: ContainerRequest) -> int:
+    """The CPUs it gets, if it gets any: a number that is refused is so when its container comes."""
+    rule, count = _odd_rule(node, request), request.exclusive_cpus
+    fills_up = rule is SMTOddCounts.ROUND_UP
+    return whole_core_count(rule, count, tables_of(node).cpus_per_core) if fills_up else count
+
+
+def _doubts(hint: MergedHint) -> tuple[str, ...]:
+    return () if hint.exact else ("inexact-hint",)
+
+
+def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: ContainerRequest) -> MergedHint:
+    """The pod's hint, if policy lets this container's devices be where they are beside it.
+
+    Devices that the hint was made with are not asked about again: those of one container may well be on fewer nodes
+    than those of the pod.
+
+    Raises:
+        TopologyAffinityError: they are elsewhere.
+
+    Source: kubelet v1.36.2 pkg/kubelet/cm/topologymanager/scope_pod.go: one merge, with the devices of all containers.
+    Differs: where nobody knew the devices of the whole pod they are known only when their container comes, after others
+        of the pod, and are then merged with the hint that the pod has.
+    """
+    hint = MergedHint(affinity or None, pod.affinity_preferred)
+    if pod.devices_counted:
+        return hint
+    devices = device_wishes(node.topology.node_ids, request.devices)
+    if devices:
+        why = f"pod: placed on NUMA nodes {affinity or 'any'} with its first container"
+        kept = (Wish("pod", (Hint(affinity.mask or None, hint.preferred),), why=why),)
+        admit(node.options.topology_manager_policy, node.topology.node_mask, (devices, kept))
+    return hint
+
+
+class MergeTerms(NamedTuple):
+    """What a merge is made of; see `policy.merge.merge`."""
+
+    policy: TopologyManagerPolicy
+    nodes: NodeMask
+    providers: Sequence[Provider]
+    distances: Distances | None
+    tie_break: TieBreak | None
+
+
+def terms_of(question: Question) -> MergeTerms:
+    """Everybody's wishes, and what decides between equally good places.
+
+    Raises:
+        AdmissionError: a provider from outside failed.
+    """
+    node, options = question.node, question.node.options
+    on_offer = question.state.available(node) | question.reusable
+    rule = tie_break(
+        options.topology_tie_break,
+        tables_of(node),
+        on_offer,
+        question.exclusive_cpus,
+        wished_node(options, question.pod) & node.topology.node_mask.mask,
+    )
+    return MergeTerms(
+        options.topology_manager_policy, node.topology.node_mask, ask(question), _distances_of(node), rule
+    )
+
+
+def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -> CPUSet:
+    """The exclusive CPUs under the merged hint; `note` is told of each step.
+
+    Raises:
+        AdmissionError: there are not as many, or not as the options want them.
+    """
+    node, request = question.node, question.request
+    proportional = node.options.device_proportional_cpus
+    return allocate_cpus(
+        tables_of(node),
+        question.exclusive_cpus,
+        question.state.available(node),
+        hint.affinity,
+        reserved=node.reserved,
+        reusable=question.reusable,
+        options=replace(node.options, smt_odd_counts=_odd_rule(node, request)),
+        weight_by_node=devices_by_node(request.devices) if proportional else None,
+        note=note,
+    )
+
+
+def leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:
+    """Refuse to hand out the last CPUs of the shared pool.
+
+    Reserved CPUs keep it from coming to this, unless they were chosen anew while containers hold some.
+
+    Raises:
+        InsufficientCPUsError: nothing would be left.
+    """
+    pool = node.topology.online - state.exclusive
+    if cpus and pool <= cpus:
+        why = f"reserved CPUs {node.reserved} are held exclusively" if node.reserved else "none are reserved"
+        hint = f"these are the last CPUs of the shared pool, and {why}"
+        raise InsufficientCPUsError(len(cpus), len(pool) - 1, hint)
+
+
+def memory_under(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBlock, ...], NodeMask]:
+    """The memory under the merged hint, and where it is bound.
+
+    Raises:
+        AdmissionError: there is not as much.
+    """
+    memory = memory_request(question.node, question.request)
+    if not memory:
+        return (), NO_NODES
+    state = memory_state_of(question.node, question.state)
+    grant = allocate_memory(state, memory, hint, reuse=question.reuse)
+    return grant.blocks, grant.nodes
+
+
+def adopted(
+    node: Node, state: State, request: ContainerRequest, cpus: CPUSet, mems: NodeMask
+) -> State | None:
+    """The state in which a container that already exists keeps the `cpus` and `mems` it has.
+
+    None when it should have exclusive CPUs and those it has are too few, too many, not free, or the last
+    of the shared pool. CPUs that are offline stay its own, as if it had been promised them by us.
+    """
+    if request.key in state.allocations:
+        return state
+    try:
+        count = exclusive_count(node, request)
+    except AdmissionError:
+        return None
+    memory = memory_request(node, request) if mems <= node.topology.nodes_with_memory else {}
+    if count and (len(cpus) != count or not cpus - node.topology.offline <= state.available(node)):
+        return None
+    if count and not cpus.isdisjoint(state.exclusive | node.reserved):
+        return None
+    if count and node.topology.online - state.exclusive <= cpus:
+        return None
+    blocks = tuple(MemoryBlock(mems, resource, size) for resource, size in memory.items() if mems)
+    if not count and not blocks:
+        return state
+    own = cpus if count else NO_CPUS
+    allocation = Allocation(
+        cpus=own,
+        mems=mems if blocks else NO_NODES,
+        memory=blocks,
+        cpu_milli=request.cpu_milli or 0,
+        affinity=node.topology.nodes_of(own),
+        preferred=False,
+    )
+    return state.with_allocation(request.key, allocation)

@@ -1,0 +1,467 @@
+"""What a pod's annotations ask for, where they are heard.
+
+Annotations are input from whoever can create pods. They are read only in the namespaces that `annotationNamespaces`
+names, and have no effect at all elsewhere. One that is heard and makes no sense refuses its container: an operator who
+trusts a namespace wants to know.
+
+    nri-pin/smt-odd-counts.container.NAME   kubelet | reject | round-up | allow
+    nri-pin/exclusive-cpus.container.NAME   a number of CPUs, for a container of a Burstable pod
+    nri-pin/isolation.container.NAME        none | partition | isolated, over the configuration's
+    nri-pin/isolated-cpus.container.NAME    require | avoid | any: CPUs that the kernel isolates
+    nri-pin/numa-node                       the NUMA node that whoever scheduled the pod counted on
+
+`.pod` instead of `.container.NAME` speaks for all containers of the pod that have none of their own; an annotation's name
+ends after 63 characters, which a long container name exceeds.
+
+`nri-pin/numa-node` decides only between NUMA nodes that are equally good: it never refuses anybody and never makes a
+placement worse, so what this machine does not have, or cannot be read, is passed over.
+
+Differs: the kubelet has none of them.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from nri_plugin.model import bounds
+from nri_plugin.model.errors import AnnotationError
+from nri_plugin.model.options import IsolatedWish, Isolation, Options, SMTOddCounts
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import Amounts, CgroupRef, Kind, PodFacts, PodRecord, QOSClass, allocation_key
+from nri_plugin.policy.device_hints import DeviceResource
+from nri_plugin.wire.nri.messages import Container, Pod, Resources
+
+# ----------------------------------------------------------------------------------------------------
+# What a pod needs at its peak, from what its containers need.
+#
+# Source: kubelet v1.36 cpumanager podGuaranteedCPUs and memorymanager getPodRequestedResources.
+
+
+def pod_total(inits: Iterable[tuple[int, bool]], apps: Iterable[int]) -> int:
+    """The peak of one resource over the life of a pod.
+
+    Args:
+        inits: (amount, restartable) of each init container, in order. A plain one runs beside the
+            restartable ones before it; these go on running beside the app containers.
+        apps: amount of each app container.
+    """
+    running = peak = 0
+    for amount, restartable in inits:
+        peak = max(peak, running + amount)
+        if restartable:
+            running += amount
+    return max(peak, running + sum(apps))
+
+
+# ----------------------------------------------------------------------------------------------------
+# From what a runtime says about a pod and a container to what the kubelet must have meant.
+#
+# The runtime sends neither QoS class nor requests; both follow from what it does send.
+
+
+MIN_SHARES = 2
+"""What the kubelet writes for "no request" (kubelet v1.36 cm/helpers_linux.go MinShares)."""
+
+MAX_SHARES = 262144
+"""Where shares stop, 256 CPUs; a larger request looks the same (same source, MaxShares)."""
+
+_SLICE = ".slice"
+_KUBEPODS = "kubepods"
+_CLASSES = ("burstable", "besteffort")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """What one container asks for.
+
+    Attributes:
+        pod_uid: pod it belongs to.
+        name: its name in the pod.
+        qos: the pod's QoS class.
+        cpu_milli: CPU request; None when shares are at their end and no limit tells it.
+        memory_bytes: memory limit, which is also the request of a Guaranteed container; 0 = none.
+        hugepages: (`hugepages-SIZE`, bytes) for each page size with a limit above zero.
+        smt_odd_counts: its own rule for a count that does not fill its last core; None for the node's.
+        wanted_exclusive: exclusive CPUs asked for by annotation; 0 = none.
+        devices: what it has been given.
+        pod_devices: what all containers of its pod have been given, where somebody knows that.
+        isolated: whether it wants CPUs that the kernel isolates; None when it does not say.
+        pod_level: its pod has resources of its own, as a whole. The static policies then promise its containers
+            nothing, whatever they ask for.
+    """
+
+    pod_uid: str
+    name: str
+    qos: QOSClass
+    cpu_milli: int | None = 0
+    memory_bytes: int = 0
+    hugepages: tuple[tuple[str, int], ...] = ()
+    smt_odd_counts: SMTOddCounts | None = None
+    wanted_exclusive: int = 0
+    devices: tuple[DeviceResource, ...] = ()
+    pod_devices: tuple[DeviceResource, ...] = ()
+    isolated: IsolatedWish | None = None
+    pod_level: bool = False
+
+    @property
+    def key(self) -> str:
+        """Key of its allocation."""
+        return allocation_key(self.pod_uid, self.name)
+
+    @property
+    def exclusive_cpus(self) -> int:
+        """How many CPUs it gets to itself: whole CPUs of a Guaranteed pod, or those it wants by annotation.
+
+        Source: kubelet v1.36 policy_static.go, guaranteedCPUs, and Allocate with PodLevelResourceManagers off.
+        """
+        if not self._is_promised or self.cpu_milli is None or self.cpu_milli % 1000:
+            return self.wanted_exclusive
+        return self.cpu_milli // 1000
+
+    @property
+    def memory_by_resource(self) -> dict[str, int]:
+        """Bytes by resource name, for the memory policy; empty unless Guaranteed."""
+        if not self._is_promised:
+            return {}
+        return (
+            {"memory": self.memory_bytes, **dict(self.hugepages)}
+            if self.memory_bytes
+            else dict(self.hugepages)
+        )
+
+    @property
+    def _is_promised(self) -> bool:
+        return self.qos is QOSClass.GUARANTEED and not self.pod_level
+
+
+def milli_from_shares(shares: int | None) -> int:
+    """The CPU request in thousandths that the kubelet turned into `shares`; 0 = no request.
+
+    The kubelet rounds down, so rounding up gives back the request exactly for 3 to 256000.
+    """
+    if shares is None or shares <= MIN_SHARES:
+        return 0
+    return -(-shares * 1000 // 1024)
+
+
+def cpu_milli(resources: Resources | None, qos: QOSClass) -> int | None:
+    """The CPU request; from 256 CPUs on it is told by the limit, or not at all (None)."""
+    if resources is None:
+        return 0
+    if (resources.cpu_shares or 0) < MAX_SHARES or qos is not QOSClass.GUARANTEED:
+        return milli_from_shares(resources.cpu_shares)
+    return limit_milli(resources) or None
+
+
+def limit_milli(resources: Resources | None) -> int:
+    """The CPU limit that the CFS quota stands for, in thousandths; 0 for none."""
+    quota, period = (resources.cpu_quota_us or 0, resources.cpu_period_us or 0) if resources else (0, 0)
+    return quota * 1000 // period if quota > 0 and period > 0 else 0
+
+
+def qos_of(cgroup_parent: str) -> QOSClass:
+    """QoS class by the pod's cgroup parent; outside the kubelet's tree nothing is promised.
+
+    Source: kubelet v1.36 cm/qos_container_manager_linux.go: Guaranteed pods sit directly below
+        `kubepods`, the others below a slice named after their class.
+    """
+    if _KUBEPODS not in cgroup_parent or "besteffort" in cgroup_parent:
+        return QOSClass.BEST_EFFORT
+    return QOSClass.BURSTABLE if "burstable" in cgroup_parent else QOSClass.GUARANTEED
+
+
+def container_request(pod: PodRecord, container: Container) -> ContainerRequest:
+    """What `container` of `pod` asks for.
+
+    What the runtime tells exactly goes before the pod's facts: after a resize in place it is what the kubelet
+    grants, while the pod's object may already ask for something else.
+    """
+    said, known = container.resources, pod.facts.container(container.name) if pod.facts else None
+    request = ContainerRequest(
+        pod_uid=pod.uid,
+        name=container.name,
+        qos=pod.qos,
+        cpu_milli=cpu_milli(said, pod.qos),
+        memory_bytes=said.memory_limit_bytes or 0,
+        hugepages=_hugepages(said),
+        pod_level=_is_pod_level(pod),
+    )
+    if known is None:
+        return request
+    told = known.amounts
+    return replace(
+        request,
+        cpu_milli=request.cpu_milli if _tells_request(said) else told.cpu_request_milli,
+        memory_bytes=request.memory_bytes or told.memory_request_bytes,
+        hugepages=told.hugepages or request.hugepages,
+    )
+
+
+def spec_requests(pod: PodRecord) -> tuple[ContainerRequest, ...]:
+    """What every container of the pod asks for by its facts, in their order; none without facts."""
+    return tuple(
+        _from_amounts(pod, one.name, one.amounts) for one in (pod.facts.containers if pod.facts else ())
+    )
+
+
+def pod_request(pod: PodRecord) -> ContainerRequest:
+    """The whole pod's request in the form of a container's, for pod scope.
+
+    By its facts the peak of each resource over its life, of memory and huge pages those that an app container asks
+    for; else the total the runtime told, which counts every container, and fractions of CPUs.
+    """
+    if pod.facts is None:
+        return ContainerRequest(pod.uid, "", pod.qos, pod.cpu_milli, pod.memory_bytes or 0, pod.hugepages)
+    apps = [one.amounts for one in pod.facts.containers if one.kind is Kind.APP]
+    sizes = dict.fromkeys(name for amounts in apps for name, _ in amounts.hugepages)
+    return ContainerRequest(
+        pod.uid,
+        "",
+        pod.qos,
+        peak(pod.facts, [one.amounts.cpu_request_milli for one in pod.facts.containers]),
+        peak(pod.facts, [one.amounts.memory_request_bytes for one in pod.facts.containers]),
+        tuple((name, _peak_of_pages(pod.facts, name)) for name in sizes),
+        pod_level=_is_pod_level(pod),
+    )
+
+
+def peak(facts: PodFacts, amounts: Sequence[int]) -> int:
+    """The most that the pod's containers need at once, from what each of them needs, in their order."""
+    pairs = list(zip(facts.containers, amounts, strict=True))
+    inits = [(amount, one.kind is Kind.SIDECAR) for one, amount in pairs if one.kind is not Kind.APP]
+    return pod_total(inits, [amount for one, amount in pairs if one.kind is Kind.APP])
+
+
+def informed(pod: PodRecord, facts: PodFacts | None) -> PodRecord:
+    """The pod's record with these facts, which win over what was inferred; unchanged without any."""
+    return pod if facts is None else replace(pod, facts=facts, qos=facts.qos)
+
+
+def remembered(pod: PodRecord) -> PodRecord:
+    """The record as it is kept: facts only of a pod that may hold something when a later decision asks for them."""
+    may_hold = pod.qos is QOSClass.GUARANTEED or pod.annotations or pod.qos is not qos_of(pod.cgroup_parent)
+    return pod if may_hold or pod.facts is None else replace(pod, facts=None)
+
+
+def renewed(fresh: PodRecord, known: PodRecord | None) -> PodRecord:
+    """The pod's record by what the runtime says now, with what is known beside that."""
+    if known is None:
+        return fresh
+    kept = replace(
+        fresh,
+        affinity=known.affinity,
+        affinity_preferred=known.affinity_preferred,
+        devices_counted=known.devices_counted,
+    )
+    return informed(kept, known.facts)
+
+
+def pod_record(pod: Pod, options: Options, *, run_seen: bool) -> PodRecord:
+    """What is remembered of a pod."""
+    qos = qos_of(pod.cgroup_parent)
+    resources = pod.resources
+    return PodRecord(
+        uid=pod_uid(pod),
+        sandbox_id=pod.id,
+        name=pod.name,
+        namespace=pod.namespace,
+        qos=qos,
+        cgroup_parent=pod.cgroup_parent,
+        cpu_milli=cpu_milli(resources, qos) if resources is not None else None,
+        memory_bytes=resources.memory_limit_bytes if resources is not None else None,
+        hugepages=_hugepages(resources) if resources is not None else (),
+        sandbox_path=pod.cgroups_path,
+        limit_milli=limit_milli(resources),
+        annotations=heard_annotations(pod, options),
+        run_seen=run_seen,
+    )
+
+
+def heard_annotations(pod: Pod, options: Options) -> tuple[tuple[str, str], ...]:
+    """What the pod's annotations ask for; nothing outside the namespaces whose annotations are heard."""
+    if not pod.annotations or pod.namespace not in options.annotation_namespaces:
+        return ()
+    kept, _ = bounds.own_annotations(pod.annotations)
+    return tuple(kept.items())
+
+
+def pod_uid(pod: Pod) -> str:
+    """The pod's uid; a pod that nobody gave one is known by its sandbox."""
+    return pod.uid or pod.id
+
+
+def cgroup_ref(pod: PodRecord, container: Container) -> CgroupRef:
+    """Where the container's cgroup is, or will be."""
+    return CgroupRef(pod.cgroup_parent, container.cgroups_path)
+
+
+def stored_cpus(resources: Resources) -> CPUSet:
+    """The cpuset the runtime reports; an unreadable one counts as none."""
+    try:
+        return CPUSet.parse(resources.cpus)
+    except ValueError:
+        return CPUSet()
+
+
+def stored_mems(resources: Resources) -> NodeMask:
+    """The memory nodes the runtime reports; an unreadable list counts as none."""
+    try:
+        return NodeMask.parse(resources.mems)
+    except ValueError:
+        return NodeMask()
+
+
+@lru_cache(maxsize=4096)
+def slice_pattern(cgroup_parent: str) -> str:
+    """Where the node keeps its Burstable and BestEffort pods, told from where any pod's cgroup is.
+
+    A pattern for `qos_slices`: `/kubepods/burstable/podUID` and `/kubepods/podUID` both give `/kubepods/{}`,
+    `kubepods-podUID.slice` gives `kubepods-{}.slice`; empty outside the kubelet's tree. All pods of a
+    node have the same, so it is kept.
+    """
+    head, found, _ = cgroup_parent.rpartition("/")[2].partition(_KUBEPODS)
+    if found and cgroup_parent.endswith(_SLICE):
+        return f"{head}{_KUBEPODS}-{{}}{_SLICE}"
+    head, found, _ = cgroup_parent.partition(f"/{_KUBEPODS}/")
+    return f"{head}/{_KUBEPODS}/{{}}" if found else ""
+
+
+def qos_slices(pattern: str) -> tuple[CgroupRef, ...]:
+    """The cgroups of the Burstable and of the BestEffort pods; none for the empty pattern."""
+    return tuple(CgroupRef(pattern.replace("{}", word)) for word in _CLASSES) if pattern else ()
+
+
+def _tells_request(resources: Resources) -> bool:
+    """Whether its shares say the CPU request exactly: neither none nor at their end."""
+    return MIN_SHARES < (resources.cpu_shares or 0) < MAX_SHARES
+
+
+def _is_pod_level(pod: PodRecord) -> bool:
+    return pod.facts is not None and pod.facts.pod_resources is not None
+
+
+def _from_amounts(pod: PodRecord, name: str, amounts: Amounts) -> ContainerRequest:
+    return ContainerRequest(
+        pod.uid,
+        name,
+        pod.qos,
+        amounts.cpu_request_milli,
+        amounts.memory_request_bytes,
+        amounts.hugepages,
+        pod_level=_is_pod_level(pod),
+    )
+
+
+def _peak_of_pages(facts: PodFacts, size: str) -> int:
+    return peak(facts, [dict(one.amounts.hugepages).get(size, 0) for one in facts.containers])
+
+
+def _hugepages(resources: Resources) -> tuple[tuple[str, int], ...]:
+    """Source: kubelet names sizes `2MB` towards the runtime and `hugepages-2Mi` in Kubernetes."""
+    return tuple(
+        (f"hugepages-{size.removesuffix('B')}i", limit)
+        for size, limit in resources.hugepage_limits
+        if limit > 0
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+SMT_ODD_COUNTS = "nri-pin/smt-odd-counts"
+EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
+ISOLATION = "nri-pin/isolation"
+ISOLATED_CPUS = "nri-pin/isolated-cpus"
+NUMA_NODE = "nri-pin/numa-node"
+_COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
+_NODE = re.compile(r"(?:0|[1-9][0-9]{0,3})\Z", re.ASCII)
+
+
+def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> ContainerRequest:
+    """`request` as the pod's annotations want it.
+
+    Raises:
+        AnnotationError: one is heard that makes no sense, or cannot be had by this container.
+    """
+    if not pod.annotations or pod.namespace not in options.annotation_namespaces:
+        return request
+    given = dict(pod.annotations)
+    _check_isolation(given, request.name)
+    return replace(
+        request,
+        smt_odd_counts=_smt_odd_counts(given, request.name),
+        wanted_exclusive=_exclusive_cpus(given, request),
+        isolated=_isolated(given, request.name),
+    )
+
+
+def isolation(options: Options, pod: PodRecord, name: str) -> Isolation:
+    """How far the exclusive CPUs of that container are set apart; a word that is none counts as not said."""
+    if not pod.annotations or pod.namespace not in options.annotation_namespaces:
+        return options.isolation
+    heard = _heard(dict(pod.annotations), ISOLATION, name)
+    value = heard[1] if heard else ""
+    return Isolation(value) if value in set(Isolation) else options.isolation
+
+
+def wished_node(options: Options, pod: PodRecord) -> int:
+    """Mask of the NUMA node the pod is wished to be on; 0 when nobody who is heard says so."""
+    if not pod.annotations or pod.namespace not in options.annotation_namespaces:
+        return 0
+    value = dict(pod.annotations).get(NUMA_NODE, "")
+    return 1 << int(value) if _NODE.match(value) else 0
+
+
+def _heard(given: Mapping[str, str], key: str, name: str) -> tuple[str, str] | None:
+    """The annotation that speaks for the container, and its value."""
+    for full in (f"{key}.container.{name}", f"{key}.pod"):
+        if full in given:
+            return full, given[full]
+    return None
+
+
+def _smt_odd_counts(given: Mapping[str, str], name: str) -> SMTOddCounts | None:
+    heard = _heard(given, SMT_ODD_COUNTS, name)
+    if heard is None:
+        return None
+    key, value = heard
+    if value not in set(SMTOddCounts):
+        raise AnnotationError(key, f"expected {', '.join(SMTOddCounts)}, found {value[:40]!r}")
+    return SMTOddCounts(value)
+
+
+def _check_isolation(given: Mapping[str, str], name: str) -> None:
+    heard = _heard(given, ISOLATION, name)
+    if heard is not None and heard[1] not in set(Isolation):
+        raise AnnotationError(heard[0], f"expected {', '.join(Isolation)}, found {heard[1][:40]!r}")
+
+
+def _isolated(given: Mapping[str, str], name: str) -> IsolatedWish | None:
+    heard = _heard(given, ISOLATED_CPUS, name)
+    if heard is None:
+        return None
+    key, value = heard
+    if value not in set(IsolatedWish):
+        raise AnnotationError(key, f"expected {', '.join(IsolatedWish)}, found {value[:40]!r}")
+    return IsolatedWish(value)
+
+
+def _exclusive_cpus(given: Mapping[str, str], request: ContainerRequest) -> int:
+    heard = _heard(given, EXCLUSIVE_CPUS, request.name)
+    if heard is None:
+        return 0
+    key, value = heard
+    if not _COUNT.match(value):
+        raise AnnotationError(key, f"expected a number of CPUs such as 2, found {value[:40]!r}")
+    if request.qos is QOSClass.GUARANTEED:
+        if key.endswith(".pod"):
+            return 0
+        raise AnnotationError(key, "the pod is Guaranteed: its CPU request decides; remove the annotation")
+    count, asked = int(value), request.cpu_milli or 0
+    if (count - 1) * 1000 >= asked:
+        detail = (
+            f"{count} exclusive CPUs need a CPU request above {(count - 1) * 1000}m, found {asked}m; raise it"
+        )
+        raise AnnotationError(key, detail)
+    return count

@@ -1,0 +1,241 @@
+"""First start, restart and reconnect: one comparison of what is remembered with what exists.
+
+What agrees is kept; what is gone is released; what was born unseen is adopted as it is when that
+is consistent, else placed, else it runs in the shared pool and is marked. Nothing that runs and
+was promised its CPUs is moved.
+
+What is remembered may be older than what runs, because the checkpoint could not be saved for a while. A container
+that is not remembered and runs on exclusive CPUs was given them later, so it keeps them, and an allocation that is in
+its way and that nobody runs on is over.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from nri_plugin.core.decision import Decision
+from nri_plugin.core.placement import adopted, place
+from nri_plugin.core.pool import all_writes, pending_updates
+from nri_plugin.core.requests import (
+    annotated,
+    cgroup_ref,
+    container_request,
+    limit_milli,
+    pod_record,
+    pod_uid,
+    renewed,
+    stored_cpus,
+    stored_mems,
+)
+from nri_plugin.core.reuse import given_back, handed_over
+from nri_plugin.model import bounds
+from nri_plugin.model.errors import AdmissionError
+from nri_plugin.model.options import Node
+from nri_plugin.model.state import Allocation, ContainerRecord, Phase, PodRecord, State, pod_of
+from nri_plugin.wire.nri.events import Synchronize, SynchronizeResponse
+from nri_plugin.wire.nri.messages import Container, ContainerState, Pod
+
+_PHASE = {
+    ContainerState.CREATED: Phase.CREATED,
+    ContainerState.STOPPED: Phase.STOPPED,
+}
+"""By the state a listed container reports; everything else runs."""
+
+
+def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
+    """Fold what the runtime lists into what is remembered."""
+    pods = {**_unlisted(node, state, event), **_pods(node, state, event)}
+    uid_by_sandbox = {pod.sandbox_id: uid for uid, pod in pods.items()}
+    uid_by_sandbox |= {pod.id: pod_uid(pod) for pod in event.pods}
+    listed = {c.id: c for c in event.containers if uid_by_sandbox.get(c.pod_id) in pods}
+    records = {c.id: _record(state, pods[uid_by_sandbox[c.pod_id]], c) for c in listed.values()}
+    after = State(pods, records, _settled(records, _kept(state, records, event.pods)))
+    unseen = [(records[c.id], c) for c in listed.values() if c.id not in state.containers]
+    after = _without_outdated(node, after, unseen)
+    steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
+    after, adopted_steps = _adopt_all(node, after, unseen)
+    for record in records.values():  # starts that nobody saw
+        after = given_back(after, record) if record.phase is Phase.RUNNING else after
+    after, updates = pending_updates(node, after, late=True)
+    return Decision(
+        after,
+        SynchronizeResponse(updates),
+        writes=all_writes(node, after),
+        steps=(*steps, *adopted_steps),
+    )
+
+
+def adopt(
+    node: Node, state: State, record: ContainerRecord, container: Container
+) -> tuple[State, tuple[str, ...]]:
+    """Give a container that already exists what it should have had, as far as still possible.
+
+    Never refuses: what policy would have refused runs in the shared pool, marked `unplaced`.
+    """
+    pod = state.pods[record.pod_uid]
+    try:
+        request = annotated(node.options, pod, container_request(pod, container))
+        as_it_is = adopted(node, state, request, record.stored_cpus, record.stored_mems)
+        if as_it_is is not None:
+            return as_it_is, ("adopted",)
+        placed = place(node, state, pod, request)
+    except AdmissionError as error:
+        return state.with_container(replace(record, unplaced=bounds.reason(str(error)))), (
+            "unplaced",
+            error.reason,
+        )
+    return placed.state, placed.steps
+
+
+def _pods(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
+    """One record per uid; of several sandboxes, the one containers live in, else the known, else the last."""
+    inhabited = {container.pod_id for container in event.containers}
+    chosen: dict[str, Pod] = {}
+    for pod in event.pods:
+        rival = chosen.get(pod_uid(pod))
+        if rival is None or _rank(state, inhabited, pod) >= _rank(state, inhabited, rival):
+            chosen[pod_uid(pod)] = pod
+    return {uid: _remembered(node, state, pod) for uid, pod in chosen.items()}
+
+
+def _unlisted(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
+    """Known pods that are not listed although a container of theirs is: the runtime does not know how they are."""
+    known = {pod.sandbox_id: pod for pod in state.pods.values()}
+    inhabited = {container.pod_id for container in event.containers if container.id in state.containers}
+    heard = node.options.annotation_namespaces
+    return {
+        pod.uid: replace(pod, run_seen=False, annotations=pod.annotations if pod.namespace in heard else ())
+        for key, pod in known.items()
+        if key in inhabited
+    }
+
+
+def _rank(state: State, inhabited: set[str], pod: Pod) -> tuple[bool, bool]:
+    known = state.pods.get(pod_uid(pod))
+    return pod.id in inhabited, known is not None and known.sandbox_id == pod.id
+
+
+def _remembered(node: Node, state: State, pod: Pod) -> PodRecord:
+    """The pod's record; from now on its end may go untold (a restarted runtime forgets)."""
+    fresh = pod_record(pod, node.options, run_seen=False)
+    return renewed(fresh, state.pods.get(fresh.uid))
+
+
+def _kept(
+    state: State, records: Mapping[str, ContainerRecord], listed: Iterable[Pod]
+) -> Mapping[str, Allocation]:
+    """Allocations of pods that go on.
+
+    A pod goes on when one of its containers does, or its sandbox still has a process: that keeps the
+    CPUs of a pod whose only container is about to be restarted, and frees those of a pod that ended
+    while nobody watched and is only listed until it is cleaned up.
+    """
+    alive = {record.pod_uid for record in records.values() if record.phase is not Phase.STOPPED}
+    alive |= {pod_uid(pod) for pod in listed if pod.pid}
+    return {key: value for key, value in state.allocations.items() if pod_of(key) in alive}
+
+
+def _settled(
+    records: Mapping[str, ContainerRecord], allocations: Mapping[str, Allocation]
+) -> Mapping[str, Allocation]:
+    """Resizes of whose end nothing was heard: what the runtime has stored tells whether they were done."""
+    stored = {record.key: record.stored_cpus for record in records.values()}
+    return {
+        key: one.settled(is_done=one.resize is not None and stored.get(key) == one.resize.after.cpus)
+        for key, one in allocations.items()
+    }
+
+
+def _without_outdated(node: Node, state: State, unseen: Sequence[tuple[ContainerRecord, Container]]) -> State:
+    """The state without allocations that ended while the checkpoint could not be saved.
+
+    A claim is what an unremembered container runs on, where that is just what it asks for. A running container wins
+    over one that only exists, and both over an allocation without a living container. Of two that run the remembered
+    one wins: its allocation changes by a resize alone, and a resize is never left unsaved.
+    """
+    strange = {record.id for record, _ in unseen}
+    holders: dict[str, int] = {}
+    for record in state.containers.values():
+        if record.id not in strange:
+            holders[record.key] = max(holders.get(record.key, 0), _liveliness(record))
+    for record, container in sorted(unseen, key=lambda pair: -_liveliness(pair[0])):
+        claimed = _as_it_is(node, replace(state, allocations={}), record, container)
+        claim = claimed.allocation_of(record) if claimed else None
+        if claim is None:
+            continue
+        clashing = [key for key, held in state.allocations.items() if _clashes(record.key, claim, key, held)]
+        if clashing and all(holders.get(key, 0) < _liveliness(record) for key in clashing):
+            freed = _freed(state, record, claim, clashing)
+            taken = _as_it_is(node, freed, record, container)
+            if taken is not None:
+                state, holders[record.key] = taken, _liveliness(record)
+    return state
+
+
+def _liveliness(record: ContainerRecord) -> int:
+    return {Phase.STOPPED: 0, Phase.RUNNING: 2}.get(record.phase, 1)
+
+
+def _clashes(claimant: str, claim: Allocation, key: str, held: Allocation) -> bool:
+    if key != claimant:
+        return not claim.cpus.isdisjoint(held.cpus)
+    return claim.cpus != held.cpus or (bool(claim.mems) and claim.mems != held.mems)
+
+
+def _freed(state: State, record: ContainerRecord, claim: Allocation, clashing: Sequence[str]) -> State:
+    """The state without the clashing allocations; an ended container of the same pod keeps what it did not pass on."""
+    for key in clashing:
+        if pod_of(key) == record.pod_uid and key != record.key:
+            state = handed_over(state, [key], claim.cpus, claim.memory)
+        else:
+            state = state.without_allocation(key)
+    return state
+
+
+def _adopt_all(
+    node: Node, state: State, unseen: list[tuple[ContainerRecord, Container]]
+) -> tuple[State, list[str]]:
+    """First those that are consistent as they are, so that no newly placed one takes their CPUs.
+
+    Of two that say the same, one reused the CPUs of the other: the one that runs keeps them.
+    """
+    waiting, steps = [], []
+    for record, container in sorted(unseen, key=lambda pair: pair[0].phase is not Phase.RUNNING):
+        if record.phase is Phase.STOPPED:
+            continue
+        as_it_is = _as_it_is(node, state, record, container)
+        if as_it_is is None:
+            waiting.append((record, container))
+        else:
+            state = as_it_is
+            steps.append("adopted")
+    for record, container in waiting:
+        state, how = adopt(node, state, record, container)
+        steps.extend(how)
+    return state, steps
+
+
+def _as_it_is(node: Node, state: State, record: ContainerRecord, container: Container) -> State | None:
+    """The state in which it keeps what it has; None when it should not, or asks for what cannot be."""
+    pod = state.pods[record.pod_uid]
+    try:
+        request = annotated(node.options, pod, container_request(pod, container))
+    except AdmissionError:
+        return None
+    return adopted(node, state, request, record.stored_cpus, record.stored_mems)
+
+
+def _record(state: State, pod: PodRecord, container: Container) -> ContainerRecord:
+    known = state.containers.get(container.id)
+    return ContainerRecord(
+        id=container.id,
+        pod_uid=pod.uid,
+        name=container.name,
+        phase=_PHASE.get(container.state, Phase.RUNNING),
+        cgroup=cgroup_ref(pod, container),
+        stored_cpus=stored_cpus(container.resources),
+        stored_mems=stored_mems(container.resources),
+        limit_milli=limit_milli(container.resources) or (known.limit_milli if known else 0),
+        unplaced=known.unplaced if known else "",
+        affinity=known.affinity if known else None,
+        affinity_preferred=known.affinity_preferred if known else True,
+    )

@@ -1,0 +1,1 @@
+"""Why a container got what it got, or was refused, as values. Pure."""

@@ -1,0 +1,303 @@
+"""In which steps a container got its CPUs: what the choosing code told while it chose them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nri_plugin.core.hint_providers import Question
+from nri_plugin.core.placement import MergeTerms, cpus_under
+from nri_plugin.model import bits
+from nri_plugin.model.errors import AdmissionError
+from nri_plugin.model.options import Options, TopologyManagerPolicy
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import PLACES, Stage
+from nri_plugin.policy.hints import Family, Wish
+from nri_plugin.policy.memory_state import MEMORY
+from nri_plugin.policy.merge import Contender, MergedHint, admits, contenders
+from nri_plugin.policy.search.budget import Budget, BudgetSpentError
+from nri_plugin.policy.search.hint_sets import lowest_member, roomiest
+from nri_plugin.policy.search.mask_order import Order
+
+# ----------------------------------------------------------------------------------------------------
+# What each provider answered and what the merge made of it, as values for people.
+#
+# Nothing is decided here: the wishes are those of the providers, the contenders those of the merge.
+
+
+CPU = "cpu"
+HUGE_PAGES = "hugepages-"
+FEW = 4
+"""So many sets of NUMA nodes are shown of those that a rule describes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hinted:
+    """A set of NUMA nodes as a kernel list; `nodes` empty for anywhere."""
+
+    nodes: str
+    preferred: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceHints:
+    """What a provider answered about one resource.
+
+    Attributes:
+        resource: `cpu`, `memory`, `hugepages-SIZE`, a device's resource, or what a provider from outside calls it.
+        numbers: what is wanted and what there is, in a sentence.
+        answer: `hints`; `anywhere` where it does not care; `nowhere` where nothing fits.
+        hints: the sets where it fits, by size then number; of a rule a few.
+        rule: for machines of more than eight NUMA nodes, which further sets are hints; empty otherwise.
+        exact: False where the search for the fewest nodes was cut short.
+    """
+
+    resource: str
+    numbers: str
+    answer: str
+    hints: tuple[Hinted, ...]
+    rule: str = ""
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What became of all hints.
+
+    Attributes:
+        policy: the topology policy.
+        scope: `container` or `pod`, or why neither is exact; see `placement.in_scope`.
+        nodes: the merged hint, empty for anywhere.
+        preferred: whether all prefer it.
+        admitted: whether the policy lets a container start with it.
+        exact: False where a better one may exist.
+        runner_up: the next best, None where there is none or it is not known.
+        because: why the first beats it; empty without a runner-up.
+        contenders: how many there were, where that is known.
+    """
+
+    policy: str
+    scope: str
+    nodes: str
+    preferred: bool
+    admitted: bool
+    exact: bool = True
+    runner_up: Hinted | None = None
+    because: str = ""
+    contenders: int | None = None
+
+
+def hints_of(wish: Wish) -> ResourceHints:
+    """The wish in words and values."""
+    listed = [Hinted(_list(hint.nodes or 0), hint.preferred) for hint in wish.hints or ()]
+    rule = rule_of(wish.resource, wish.family) if wish.family else ""
+    if wish.family:
+        listed += [_hinted(wish.family, mask) for mask in _some(wish.family)]
+    answer = "anywhere" if wish.hints is None else "hints" if listed else "nowhere"
+    return ResourceHints(wish.resource, wish.why, answer, tuple(listed), rule, wish.exact)
+
+
+def rule_of(resource: str, family: Family) -> str:
+    """Which sets of NUMA nodes are in the family, in words."""
+    if resource == CPU:
+        need = f"with {family.needs[0].amount} CPUs available together"
+    elif is_memory(resource):
+        need = "with all the memory and huge pages asked for free together, and no other use of them"
+    else:
+        need = "where all of it fits"
+    least = f" of {family.at_least} or more" if family.at_least > 1 else ""
+    required = f" that include {_list(family.required)}" if family.required else ""
+    sockets = f", or on {_number(family.fewest_sockets, 'socket')}" if family.fewest_sockets else ""
+    return (
+        f"any set{least} of NUMA nodes {_list(family.nodes)}{required} {need}; "
+        f"preferred: of {_number(family.preferred_size, 'node')}{sockets}"
+    )
+
+
+def is_memory(resource: str) -> bool:
+    """Whether amounts of it are bytes."""
+    return resource == MEMORY or resource.startswith(HUGE_PAGES)
+
+
+def merged_of(terms: MergeTerms, merged: MergedHint, scope: str) -> Merged:
+    """The merge, and why its outcome beats the next best."""
+    known = contenders(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
+    winner = Contender(merged.affinity.mask, merged.preferred) if merged.affinity else None
+    next_best = next((one for one in known if one != winner), None) if winner in known else None
+    return Merged(
+        policy=terms.policy,
+        scope=scope,
+        nodes=str(merged.affinity or ""),
+        preferred=merged.preferred,
+        admitted=admits(terms.policy, merged),
+        exact=merged.exact,
+        runner_up=Hinted(_list(next_best.nodes), next_best.preferred) if next_best else None,
+        because=_because(terms, winner, next_best) if winner and next_best else "",
+        contenders=len(known) if known else None,
+    )
+
+
+def _because(terms: MergeTerms, winner: Contender, other: Contender) -> str:
+    """In the order in which a merge compares: preferred, width, distance, tie break, number."""
+    if winner.preferred != other.preferred:
+        return "all prefer it, not so the other"
+    sizes = winner.nodes.bit_count(), other.nodes.bit_count()
+    if sizes[0] != sizes[1]:
+        word = "narrower" if sizes[0] < sizes[1] else "nearer to what the widest request takes"
+        return f"{word}: {_number(sizes[0], 'NUMA node')}, not {sizes[1]}"
+    return _between_equals(_order(terms), winner.nodes, other.nodes)
+
+
+def _order(terms: MergeTerms) -> Order:
+    is_single = terms.policy is TopologyManagerPolicy.SINGLE_NUMA_NODE
+    return Order(None if is_single else terms.distances, terms.tie_break)
+
+
+def _between_equals(order: Order, winner: int, other: int) -> str:
+    (far, rank, _), (other_far, other_rank, _) = order.of(winner), order.of(other)
+    if far != other_far:
+        return f"closer together: distances add up to {far}, not {other_far}"
+    if rank != other_rank and order.tie_break:
+        if (order.tie_break.wished & winner) != (order.tie_break.wished & other):
+            return "the pod's annotation wishes for it"
+        return f"topologyTieBreak {order.tie_break.rule}"
+    return "as good, and lower in number"
+
+
+def _some(family: Family) -> list[int]:
+    """A few members: the preferred single nodes, else one of each size from the preferred one on.
+
+    The lowest of its size, or the roomiest where a search would take too long.
+    """
+    if family.preferred_size == 1:
+        single = [1 << node for node in bits.iterate(family.nodes) if family.prefers(1 << node)]
+        if single:
+            return single
+    first = max(1, family.at_least, family.preferred_size)
+    found = [_lowest(family, size) for size in range(first, family.nodes.bit_count() + 1)[:FEW]]
+    return [mask for mask in found if mask is not None and mask in family]
+
+
+def _lowest(family: Family, size: int) -> int | None:
+    try:
+        return lowest_member(family, size, Budget())
+    except BudgetSpentError:
+        return roomiest(family, size)
+
+
+def _hinted(family: Family, mask: int) -> Hinted:
+    return Hinted(_list(mask), family.prefers(mask))
+
+
+def _list(mask: int) -> str:
+    return bits.format_list(mask)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" + "s" * (count != 1)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+_OPTIONS = {
+    Stage.SOCKETS_OF_HINT: "align-by-socket",
+    Stage.SHARE_OF_DEVICES: "deviceProportionalCPUs",
+    Stage.EQUAL_SHARE: "distribute-cpus-across-numa",
+    Stage.WHOLE_CACHE: "prefer-align-cpus-by-uncorecache",
+    Stage.PART_OF_CACHE: "prefer-align-cpus-by-uncorecache",
+    Stage.BEST_FIT: "uncoreCacheFit: best",
+    Stage.ONE_CACHE: "strictUncoreCache",
+}
+"""The option without which a step is not taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakingStep:
+    """CPUs taken in one step.
+
+    Attributes:
+        stage: in which way; see `policy.taking.Stage`.
+        place: where CPUs were on offer: a stage of `policy.taking.PLACES`, or empty.
+        on_offer: how many there were.
+        option: the option that made it so; empty for the default order.
+        cpus: what was taken, as a kernel list.
+        count: how many.
+        sockets: ids, as a kernel list; so are the next three.
+        numa_nodes: where they are.
+        uncore_caches: which they share.
+        cores: which they are of.
+        whole_cores: how many of the cores were taken whole.
+    """
+
+    stage: str
+    place: str
+    on_offer: int
+    option: str
+    cpus: str
+    count: int
+    sockets: str
+    numa_nodes: str
+    uncore_caches: str
+    cores: str
+    whole_cores: int
+
+
+class _Listener:
+    """Adds up what is told: steps of one way in one place are one step."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Stage | None, int, Stage, int]] = []
+        self._place: Stage | None = None
+        self._on_offer = 0
+
+    def __call__(self, stage: Stage, cpus: int) -> None:
+        if stage in PLACES:
+            self._place, self._on_offer = stage, cpus
+            return
+        if stage is Stage.ONE_CACHE and self.steps:
+            self.steps.clear()  # says of all CPUs what the best fit had said of them
+        last = self.steps[-1] if self.steps else None
+        if last and last[:3] == (self._place, self._on_offer, stage):
+            self.steps[-1] = (*last[:3], last[3] | cpus)
+        else:
+            self.steps.append((self._place, self._on_offer, stage, cpus))
+
+
+def taking_of(question: Question, hint: MergedHint) -> tuple[TakingStep, ...]:
+    """How the CPUs are taken under `hint`; none where there are none to take, or they cannot be had."""
+    listener = _Listener()
+    try:
+        cpus_under(question, hint, listener)
+    except AdmissionError:
+        return ()
+    node = question.node
+    return tuple(_step(node.topology, node.options, *one) for one in listener.steps)
+
+
+def _step(
+    topology: Topology, options: Options, place: Stage | None, on_offer: int, stage: Stage, taken: int
+) -> TakingStep:
+    cpus = CPUSet(taken)
+    return TakingStep(
+        stage=stage,
+        place=place or "",
+        on_offer=on_offer.bit_count(),
+        option=_option(options, place, stage),
+        cpus=str(cpus),
+        count=len(cpus),
+        sockets=_ids(topology.sockets, cpus),
+        numa_nodes=str(topology.nodes_of(cpus)),
+        uncore_caches=_ids(topology.caches, cpus) if topology.caches_known else "",
+        cores=_ids(topology.cores, cpus),
+        whole_cores=sum(1 for _, core in topology.cores if core <= cpus),
+    )
+
+
+def _option(options: Options, place: Stage | None, stage: Stage) -> str:
+    if stage is Stage.SINGLE_CPUS and options.distribute_cpus_across_cores:
+        return "distribute-cpus-across-cores"
+    return _OPTIONS.get(stage) or (_OPTIONS.get(place, "") if place else "")
+
+
+def _ids(groups: Iterable[tuple[int, CPUSet]], cpus: CPUSet) -> str:
+    return str(CPUSet.from_ids(int(number) for number, members in groups if not members.isdisjoint(cpus)))

@@ -1,0 +1,400 @@
+"""Turns what the agent tells into events on pods: refusals, drift, and containers that run unplaced."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from nri_plugin.agent.status_client import DriftRow, RefusalRow, Status
+from nri_plugin.kube.api_client import EVENTS, PODS, KubeClient, Object
+from nri_plugin.kube.pod_facts import MIRROR, PodObject, PodsHere
+from nri_plugin.model.errors import KubeAPIError
+from nri_plugin.model.state import ContainerRecord, State
+from nri_plugin.process.logs import say
+
+# ----------------------------------------------------------------------------------------------------
+# Kubernetes events on pods: what was refused, what drifted, and what runs without the CPUs it should have.
+#
+# A refused container is tried again and again by the kubelet: the same words about the same container are said again
+# after `AGAIN_S`, then after pauses that double up to `LONGEST_AGAIN_S`, and all events together are held to `BURST`, refilled one every `REFILL_S`. What is left out is counted.
+#
+# Events are created as events.k8s.io/v1, which is strict: it demands `eventTime`, `action`, `reportingController` and
+# `reportingInstance`, refuses invalid names and counts lengths in bytes. The API server stores the same object as a
+# core/v1 Event, which is what `kubectl describe pod` lists.
+#
+# Source: kubernetes v1.35 pkg/apis/core/validation/events.go.
+
+
+CONTROLLER = "nri-pin/export"
+AGAIN_S = 300.0
+LONGEST_AGAIN_S = 4800.0
+BURST = 25
+REFILL_S = 5.0
+"""Source: client-go's event correlator lets 25 through at once and then one every 5 minutes, for one source and object."""
+
+LONGEST_NOTE = 1024
+LONGEST_REASON = LONGEST_INSTANCE = 128
+"""Bytes of UTF-8; the API server refuses longer ones."""
+
+LONGEST_NAME = 253
+"""Characters of an object's name, and of `generateName`. Source: RFC 1123 subdomains as Kubernetes reads them."""
+
+UNKNOWN_POD = PodObject()
+
+UNPLACED, DRIFT = "Unplaced", "Drift"
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What is to be said about a container.
+
+    Attributes:
+        reason: one word; the kubelet's where it has one.
+        note: the sentence.
+    """
+
+    pod_uid: str
+    namespace: str
+    pod: str
+    container: str
+    reason: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """Words that are not said again before `until`, and are forgotten once they were not heard for a pause more."""
+
+    until: float
+    pause_s: float
+
+
+class EventRate:
+    """Says which happenings are told.
+
+    Args:
+        clock: seconds that only grow.
+
+    Attributes:
+        left_out: how many were not told for want of room; repetitions are not counted.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._said: dict[Happening, _Said] = {}
+        self._room, self._filled_at = float(BURST), clock()
+        self.left_out = 0
+
+    def takes(self, happening: Happening) -> bool:
+        """Whether to tell it now."""
+        now = self._clock()
+        self._said = {key: said for key, said in self._said.items() if now < said.until + said.pause_s}
+        before = self._said.get(happening)
+        if before and now < before.until:
+            return False
+        self._room = min(float(BURST), self._room + (now - self._filled_at) / REFILL_S)
+        self._filled_at = now
+        if self._room < 1.0:
+            self.left_out += 1
+            return False
+        self._room -= 1.0
+        pause_s = min(2.0 * before.pause_s, LONGEST_AGAIN_S) if before else AGAIN_S
+        self._said[happening] = _Said(now + pause_s, pause_s)
+        return True
+
+
+def event_object(
+    happening: Happening, node_name: str, now: str, pod: PodObject = UNKNOWN_POD
+) -> dict[str, Any]:
+    """The event to create.
+
+    Args:
+        happening: what is told.
+        node_name: reports it.
+        now: RFC 3339 with microseconds.
+        pod: what the cluster holds of the pod.
+    """
+    regarding = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": happening.namespace,
+        "name": happening.pod,
+        "uid": happening.pod_uid,
+        "resourceVersion": pod.resource_version,
+        "fieldPath": _field_path(pod, happening.container),
+    }
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": _name_prefix(happening.pod), "namespace": happening.namespace},
+        "eventTime": now,
+        "type": "Warning",
+        "reason": _cut(happening.reason, LONGEST_REASON),
+        "action": "Placing",
+        "note": _cut(f"container {happening.container}: {happening.note}", LONGEST_NOTE),
+        "reportingController": CONTROLLER,
+        "reportingInstance": _cut(node_name, LONGEST_INSTANCE),
+        "regarding": {name: value for name, value in regarding.items() if value},
+    }
+
+
+def _name_prefix(pod: str) -> str:
+    """`generateName` for events on a pod: its name and a hyphen, valid for every pod name.
+
+    The server validates the prefix by itself, where a trailing hyphen is allowed and a trailing dot is not, then cuts
+    it to 58 characters and adds 5. A name that was cut must not end in a dot, for no label may begin with a hyphen.
+    """
+    return f"{pod[: LONGEST_NAME - 1].rstrip('-.')}-"
+
+
+def _field_path(pod: PodObject, container: str) -> str:
+    """Where the pod's object lists the container, as the kubelet's events say it; empty where that is not known."""
+    listed_in = pod.list_by_container.get(container)
+    return f"spec.{listed_in}{{{container}}}" if listed_in else ""
+
+
+def _cut(text: str, limit: int) -> str:
+    """The text in at most `limit` bytes of UTF-8."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= limit:
+        return encoded.decode()
+    return f"{encoded[: limit - 3].decode(errors='ignore')}..."
+
+
+def told(happenings: Iterator[Happening], rate: EventRate) -> list[Happening]:
+    """Those to tell now, in their order."""
+    return [happening for happening in happenings if happening.pod and rate.takes(happening)]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sets a refused pod to Failed, as the kubelet does with one it does not admit, so that its controller makes another.
+#
+# A pod is failed only while nothing of it has ever run and while it is still as it was read: the write names the version.
+#
+# Differs: the kubelet refuses a whole pod before anything of it runs; here a later container may be refused after others,
+# init containers too, have run. Their work is not thrown away: that pod is left to wait.
+
+
+REASONS = ("TopologyAffinityError", "SMTAlignmentError")
+OTHER_REASON = "UnexpectedAdmissionError"
+"""What the kubelet says of everything else (kubelet v1.36 cm/topologymanager, cm/admission)."""
+
+
+class Rejecter:
+    """Fails pods of one node.
+
+    Args:
+        client: of the cluster.
+        node_name: of no other node's pods.
+    """
+
+    def __init__(self, client: KubeClient, node_name: str) -> None:
+        self._client, self._node_name = client, node_name
+
+    def reject(self, namespace: str, name: str, uid: str, reason: str, detail: str) -> str:
+        """Fail the pod; empty when done, else why it is left to wait."""
+        try:
+            pod = self._client.get(PODS, name, namespace)
+            obstacle = why_not(pod, uid, self._node_name)
+            if not obstacle:
+                patch = rejection(pod, reason, detail)
+                self._client.merge_patch(PODS, name, patch, namespace=namespace, subresource="status")
+        except KubeAPIError as error:
+            return str(error)
+        return obstacle
+
+
+def why_not(pod: Object, uid: str, node_name: str) -> str:
+    """Why this pod is not to be failed, empty where it is."""
+    metadata, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
+    cases = (
+        (MIRROR in (metadata.get("annotations") or {}), "a static pod has no controller that makes another"),
+        (metadata.get("uid") != uid, "another pod of that name has come"),
+        (spec.get("nodeName") != node_name, f"it is on node {spec.get('nodeName')}, not {node_name}"),
+        (bool(metadata.get("deletionTimestamp")), "it is being deleted"),
+        ((status.get("phase") or "Pending") != "Pending", f"its phase is {status.get('phase')}, not Pending"),
+        (_has_begun(status), "a container of it has run"),
+    )
+    return next((words for applies, words in cases if applies), "")
+
+
+def rejection(pod: Object, reason: str, detail: str) -> dict[str, Any]:
+    """The patch of the pod's status, good for the version that was read only.
+
+    Source: kubelet v1.36, rejectPod: phase, reason, and a message that begins like this.
+    """
+    metadata = {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}
+    known = reason if reason in REASONS else OTHER_REASON
+    status = {"phase": "Failed", "reason": known, "message": f"Pod was rejected: {detail}"}
+    return {"metadata": metadata, "status": status}
+
+
+def _has_begun(status: Object) -> bool:
+    """Whether any container runs or has run."""
+    kinds = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+    return any(
+        one.get("restartCount") or any(_ran(one.get(part) or {}) for part in ("state", "lastState"))
+        for kind in kinds
+        for one in status.get(kind) or ()
+    )
+
+
+def _ran(state: Object) -> bool:
+    return "running" in state or "terminated" in state
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+KNOWN_REASONS = ("TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError", DRIFT, UNPLACED)
+OTHER = "other"
+"""Counted for a reason that is not known here: the reasons that are counted are a closed set."""
+
+FORBIDDEN = 403
+
+Cause = tuple[int, str, tuple[str, ...]]
+"""Why an event was not created: status, reason word and the fields that the server complained about."""
+
+Row = TypeVar("Row", RefusalRow, DriftRow)
+
+
+class Announcer:
+    """Creates an event for each thing that is new.
+
+    What was there when this began has been told before, or is too old to be told.
+
+    Args:
+        client: of the cluster.
+        node_name: in whose name.
+        log: for trouble, once for each cause until it is over.
+        clock: seconds that only grow.
+        rejecter: sets refused pods to Failed; None to leave them to wait.
+        pods: tells what the cluster holds of the pods that events are about.
+
+    Attributes:
+        events: how many by reason and result, `created` or `failed`.
+        rejections: how many pods were to be set to Failed, by result, `failed-pod` or `left`.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        node_name: str,
+        log: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+        rejecter: Rejecter | None = None,
+        pods: PodsHere | None = None,
+    ) -> None:
+        self.events: Counter[tuple[str, str]] = Counter()
+        self.rejections: Counter[str] = Counter()
+        self._rejecter = rejecter
+        self._pods = pods or PodsHere(lambda _: None)
+        self._client, self._node_name, self._log = client, node_name, log
+        self._rate = EventRate(clock)
+        self._is_first = True
+        self._last_refusal = self._last_drift = 0
+        self._unplaced: frozenset[str] = frozenset()
+        self._causes: set[Cause] = set()
+
+    def announce(self, status: Status) -> None:
+        """Tell what is new; what cannot be told is said in the log and not tried again."""
+        new = list(self._news(status))
+        is_first, self._is_first = self._is_first, False
+        if is_first:
+            return
+        for happening in told(iter(new), self._rate):
+            self._create(happening)
+
+    def _reject(self, row: RefusalRow) -> str:
+        """Fail the pod where that is wanted; what the event says when it is left to wait all the same."""
+        if self._rejecter is None or not row.pod:
+            return ""
+        obstacle = self._rejecter.reject(row.namespace, row.pod, row.pod_uid, row.reason, row.detail)
+        self.rejections["left" if obstacle else "failed-pod"] += 1
+        if not obstacle:
+            say(self._log, logging.INFO, "pod failed", pod=row.pod, reason=row.reason)
+        return f"; the pod is not set to Failed: {obstacle}" if obstacle else ""
+
+    def _news(self, status: Status) -> Iterator[Happening]:
+        for row in _newer(status.refusals, self._last_refusal):
+            note = row.detail if self._is_first else f"{row.detail}{self._reject(row)}"
+            yield Happening(row.pod_uid, row.namespace, row.pod, row.container, row.reason, note)
+        self._last_refusal = _newest(status.refusals)
+        for drift in _newer(status.drifts, self._last_drift):
+            record = status.state.containers.get(drift.container_id)
+            yield from _about(status.state, record, DRIFT, _drift_note(drift))
+        self._last_drift = _newest(status.drifts)
+        unplaced = {record.id: record for record in status.state.containers.values() if record.unplaced}
+        for container_id in sorted(unplaced.keys() - self._unplaced):
+            record = unplaced[container_id]
+            yield from _about(status.state, record, UNPLACED, f"runs in the shared pool: {record.unplaced}")
+        self._unplaced = frozenset(unplaced)
+
+    def _create(self, happening: Happening) -> None:
+        now = time.time()
+        text = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1e6):06d}Z"
+        pod = self._pods.object_of(happening.namespace, happening.pod, happening.pod_uid)
+        event = event_object(happening, self._node_name, text, pod)
+        result = "created"
+        try:
+            self._client.create(EVENTS, event, happening.namespace)
+            self._causes = {cause for cause in self._causes if cause[-1]}
+        except KubeAPIError as error:
+            result = "failed"
+            self._complain(happening, error)
+        reason = happening.reason if happening.reason in KNOWN_REASONS else OTHER
+        self.events[reason, result] += 1
+
+    def _complain(self, happening: Happening, error: KubeAPIError) -> None:
+        """Log the server's words, once for each cause.
+
+        A cause without fields, such as a missing right, is over when an event is created. One with fields is about
+        that kind of event: events that differ may succeed all the while.
+        """
+        cause = (error.status, error.reason, tuple(sorted({field for field, _ in error.causes})))
+        if cause in self._causes:
+            return
+        self._causes.add(cause)
+        what_to_do = (
+            "; kubectl apply -f deploy/export-rbac.yaml"
+            if (error.status, cause[-1]) == (FORBIDDEN, ())
+            else ""
+        )
+        say(
+            self._log,
+            logging.WARNING,
+            "event not created",
+            namespace=happening.namespace,
+            pod=happening.pod,
+            status=error.status or None,
+            reason=error.reason,
+            err=f"{error}{what_to_do}",
+        )
+
+
+def _newest(rows: Sequence[RefusalRow | DriftRow]) -> int:
+    return rows[-1].number if rows else 0
+
+
+def _newer(rows: Sequence[Row], last: int) -> list[Row]:
+    """Those that came after number `last`; all of them where the agent began to count anew."""
+    return [row for row in rows if row.number > last or _newest(rows) < last]
+
+
+def _about(state: State, record: ContainerRecord | None, reason: str, note: str) -> Iterator[Happening]:
+    """Nothing of a container that is gone, or that is none: a slice has no pod to tell it of."""
+    pod = state.pods.get(record.pod_uid) if record else None
+    if record and pod:
+        yield Happening(pod.uid, pod.namespace, pod.name, record.name, reason, note)
+
+
+def _drift_note(row: DriftRow) -> str:
+    """The same words for the same drift however often it comes, so that it is not told each time."""
+    found = (
+        f"its cpuset was {row.found or 'empty'}" if row.found is not None else "its cpuset files were gone"
+    )
+    done = f"not put right: {row.error}" if row.error else "put right"
+    fight = "; somebody keeps changing it" if row.is_fight else ""
+    return f"{found} instead of {row.desired} ({row.cause}), {done}{fight}"

@@ -1,0 +1,322 @@
+"""`nri-pin export`: tells the cluster what the agent has promised, as a NodeResourceTopology object.
+
+Three threads: one listens to the agent, one to what others do to our object, this one publishes. The agent does not
+know of any of this; without it, or without the cluster, everything told so far stands.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nri_plugin.agent.status_client import Status, follow
+from nri_plugin.exporter.events import Announcer, Rejecter
+from nri_plugin.exporter.publication import (
+    FORBIDDEN,
+    NO_DEVICES,
+    PAUSE_S,
+    Devices,
+    NodeOwner,
+    Publisher,
+    owners_of,
+    published,
+)
+from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES, PODS, KubeClient, Object
+from nri_plugin.kube.noderesourcetopology import to_object
+from nri_plugin.kube.pod_facts import PodsHere
+from nri_plugin.kube.watch import NOT_FOUND, Follower
+from nri_plugin.model.errors import KubeAPIError, NriPinError
+from nri_plugin.model.options import Node
+from nri_plugin.model.state import State
+from nri_plugin.process.logs import Reminder, say
+
+MANAGER = "nri-pin"
+"""Field manager of what we apply."""
+
+DEVICES_S = 30.0
+"""The main loop comes round so often, and asks the kubelet for devices again; and whenever the agent says something."""
+
+OURS = ("topologyPolicies", "zones", "attributes")
+"""The fields of the object that are ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What an administrator chose.
+
+    Attributes:
+        node_name: what the cluster calls this node.
+        agent_socket: where the agent tells.
+        take_over: take the object from another exporter.
+        pause_s: between two writes.
+        kubelet_socket: where the kubelet tells of devices; empty to do without.
+        fails_pods: set a refused pod to Failed instead of leaving it to wait.
+        metrics_bind_address: where to show metrics; None for nowhere.
+        health_probe_bind_address: where probes ask; None for nowhere.
+    """
+
+    node_name: str
+    agent_socket: str
+    take_over: bool = False
+    pause_s: float = PAUSE_S
+    kubelet_socket: str = ""
+    fails_pods: bool = False
+    metrics_bind_address: tuple[str, int] | None = None
+    health_probe_bind_address: tuple[str, int] | None = None
+
+
+class Exporter:
+    """Publishes until told to stop.
+
+    Args:
+        options: what was chosen.
+        client: of the cluster.
+        log: for what changes, and troubles when they begin and end.
+        clock: seconds that only grow.
+        devices: what the kubelet says of devices now; None where it is not asked.
+
+    Attributes:
+        publisher: writes the object.
+        pods: the facts of this node's pods.
+        announcer: creates events.
+        owner: knows the Node, which owns the object.
+        hears_agent: the agent has spoken and has not ended since.
+        unchanged: how often the agent said something that changed nothing to publish.
+        published_at: when a write was last accepted, in seconds since 1970; 0 for never.
+        came_round_at: when the main loop last did, on `clock`.
+        trouble: why the last write was not accepted; empty when it was.
+        threads: those that listen; they end with what they listen to, and with the process.
+    """
+
+    def __init__(
+        self,
+        options: ExportOptions,
+        client: KubeClient,
+        log: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+        devices: Callable[[], Devices] | None = None,
+    ) -> None:
+        self._devices, self._clock = devices, clock
+        self.hears_agent, self.unchanged, self.published_at = False, 0, 0.0
+        self.came_round_at = clock()
+        self._latest: Status | None = None
+        self._options, self._client, self._log = options, client, log
+        self.publisher = Publisher(
+            client,
+            NODE_RESOURCE_TOPOLOGIES,
+            MANAGER,
+            clock,
+            take_over=options.take_over,
+            pause_s=options.pause_s,
+        )
+        self.pods = PodsHere(self._pods_lost)
+        rejecter = Rejecter(client, options.node_name) if options.fails_pods else None
+        self.announcer = Announcer(client, options.node_name, log, clock, rejecter, self.pods)
+        self._news = threading.Condition()
+        self._status: Status | None = None
+        self._seen: Object | None = None
+        self._is_gone = False
+        self._stopping = threading.Event()
+        self.owner = NodeOwner(client, options.node_name, log, clock)
+        self._taken_back = Reminder()
+        self.trouble = ""
+        self._said_observing = False
+        self.threads: list[threading.Thread] = []
+
+    def stop(self) -> None:
+        """End soon; safe from a signal handler's thread and from any other."""
+        self._stopping.set()
+        threading.Thread(target=self._wake).start()  # a signal may have come while this thread holds the lock
+
+    def run(self) -> None:
+        """Publish until `stop`."""
+        sink = _OwnObject(self)
+        selector = {"fieldSelector": f"metadata.name={self._options.node_name}"}
+        own = Follower(self._client, NODE_RESOURCE_TOPOLOGIES, sink, self._stopping.wait, parameters=selector)
+        sink.version = lambda: own.version
+        here = {"fieldSelector": f"spec.nodeName={self._options.node_name}"}
+        pods = Follower(self._client, PODS, self.pods, self._stopping.wait, parameters=here)
+        listening = (
+            follow,
+            (self._options.agent_socket, self.tell, self._stopping.wait, self._log, self.agent_lost),
+        )
+        for target, arguments in (listening, (own.run, ()), (pods.run, ())):
+            self.threads.append(threading.Thread(target=target, args=arguments, daemon=True))
+            self.threads[-1].start()
+        while not self._stopping.is_set():
+            self.step(self._wait())
+            self.came_round_at = self._clock()
+
+    def tell(self, status: Status) -> None:
+        """This is what the agent says now."""
+        self.hears_agent = True
+        with self._news:
+            self._status = self._latest = status
+            self._news.notify_all()
+
+    def agent_lost(self) -> None:
+        """The agent is not there any more."""
+        self.hears_agent = False
+
+    def seen(self, obj: Object, *, is_gone: bool = False) -> None:
+        """This is what the cluster holds now, or nothing since this version; what is not ours is put right."""
+        with self._news:
+            self._seen, self._is_gone = obj, is_gone
+            self._news.notify_all()
+
+    def step(self, status: Status | None) -> None:
+        """Take over what the agent says and what others did, and publish when it is time."""
+        is_news = status is not None
+        if status is not None and self._is_observing(status):
+            return
+        status = status or self._latest
+        if status is not None and status.observing:
+            return
+        if status is not None:
+            self.publisher.want(self.object_of(status))
+            self.unchanged += is_news and self.publisher.due_s() is None
+        if self.publisher.due_s() == 0.0 and not self.owner.is_missing:
+            self._publish()
+        if status is not None:
+            self.announcer.announce(status)
+
+    def _is_observing(self, status: Status) -> bool:
+        """Whether nothing of what the agent says is carried out; said when that begins."""
+        if status.observing and not self._said_observing:
+            say(
+                self._log,
+                logging.WARNING,
+                "the agent only observes: nothing is published of this node, and no pod is told or rejected",
+                note="what was published before stays until somebody deletes it",
+            )
+        self._said_observing = status.observing
+        return status.observing
+
+    def object_of(self, status: Status) -> Object:
+        """The object for what the agent says."""
+        devices = self._devices() if self._devices else NO_DEVICES
+        obj = to_object(published(self._options.node_name, status.node, status.state, devices))
+        self.owner.look()
+        if self.owner.reference is not None:
+            obj["metadata"]["ownerReferences"] = [self.owner.reference]
+        return obj
+
+    def _wait(self) -> Status | None:
+        """The newest of what the agent says, None when it has said nothing new."""
+        with self._news:
+            if self._status is None and self._seen is None and not self._stopping.is_set():
+                self._news.wait(self._patience_s())
+            seen, is_gone = self._seen, self._is_gone
+            if seen is not None and self.publisher.noticed(seen, OURS, is_gone=is_gone) and is_gone:
+                self.owner.doubt()
+                say(self._log, logging.WARNING, "somebody deleted the object", node=self._options.node_name)
+            status, self._status, self._seen = self._status, None, None
+        return status
+
+    def _patience_s(self) -> float:
+        """How long to wait for news: device plugins come and go without any, and a probe asks for signs of life."""
+        if self._latest is None or self._latest.observing:
+            return DEVICES_S
+        due_s = None if self.owner.is_missing else self.publisher.due_s()
+        return min(self.owner.due_s(), DEVICES_S, *(() if due_s is None else (due_s,)))
+
+    def view(self) -> tuple[Node, State] | None:
+        """What the agent has said last, None for nothing yet or nothing that is carried out."""
+        latest = self._latest
+        return None if latest is None or latest.observing else (latest.node, latest.state)
+
+    def _wake(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _publish(self) -> None:
+        try:
+            self.publisher.publish()
+        except KubeAPIError as error:
+            self._failed(error)
+            return
+        self.published_at = time.time()
+        others = self.publisher.taken_back_from
+        if others and self._taken_back.is_due(others, self._clock()):
+            say(
+                self._log,
+                logging.WARNING,
+                "another manager had changed the object, put right",
+                manager=others,
+            )
+        if self.trouble or self.publisher.writes == 1:
+            say(self._log, logging.INFO, "published", node=self._options.node_name)
+        self.trouble = ""
+
+    def publish_once(self, status: Status) -> None:
+        """Publish what the agent says.
+
+        Raises:
+            NriPinError: it was not accepted; says what to do.
+        """
+        if status.observing:
+            raise NriPinError(
+                "the agent only observes, there is nothing to publish; start it without --observe"
+            )
+        self.publisher.want(self.object_of(status))
+        try:
+            self.publisher.publish()
+        except KubeAPIError as error:
+            raise NriPinError(self._advice(error)) from error
+
+    def _pods_lost(self, error: KubeAPIError) -> None:
+        """Say that pods are not known, or not anew."""
+        what_to_do = "; kubectl apply -f deploy/export-rbac.yaml" if error.status == FORBIDDEN else ""
+        trouble = f"{error}{what_to_do}"
+        say(self._log, logging.WARNING, "what runtimes do not say of new pods will be inferred", err=trouble)
+
+    def _failed(self, error: KubeAPIError) -> None:
+        """Say what is wrong and what to do, once."""
+        trouble = self._advice(error)
+        if trouble != self.trouble:
+            say(self._log, logging.WARNING, "not published, will be tried again", err=trouble)
+        self.trouble = trouble
+
+    def _advice(self, error: KubeAPIError) -> str:
+        """What is wrong, and what to do."""
+        if owners_of(error):
+            return (
+                f"{owners_of(error)} already publishes the NodeResourceTopology of {self._options.node_name}; "
+                "stop that exporter, or take the object from it with --take-over"
+            )
+        if error.status == NOT_FOUND:
+            return "the cluster does not know NodeResourceTopology yet; kubectl apply -f deploy/crd.yaml"
+        if error.status == FORBIDDEN:
+            return f"{error}; kubectl apply -f deploy/export-rbac.yaml"
+        return str(error)
+
+
+class _OwnObject:
+    """Told what the cluster holds of our object.
+
+    Attributes:
+        version: of the list that is told.
+    """
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._exporter = exporter
+        self.version: Callable[[], str] = lambda: ""
+
+    def listed(self, objects: Sequence[Object]) -> None:
+        """All of that name: one or none."""
+        if objects:
+            self._exporter.seen(objects[0])
+        else:
+            self._exporter.seen({"metadata": {"resourceVersion": self.version()}}, is_gone=True)
+
+    def changed(self, obj: Object) -> None:
+        """Somebody wrote it, perhaps we."""
+        self._exporter.seen(obj)
+
+    def deleted(self, obj: Object) -> None:
+        """Somebody deleted it; its version is that of the deletion."""
+        self._exporter.seen(obj, is_gone=True)
+
+    def failed(self, error: KubeAPIError) -> None:
+        """Publishing meets the same trouble and says it."""

@@ -1,0 +1,236 @@
+"""The exporter's side of `exporter.sock`: answers the agent what kubelet and cluster know of a container and its pod.
+
+The runtime, and every pod of the node, waits while we answer: the kubelet is asked with a limit below the agent's own,
+only where its answer counts, and what changes seldom is remembered; the cluster is not asked then, what it told of its
+pods lies ready. See `nri_plugin.core.decision` for the wire.
+"""
+
+import logging
+import os
+import socketserver
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from threading import Thread
+from typing import Any
+
+import msgspec
+
+from nri_plugin.core.decision import LINE_BYTES
+from nri_plugin.exporter.pod_resources import Allocatable, ContainerDevices, PodResources, numa_ids
+from nri_plugin.exporter.pod_resources_server import KubeletClient
+from nri_plugin.model.errors import HostError, KubeletError
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.policy.device_hints import device_totals
+from nri_plugin.process.logs import say
+
+# ----------------------------------------------------------------------------------------------------
+# What the exporter tells the agent of a container's devices, from the kubelet's PodResources answers.
+#
+# The wire format is described in `nri_plugin.core.decision`; both sides are tested against each other.
+
+
+Totals = Mapping[str, Sequence[tuple[NodeMask, int]]]
+"""How many devices there are, by resource and the NUMA nodes they are attached to."""
+
+
+def answer(pod: PodResources | None, container: str, totals: Totals) -> dict[str, Any]:
+    """The answer for one container; without `devices` where the kubelet does not know it."""
+    if pod is None:
+        return {}
+    mine = next((one for one in pod.containers if one.name == container), None)
+    if mine is None:
+        return {}
+    everyone = [device for one in pod.containers for device in one.devices]
+    return {"devices": _entries(mine.devices, totals), "pod_devices": _entries(everyone, totals)}
+
+
+def totals_of(allocatable: Allocatable) -> dict[str, tuple[tuple[NodeMask, int], ...]]:
+    """All devices of the node that are attached to NUMA nodes, by resource."""
+    places: dict[str, list[tuple[NodeMask, int]]] = {}
+    for device in allocatable.devices:
+        place = NodeMask.from_ids(numa_ids(device)), len(device.device_ids)
+        places.setdefault(device.resource_name, []).append(place)
+    totals = {name: device_totals(of_resource) for name, of_resource in places.items()}
+    return {name: known for name, known in totals.items() if known}
+
+
+def _entries(devices: Iterable[ContainerDevices], totals: Totals) -> list[dict[str, Any]]:
+    """An entry for each resource and set of NUMA nodes, in the order of the first."""
+    ids: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    for device in devices:
+        ids.setdefault((device.resource_name, tuple(numa_ids(device))), []).extend(device.device_ids)
+    order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in ids))}
+    entries = []
+    for (name, nodes), members in sorted(ids.items(), key=lambda item: order[item[0][0]]):
+        entry: dict[str, Any] = {"resource": name, "ids": members, "nodes": list(nodes)}
+        if totals.get(name):
+            entry["totals"] = {str(nodes): count for nodes, count in totals[name]}
+        entries.append(entry)
+    return entries
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+KUBELET_S = 0.08
+"""Below the 100 ms that the agent waits for us."""
+
+TOTALS_S = 10.0
+"""Device plugins come and go in minutes."""
+
+QUESTION_S = 1.0
+"""A question is one line and is sent at once."""
+
+NOT_KNOWN = b"{}\n"
+
+
+Answer = Mapping[str, object]
+Facts = Callable[[str, str, str], Answer | None]
+"""The facts of a pod by namespace, name and uid; None for nothing."""
+
+
+class Question(msgspec.Struct):
+    """What the agent asks."""
+
+    pod: str
+    namespace: str
+    name: str
+    container: str
+    devices: bool = True
+
+
+class DeviceSource:
+    """Asks the kubelet for one question.
+
+    Args:
+        kubelet: is asked.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, kubelet: KubeletClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kubelet, self._clock = kubelet, clock
+        self._totals: Totals = {}
+        self._totals_until = clock()
+
+    def __call__(self, question: Question) -> Answer:
+        """The answer; without `devices` where the kubelet does not know the container.
+
+        Raises:
+            KubeletError: it did not answer in time.
+        """
+        try:
+            pod = self._kubelet.get(question.namespace, question.name, KUBELET_S).pod_resources
+        except KubeletError as error:
+            if error.is_unknown:
+                return {}
+            raise
+        found = answer(pod, question.container, {})
+        return answer(pod, question.container, self._fresh_totals()) if found.get("pod_devices") else found
+
+    def _fresh_totals(self) -> Totals:
+        if self._clock() >= self._totals_until:
+            with suppress(
+                KubeletError
+            ):  # without them the agent prefers by what was given, which is nearly the same
+                self._totals = totals_of(self._kubelet.allocatable(KUBELET_S))
+                self._totals_until = self._clock() + TOTALS_S
+        return self._totals
+
+
+class AnswerSource:
+    """Devices from the kubelet, facts from the cluster; either may be missing, and then the other still counts.
+
+    Args:
+        devices: gives those of a container; None where there is no kubelet to ask.
+        facts: gives those of a pod.
+    """
+
+    def __init__(self, devices: Callable[[Question], Answer] | None, facts: Facts) -> None:
+        self._devices, self._facts = devices, facts
+
+    def __call__(self, question: Question) -> Answer:
+        """The answer.
+
+        Raises:
+            KubeletError: the kubelet did not answer in time, and nothing else is known.
+        """
+        facts = self._facts(question.namespace, question.name, question.pod)
+        known = {"facts": facts} if facts else {}
+        if self._devices is None or not question.devices:
+            return known
+        try:
+            return {**self._devices(question), **known}
+        except KubeletError:
+            if known:
+                return known
+            raise
+
+
+class FactsSocket:
+    """Answers from the moment it is made until `close`.
+
+    Args:
+        path: of the socket; whatever socket is there is replaced.
+        source: gives answers.
+        log: for questions that could not be answered, at debug level.
+
+    Raises:
+        HostError: the socket cannot be made there.
+    """
+
+    def __init__(self, path: str, source: Callable[[Question], Answer], log: logging.Logger) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        before = os.umask(0o177)
+        try:
+            self._server = _Server(path, source, log)
+        except OSError as error:
+            raise HostError(path, f"cannot be listened on: {error.strerror or error}") from None
+        finally:
+            os.umask(before)
+        self._path = path
+        self._thread = Thread(target=self._server.serve_forever, args=(0.05,), name="facts", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering and take the socket away."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        with suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 32
+
+    def __init__(self, path: str, source: Callable[[Question], Answer], log: logging.Logger) -> None:
+        self.source, self.log = source, log
+        super().__init__(path, _Handler)
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    timeout = QUESTION_S
+    server: _Server
+
+    def handle(self) -> None:
+        """One question, one answer; what cannot be answered is hung up on, and the agent goes another way."""
+        try:
+            question = msgspec.json.decode(self.rfile.readline(LINE_BYTES), type=Question)
+            line = _line(self.server.source(question))
+        except (msgspec.DecodeError, KubeletError, OSError) as error:
+            say(self.server.log, logging.DEBUG, "question not answered", err=error)
+            return
+        with suppress(OSError):
+            self.wfile.write(line)
+
+
+def _line(answer: Answer) -> bytes:
+    """The answer as the agent listens to it: too long a one goes without facts, else without anything."""
+    for words in (answer, {key: value for key, value in answer.items() if key != "facts"}):
+        line = msgspec.json.encode(words) + b"\n"
+        if len(line) <= LINE_BYTES:
+            return line
+    return NOT_KNOWN

@@ -1,0 +1,101 @@
+"""What the exporter counts and shows over HTTP; loaded only where an address asks for it.
+
+The exporter keeps plain figures, read here when somebody asks.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from typing import TypeVar
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from nri_plugin.exporter.events import KNOWN_REASONS, OTHER
+from nri_plugin.exporter.exporter import Exporter
+from nri_plugin.process.http_pages import PROMETHEUS_TEXT, Page, one_at_a_time, probe
+
+STUCK_S = 300.0
+"""The main loop comes round every 30 s; a cluster that answers slowly holds it for a request's limit, or a few."""
+
+Labels = TypeVar("Labels", bound=tuple[str, ...])
+
+EVENT_RESULTS = ("created", "failed")
+REJECTION_RESULTS = ("failed-pod", "left")
+
+
+class ExporterFigures(Collector):
+    """The exporter's figures as metrics, with a series for each label there can be."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._exporter = exporter
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them as they are now."""
+        exporter = self._exporter
+        publisher, announcer = exporter.publisher, exporter.announcer
+        results = {
+            ("written",): publisher.writes,
+            ("unchanged",): exporter.unchanged,
+            ("failed",): publisher.failures,
+        }
+        yield _counter("publish", "What came of what there was to publish.", ("result",), results)
+        events = {pair: announcer.events[pair] for pair in product((*KNOWN_REASONS, OTHER), EVENT_RESULTS)}
+        yield _counter("events", "Events on pods, by reason.", ("reason", "result"), events)
+        rejections = {(result,): announcer.rejections[result] for result in REJECTION_RESULTS}
+        yield _counter("rejections", "Refused pods that were to be set to Failed.", ("result",), rejections)
+        yield _gauge(
+            "last_success_timestamp_seconds",
+            "When the object was last written; 0: never.",
+            exporter.published_at,
+        )
+        yield _gauge("agent_connected", "Whether the agent is heard.", float(exporter.hears_agent))
+        yield _gauge("pods_known", "Pods of this node whose facts are known.", float(exporter.pods.known))
+
+
+def metrics_page(exporter: Exporter) -> Callable[[], Page]:
+    """`/metrics`."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(ExporterFigures(exporter))
+    return one_at_a_time(
+        lambda: Page(prometheus_client.generate_latest(registry), content_type=PROMETHEUS_TEXT)
+    )
+
+
+def probe_pages(exporter: Exporter, clock: Callable[[], float]) -> Mapping[str, Callable[[], Page]]:
+    """`/healthz` and `/readyz`."""
+    return {
+        "/healthz": probe("alive", lambda: lifeless(exporter, clock())),
+        "/readyz": probe("ready", lambda: unready(exporter)),
+    }
+
+
+def lifeless(exporter: Exporter, now: float) -> str:
+    """Why the exporter has to be restarted; empty where it need not be."""
+    if now - exporter.came_round_at < STUCK_S:
+        return ""
+    return f"the main loop has not come round for {STUCK_S:g} s"
+
+
+def unready(exporter: Exporter) -> str:
+    """Why the exporter is not ready; empty once the agent is heard and what it said was published."""
+    cases = (
+        (not exporter.hears_agent, "the agent is not heard; look at its log"),
+        (exporter.owner.is_missing, "not published: the node is not registered in the cluster"),
+        (bool(exporter.trouble), f"not published: {exporter.trouble}"),
+        (not exporter.publisher.writes, "nothing published yet"),
+    )
+    return next((words for applies, words in cases if applies), "")
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[Labels, int]) -> Metric:
+    family = CounterMetricFamily(f"nri_pin_export_{name}", text, labels=labels)
+    for found, value in values.items():
+        family.add_metric(found, value)
+    return family
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"nri_pin_export_{name}", text, value=value)

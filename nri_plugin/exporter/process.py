@@ -1,0 +1,153 @@
+"""The exporter's process: its sockets, threads, signals and HTTP servers, put together."""
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from nri_plugin.exporter.exporter import Exporter, ExportOptions
+from nri_plugin.exporter.facts_socket import AnswerSource, DeviceSource, Facts, FactsSocket
+from nri_plugin.exporter.pod_resources import devices_of
+from nri_plugin.exporter.pod_resources_server import KubeletClient, PodResourcesServer, View
+from nri_plugin.exporter.publication import Devices
+from nri_plugin.kube.api_client import KubeClient
+from nri_plugin.model.errors import HostError, KubeletError
+from nri_plugin.process.logs import say
+
+if TYPE_CHECKING:
+    from nri_plugin.process.http_server import Server
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the exporter serves on the node: PodResources for monitoring; devices, and facts of pods, for the agent.
+#
+# Both sockets lie in a folder of their own in the agent's state directory: the exporter has to write there and nowhere
+# else, so that whoever takes it over cannot rewrite what the agent has promised. Devices stand on the kubelet's own socket, which only the exporter
+# mounts, facts on its watch of the node's pods.
+
+
+FOLDER = "exporter"
+POD_RESOURCES_SOCKET = "pod-resources.sock"
+FACTS_SOCKET = "exporter.sock"
+
+
+class LocalSockets:
+    """The sockets, from `open` to `close`.
+
+    Args:
+        kubelet_socket: of the kubelet's PodResources API; empty to do without devices and PodResources.
+        agent_socket: ours lie in the folder `exporter` beside it, which is made where it is missing.
+        log: for troubles when they begin and end.
+    """
+
+    def __init__(self, kubelet_socket: str, agent_socket: str, log: logging.Logger) -> None:
+        self._kubelet = KubeletClient(kubelet_socket) if kubelet_socket else None
+        self._log = log
+        self._folder = os.path.join(os.path.dirname(os.path.abspath(agent_socket)), FOLDER)
+        self._servers: list[PodResourcesServer | FactsSocket] = []
+        self._known = Devices()
+        self._trouble = ""
+
+    def open(self, view: View, facts_of: Facts) -> None:
+        """Begin to answer; the object is published without as well.
+
+        Args:
+            view: what the agent has promised.
+            facts_of: a pod's facts.
+        """
+        facts, resources = (os.path.join(self._folder, name) for name in (FACTS_SOCKET, POD_RESOURCES_SOCKET))
+        try:
+            _made(self._folder)
+            devices = DeviceSource(self._kubelet) if self._kubelet else None
+            self._servers.append(FactsSocket(facts, AnswerSource(devices, facts_of), self._log))
+            if self._kubelet:
+                self._servers.append(PodResourcesServer(resources, self._kubelet, view))
+        except HostError as error:
+            say(self._log, logging.WARNING, "a local socket is missing", err=error)
+            return
+        say(self._log, logging.INFO, "answering", facts=facts, pod_resources=resources if devices else None)
+
+    def devices(self) -> Devices:
+        """What the kubelet says of devices; while it says nothing, what it said last."""
+        if self._kubelet is None:
+            return self._known
+        try:
+            self._known = devices_of(self._kubelet.allocatable(), self._kubelet.list())
+            trouble = ""
+        except KubeletError as error:
+            trouble = str(error)
+        if trouble != self._trouble and trouble:
+            say(self._log, logging.WARNING, "devices are not known anew", err=trouble)
+        self._trouble = trouble
+        return self._known
+
+    def close(self) -> None:
+        """Stop answering."""
+        for server in self._servers:
+            server.close()
+        if self._kubelet is not None:
+            self._kubelet.close()
+
+
+def _made(folder: str) -> None:
+    """Make the folder, readable as the one a kubelet makes: the sockets themselves are for root.
+
+    Raises:
+        HostError: it is missing and cannot be made.
+    """
+    try:
+        os.mkdir(folder, 0o755)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise HostError(folder, f"cannot be made: {error.strerror or error}") from None
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+def serve(options: ExportOptions, client: KubeClient, log: logging.Logger) -> None:
+    """Publish until SIGTERM or SIGINT."""
+    local = LocalSockets(options.kubelet_socket, options.agent_socket, log)
+    exporter = Exporter(options, client, log, devices=local.devices if options.kubelet_socket else None)
+    local.open(exporter.view, exporter.pods.facts)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: exporter.stop())
+    say(log, logging.INFO, "exporting", node=options.node_name, agent=options.agent_socket)
+    servers = serve_http(options, exporter, log)
+    exporter.run()
+    for server in servers:
+        server.close()
+    local.close()
+    client.close()
+
+
+def serve_http(
+    options: ExportOptions,
+    exporter: Exporter,
+    log: logging.Logger,
+    clock: Callable[[], float] = time.monotonic,
+) -> "Sequence[Server]":
+    """Metrics, and probes on a port of their own, where addresses say so; nothing of them is loaded elsewhere.
+
+    Raises:
+        ConfigError: an address is wrong.
+    """
+    if options.metrics_bind_address is None and options.health_probe_bind_address is None:
+        return ()
+    from nri_plugin.exporter import monitoring
+    from nri_plugin.process.http_pages import Routes
+    from nri_plugin.process.http_server import Place, Server
+
+    probes = monitoring.probe_pages(exporter, clock)
+    servers = []
+    if options.health_probe_bind_address is not None:
+        place = Place("--health-probe-bind-address", options.health_probe_bind_address, "probes")
+        servers.append(Server(place, Routes(probes), log, keeps_trying=True))
+    if options.metrics_bind_address is not None:
+        place = Place("--metrics-bind-address", options.metrics_bind_address, "metrics")
+        pages = {"/metrics": monitoring.metrics_page(exporter), **probes}
+        servers.append(Server(place, Routes(pages), log, keeps_trying=True))
+    return servers

@@ -1,0 +1,523 @@
+"""The NodeResourceTopology object of this node, from what the agent has promised.
+
+Exact where others estimate: `available` is what a container could still be given here, because the component that
+gives also tells. The order of everything is fixed, so that equal content is equal text.
+
+Source: k8stopologyawareschedwg; NodeResourceTopologyMatch of scheduler-plugins reads it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from nri_plugin.kube import noderesourcetopology as nrt
+from nri_plugin.kube.api_client import NODES, KubeClient, Object, Resource
+from nri_plugin.kube.noderesourcetopology import (
+    NodeResourceTopology,
+    Pair,
+    Zone,
+    ZoneResource,
+    fingerprint,
+    zone_name,
+)
+from nri_plugin.kube.watch import NOT_FOUND, Backoff
+from nri_plugin.model.errors import KubeAPIError
+from nri_plugin.model.options import (
+    MemoryManagerPolicy,
+    Node,
+    Options,
+    ReservedMemory,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
+from nri_plugin.model.state import PodRecord, QOSClass, State
+from nri_plugin.model.topology import NUMANode
+from nri_plugin.policy.memory_state import MEMORY, memory_machine, memory_state
+from nri_plugin.process.logs import say
+
+PREFIX = "nri-pin/"
+MILLI = 1000
+
+CPU_OPTIONS = (
+    ("full-pcpus-only", "full_pcpus_only"),
+    ("distribute-cpus-across-numa", "distribute_cpus_across_numa"),
+    ("distribute-cpus-across-cores", "distribute_cpus_across_cores"),
+    ("align-by-socket", "align_by_socket"),
+    ("strict-cpu-reservation", "strict_cpu_reservation"),
+    ("prefer-align-cpus-by-uncorecache", "prefer_align_cpus_by_uncore_cache"),
+)
+"""The kubelet's names of the CPU options and ours."""
+
+LEGACY_LEVELS: Mapping[TopologyManagerPolicy, str] = {
+    TopologyManagerPolicy.SINGLE_NUMA_NODE: "SingleNUMANode",
+    TopologyManagerPolicy.RESTRICTED: "Restricted",
+    TopologyManagerPolicy.BEST_EFFORT: "BestEffort",
+}
+
+LONGEST_NUMA_LIST = 8
+"""The scheduler plugin's own divisor where the object says nothing."""
+
+
+PodName = tuple[str, str]
+"""Namespace and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCount:
+    """Devices of one resource on one NUMA node: all there are, and those nobody has."""
+
+    numa_id: int
+    resource: str
+    total: int
+    available: int
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """What the kubelet says of devices.
+
+    Attributes:
+        counts: by resource and NUMA node.
+        pods: that have some near a NUMA node.
+    """
+
+    counts: tuple[DeviceCount, ...] = ()
+    pods: frozenset[PodName] = frozenset()
+
+
+NO_DEVICES = Devices()
+
+
+def published(name: str, node: Node, state: State, devices: Devices = NO_DEVICES) -> NodeResourceTopology:
+    """The object of the node called `name`.
+
+    Args:
+        name: of the Kubernetes node.
+        node: what the agent decides for.
+        state: what it has promised.
+        devices: what the kubelet says of devices; without it no device is listed.
+    """
+    resources = _resources(node, state, devices.counts)
+    return NodeResourceTopology(
+        name=name,
+        zones=tuple(
+            Zone(
+                name=zone_name(numa.id),
+                resources=tuple(resources[int(numa.id)]),
+                costs=_costs(node, numa),
+            )
+            for numa in sorted(node.topology.nodes, key=lambda numa: numa.id)
+        ),
+        attributes=tuple(_attributes(node, state, devices)),
+        topology_policies=(legacy_policy(node.options),),
+    )
+
+
+def accounted_pods(state: State, with_devices: frozenset[PodName] = frozenset()) -> list[PodRecord]:
+    """The pods that `available` accounts for, by uid: those the scheduler plugin takes to hold something of a zone.
+
+    Every Guaranteed pod has a memory limit and so counts as one, whether or not it got CPUs or memory of its own here;
+    so does one of any class that has devices of a zone;
+    a fingerprint of any other set would never be equal to the plugin's. A pod counts from its first container on.
+    """
+    present = {record.pod_uid for record in state.containers.values()}
+    counted = (
+        pod
+        for pod in state.pods.values()
+        if pod.uid in present
+        and (pod.qos is QOSClass.GUARANTEED or (pod.namespace, pod.name) in with_devices)
+    )
+    return sorted(counted, key=lambda pod: pod.uid)
+
+
+def legacy_policy(options: Options) -> str:
+    """Policy and scope in the one word of the former version."""
+    level = LEGACY_LEVELS.get(options.topology_manager_policy)
+    if level is None:
+        return "None"
+    scope = "Pod" if options.topology_manager_scope is TopologyManagerScope.POD else "Container"
+    return f"{level}{scope}Level"
+
+
+def _costs(node: Node, numa: NUMANode) -> tuple[tuple[str, int], ...]:
+    """Distances to every NUMA node; none where the machine does not tell.
+
+    Differs: other exporters number distances by position, which is wrong where NUMA ids have holes.
+    """
+    pairs = zip(node.topology.nodes, numa.distances or (), strict=False)
+    return tuple(
+        (zone_name(other.id), distance) for other, distance in sorted(pairs, key=lambda pair: pair[0].id)
+    )
+
+
+def _resources(node: Node, state: State, devices: Iterable[DeviceCount]) -> dict[int, list[ZoneResource]]:
+    """What every zone lists: cpu, memory, huge pages by size, devices by name.
+
+    Every zone lists every resource but devices, with zero where it has none: a scheduler that adds zones up leaves
+    out those that do not list what a pod asks for.
+    """
+    rows: dict[int, list[ZoneResource]] = {
+        int(numa.id): [_cpu(node, state, numa)] for numa in node.topology.nodes
+    }
+    for number, row in _memory(node, state):
+        rows[number].append(row)
+    for device in sorted(devices, key=lambda one: (one.resource, one.numa_id)):
+        if device.numa_id in rows:
+            total = device.total * MILLI
+            rows[device.numa_id].append(ZoneResource(device.resource, total, total, device.available * MILLI))
+    return rows
+
+
+def _cpu(node: Node, state: State, numa: NUMANode) -> ZoneResource:
+    allocatable = numa.cpus - node.reserved
+    available = allocatable - state.exclusive
+    return ZoneResource("cpu", len(numa.cpus) * MILLI, len(allocatable) * MILLI, len(available) * MILLI)
+
+
+def _memory(node: Node, state: State) -> Iterator[tuple[int, ZoneResource]]:
+    """Ordinary memory and huge pages by NUMA node, ordinary memory first."""
+    machine = memory_machine(node.topology, _kept(node))
+    promised = memory_state(machine, (allocation.memory for allocation in state.allocations.values()))
+    for resource in sorted(machine.total, key=lambda name: (name != MEMORY, name)):
+        free = promised.free(resource)
+        for number, total in machine.total[resource].items():
+            allocatable = machine.allocatable_of(resource)[number]
+            yield (
+                number,
+                ZoneResource(resource, total * MILLI, allocatable * MILLI, max(0, free[number]) * MILLI),
+            )
+
+
+def _kept(node: Node) -> Iterable[ReservedMemory]:
+    """Memory that is kept for the system, by NUMA node.
+
+    With the Static policy as the operator divided it. Else nobody has: what is kept of the node as a whole is spread in
+    proportion to the ordinary memory of its NUMA nodes, and adds up to the byte.
+
+    Differs: other exporters subtract nothing then, and so promise more in the zones than the node has.
+    """
+    if node.options.memory_manager_policy is MemoryManagerPolicy.STATIC:
+        return node.options.reserved_memory
+    return _spread(node)
+
+
+def _spread(node: Node) -> Iterator[ReservedMemory]:
+    sizes = memory_machine(node.topology).allocatable_of(MEMORY)
+    everything, before, kept_before = sum(sizes.values()), 0, 0
+    for numa in node.topology.nodes if everything else ():
+        before += sizes[int(numa.id)]
+        kept = node.options.kept_memory_bytes * before // everything
+        yield ReservedMemory(numa.id, MEMORY, kept - kept_before)
+        kept_before = kept
+
+
+def _attributes(node: Node, state: State, devices: Devices) -> Iterator[Pair]:
+    options = node.options
+    yield nrt.ATTRIBUTE_POLICY, options.topology_manager_policy.value
+    yield nrt.ATTRIBUTE_SCOPE, options.topology_manager_scope.value
+    if len(node.topology.nodes) > LONGEST_NUMA_LIST:
+        yield nrt.ATTRIBUTE_MAX_NUMA_NODES, str(len(node.topology.nodes))
+    pods = accounted_pods(state, devices.pods)
+    yield nrt.ATTRIBUTE_FINGERPRINT, fingerprint((pod.namespace, pod.name) for pod in pods)
+    yield nrt.ATTRIBUTE_FINGERPRINT_METHOD, nrt.METHOD_EXCLUSIVE
+    yield nrt.ATTRIBUTE_ACCOUNTED_PODS, ",".join(sorted(nrt.short_uid(pod.uid) for pod in pods))
+    yield f"{PREFIX}cpuManagerPolicy", options.cpu_manager_policy.value
+    chosen = [name for name, field in CPU_OPTIONS if getattr(options, field)]
+    if chosen:
+        yield f"{PREFIX}cpuManagerPolicyOptions", ",".join(f"{name}=true" for name in chosen)
+    if options.prefer_closest_numa_nodes:
+        yield nrt.ATTRIBUTE_POLICY_OPTIONS, "prefer-closest-numa-nodes=true"
+    yield f"{PREFIX}memoryManagerPolicy", options.memory_manager_policy.value
+    yield f"{PREFIX}sharedPool", str(state.shared_pool(node))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Publishes one object: what is new, not too often, never the same twice, and again after a failure.
+#
+# Plain calls; the caller has the thread and the clock, asks `due_s` and calls `publish`.
+#
+# An object is ours once we have applied it: then fields that another manager changes are taken back. An object that we
+# never applied belongs to another exporter and is left alone, unless `take_over` says otherwise.
+
+
+CONFLICT = 409
+
+PAUSE_S = 1.0
+"""Between two writes: schedulers look at most once per pod, and etcd keeps every version."""
+
+CALM_S = 60.0
+"""An object that nobody else changed or deleted for so long is not contested any more."""
+
+
+class Publisher:
+    """Keeps one object of the cluster as it should be.
+
+    Invariant: an object is sent only when it differs from the one last accepted, and no sooner than `pause_s` after the
+    last attempt, or the pause that failures or the server ask for. When others change or delete it again and again, the
+    same content is sent again after pauses that grow; new content does not wait for them.
+
+    Args:
+        client: of the cluster.
+        resource: the kind of the object.
+        manager: in whose name its fields are owned.
+        clock: seconds that only grow.
+        take_over: take fields of an object that is not ours, instead of failing.
+        pause_s: between two writes.
+        backoff: how long to wait after failures.
+
+    Attributes:
+        writes: how many writes were accepted.
+        failures: how many were not.
+        taken_back_from: the managers whose fields the last accepted write took back; empty for none.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        manager: str,
+        clock: Callable[[], float],
+        *,
+        take_over: bool = False,
+        pause_s: float = PAUSE_S,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._client, self._resource, self._manager, self._clock = client, resource, manager, clock
+        self._take_over, self._pause_s = take_over, pause_s
+        self._backoff = backoff or Backoff()
+        self._wanted: Object | None = None
+        self._accepted: Object | None = None
+        self._written: Object | None = None
+        self._uid = self._version = ""
+        self._not_before = self._again_at = self._calm_at = clock()
+        self._contest = Backoff()
+        self.writes = 0
+        self.failures = 0
+        self.taken_back_from = ""
+
+    def want(self, obj: Mapping[str, Any]) -> None:
+        """This is what the cluster should hold from now on."""
+        self._wanted = dict(obj)
+
+    def noticed(self, obj: Mapping[str, Any], fields: Iterable[str], *, is_gone: bool = False) -> bool:
+        """The cluster holds this, or nothing; where `fields` or owners are not as accepted the object is due again.
+
+        What is older than the last write is passed over: it was ours, or we have written over it. A list without the
+        object may have been made before the first write.
+
+        Args:
+            obj: as it is there, or was last; only `metadata.resourceVersion` counts where it is gone.
+            fields: which are compared.
+            is_gone: the cluster held nothing at that version.
+
+        Returns:
+            Whether it is due again.
+        """
+        accepted = self._accepted
+        if accepted is None:
+            return False
+        version = _metadata(obj).get("resourceVersion", "")
+        if version.isdecimal() and self._version.isdecimal() and int(version) <= int(self._version):
+            return False
+        is_as_accepted = (
+            not is_gone
+            and all(obj.get(field) == accepted.get(field) for field in fields)
+            and _owner_uids(accepted) <= _owner_uids(obj)
+        )
+        if not is_as_accepted:
+            self._accepted = None
+            now = self._clock()
+            if now >= self._calm_at:
+                self._contest.reset()
+                self._again_at = now
+            else:
+                self._again_at = now + self._contest.next_s()
+            self._calm_at = self._again_at + CALM_S
+        return not is_as_accepted
+
+    def due_s(self) -> float | None:
+        """Seconds until `publish` has something to do: 0 for now, None for nothing at all."""
+        if self._wanted is None or self._wanted == self._accepted:
+            return None
+        is_repeated = self._wanted == self._written
+        not_before = max(self._not_before, self._again_at) if is_repeated else self._not_before
+        return max(0.0, not_before - self._clock())
+
+    def publish(self) -> None:
+        """Send what is wanted.
+
+        Raises:
+            KubeAPIError: it was not accepted; it stays due, after a pause. Status 404: the cluster does not know the
+                kind; 409: it belongs to another manager.
+        """
+        wanted = self._wanted
+        if wanted is None:
+            return
+        self.taken_back_from = ""
+        try:
+            stored = self._applied(wanted)
+        except KubeAPIError as error:
+            self.failures += 1
+            self._not_before = self._clock() + self._backoff.next_s(error.retry_after_s)
+            raise
+        self.writes += 1
+        self._accepted = self._written = wanted
+        metadata = _metadata(stored)
+        self._uid, self._version = str(metadata.get("uid", "")), str(metadata.get("resourceVersion", ""))
+        self._backoff.reset()
+        self._not_before = self._clock() + self._pause_s
+
+    def _applied(self, wanted: Object) -> Object:
+        """Apply the object, with force where another manager has changed an object that is ours.
+
+        The version that was found to be ours goes with the forced write: if somebody wrote after that, it is refused.
+        """
+        try:
+            return self._client.apply(self._resource, wanted, self._manager, force=self._take_over)
+        except KubeAPIError as error:
+            others = owners_of(error)
+            found = self._found(wanted) if others else None
+            if found is None or not self._is_ours(found):
+                raise
+        metadata = {**wanted["metadata"], "resourceVersion": _metadata(found).get("resourceVersion")}
+        stored = self._client.apply(
+            self._resource, {**wanted, "metadata": metadata}, self._manager, force=True
+        )
+        self.taken_back_from = others
+        return stored
+
+    def _found(self, wanted: Object) -> Object | None:
+        """The object as it is there; None where it cannot be read."""
+        with suppress(KubeAPIError):
+            return self._client.get(self._resource, wanted["metadata"]["name"])
+        return None
+
+    def _is_ours(self, found: Object) -> bool:
+        """Whether we have applied it: the server lists our manager, or it is the object we wrote last.
+
+        The first is true after a restart, too; the second where others have changed every single field of ours.
+        """
+        metadata = _metadata(found)
+        entries = metadata.get("managedFields") or ()
+        has_applied = any(
+            (entry.get("manager"), entry.get("operation")) == (self._manager, "Apply") for entry in entries
+        )
+        return has_applied or (self._uid != "" and metadata.get("uid") == self._uid)
+
+
+def _metadata(obj: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return (obj or {}).get("metadata") or {}
+
+
+def _owner_uids(obj: Mapping[str, Any]) -> set[str]:
+    return {str(reference.get("uid")) for reference in _metadata(obj).get("ownerReferences") or ()}
+
+
+def owners_of(error: KubeAPIError) -> str:
+    """Who else writes the object, as a conflict names them; empty for other errors."""
+    if error.status != CONFLICT:
+        return ""
+    return ", ".join(sorted({text.split('"')[1] for _, text in error.causes if text.count('"') == 2}))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The Node as owner of the object that is published, so that the garbage collector removes both together.
+#
+# A Node that is deleted and registered again has another uid, and the garbage collector deletes every object whose owner
+# has a uid that no longer exists. So the uid is read again when the object vanishes, and now and then.
+#
+# Invariant: a uid is used only until the object vanishes. Then nothing is published before the Node is found again: with
+# the former uid the object would be deleted at once, without an owner it would outlive a Node that is gone for good.
+
+
+FORBIDDEN = 403
+
+AGAIN_S = 300.0
+"""The uid is read again so often where nothing else asks for it: 5,000 nodes make 17 requests a second."""
+
+LONGEST_MISSING_S = 10.0
+"""Between two looks for a Node that is missing: its pods wait for the figures once it is back."""
+
+
+class NodeOwner:
+    """Knows the Node's uid.
+
+    Args:
+        client: of the cluster.
+        node_name: of the Node.
+        log: for what changes, and troubles when they begin and end.
+        clock: seconds that only grow.
+
+    Attributes:
+        reference: for `ownerReferences`; None while the uid is not known.
+        is_missing: the Node was known and is to be found again before anything is published.
+    """
+
+    def __init__(
+        self, client: KubeClient, node_name: str, log: logging.Logger, clock: Callable[[], float]
+    ) -> None:
+        self._client, self._node_name, self._log, self._clock = client, node_name, log, clock
+        self._backoff, self._missing_backoff = Backoff(), Backoff(longest_s=LONGEST_MISSING_S)
+        self._look_at = clock()
+        self._uid = ""
+        self._trouble = ""
+        self.reference: Object | None = None
+        self.is_missing = False
+
+    def due_s(self) -> float:
+        """Seconds until the next look at the Node."""
+        return max(0.0, self._look_at - self._clock())
+
+    def doubt(self) -> None:
+        """The object has vanished, perhaps because its owner has."""
+        if self.reference is not None:
+            self.reference, self.is_missing = None, True
+            self._look_at = self._clock()
+
+    def look(self) -> None:
+        """Read the Node's uid when it is time; failures are logged and tried again later."""
+        if self.due_s() > 0.0:
+            return
+        try:
+            uid = str(self._client.get(NODES, self._node_name)["metadata"]["uid"])
+        except KubeAPIError as error:
+            self._not_found(error)
+        else:
+            self._found(uid)
+
+    def _found(self, uid: str) -> None:
+        if self._uid and uid != self._uid:
+            say(
+                self._log,
+                logging.WARNING,
+                "the node was registered again: the object gets its new uid as owner",
+                node=self._node_name,
+                uid=uid,
+                former_uid=self._uid,
+            )
+        elif self._trouble:
+            say(self._log, logging.INFO, "the node is known again", node=self._node_name, uid=uid)
+        self._uid, self._trouble, self.is_missing = uid, "", False
+        self.reference = {"apiVersion": "v1", "kind": "Node", "name": self._node_name, "uid": uid}
+        self._backoff.reset()
+        self._missing_backoff.reset()
+        self._look_at = self._clock() + AGAIN_S
+
+    def _not_found(self, error: KubeAPIError) -> None:
+        if error.status == NOT_FOUND:
+            self.doubt()
+        elif error.status == FORBIDDEN:  # it cannot be found again either: publish without an owner
+            self.is_missing = False
+        if self.is_missing:
+            text = "nothing is published until the node is found again"
+        elif self.reference is None:
+            text = "the object has no owner and will outlive its node, unless the node is found later"
+        else:
+            text = "the node's uid could not be read again"
+        if str(error) != self._trouble:
+            say(self._log, logging.WARNING, text, node=self._node_name, err=error)
+        self._trouble = str(error)
+        backoff = self._missing_backoff if self.is_missing else self._backoff
+        self._look_at = self._clock() + backoff.next_s(error.retry_after_s)

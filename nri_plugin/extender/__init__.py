@@ -1,0 +1,1 @@
+"""`nri-pin extender`: filter and scores for kube-scheduler."""

@@ -1,0 +1,190 @@
+"""The extender's three answers: which nodes, how good, and bind it there.
+
+Invariant: a name is never invented: what is handed back was handed in. A node that tells nothing passes, and when
+no node tells anything all get one score.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+
+from nri_plugin.extender import forms
+from nri_plugin.extender.cache import ExtenderCache
+from nri_plugin.extender.cluster_filter import PASS, POD
+from nri_plugin.extender.nodes import fitting
+from nri_plugin.kube.noderesourcetopology import format_amount
+from nri_plugin.kube.pod_demand import PodDemand, pod_demand
+from nri_plugin.model.errors import KubeObjectError, NriPinError
+
+MAX_PRIORITY = 10
+ANNOTATION_NUMA_NODE = "nri-pin/numa-node"
+"""On a pod: the NUMA node the extender counted on, a hint to the agent."""
+
+MOST_AMOUNTS = 8
+"""Resources that a reason names."""
+
+RECENT_PODS = 4096
+"""Pods whose filter was asked lately, kept for bind: it names the pod only."""
+
+
+class ScoreScale(StrEnum):
+    """How 0..100 becomes what kube-scheduler adds up: the order in 0..10, or as it is."""
+
+    RANK = "rank"
+    RAW = "raw"
+
+
+class Binder(Protocol):
+    """What binding needs of a Kubernetes client."""
+
+    def bind(self, namespace: str, name: str, uid: str, node: str, annotations: Mapping[str, str]) -> None:
+        """Create the pod's binding, with annotations that the API server copies to the pod.
+
+        Raises:
+            NriPinError: it did not come about.
+        """
+
+
+class Extender:
+    """Answers bytes with bytes; the caller holds the lock that also guards feeding the cache, except in `bind`.
+
+    Args:
+        cache: what is known.
+        scale: of the scores.
+        binder: None when bind is not offered.
+        sends_to_numa_node: bind writes the NUMA node on the pod and charges only that one.
+        takes_node_objects: requests may carry whole Node objects in place of names.
+    """
+
+    def __init__(
+        self,
+        cache: ExtenderCache,
+        scale: ScoreScale = ScoreScale.RANK,
+        binder: Binder | None = None,
+        *,
+        sends_to_numa_node: bool = False,
+        takes_node_objects: bool = False,
+    ) -> None:
+        self.cache, self.binder = cache, binder
+        self._scale = scale
+        self._sends = sends_to_numa_node
+        self._takes_objects = takes_node_objects
+        self._recent: dict[tuple[str, str, str], PodDemand] = {}
+
+    def filter(self, body: bytes) -> bytes:
+        """Which of the nodes may have the pod; a request that is none gets the error in the answer."""
+        try:
+            args = forms.read_args(body, takes_node_objects=self._takes_objects)
+            pod = pod_demand(args.pod)
+        except KubeObjectError as error:
+            return forms.filter_error(str(error))
+        self._remember(pod)
+        self.cache.expire()
+        self.cache.forget_guess(pod)
+        codes = self.cache.cluster.codes(args.names, pod)
+        is_in = (codes == PASS).tolist()
+        texts = {int(code): reason(pod, int(code)) for code in np.unique(codes) if code != PASS}
+        failed = {args.names[at]: texts[int(codes[at])] for at in np.flatnonzero(codes != PASS).tolist()}
+        return forms.filter_result(args, is_in, failed)
+
+    def prioritize(self, body: bytes) -> bytes:
+        """How good each node is.
+
+        Raises:
+            KubeObjectError: the request is none.
+        """
+        args = forms.read_args(body, takes_node_objects=self._takes_objects)
+        pod = pod_demand(args.pod)
+        self.cache.expire()
+        scores = self.cache.cluster.scores(args.names, pod)
+        self._guess(pod, args.names, scores.tolist())
+        values = scores.tolist() if self._scale is ScoreScale.RAW else ranks(scores.tolist())
+        return forms.priorities(args.names, values)
+
+    def bind(self, body: bytes, locked: AbstractContextManager[object]) -> bytes:
+        """Promise, bind, and take the promise back when that fails.
+
+        Args:
+            body: the request.
+            locked: the lock around the cache; it is not held while the API server is waited for.
+        """
+        if self.binder is None:
+            return forms.binding_result("bind is not offered; start the extender with --bind")
+        try:
+            args = forms.read_binding(body)
+        except KubeObjectError as error:
+            return forms.binding_result(str(error))
+        with locked:
+            pod, annotations = self._promised(args)
+        try:
+            self.binder.bind(args.pod_namespace, args.pod_name, args.pod_uid, args.node, annotations)
+        except NriPinError as error:
+            with locked:
+                if pod is not None:
+                    self.cache.take_back(pod)
+            return forms.binding_result(str(error))
+        return forms.binding_result()
+
+    def _promised(self, args: forms.BindingArgs) -> tuple[PodDemand | None, dict[str, str]]:
+        """The pod, charged to its node, and what to write on it; None for a pod whose filter we were not asked."""
+        known = self._recent.pop((args.pod_namespace, args.pod_name, args.pod_uid), None)
+        if known is None:
+            return None, {}
+        pod = replace(known, node=args.node, phase="Pending")
+        self.cache.forget_guess(pod)
+        if self.cache.has_promised(pod):  # it is bound already, and keeps its charge when this fails
+            return None, {}
+        numa_id = self._numa_id(pod) if self._sends else None
+        self.cache.promise(pod, numa_id)
+        return pod, {} if numa_id is None else {ANNOTATION_NUMA_NODE: str(numa_id)}
+
+    def _guess(self, pod: PodDemand, names: Sequence[str], scores: Sequence[int]) -> None:
+        """Count the pod on the one best node: pods asked about before its binding is seen shall find it there."""
+        best = max(scores, default=0)
+        if scores.count(best) == 1 and len(names) > 1:
+            self.cache.guess(replace(pod, node=names[scores.index(best)], phase="Pending"))
+
+    def _numa_id(self, pod: PodDemand) -> int | None:
+        """The NUMA node of lowest id that holds the whole pod; None when none does or none matters."""
+        zones = self.cache.zones(pod.node)
+        found = fitting(pod.effective_with_sidecars, zones, None, is_guaranteed=pod.is_guaranteed)
+        return min(found) if found and pod.is_guaranteed else None
+
+    def _remember(self, pod: PodDemand) -> None:
+        if self.binder is None:
+            return
+        key = (pod.namespace, pod.name, pod.uid)
+        self._recent.pop(key, None)
+        self._recent[key] = pod
+        if len(self._recent) > RECENT_PODS:
+            del self._recent[next(iter(self._recent))]
+
+
+def ranks(scores: Sequence[int]) -> list[int]:
+    """The order of the scores in 0..10: the best gets 10, equal ones alike, no two exchanged."""
+    distinct = sorted(set(scores), reverse=True)
+    steps = max(len(distinct) - 1, MAX_PRIORITY)
+    rank = {score: MAX_PRIORITY - place * MAX_PRIORITY // steps for place, score in enumerate(distinct)}
+    return [rank[score] for score in scores]
+
+
+def reason(pod: PodDemand, code: int) -> str:
+    """Why a node is out, for the pod's events."""
+    if code == POD:
+        return f"no NUMA node has available what the pod asks for: {_amounts(pod.effective_with_sidecars)}"
+    container = pod.containers[code - 1]
+    return (
+        f"no NUMA node has available what {container.kind.value.replace('-', ' ')} {container.name} asks for: "
+        f"{_amounts(container.requests)}"
+    )
+
+
+def _amounts(request: Mapping[str, int]) -> str:
+    """The first few: a pod may ask for thousands of resources, and the text is sent for each node."""
+    asked = sorted(name for name, amount in request.items() if amount)
+    told = [f"{name} {format_amount(request[name])}" for name in asked[:MOST_AMOUNTS]]
+    return ", ".join([*told, *([f"{len(asked) - MOST_AMOUNTS} more"] if len(asked) > MOST_AMOUNTS else [])])

@@ -1,0 +1,499 @@
+"""The cache as a client of the API sees it: told object by object, from any thread."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.nodes import NUMAZone, Zones, charge_everywhere, node_policy, numa_zones
+from nri_plugin.extender.table import NodeRow
+from nri_plugin.kube.noderesourcetopology import (
+    ATTRIBUTE_ACCOUNTED_PODS,
+    METHOD_ALL,
+    NodeResourceTopology,
+    from_object,
+    of_hashes,
+    pod_hash,
+    short_uid,
+)
+from nri_plugin.kube.pod_demand import PodDemand, is_native, pod_demand
+from nri_plugin.model.errors import KubeObjectError
+
+# ----------------------------------------------------------------------------------------------------
+# What a node has been promised to pods and does not say yet, pod by pod.
+#
+# A pod is charged from the moment it is bound until the node's object accounts for it. That is known, in this order:
+# the object names the pods it accounts for (our exporter), which it does from a pod's first container on, so that one
+# of several containers stays charged until it runs, that is, until all of them were made; or its fingerprint is that of the pods of the node without
+# the youngest few, or without those that do not run yet, and then exactly those stay charged; or it has no fingerprint and came after the pod ran. A
+# charge on a running pod ends in any case after a while, so that a node whose exporter counts pods differently never
+# looks full for ever. Nothing is charged that the node never subtracts: CPUs and memory of pods that are not
+# Guaranteed.
+#
+# Differs: the over-reserve cache of the scheduler plugin believes no new object until the whole set of pods agrees,
+# and drops or keeps all charges together.
+
+
+@dataclass(slots=True)
+class Resident:
+    """A pod on the node.
+
+    Attributes:
+        pod: what it asks for.
+        order: grows with every pod that comes.
+        is_charged: whether the node's object does not account for it yet.
+        numa_id: where it was sent, None where nobody said.
+        running_since_s: when it was first seen running, None before.
+    """
+
+    pod: PodDemand
+    order: int
+    is_charged: bool
+    numa_id: int | None = None
+    running_since_s: float | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its containers were made once one was: it has one only, or it runs."""
+        return len(self.pod.containers) == 1 or self.running_since_s is not None
+
+
+@dataclass(slots=True)
+class NodeLedger:
+    """A node's object and its pods; every method says whether what the node has left may have changed."""
+
+    topology: NodeResourceTopology | None = None
+    residents: dict[str, Resident] = field(default_factory=dict)
+    came: int = 0
+
+    def published(self, topology: NodeResourceTopology | None) -> bool:
+        """After the node's object came, changed or went (None)."""
+        before = self.topology
+        self.topology = topology
+        settled = self._settle() if topology is not None else False
+        return settled or topology != before
+
+    def arrived(
+        self, pod: PodDemand, now_s: float, *, is_old: bool = False, numa_id: int | None = None
+    ) -> bool:
+        """After a pod was bound to the node, or seen again.
+
+        Args:
+            pod: as it is now.
+            now_s: a clock that only grows.
+            is_old: it ran before we began to look, so the node's object knows it.
+            numa_id: where it was sent.
+        """
+        known = self.residents.get(pod.key)
+        is_running = pod.phase == "Running"
+        if known is None:
+            self.came += 1
+            known = Resident(pod, self.came, False, numa_id)
+            is_settled = (is_old and is_running) or (known.is_whole and short_uid(pod.uid) in self._named())
+            known.is_charged = bool(charge_of(pod)) and not is_settled
+            self.residents[pod.key] = known
+        known.pod = pod
+        known.numa_id = known.numa_id if numa_id is None else numa_id
+        if is_running and known.running_since_s is None:
+            known.running_since_s = now_s
+        return known.is_charged
+
+    def left(self, key: str) -> bool:
+        """After a pod, named by its key, ended or was deleted."""
+        gone = self.residents.pop(key, None)
+        return gone is not None and gone.is_charged
+
+    def expire(self, before_s: float) -> int:
+        """End the charges on pods that have been running since `before_s` or longer; returns how many."""
+        old = [
+            one
+            for one in self.residents.values()
+            if one.is_charged and one.running_since_s is not None and one.running_since_s <= before_s
+        ]
+        for one in old:
+            one.is_charged = False
+        return len(old)
+
+    def settle_running(self, before_s: float) -> bool:
+        """End the charges on pods that the object names and that have been running since `before_s` or longer.
+
+        Nothing may be published any more for a pod that began to run after its last container was.
+        """
+        named = self._named()
+        return _end(
+            one
+            for one in (self.charged if named else ())
+            if one.running_since_s is not None
+            and one.running_since_s <= before_s
+            and short_uid(one.pod.uid) in named
+        )
+
+    @property
+    def charged(self) -> list[Resident]:
+        """Whose charge stands, oldest first."""
+        return [one for one in self.residents.values() if one.is_charged]
+
+    def charges(self) -> tuple[dict[str, int], dict[int, dict[str, int]]]:
+        """What is charged to every NUMA node, and what to one by its id."""
+        everywhere: dict[str, int] = {}
+        by_numa_id: dict[int, dict[str, int]] = {}
+        for one in self.charged:
+            target = everywhere if one.numa_id is None else by_numa_id.setdefault(one.numa_id, {})
+            for name, amount in charge_of(one.pod).items():
+                target[name] = target.get(name, 0) + amount
+        return everywhere, by_numa_id
+
+    def _named(self) -> frozenset[str]:
+        """The pods that the object says it accounts for, by short uid; none where it does not tell."""
+        text = self.topology.attribute(ATTRIBUTE_ACCOUNTED_PODS) if self.topology is not None else None
+        return frozenset(one for one in (text or "").replace(" ", "").split(",") if one)
+
+    def _settle(self) -> bool:
+        topology = self.topology
+        charged = self.charged
+        if topology is None or not charged:
+            return False
+        if topology.attribute(ATTRIBUTE_ACCOUNTED_PODS) is not None:
+            named = self._named()
+            return _end(one for one in charged if one.is_whole and short_uid(one.pod.uid) in named)
+        if topology.fingerprint:
+            return _end(self._covered(topology, charged))
+        return _end(one for one in charged if one.running_since_s is not None)
+
+    def _covered(self, topology: NodeResourceTopology, charged: list[Resident]) -> list[Resident]:
+        """The charged pods that the fingerprint covers; none when it means no set we know of."""
+        names = topology.resource_names
+        is_all = topology.fingerprint_method == METHOD_ALL
+        hashes = {
+            one.order: pod_hash(one.pod.namespace, one.pod.name)
+            for one in self.residents.values()
+            if is_all or one.pod.holds_exclusively(names)
+        }
+        for covered in _guesses(charged):
+            left_out = {one.order for one in charged} - {one.order for one in covered}
+            known = [value for order, value in hashes.items() if order not in left_out]
+            if of_hashes(known) == topology.fingerprint:
+                return covered
+        return []
+
+
+def _guesses(charged: list[Resident]) -> Iterator[list[Resident]]:
+    """Which of the charged pods an exporter may have seen: all, all but the youngest few, those that run."""
+    for count in range(len(charged), -1, -1):
+        yield charged[:count]
+    yield [one for one in charged if one.running_since_s is not None]
+
+
+def charge_of(pod: PodDemand) -> Mapping[str, int]:
+    """What a node will subtract for a pod: everything of a Guaranteed one, only devices of the others."""
+    request = pod.effective_with_sidecars
+    if pod.is_guaranteed:
+        return request
+    return {name: amount for name, amount in request.items() if not is_native(name)}
+
+
+def _end(charges: Iterable[Resident]) -> bool:
+    ended = list(charges)
+    for one in ended:
+        one.is_charged = False
+    return bool(ended)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the extender knows of the cluster, fed by watches, and what it has promised.
+#
+# Invariant: a node's row is its object less the charges of its ledger. Objects that come late, change or go are
+# taken as they are; a node without one is a row that knows nothing, and passes.
+#
+# Plain calls, no clock and no thread: whoever feeds it holds one lock around feeding and asking.
+
+
+ENDED = frozenset({"Succeeded", "Failed"})
+
+PUBLISHED_S = 5.0
+"""An exporter has told what it knows by then: it writes once a second, and again after a short pause."""
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """How promises are kept in mind.
+
+    Attributes:
+        is_on: whether pods are charged at all.
+        charge_s: how long a running pod stays charged when nothing tells that its node accounts for it.
+        guess_s: how long a pod counts on the node it will most likely get, before its binding is seen.
+    """
+
+    is_on: bool = True
+    charge_s: float = 60.0
+    guess_s: float = 1.0
+
+
+@dataclass(slots=True)
+class Counters:
+    """What an administrator may want to see."""
+
+    rejected_objects: int = 0
+    expired_charges: int = 0
+
+
+class ExtenderCache:
+    """Feed it with `on_*`; ask `cluster`.
+
+    Args:
+        cluster: the columns.
+        accounting: how promises are kept.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, cluster: Cluster, accounting: Accounting, clock: Callable[[], float]) -> None:
+        self.cluster = cluster
+        self.counters = Counters()
+        self.synced: set[str] = set()
+        self._accounting, self._clock = accounting, clock
+        self._ledgers: dict[str, NodeLedger] = {}
+        self._node_by_pod: dict[str, str] = {}
+        self._guess_until_s: dict[str, tuple[float, PodDemand]] = {}
+        self._next_expiry_s = 0.0
+
+    def on_nrt(self, obj: Object) -> None:
+        """A NodeResourceTopology came or changed. One against its schema counts as none."""
+        self.on_topology(read_topology(obj))
+
+    def on_topology(self, topology: NodeResourceTopology | str) -> None:
+        """The same, read already; a name where it could not be."""
+        if isinstance(topology, str):
+            self.counters.rejected_objects += 1
+            self.on_nrt_deleted(topology)
+            return
+        ledger = self._ledger(topology.name)
+        if ledger.published(topology):
+            self._refresh(topology.name, ledger)
+
+    def on_nrt_deleted(self, name: str) -> None:
+        """A NodeResourceTopology went."""
+        ledger = self._ledgers.get(name)
+        if ledger is not None and ledger.published(None):
+            self._refresh(name, ledger)
+
+    def on_pod(self, obj: Object) -> None:
+        """A pod came or changed."""
+        self._on_pod(read_pod(obj))
+
+    def _on_pod(self, pod: PodDemand | None) -> None:
+        if pod is None:
+            self.counters.rejected_objects += 1
+        elif pod.phase in ENDED:
+            self._let_go(pod)
+        elif pod.node:
+            self.promise(pod)
+
+    def on_pod_deleted(self, obj: Object) -> None:
+        """A pod went."""
+        pod = read_pod(obj)
+        if pod is None:
+            self.counters.rejected_objects += 1
+        else:
+            self._let_go(pod)
+
+    def on_nrt_listed(self, objects: Iterable[Object]) -> None:
+        """All there are: what is not among them went."""
+        self.on_topologies_listed([read_topology(obj) for obj in objects])
+
+    def on_topologies_listed(self, told: Sequence[NodeResourceTopology | str]) -> None:
+        """The same, read already."""
+        names = {one if isinstance(one, str) else one.name for one in told}
+        for name in [name for name, one in self._ledgers.items() if one.topology and name not in names]:
+            self.on_nrt_deleted(name)
+        for one in told:
+            self.on_topology(one)
+        self.on_synced("nrt")
+
+    def on_pods_listed(self, objects: Iterable[Object]) -> None:
+        """All there are: what is not among them went."""
+        self.on_pods_read([read_pod(obj) for obj in objects])
+
+    def on_pods_read(self, told: Sequence[PodDemand | None]) -> None:
+        """The same, read already; None for one that could not be."""
+        for pod in told:
+            self._on_pod(pod)
+        keys = {pod.key for pod in told if pod is not None} | self._guess_until_s.keys()
+        for key in [key for key in self._node_by_pod if key not in keys]:
+            self._let_go_of(key)
+        self.on_synced("pods")
+
+    def on_synced(self, what: str) -> None:
+        """A first list is complete: `nrt` or `pods`. Without the CRD, `nrt` is complete at once."""
+        self.synced.add(what)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all there was at the start is known."""
+        wanted = {"nrt", "pods"} if self._accounting.is_on else {"nrt"}
+        return wanted <= self.synced
+
+    def promise(self, pod: PodDemand, numa_id: int | None = None) -> None:
+        """A pod is, or is being, bound to `pod.node`."""
+        if not self._accounting.is_on:
+            return
+        key = pod.key
+        self._guess_until_s.pop(key, None)
+        before = self._node_by_pod.get(key)
+        if before is not None and before != pod.node:
+            self._let_go(replace(pod, node=before))
+        self._node_by_pod[key] = pod.node
+        ledger = self._ledger(pod.node)
+        is_old = "pods" not in self.synced
+        if ledger.arrived(pod, self._clock(), is_old=is_old, numa_id=numa_id):
+            self._refresh(pod.node, ledger)
+
+    def guess(self, pod: PodDemand) -> None:
+        """A pod that is not bound yet will most likely get `pod.node`; the guess ends soon or with its binding."""
+        if self._accounting.is_on and self._accounting.guess_s and pod.key not in self._node_by_pod:
+            self.promise(pod)
+            self._guess_until_s[pod.key] = (self._clock() + self._accounting.guess_s, pod)
+
+    def forget_guess(self, pod: PodDemand) -> None:
+        """The pod is asked about again: it must not stand in its own way."""
+        if self._guess_until_s.pop(pod.key, None) is not None:
+            self._let_go(pod)
+
+    def has_promised(self, pod: PodDemand) -> bool:
+        """Whether the pod is counted as bound to a node."""
+        return pod.key in self._node_by_pod
+
+    def take_back(self, pod: PodDemand) -> None:
+        """A promise that came to nothing: the binding failed."""
+        self._let_go(pod)
+
+    def expire(self) -> None:
+        """End charges that have lasted too long; cheap to call often."""
+        now = self._clock()
+        for until_s, pod in list(self._guess_until_s.values()):
+            if until_s <= now:
+                self.forget_guess(pod)
+        if now < self._next_expiry_s:
+            return
+        self._next_expiry_s = now + 1.0
+        for name, ledger in list(self._ledgers.items()):
+            if not ledger.residents:
+                continue
+            settled = ledger.settle_running(now - PUBLISHED_S)
+            ended = ledger.expire(now - self._accounting.charge_s)
+            self.counters.expired_charges += ended
+            if settled or ended:
+                self._refresh(name, ledger)
+
+    def zones(self, node: str) -> Zones:
+        """The node's NUMA nodes less what is charged; none for a node that tells nothing."""
+        ledger = self._ledgers.get(node)
+        return charged_zones(ledger) if ledger is not None else ()
+
+    def charged_pods(self) -> int:
+        """How many charges stand."""
+        return sum(len(ledger.charged) for ledger in self._ledgers.values() if ledger.residents)
+
+    def _ledger(self, node: str) -> NodeLedger:
+        return self._ledgers.setdefault(node, NodeLedger())
+
+    def _let_go(self, pod: PodDemand) -> None:
+        self._let_go_of(pod.key)
+
+    def _let_go_of(self, key: str) -> None:
+        node = self._node_by_pod.pop(key, None)
+        ledger = self._ledgers.get(node) if node is not None else None
+        if node is not None and ledger is not None and (ledger.left(key) or ledger.topology is None):
+            self._refresh(node, ledger)
+
+    def _refresh(self, node: str, ledger: NodeLedger) -> None:
+        if ledger.topology is None:
+            self.cluster.forget(node)
+            if not ledger.residents:
+                del self._ledgers[node]
+        else:
+            self.cluster.put(node, NodeRow(node_policy(ledger.topology), charged_zones(ledger)))
+
+
+def read_topology(obj: Object) -> NodeResourceTopology | str:
+    """The object's value; its name, as far as it has one, when it is against its schema."""
+    try:
+        return from_object(obj)
+    except KubeObjectError:
+        metadata = obj.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, Mapping) else ""
+        return name if isinstance(name, str) else ""
+
+
+def read_pod(obj: Object) -> PodDemand | None:
+    """The pod's value; None when the object is against its schema."""
+    try:
+        return pod_demand(obj)
+    except KubeObjectError:
+        return None
+
+
+def charged_zones(ledger: NodeLedger) -> Zones:
+    """The NUMA nodes of a ledger's object, less its charges."""
+    zones = numa_zones(ledger.topology) if ledger.topology is not None else ()
+    everywhere, by_numa_id = ledger.charges()
+    if everywhere:
+        zones = charge_everywhere(zones, everywhere)
+    return tuple(_charged(zone, by_numa_id.get(zone.id)) for zone in zones) if by_numa_id else zones
+
+
+def _charged(zone: NUMAZone, amounts: Mapping[str, int] | None) -> NUMAZone:
+    return charge_everywhere((zone,), amounts)[0] if amounts else zone
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+class LockedCache:
+    """`ExtenderCache` behind a lock that is held for one object at a time.
+
+    Args:
+        cache: what is told.
+        lock: the one that is also held while a question is answered.
+    """
+
+    def __init__(self, cache: ExtenderCache, lock: AbstractContextManager[object]) -> None:
+        self._cache, self._lock = cache, lock
+
+    def on_nrt(self, obj: Object) -> None:
+        """A NodeResourceTopology came or changed. It is read before the lock is taken."""
+        topology = read_topology(obj)
+        with self._lock:
+            self._cache.on_topology(topology)
+
+    def on_nrt_deleted(self, name: str) -> None:
+        """A NodeResourceTopology went."""
+        with self._lock:
+            self._cache.on_nrt_deleted(name)
+
+    def on_topologies_listed(self, told: Sequence[NodeResourceTopology | str]) -> None:
+        """All there are, after a reconnect: what is not among them went meanwhile; a name where one could not be read."""
+        with self._lock:
+            self._cache.on_topologies_listed(told)
+
+    def on_pod(self, obj: Object) -> None:
+        """A pod came or changed."""
+        with self._lock:
+            self._cache.on_pod(obj)
+
+    def on_pod_deleted(self, obj: Object) -> None:
+        """A pod went."""
+        with self._lock:
+            self._cache.on_pod_deleted(obj)
+
+    def on_pods_read(self, told: Sequence[PodDemand | None]) -> None:
+        """All there are, after a reconnect: what is not among them went meanwhile; None for one that could not be read."""
+        with self._lock:
+            self._cache.on_pods_read(told)
+
+    def on_synced(self, what: str) -> None:
+        """A first list is complete: `nrt` or `pods`; without the CRD, `nrt` is complete at once."""
+        with self._lock:
+            self._cache.on_synced(what)

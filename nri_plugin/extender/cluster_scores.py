@@ -1,0 +1,325 @@
+"""`least_numa_nodes.score` for many nodes at once.
+
+Sets of one size are tried together: a column per set, a row per node. Where that would be more than `MOST_SETS`
+columns, the nodes still without an answer are searched one by one.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nri_plugin.extender.nodes import UNKNOWN_COST, Costs, closest_set, least_total
+from nri_plugin.extender.one_node import MAX_SCORE, DistanceBonus, Strategy, Weights, weight_of, whole
+from nri_plugin.extender.table import MOST, Amounts, Batch, Flags, Rows
+from nri_plugin.kube.pod_demand import PodDemand
+
+# ----------------------------------------------------------------------------------------------------
+# `zone_scores.node_score` for many nodes at once.
+
+
+Request = Mapping[str, int]
+Scores = NDArray[np.int64]
+ZoneScores = Callable[[Request, Batch, Weights], Scores]
+
+
+def node_scores(strategy: Strategy, batch: Batch, pod: PodDemand, weights: Weights) -> Scores:
+    """Per row 0..100; 0 where the node does not align to single NUMA nodes."""
+    found = np.zeros(len(batch), np.int64)
+    score = ZONE_SCORES[strategy]
+    rows = np.flatnonzero(batch.is_single & batch.is_pod_scope)
+    if len(rows):
+        found[rows] = _worst_usable(score, pod.effective, batch.take(rows), weights)
+    rows = np.flatnonzero(batch.is_single & ~batch.is_pod_scope)
+    if len(rows) and pod.containers:
+        part = batch.take(rows)
+        total = sum(_worst_usable(score, one.requests, part, weights) for one in pod.containers)
+        found[rows] = total // len(pod.containers)
+    return found
+
+
+def _worst_usable(score: ZoneScores, request: Request, batch: Batch, weights: Weights) -> Scores:
+    by_zone = score(request, batch, weights)
+    usable = batch.exists & (by_zone != 0)
+    lowest = np.where(usable, by_zone, np.iinfo(np.int64).max).min(axis=1)
+    return np.where(usable.any(axis=1), lowest, 0)
+
+
+def _least(asked: int, have: Amounts) -> Amounts:
+    return (have - asked) * MAX_SCORE // have
+
+
+def _most(asked: int, have: Amounts) -> Amounts:
+    return asked * MAX_SCORE // have
+
+
+def _weighted(share: Callable[[int, Amounts], Amounts]) -> ZoneScores:
+    def score(request: Request, batch: Batch, weights: Weights) -> Scores:
+        total = np.zeros(batch.ids.shape, np.int64)
+        weight_sum = 0
+        for name, amount in request.items():
+            have, weight = batch.available[name], weight_of(weights, name)
+            units = _whole(have)
+            usable = (have != 0) & (amount <= have)
+            total += np.where(usable, share(whole(min(amount, MOST)), np.where(usable, units, 1)), 0) * weight
+            weight_sum += weight
+        return total // weight_sum if weight_sum else total
+
+    return score
+
+
+def _balanced(request: Request, batch: Batch, weights: Weights) -> Scores:  # noqa: ARG001 - one form
+    shares = [_shares(amount, batch.available[name]) for name, amount in request.items()]
+    is_over = np.zeros(batch.ids.shape, np.bool_)
+    for share in shares:
+        is_over |= share > 1
+    shares = [np.where(is_over, 1.0, share) for share in shares]  # else squares no integer can hold
+    return np.where(is_over, 0, ((1 - _variance(shares, is_over)) * MAX_SCORE).astype(np.int64))
+
+
+def _shares(amount: int, have: Amounts) -> NDArray[np.float64]:
+    units = np.where(have != 0, _whole(have), 1)
+    return np.where(have != 0, whole(amount) / units, 1.0)
+
+
+def _whole(milli: Amounts) -> Amounts:
+    """`whole`, of many."""
+    return np.where(milli >= 0, -(-milli // 1000), milli // 1000)
+
+
+def _variance(shares: list[NDArray[np.float64]], like: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """`zone_scores.sample_variance`, operation by operation."""
+    zero = np.zeros(like.shape, np.float64)
+    if len(shares) < 2:
+        return zero
+    mean = sum(shares, zero) / len(shares)
+    apart = [share - mean for share in shares]
+    squares = sum((one * one for one in apart), zero)
+    return np.asarray((squares - sum(apart, zero) ** 2 / len(shares)) / (len(shares) - 1))
+
+
+ZONE_SCORES: Mapping[Strategy, ZoneScores] = {
+    Strategy.LEAST_ALLOCATED: _weighted(_least),
+    Strategy.MOST_ALLOCATED: _weighted(_most),
+    Strategy.BALANCED_ALLOCATION: _balanced,
+}
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+MOST_SETS = 2048
+"""Columns at most: all pairs of 64 NUMA nodes, all sets of 12."""
+
+FAR = np.int64(1 << 62)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """Per row: the set chosen, its size (0 while there is none), whether it is closest."""
+
+    members: Flags
+    size: Amounts
+    is_closest: Flags
+
+
+class DistanceTables:
+    """Sums of distances of all sets of a size, by cost table; asked once for each table."""
+
+    def __init__(self, costs: Sequence[Costs]) -> None:
+        self._costs = costs
+        self._known: dict[tuple[int, int], tuple[Amounts, Amounts]] = {}
+
+    def of(self, size: int, width: int, wanted: Rows) -> tuple[Amounts, Amounts]:
+        """By cost table and set the sum, `FAR` for sets of zones the table lacks; by table the least.
+
+        Tables not wanted now may be zero.
+        """
+        sets = members_of(width, size)
+        totals, least = self._known.get(
+            (size, width), (np.zeros((0, sets.shape[1]), np.int64), np.zeros(0, np.int64))
+        )
+        before = len(totals)
+        if before < len(self._costs):
+            room = max(len(self._costs), 2 * before) - before
+            totals = np.concatenate([totals, np.full((room, sets.shape[1]), -1, np.int64)])
+            least = np.concatenate([least, np.full(room, -1, np.int64)])
+        new = wanted[least[wanted] < 0]
+        for index in np.unique(new):
+            totals[index] = _totals(self._costs[index], width, size)
+            least[index] = min(totals[index].min(), UNKNOWN_COST * size * size)
+        self._known[size, width] = totals, least
+        return totals, least
+
+
+def scores(
+    batch: Batch, pod: PodDemand, tables: DistanceTables, costs: Sequence[Costs], bonus: DistanceBonus
+) -> Scores:
+    """Per row the score; 0 where the pod fits in no set of NUMA nodes."""
+    found = np.zeros(len(batch), np.int64)
+    by_container = [one.requests for one in pod.containers]
+    for rows, requests in (
+        (np.flatnonzero(batch.is_pod_scope), [pod.effective]),
+        (np.flatnonzero(~batch.is_pod_scope), by_container),
+    ):
+        for some, width in _by_width(batch, rows):
+            part = batch.take(some).narrowed(width)
+            found[some] = _scores(part, requests, tables, costs, bonus)
+    return found
+
+
+def _by_width(batch: Batch, rows: Rows) -> Iterator[tuple[Rows, int]]:
+    """Rows with room for as many zones as they have, in powers of two: one large node must not slow all others."""
+    zones = batch.exists[rows].sum(axis=1)
+    widths = np.left_shift(1, np.ceil(np.log2(np.maximum(zones, 1))).astype(np.int64))
+    for width in np.unique(widths).tolist():
+        yield rows[widths == width], min(width, batch.ids.shape[1])
+
+
+def _scores(
+    batch: Batch,
+    requests: Sequence[Request],
+    tables: DistanceTables,
+    costs: Sequence[Costs],
+    bonus: DistanceBonus,
+) -> Scores:
+    most = np.zeros(len(batch), np.int64)
+    is_closest = np.ones(len(batch), np.bool_) if bonus is DistanceBonus.ALWAYS else batch.prefers_closest
+    is_out = np.zeros(len(batch), np.bool_)
+    for number, request in enumerate(requests):
+        matters = np.zeros(len(batch), np.bool_)
+        for name in request:
+            matters |= batch.listed[name].any(axis=1)
+        rows = np.flatnonzero(matters & ~is_out)
+        if not len(rows):
+            continue
+        answer = _choose(batch, rows, request, tables, costs)
+        is_out[rows] |= answer.size == 0
+        most[rows] = np.maximum(most[rows], answer.size)
+        is_closest[rows] &= answer.is_closest | (answer.size == 0)
+        if number + 1 < len(requests):
+            _drain(batch, rows, answer.members, request)
+    unit = MAX_SCORE // batch.max_numa_nodes
+    score = MAX_SCORE - most * unit + np.where(is_closest, unit // 2, 0)
+    return np.where(is_out, 0, np.where(most == 0, MAX_SCORE, score))
+
+
+def _choose(
+    batch: Batch, rows: Rows, request: Request, tables: DistanceTables, costs: Sequence[Costs]
+) -> _Answer:
+    width = batch.ids.shape[1]
+    answer = _Answer(
+        np.zeros((len(rows), width), np.bool_), np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_)
+    )
+    eligible = batch.exists[rows]
+    for name in request:
+        eligible &= batch.listed[name][rows]
+    needs = [
+        (amount, np.where(eligible, batch.available[name][rows], 0))
+        for name, amount in request.items()
+        if amount
+    ]
+    cost_index = batch.cost_index[rows]
+    open_rows = np.flatnonzero(_can_ever(eligible, needs))
+    for size in range(1, width + 1):
+        if not len(open_rows):
+            break
+        if math.comb(width, size) > MOST_SETS:
+            _search(answer, open_rows, eligible, needs, cost_index, costs)
+            break
+        open_rows = _try_size(answer, open_rows, size, eligible, needs, cost_index, tables)
+    return answer
+
+
+def _can_ever(eligible: Flags, needs: Sequence[tuple[int, Amounts]]) -> Flags:
+    """Whether all eligible zones together hold it, or there is nothing to hold."""
+    can: Flags = np.asarray(eligible.any(axis=1))
+    for amount, have in needs:
+        can &= np.maximum(have, 0).sum(axis=1) >= amount
+    return can
+
+
+def _try_size(
+    answer: _Answer,
+    rows: Rows,
+    size: int,
+    eligible: Flags,
+    needs: Sequence[tuple[int, Amounts]],
+    cost_index: Rows,
+    tables: DistanceTables,
+) -> Rows:
+    """Settle the rows that a set of this size holds; returns the others."""
+    members = members_of(eligible.shape[1], size)
+    fits = eligible[rows].astype(np.int64) @ members == size
+    for amount, have in needs:
+        fits &= have[rows] @ members >= amount
+    settled: Flags = np.asarray(fits.any(axis=1))
+    done = rows[settled]
+    if len(done):
+        totals, least = tables.of(size, eligible.shape[1], cost_index[done])
+        by_set = np.where(fits[settled], totals[cost_index[done]], FAR)
+        chosen = by_set.argmin(axis=1)
+        answer.members[done] = members.T[chosen].astype(np.bool_)
+        answer.size[done] = size
+        answer.is_closest[done] = by_set[np.arange(len(done)), chosen] <= least[cost_index[done]]
+    rest: Rows = rows[~settled]
+    return rest
+
+
+def _search(
+    answer: _Answer,
+    rows: Rows,
+    eligible: Flags,
+    needs: Sequence[tuple[int, Amounts]],
+    cost_index: Rows,
+    costs: Sequence[Costs],
+) -> None:
+    for row in rows:
+        table = costs[cost_index[row]]
+        wanted = [(amount, have[row].tolist()) for amount, have in needs]
+        found = closest_set(np.flatnonzero(eligible[row]).tolist(), wanted, table)
+        if found is not None:
+            size = len(found.positions)
+            answer.members[row, list(found.positions)] = True
+            answer.size[row] = size
+            limit = min(least_total(table, size), UNKNOWN_COST * size * size)
+            answer.is_closest[row] = found.total <= limit
+
+
+def _drain(batch: Batch, rows: Rows, members: Flags, request: Request) -> None:
+    """Take the request from the chosen zones, by ascending id, each all it has before the next."""
+    by_id = batch.ids[rows].argsort(axis=1, kind="stable")
+    for name, amount in request.items():
+        if not amount:
+            continue
+        left = np.full(len(rows), min(amount, MOST), np.int64)
+        for place in range(by_id.shape[1]):
+            at = by_id[:, place]
+            have = batch.available[name][rows, at] * (members[np.arange(len(rows)), at])
+            given = np.maximum(np.minimum(left, have), 0)
+            batch.available[name][rows, at] -= given
+            left -= given
+
+
+@lru_cache(maxsize=256)
+def members_of(width: int, size: int) -> Amounts:
+    """A column per set of `size` of `width` positions, in lexicographic order; 1 for a member."""
+    sets = list(itertools.combinations(range(width), size))
+    members = np.zeros((width, len(sets)), np.int64)
+    for column, positions in enumerate(sets):
+        members[list(positions), column] = 1
+    return members
+
+
+def _totals(costs: Costs, width: int, size: int) -> Amounts:
+    members = members_of(width, size)
+    table = np.zeros((width, width), np.int64)
+    count = len(costs)
+    if count:
+        table[:count, :count] = costs
+    sums = ((table @ members) * members).sum(axis=0)
+    return np.where(members[count:].any(axis=0), FAR, sums)

@@ -1,0 +1,366 @@
+"""The smallest, and of those the closest, set of NUMA nodes that together hold a request.
+
+Invariant: the answer equals that of trying all sets of a size in lexicographic order of positions, and sizes
+ascending, as long as the search ends within `STEPS`; no set is tried that cannot hold the request or cannot be
+closer than the best found. Past the steps the best set found stands; where none was, a set that holds everything
+does, which may be larger than need be.
+
+Positions are places in the list, not ids. Distances are sums over all ordered pairs, a node with itself included.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from nri_plugin.kube import noderesourcetopology as nrt
+from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, numa_id_of
+from nri_plugin.kube.pod_demand import Amounts, is_affine, is_host_level
+from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
+
+# ----------------------------------------------------------------------------------------------------
+# Which topology policy a node's kubelet, or agent, applies: read from its NodeResourceTopology.
+
+
+DEFAULT_MAX_NUMA_NODES = 8
+HIGHEST_MAX_NUMA_NODES = 1024
+
+PREFER_CLOSEST = "prefer-closest-numa-nodes=true"
+
+_LEGACY: Mapping[str, tuple[TopologyManagerPolicy, TopologyManagerScope]] = {
+    f"{policy_name}{scope_name}Level": (policy, scope)
+    for policy_name, policy in (
+        ("SingleNUMANode", TopologyManagerPolicy.SINGLE_NUMA_NODE),
+        ("Restricted", TopologyManagerPolicy.RESTRICTED),
+        ("BestEffort", TopologyManagerPolicy.BEST_EFFORT),
+    )
+    for scope_name, scope in (
+        ("Container", TopologyManagerScope.CONTAINER),
+        ("Pod", TopologyManagerScope.POD),
+    )
+}
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePolicy:
+    """How a node decides.
+
+    Attributes:
+        policy: the topology policy.
+        scope: whether containers or whole pods are aligned.
+        max_numa_nodes: divides the scale of LeastNUMANodes.
+        prefers_closest: whether the node says that it prefers close NUMA nodes.
+    """
+
+    policy: TopologyManagerPolicy = TopologyManagerPolicy.NONE
+    scope: TopologyManagerScope = TopologyManagerScope.CONTAINER
+    max_numa_nodes: int = DEFAULT_MAX_NUMA_NODES
+    prefers_closest: bool = False
+
+    @property
+    def is_single(self) -> bool:
+        """Whether every container, or pod, must fit into one NUMA node."""
+        return self.policy is TopologyManagerPolicy.SINGLE_NUMA_NODE
+
+    @property
+    def is_pod_scope(self) -> bool:
+        """Whether the pod's total is aligned at once."""
+        return self.scope is TopologyManagerScope.POD
+
+
+def node_policy(topology: nrt.NodeResourceTopology) -> NodePolicy:
+    """The legacy field first, then attributes in their order; what is not understood says nothing.
+
+    Source: scheduler-plugins, TopologyManagerConfig from the legacy list's first entry and from attributes.
+    """
+    found = NodePolicy()
+    legacy = _LEGACY.get(topology.topology_policies[0]) if topology.topology_policies else None
+    if legacy is not None:
+        found = replace(found, policy=legacy[0], scope=legacy[1])
+    for name, value in topology.attributes:
+        found = _overridden(found, name, value)
+    return found
+
+
+def _overridden(found: NodePolicy, name: str, value: str) -> NodePolicy:
+    if name == nrt.ATTRIBUTE_SCOPE and value in set(TopologyManagerScope):
+        return replace(found, scope=TopologyManagerScope(value))
+    if name == nrt.ATTRIBUTE_POLICY and value in set(TopologyManagerPolicy):
+        return replace(found, policy=TopologyManagerPolicy(value))
+    if name == nrt.ATTRIBUTE_MAX_NUMA_NODES and _INTEGER.match(value) and int(value) > 1:
+        if int(value) >= 1 << 63:
+            return found
+        return replace(found, max_numa_nodes=min(int(value), HIGHEST_MAX_NUMA_NODES))
+    if name == nrt.ATTRIBUTE_POLICY_OPTIONS:
+        return replace(found, prefers_closest=PREFER_CLOSEST in value.replace(" ", "").split(","))
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# NUMA nodes as a scheduler counts them: what is available on each, and taking from them.
+#
+# Zones keep the object's order and are found by id, never by position: ids may have gaps and stand in any order.
+
+
+ALWAYS_ALLOCATABLE = frozenset({"cpu", "memory", "pods", "ephemeral-storage"})
+UNKNOWN_COST = 255
+"""Source: scheduler-plugins, the highest distance a firmware table can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class NUMAZone:
+    """One NUMA node.
+
+    Attributes:
+        id: of the NUMA node.
+        available: thousandths by resource name; a resource not named is not there.
+        costs: distance by NUMA node id.
+    """
+
+    id: int
+    available: Mapping[str, int]
+    costs: Mapping[int, int]
+
+
+Zones = tuple[NUMAZone, ...]
+
+
+def numa_zones(topology: NodeResourceTopology) -> Zones:
+    """The zones that are NUMA nodes, in the object's order."""
+    return tuple(
+        NUMAZone(
+            numa_id,
+            {resource.name: resource.available_milli for resource in zone.resources},
+            {other: cost for name, cost in zone.costs if (other := numa_id_of(name)) is not None},
+        )
+        for zone in topology.zones
+        if (numa_id := zone.numa_id) is not None
+    )
+
+
+def is_free_of_charge(name: str, *, is_guaranteed: bool) -> bool:
+    """Whether any amount suits: nobody binds CPUs and memory of a pod that is not Guaranteed."""
+    return is_affine(name) and not is_guaranteed
+
+
+def lists_none(zones: Zones, names: Iterable[str]) -> bool:
+    """Whether no zone lists any of the names."""
+    return not any(name in zone.available for zone in zones for name in names)
+
+
+def fitting(
+    request: Amounts, zones: Zones, allocatable: Amounts | None, *, is_guaranteed: bool
+) -> frozenset[int] | None:
+    """Ids of the NUMA nodes that hold the whole request; None when it needs none in particular.
+
+    Args:
+        request: what is asked for.
+        zones: what is there.
+        allocatable: of the node; None where unknown, then the scheduler's own filter has judged that.
+        is_guaranteed: of the pod.
+    """
+    found: frozenset[int] | None = None
+    for name, amount in request.items():
+        if not amount:
+            continue
+        if allocatable is not None and name not in ALWAYS_ALLOCATABLE and name not in allocatable:
+            return frozenset()
+        listing = [zone for zone in zones if name in zone.available]
+        if not listing and is_host_level(name):
+            continue
+        is_free = is_free_of_charge(name, is_guaranteed=is_guaranteed)
+        suiting = frozenset(zone.id for zone in listing if is_free or zone.available[name] >= amount)
+        found = suiting if found is None else found & suiting
+    return found
+
+
+def take_from_one(
+    zones: Zones, numa_id: int, request: Amounts, *, is_guaranteed: bool
+) -> tuple[Zones, Sequence[str]]:
+    """The zones after one NUMA node gave the request, and the names of what went below zero."""
+    taken = {
+        name: amount
+        for name, amount in request.items()
+        if amount and not is_free_of_charge(name, is_guaranteed=is_guaranteed)
+    }
+    after = tuple(_less(zone, taken) if zone.id == numa_id else zone for zone in zones)
+    short = [
+        name for zone in after if zone.id == numa_id for name in taken if zone.available.get(name, 0) < 0
+    ]
+    return after, short
+
+
+def drain(zones: Zones, positions: Sequence[int], request: Amounts) -> Zones:
+    """The zones after those at `positions` gave the request together, each all it has before the next."""
+    left = {name: amount for name, amount in request.items() if amount}
+    after = list(zones)
+    for position in positions:
+        zone = zones[position]
+        given = {name: min(left[name], have) for name, have in zone.available.items() if name in left}
+        given = {name: max(0, amount) for name, amount in given.items()}
+        after[position] = _less(zone, given)
+        left = {name: amount - given.get(name, 0) for name, amount in left.items()}
+    return tuple(after)
+
+
+def charge_everywhere(zones: Zones, charges: Amounts) -> Zones:
+    """Every zone less the whole charge, at least zero: wherever it lands, it was counted.
+
+    Source: scheduler-plugins, the over-reserve cache.
+    """
+    return tuple(
+        replace(
+            zone,
+            available={
+                name: max(0, have - charges.get(name, 0)) if name in charges else have
+                for name, have in zone.available.items()
+            },
+        )
+        for zone in zones
+    )
+
+
+def _less(zone: NUMAZone, amounts: Amounts) -> NUMAZone:
+    available = {name: have - amounts.get(name, 0) for name, have in zone.available.items()}
+    return replace(zone, available=available)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+STEPS = 20_000
+"""Sets looked at before the search contents itself, of all sizes together: some 100 ms; 16 NUMA nodes need fewer."""
+
+WHOLE = 1 << 40
+"""Stands for all that is needed of a resource, where shares of several are added up."""
+
+Costs = tuple[tuple[int, ...], ...]
+Needs = Sequence[tuple[int, Sequence[int]]]
+"""Per resource: the amount and what each position has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A set of positions, ascending, the sum of its distances, and whether nothing better was left untried."""
+
+    positions: tuple[int, ...]
+    total: int
+    exact: bool = True
+
+
+def closest_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> Found | None:
+    """The first of the closest of the smallest sets that hold all needs; None when all together do not."""
+    steps = STEPS
+    for size in range(1, len(eligible) + 1):
+        if not _can_hold(eligible, needs, size):
+            continue
+        search = _Search(eligible, needs, costs, size, steps)
+        found = search.run()
+        if found is not None:
+            return found
+        steps -= search.steps
+        if steps <= 0:
+            return _some_set(eligible, needs, costs)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def least_total(costs: Costs, size: int) -> int:
+    """The smallest sum of distances over all sets of `size` nodes, whether they hold anything or not."""
+    found = _Search(range(len(costs)), (), costs, size, STEPS).run()
+    return found.total if found is not None else 0
+
+
+def total_distance(positions: Sequence[int], costs: Costs) -> int:
+    """Sum over all ordered pairs, self included."""
+    return sum(costs[one][other] for one in positions for other in positions)
+
+
+def _can_hold(eligible: Sequence[int], needs: Needs, size: int) -> bool:
+    """Whether no bound speaks against it: neither the largest of each resource, nor the largest shares of all.
+
+    Shares tell where what has much of one has little of another: nodes that are half full in different ways.
+    """
+    for amount, have in needs:
+        if sum(sorted((have[p] for p in eligible), reverse=True)[:size]) < amount:
+            return False
+    open_needs = [(amount, have) for amount, have in needs if amount > 0]
+    if len(open_needs) < 2:
+        return True
+    shares = sorted((share(open_needs, p) for p in eligible), reverse=True)
+    return sum(shares[:size]) >= WHOLE * len(open_needs)
+
+
+def share(needs: Needs, position: int) -> int:
+    """How much of all needs together a position could meet, `WHOLE` for one of them; rounded up."""
+    return sum(-(-max(0, min(have[position], amount)) * WHOLE // amount) for amount, have in needs)
+
+
+def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> Found | None:
+    """A set that holds all needs: always the position that meets most of what is left; None when all do not."""
+    chosen: list[int] = []
+    while True:
+        left = [(amount - sum(have[p] for p in chosen), have) for amount, have in needs]
+        left = [(amount, have) for amount, have in left if amount > 0]
+        rest = [p for p in eligible if p not in chosen]
+        if not left:
+            positions = tuple(sorted(chosen))
+            return Found(positions, total_distance(positions, costs), exact=False)
+        best = max(rest, key=lambda p: (share(left, p), -p), default=None)
+        if best is None or not share(left, best):
+            return None
+        chosen.append(best)
+
+
+class _Search:
+    """Depth first, positions ascending; a branch is left when it cannot hold or cannot be closer."""
+
+    def __init__(
+        self, eligible: Sequence[int], needs: Needs, costs: Costs, size: int, most_steps: int
+    ) -> None:
+        self.most_steps = most_steps
+        self.eligible, self.size, self.costs = tuple(eligible), size, costs
+        self.needs = tuple(needs)
+        self.links = tuple(
+            tuple(costs[a][b] + costs[b][a] for b in range(len(costs))) for a in range(len(costs))
+        )
+        apart = [self.links[a][b] for a in self.eligible for b in self.eligible if a != b]
+        self.least_link = min(apart, default=0)
+        self.best: Found | None = None
+        self.steps = 0
+
+    def run(self) -> Found | None:
+        self._extend((), 0, 0, tuple(amount for amount, _ in self.needs))
+        if self.best is not None and self.steps >= self.most_steps:
+            return Found(self.best.positions, self.best.total, exact=False)
+        return self.best
+
+    def _extend(self, chosen: tuple[int, ...], start: int, total: int, left: tuple[int, ...]) -> None:
+        missing = self.size - len(chosen)
+        if not missing:
+            if all(amount <= 0 for amount in left) and (self.best is None or total < self.best.total):
+                self.best = Found(chosen, total)
+            return
+        if self.steps >= self.most_steps:
+            return
+        self.steps += 1
+        if not self._is_worth_it(chosen, start, total, left, missing):
+            return
+        for index in range(start, len(self.eligible) - missing + 1):
+            position = self.eligible[index]
+            grown = total + self.costs[position][position] + sum(self.links[position][one] for one in chosen)
+            rest = tuple(amount - have[position] for amount, (_, have) in zip(left, self.needs, strict=True))
+            self._extend((*chosen, position), index + 1, grown, rest)
+
+    def _is_worth_it(
+        self, chosen: tuple[int, ...], start: int, total: int, left: tuple[int, ...], missing: int
+    ) -> bool:
+        rest = self.eligible[start:]
+        if not _can_hold(rest, [(n, have) for n, (_, have) in zip(left, self.needs, strict=True)], missing):
+            return False
+        if self.best is None:
+            return True
+        reach = sorted(self.costs[p][p] + sum(self.links[p][one] for one in chosen) for p in rest)[:missing]
+        return total + sum(reach) + missing * (missing - 1) // 2 * self.least_link < self.best.total

@@ -1,0 +1,249 @@
+"""All nodes of a cluster as columns, so that one question is asked of thousands of nodes at once.
+
+Invariant: a row says of its node what `numa_zones` and `node_policy` say, less what the row was charged; `stamps`
+grow with every change of a row, so that an answer of before is asked again only for the rows that changed since.
+Amounts are thousandths and stop at 2^62, more than any node has.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nri_plugin.extender.nodes import Costs, NodePolicy, Zones
+from nri_plugin.extender.one_node import cost_table
+
+Amounts = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+
+MOST = 1 << 62
+SPARE_COSTS = 256
+"""Tables of distances kept beyond two for each node."""
+
+NO_ID = MOST
+"""Stands for the id of a zone that is not there, so that it sorts last."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """What a row is filled from.
+
+    Attributes:
+        how: the node's policy.
+        zones: its NUMA nodes, less the charges.
+    """
+
+    how: NodePolicy
+    zones: Zones
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some rows, copied: free to subtract from.
+
+    Attributes:
+        available: by resource name, row and position; 0 where not listed.
+        listed: where a zone lists the resource.
+        ids: by row and position, `NO_ID` where there is no zone.
+        is_single, is_pod_scope, prefers_closest, has_nrt: by row.
+        max_numa_nodes: by row.
+        cost_index: by row, into `ClusterTable.costs`.
+    """
+
+    available: dict[str, Amounts]
+    listed: dict[str, Flags]
+    ids: Amounts
+    is_single: Flags
+    is_pod_scope: Flags
+    prefers_closest: Flags
+    has_nrt: Flags
+    max_numa_nodes: Amounts
+    cost_index: Rows
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def exists(self) -> Flags:
+        """Where there is a zone."""
+        return np.asarray(self.ids != NO_ID)
+
+    def take(self, rows: Rows | Flags) -> "Batch":
+        """Some rows of it, copied."""
+        return Batch(
+            {name: column[rows] for name, column in self.available.items()},
+            {name: column[rows] for name, column in self.listed.items()},
+            *(getattr(self, name)[rows] for name in _PER_ROW),
+        )
+
+    def narrowed(self, width: int) -> "Batch":
+        """The same with room for `width` zones, which is enough for its rows."""
+        per_row = {name: getattr(self, name) for name in _PER_ROW}
+        per_row["ids"] = self.ids[:, :width]
+        return Batch(
+            {name: column[:, :width] for name, column in self.available.items()},
+            {name: column[:, :width] for name, column in self.listed.items()},
+            **per_row,
+        )
+
+
+_PER_ROW = (
+    "ids",
+    "is_single",
+    "is_pod_scope",
+    "prefers_closest",
+    "has_nrt",
+    "max_numa_nodes",
+    "cost_index",
+)
+
+
+class ClusterTable:
+    """The columns; grows in nodes, zones and resources."""
+
+    def __init__(self) -> None:
+        self.row_by_node: dict[str, int] = {}  # row 0 is nobody's: it stands for nodes not heard of
+        self.costs: list[Costs] = []
+        self.renumbered = 0  # how often costs got other places
+        self.stamp = 1
+        self._cost_index_by_table: dict[Costs, int] = {}
+        self._free: list[int] = []
+        self._size, self._width = 64, 2
+        self._available: dict[str, Amounts] = {}
+        self._listed: dict[str, Flags] = {}
+        self.stamps = np.zeros(self._size, np.int64)
+        self.stamps[0] = 1
+        self._per_row: dict[str, NDArray[Any]] = {
+            "ids": np.full((self._size, self._width), NO_ID, np.int64),
+            "is_single": np.zeros(self._size, np.bool_),
+            "is_pod_scope": np.zeros(self._size, np.bool_),
+            "prefers_closest": np.zeros(self._size, np.bool_),
+            "has_nrt": np.zeros(self._size, np.bool_),
+            "max_numa_nodes": np.full(self._size, 8, np.int64),
+            "cost_index": np.zeros(self._size, np.intp),
+        }
+
+    @property
+    def size(self) -> int:
+        """Rows there is room for."""
+        return self._size
+
+    def row_of(self, node: str) -> int:
+        """The node's row; a new one knows nothing."""
+        row = self.row_by_node.get(node)
+        if row is None:
+            row = self._free.pop() if self._free else len(self.row_by_node) + 1
+            self._make_room(row + 1, self._width)
+            self.row_by_node[node] = row
+            self._touch(row)
+        return row
+
+    def rows_of(self, nodes: Sequence[str]) -> Rows:
+        """The rows of nodes, in their order; row 0 for those not heard of."""
+        known = self.row_by_node
+        return np.array([known.get(node, 0) for node in nodes], np.intp)
+
+    def put(self, node: str, content: NodeRow | None) -> None:
+        """Say what is known of a node; None for nothing."""
+        row = self.row_of(node)
+        self._clear(row)
+        if content is not None:
+            self._fill(row, content)
+        self._touch(row)
+
+    def forget(self, node: str) -> None:
+        """Let go of a node's row."""
+        row = self.row_by_node.pop(node, None)
+        if row is not None:
+            self._clear(row)
+            self._free.append(row)
+
+    def batch(self, rows: Rows, names: Sequence[str]) -> Batch:
+        """A copy of some rows and of the columns of some resources."""
+        width = self._width
+        nothing: Amounts = np.zeros((len(rows), width), np.int64)
+        nowhere: Flags = np.zeros((len(rows), width), np.bool_)
+        return Batch(
+            {n: self._available[n][rows] if n in self._available else nothing.copy() for n in names},
+            {n: self._listed[n][rows] if n in self._listed else nowhere for n in names},
+            *(self._per_row[name][rows] for name in _PER_ROW),
+        )
+
+    def _touch(self, row: int) -> None:
+        self.stamp += 1
+        self.stamps[row] = self.stamp
+
+    def _clear(self, row: int) -> None:
+        for amounts in self._available.values():
+            amounts[row] = 0
+        for flags in self._listed.values():
+            flags[row] = False
+        self._per_row["ids"][row] = NO_ID
+        self._per_row["has_nrt"][row] = False
+        self._per_row["is_single"][row] = False
+
+    def _fill(self, row: int, content: NodeRow) -> None:
+        zones, how = content.zones, content.how
+        self._make_room(self._size, len(zones))
+        names = {name for zone in zones for name in zone.available}
+        for name in names:
+            self._columns_of(name)
+            have = [zone.available.get(name) for zone in zones]
+            self._listed[name][row, : len(zones)] = [one is not None for one in have]
+            self._available[name][row, : len(zones)] = [max(-MOST, min(one or 0, MOST)) for one in have]
+        values: Mapping[str, object] = {
+            "is_single": how.is_single,
+            "is_pod_scope": how.is_pod_scope,
+            "prefers_closest": how.prefers_closest,
+            "has_nrt": True,
+            "max_numa_nodes": how.max_numa_nodes,
+            "cost_index": self._cost_index(cost_table(zones)),
+        }
+        self._per_row["ids"][row, : len(zones)] = [min(zone.id, NO_ID - 1) for zone in zones]
+        for name, value in values.items():
+            self._per_row[name][row] = value
+
+    def _cost_index(self, costs: Costs) -> int:
+        index = self._cost_index_by_table.get(costs)
+        if index is None:
+            if len(self.costs) >= 2 * len(self.row_by_node) + SPARE_COSTS:
+                self._drop_unused_costs()
+            index = self._cost_index_by_table[costs] = len(self.costs)
+            self.costs.append(costs)
+        return index
+
+    def _drop_unused_costs(self) -> None:
+        """Nodes come and go, or tell other distances every time; what no row says any more is let go."""
+        column = self._per_row["cost_index"]
+        used, places = np.unique(np.where(self._per_row["has_nrt"], column, 0), return_inverse=True)
+        self.costs[:] = [self.costs[index] for index in used]
+        self._per_row["cost_index"] = places.astype(np.intp)
+        self._cost_index_by_table = {costs: index for index, costs in enumerate(self.costs)}
+        self.renumbered += 1
+
+    def _columns_of(self, name: str) -> None:
+        if name not in self._available:
+            self._available[name] = np.zeros((self._size, self._width), np.int64)
+            self._listed[name] = np.zeros((self._size, self._width), np.bool_)
+
+    def _make_room(self, size: int, width: int) -> None:
+        if size <= self._size and width <= self._width:
+            return
+        self._size = max(self._size, 1 << (size - 1).bit_length()) if size > self._size else self._size
+        self._width = max(self._width, width)
+        for table in (self._available, self._listed, self._per_row):
+            for name, column in table.items():
+                table[name] = self._grown(column, NO_ID if name == "ids" else _BLANK.get(name, 0))
+        self.stamps = self._grown(self.stamps, 0)
+
+    def _grown(self, column: NDArray[Any], blank: int) -> NDArray[Any]:
+        shape = (self._size,) if column.ndim == 1 else (self._size, self._width)
+        grown = np.full(shape, blank, column.dtype)
+        grown[tuple(slice(0, length) for length in column.shape)] = column
+        return grown
+
+
+_BLANK = {"max_numa_nodes": 8}

@@ -1,0 +1,1 @@
+"""Values that every decision reads: sets, topology, options, state, errors."""

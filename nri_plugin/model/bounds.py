@@ -1,0 +1,226 @@
+"""Bounds on everything that the author of a pod writes: what is kept of it, and how much of it is looked at.
+
+Environment, annotations, labels, names, device lists, CDI names, network interfaces and resource names are input of a
+person nobody has to trust: whoever may create pods writes them, and the API server accepts a pod of 1.5 MiB with
+256 KiB of annotations. The runtime drops a plugin that answers late, and a memory limit ends one that keeps too much.
+So this is the one place that says how much is enough, and every reader of such input asks here.
+
+Invariants, for every pod that an API server accepts:
+
+* the agent keeps at most `POD_BYTES` and `CONTAINER_BYTES` for each container, in memory, in the checkpoint and in
+  a line of the history;
+* no environment, annotation, label or name makes a request slower by more than 5 ms of CPU time.
+
+All numbers lie above what real pods have. What exceeds one is left out, never guessed at: `Cut` names it, and the
+agent logs it once for each pod.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from hashlib import sha256
+from itertools import chain
+from sys import intern
+from typing import Final, Protocol, TypeVar
+
+# ----------------------------------------------------------------------------------------------------
+# Text as it may reach a terminal: nothing in it moves the cursor, changes colours or titles, or hides other text.
+#
+# Names come from pods, from files and from other programs. Whatever writes text for people passes it through here last; JSON
+# needs none of it, because JSON escapes control characters by itself.
+
+
+_HIDDEN: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls but tab and end of line: C0, DEL, C1
+    "\u061c\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff"  # what changes the direction of text, or has no width
+    "\u2028\u2029]"  # further ends of lines
+)
+
+
+def visible(text: str) -> str:
+    """The text with each control character spelled as an escape sequence; tabs and ends of lines stay."""
+    return _HIDDEN.sub(_escape, text)
+
+
+def visible_line(text: str) -> str:
+    """The same of what has to stay one line."""
+    return visible(text).replace("\n", "\\n")
+
+
+def _escape(found: re.Match[str]) -> str:
+    """Of those that may stand as they are in JSON, the escape that JSON has for it: its text means the same then."""
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 0x7F else f"\\u{number:04x}"
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+POD_BYTES: Final = 16 << 10
+"""What a pod may make the agent keep beside its containers."""
+
+CONTAINER_BYTES: Final = 1 << 10
+"""The same for each of its containers."""
+
+NAME_CHARS: Final = 253
+"""Of a name or uid. Source: Kubernetes, names of objects are DNS subdomains (RFC 1123)."""
+
+OWN_ANNOTATIONS: Final = "nri-pin/"
+"""What annotations meant for us begin with."""
+
+ANNOTATIONS_SEEN: Final = 1024
+"""Annotations of a pod. One with more is not heard at all: their order on the wire is random, so that looking at some
+of them would find another part of ours each time. A pod of a busy service mesh has about 50."""
+
+ANNOTATIONS: Final = 32
+"""Annotations of ours that a pod may have: four for each of eight containers. Together they take 10 KiB in memory."""
+
+ANNOTATION_KEY_CHARS: Final = 253 + 1 + 63
+"""Source: Kubernetes, a qualified name: prefix, slash, name."""
+
+ANNOTATION_VALUE_CHARS: Final = 64
+"""Of a value. All that mean something are words and small numbers; a longer one means nothing, cut or not."""
+
+LISTS_DEVICES: Final = "PCIDEVICE_"
+"""What a variable begins with that lists PCI devices. Source: SR-IOV network device plugin."""
+
+VARIABLES_SEEN: Final = 1024
+"""Environment variables, from the first. The kubelet puts those of device plugins before those of the pod, and the
+runtime those of the image before both. Source: kubelet v1.36 kubelet_pods.go, GenerateRunContainerOptions."""
+
+VARIABLES: Final = 32
+"""Variables that list devices; a container has one or two for each device resource."""
+
+ENVIRONMENT_CHARS: Final = 16 << 10
+"""Of all such variables of a container; one with a name of 327 characters and 256 addresses has 5 KiB at most."""
+
+ENVIRONMENT_REQUEST_BYTES: Final = 2 << 20
+"""A longer request is read without its environment. A pod has at most 1.5 MiB; a runtime sends up to 4 MiB, which
+takes 10 ms to read where they are many small variables."""
+
+DEVICES: Final = 256
+"""Distinct devices of a container, device nodes, CDI names or network interfaces each. A physical function has at most
+256 virtual ones, a machine 16 GPUs. A container with more device nodes is a privileged one, which lists those of
+the host."""
+
+HOST_ONLY_DEVICES: Final = frozenset({(1, 1), (1, 11)})
+"""/dev/mem and /dev/kmsg: no device plugin gives them, a privileged container lists them with all others."""
+
+CDI_NAME_CHARS: Final = 512
+"""Of a CDI name, `vendor.com/class=device`."""
+
+DEVICE_LOOKUPS: Final = 1024
+"""Device numbers that are looked up in sysfs for one container: its own nodes and those behind its CDI names."""
+
+DEVICE_RESOURCES: Final = 16
+"""Device resources of a container: the merge of hints takes each of them, and 16 cost it 5 ms on eight NUMA nodes. A
+container with GPUs and all the NICs of its machine has about ten."""
+
+DEVICE_CHARS: Final = 12 << 10
+"""Of all names of devices and resources of a container and of its pod, so that a line of the history stays below
+`POD_BYTES`. 256 PCI addresses have 3 KiB, and 128 names of GPUs 5 KiB."""
+
+PATH_CHARS: Final = 255
+"""Of the path of a device node. Source: Linux, NAME_MAX; a device has a short one below /dev."""
+
+PAGE_SIZES: Final = 4
+"""Sizes of huge pages; arm64 has four (64 KiB, 2 MiB, 32 MiB, 1 GiB), no other architecture has more."""
+
+PAGE_SIZE_CHARS: Final = 64
+"""Of the name of such a size, as `hugepages-1Gi`."""
+
+FACTS_CONTAINERS: Final = 512
+"""Containers of a pod whose facts are known; an answer of the exporter has no room for many more."""
+
+REASON_CHARS: Final = 256
+"""Of the reason why a container runs without a place, which is kept for as long as it runs."""
+
+SYNCHRONIZED: Final = 1 << 16
+"""Pods, and containers, in one Synchronize; nodes are made for hundreds of pods."""
+
+_DIGEST_CHARS: Final = 16
+
+
+class Cut(StrEnum):
+    """What was left out of a pod or container."""
+
+    NAMES = "names"
+    ANNOTATIONS = "annotations"
+    ENVIRONMENT = "environment"
+    DEVICES = "devices"
+    PAGE_SIZES = "huge page sizes"
+
+
+class Resource(Protocol):
+    """Some devices of one resource."""
+
+    @property
+    def name(self) -> str:
+        """Name of the resource."""
+
+    @property
+    def devices(self) -> Sequence["Named"]:
+        """The devices."""
+
+
+class Named(Protocol):
+    """A device."""
+
+    @property
+    def id(self) -> str:
+        """What it is called."""
+
+
+R = TypeVar("R", bound=Resource)
+
+
+def name(text: str) -> str:
+    """A name or uid as it is kept: a longer one ends in a digest, so that two different ones stay different.
+
+    Equal names are one object: pods of one template, and a pod's facts and its containers, share them.
+    """
+    if len(text) <= NAME_CHARS:
+        return intern(text)
+    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+    return f"{text[: NAME_CHARS - _DIGEST_CHARS - 1]}~{digest}"
+
+
+def reason(text: str) -> str:
+    """Why a container has no place, as it is kept."""
+    return text if len(text) <= REASON_CHARS else f"{text[: REASON_CHARS - 3]}..."
+
+
+def own_annotations(given: Mapping[str, str]) -> tuple[dict[str, str], bool]:
+    """The annotations that are meant for us, by key, and whether some of them were left out.
+
+    Of too many the first by key are kept, the same ones every time.
+    """
+    if len(given) > ANNOTATIONS_SEEN:
+        return {}, True
+    keys = sorted(key for key in given if key.startswith(OWN_ANNOTATIONS))
+    kept = [key for key in keys if len(key) <= ANNOTATION_KEY_CHARS][:ANNOTATIONS]
+    return {key: given[key][:ANNOTATION_VALUE_CHARS] for key in kept}, len(kept) < len(keys)
+
+
+def page_sizes(given: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """Amounts by size of huge pages."""
+    return tuple([(size, amount) for size, amount in given[:PAGE_SIZES] if len(size) <= PAGE_SIZE_CHARS])
+
+
+def has_too_many_devices(*given: Iterable[Resource]) -> bool:
+    """Whether these lists, of a container and perhaps of its whole pod, are more than hints are made of.
+
+    It stops at the first device that exceeds a bound.
+    """
+    chars, ids, names = 0, set(), set()
+    for resource in chain(*given):
+        names.add(resource.name)
+        chars += len(resource.name)
+        for device in resource.devices:
+            ids.add(device.id)
+            chars += len(device.id)
+            if len(ids) > DEVICES or chars > DEVICE_CHARS:
+                return True
+        if len(names) > DEVICE_RESOURCES:
+            return True
+    return False

@@ -1,0 +1,434 @@
+"""What has been promised to whom: a frozen value, returned by decisions and never mutated.
+
+The shared pool, free CPUs and free memory are derived from allocations and stored nowhere.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import TypeVar
+
+from nri_plugin.model.options import Node
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
+
+# ----------------------------------------------------------------------------------------------------
+# What a pod's own object says of it, where somebody who reads the cluster tells us.
+#
+# A runtime names neither QoS class, nor init containers, nor requests of 256 CPUs and more. What it does not say is
+# inferred (`workload.py`); these values take the place of the inference where they are known.
+
+
+class QOSClass(StrEnum):
+    """The pod's quality-of-service class."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+class Kind(StrEnum):
+    """What a container is in its pod."""
+
+    APP = "app"
+    INIT = "init"
+    """It ends before the next container of the pod is created."""
+    SIDECAR = "sidecar"
+    """A restartable init container: it starts in its turn and goes on running beside the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Requests and limits; 0 where none is set.
+
+    Attributes:
+        cpu_request_milli: thousandths of a CPU.
+        cpu_limit_milli: the same.
+        memory_request_bytes: bytes.
+        memory_limit_bytes: the same.
+        hugepages: (`hugepages-SIZE`, bytes), also those that ask for 0.
+    """
+
+    cpu_request_milli: int = 0
+    cpu_limit_milli: int = 0
+    memory_request_bytes: int = 0
+    memory_limit_bytes: int = 0
+    hugepages: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFacts:
+    """One container of a pod's specification."""
+
+    name: str
+    kind: Kind = Kind.APP
+    amounts: Amounts = field(default_factory=Amounts)
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """A pod's specification, as far as it decides who gets what.
+
+    Attributes:
+        uid: the pod's uid as the runtime knows it.
+        qos: its class.
+        containers: init containers and sidecars in their order, then app containers; no ephemeral ones.
+        pod_resources: what the pod as a whole asks for (`spec.resources`); None where it sets nothing.
+    """
+
+    uid: str
+    qos: QOSClass
+    containers: tuple[ContainerFacts, ...] = ()
+    pod_resources: Amounts | None = None
+
+    def container(self, name: str) -> ContainerFacts | None:
+        """The container of that name; None for one the specification does not have, such as an ephemeral one."""
+        return next((one for one in self.containers if one.name == name), None)
+
+    def names(self, *kinds: Kind) -> Iterator[str]:
+        """The containers of these kinds."""
+        return (one.name for one in self.containers if one.kind in kinds)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+Value = TypeVar("Value")
+
+EMPTY_POOL = "the shared pool is empty while shared containers exist"
+"""A violation of whoever took the last CPU, not of those who come to live with it."""
+
+
+class Phase(StrEnum):
+    """Where in its life a container is, by the events seen, never by the runtime's state field."""
+
+    CREATING = "creating"
+    """Our reply to CreateContainer is out or under way; it may still fail."""
+    CREATED = "created"
+    """It exists in the runtime; it may have no cgroup yet."""
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupRef:
+    """Names a cgroup the way the runtime does.
+
+    Attributes:
+        parent: the pod's cgroup parent, `/kubepods/burstable/podUID` or a systemd slice.
+        path: the container's cgroups path, `<parent>/<id>` or `<slice>:<prefix>:<id>`; empty means
+            the parent itself.
+    """
+
+    parent: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBlock:
+    """Memory promised to a container.
+
+    Attributes:
+        nodes: NUMA nodes it is spread over.
+        resource: `memory` or `hugepages-SIZE`.
+        size_bytes: how much, over all `nodes`.
+    """
+
+    nodes: NodeMask
+    resource: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a container holds before or after a resize; as in `Allocation`."""
+
+    cpus: CPUSet
+    grown: tuple[CPUSet, ...] = ()
+    cpu_milli: int = 0
+    memory: tuple[MemoryBlock, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """A change under way."""
+
+    before: Size
+    after: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What one container of one pod was promised; ends with the pod.
+
+    Attributes:
+        cpus: its exclusive CPUs; empty when it runs in the shared pool.
+        mems: NUMA nodes its memory is bound to; empty when it is not bound.
+        memory: promised memory, by resource.
+        returned: what an ended init container had left when the next container of its pod started. Anybody may have
+            it since then; see `nri_plugin.core.reuse`.
+        cpu_milli: the CPU request it was made for.
+        affinity: merged NUMA hint, empty for "any".
+        preferred: whether that hint was preferred.
+        grown: those of `cpus` that came with a resize, in their order; the others it was promised at its start.
+        resize: a change the runtime was asked to make and has not confirmed. Until then `cpus` holds both sizes.
+    """
+
+    cpus: CPUSet = NO_CPUS
+    mems: NodeMask = NO_NODES
+    memory: tuple[MemoryBlock, ...] = ()
+    cpu_milli: int = 0
+    affinity: NodeMask = NO_NODES
+    preferred: bool = True
+    grown: tuple[CPUSet, ...] = ()
+    resize: Resize | None = None
+    returned: tuple[MemoryBlock, ...] = ()
+
+    def settled(self, *, is_done: bool) -> "Allocation":
+        """With one of the two sizes of a resize under way: the later one when it was done."""
+        if self.resize is None:
+            return self
+        size = self.resize.after if is_done else self.resize.before
+        return replace(
+            self, cpus=size.cpus, grown=size.grown, cpu_milli=size.cpu_milli, memory=size.memory, resize=None
+        )
+
+    @property
+    def in_force(self) -> CPUSet:
+        """The CPUs its cgroup should hold: until a resize is confirmed those before it."""
+        return self.resize.before.cpus if self.resize else self.cpus
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """A pod that exists.
+
+    Attributes:
+        uid: the Kubernetes uid; pods are keyed by it.
+        sandbox_id: its current sandbox.
+        cpu_milli: the pod's total request, None when the runtime did not tell.
+        memory_bytes: the pod's total memory limit, None when not told.
+        hugepages: the pod's totals, (`hugepages-SIZE`, bytes).
+        affinity: the merged hint of the whole pod under pod scope; None until its first container.
+        affinity_preferred: whether that hint was preferred.
+        devices_counted: that hint was made with the devices of all containers of the pod.
+        sandbox_path: the cgroups path of its sandbox (the pause container); empty when not told.
+        limit_milli: the CPU limit of all its containers together, 0 for none.
+        annotations: those that may ask for something here, (key, value); see `nri_plugin.core.requests`.
+        run_seen: RunPodSandbox was seen, so its end will be told too; pods known only from
+            Synchronize may end without an event, see `nri_plugin.agent.handler`.
+        facts: what the cluster says of it, kept where a later decision may need it; None otherwise.
+    """
+
+    uid: str
+    sandbox_id: str
+    name: str = ""
+    namespace: str = ""
+    qos: QOSClass = QOSClass.BEST_EFFORT
+    cgroup_parent: str = ""
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    hugepages: tuple[tuple[str, int], ...] = ()
+    affinity: NodeMask | None = None
+    affinity_preferred: bool = True
+    sandbox_path: str = ""
+    limit_milli: int = 0
+    annotations: tuple[tuple[str, str], ...] = ()
+    run_seen: bool = False
+    facts: PodFacts | None = None
+    devices_counted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRecord:
+    """A container that exists in the runtime.
+
+    Attributes:
+        id: the runtime's id; records are keyed by it.
+        pod_uid: with `name`, the key of its allocation.
+        stored_cpus: the cpuset the runtime has on record and re-applies at any update.
+        stored_mems: the same for memory nodes.
+        limit_milli: its CPU limit, 0 for none; the runtime does not tell any more once its quota is lifted.
+        unplaced: why it runs in the shared pool although policy would have placed or refused it.
+        affinity: the merged hint it was admitted by, where its devices or somebody else had a say and nothing
+            was promised to it (else see its allocation); empty for "any", None where nobody was asked.
+        affinity_preferred: whether that hint was preferred.
+    """
+
+    id: str
+    pod_uid: str
+    name: str
+    phase: Phase
+    cgroup: CgroupRef
+    stored_cpus: CPUSet = NO_CPUS
+    stored_mems: NodeMask = NO_NODES
+    limit_milli: int = 0
+    unplaced: str = ""
+    affinity: NodeMask | None = None
+    affinity_preferred: bool = True
+
+    @property
+    def key(self) -> str:
+        """Key of its allocation."""
+        return allocation_key(self.pod_uid, self.name)
+
+
+def allocation_key(pod_uid: str, container: str) -> str:
+    """`UID/NAME`; `owner_of` takes it apart.
+
+    A uid may hold slashes: manifests of static pods and `crictl` may say any. A name of a container may not in
+    Kubernetes; one that nevertheless does is escaped, so that the last slash always separates the two.
+    """
+    if "/" in container or "%" in container:
+        container = container.replace("%", "%25").replace("/", "%2F")
+    return f"{pod_uid}/{container}"
+
+
+def owner_of(key: str) -> tuple[str, str]:
+    """The uid of the pod, and the name of the container, that `allocation_key` made the key of."""
+    pod_uid, _, container = key.rpartition("/")
+    if "%" in container:
+        container = container.replace("%2F", "/").replace("%25", "%")
+    return pod_uid, container
+
+
+def named(pods: Mapping[str, "PodRecord"], key: str) -> str:
+    """`namespace/pod/container` of an allocation key, the key itself where the pod is not known."""
+    uid, container = owner_of(key)
+    pod = pods.get(uid)
+    return f"{pod.namespace}/{pod.name}/{container}" if pod else key
+
+
+def pod_of(key: str) -> str:
+    """The uid of the pod whose container has the allocation of that key."""
+    return key.rpartition("/")[0]
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything remembered between two events.
+
+    Attributes:
+        pods: by uid.
+        containers: by the runtime's container id.
+        allocations: by `allocation_key`; only where something was promised.
+    """
+
+    pods: Mapping[str, PodRecord] = field(default_factory=dict)
+    containers: Mapping[str, ContainerRecord] = field(default_factory=dict)
+    allocations: Mapping[str, Allocation] = field(default_factory=dict)
+
+    @cached_property
+    def exclusive(self) -> CPUSet:
+        """All exclusive CPUs."""
+        mask = 0
+        for allocation in self.allocations.values():
+            mask |= allocation.cpus.mask
+        return CPUSet(mask)
+
+    def shared_pool(self, node: Node) -> CPUSet:
+        """CPUs that everything without exclusive CPUs runs on: online minus exclusive.
+
+        Also minus those that the kernel isolates, and with strict-cpu-reservation minus reserved, each as long as
+        that leaves any.
+
+        Differs: under strict-cpu-reservation the kubelet's pool may become empty, and what should run
+            there then runs everywhere. Here it runs on the reserved CPUs instead. And the kubelet's shared pool
+            has isolated CPUs in it, where nothing balances what runs there.
+        """
+        pool = node.topology.online - self.exclusive
+        pool = pool - node.isolated or pool
+        if node.options.strict_cpu_reservation:
+            return pool - node.reserved or pool
+        return pool
+
+    def available(self, node: Node) -> CPUSet:
+        """CPUs that can still become exclusive: allocatable minus exclusive."""
+        return node.allocatable - self.exclusive
+
+    def allocation_of(self, container: ContainerRecord) -> Allocation | None:
+        """What the container was promised, if anything."""
+        return self.allocations.get(container.key)
+
+    def lost(self, node: Node) -> Mapping[str, CPUSet]:
+        """Promised CPUs that are not online, by allocation key; only those of who misses some.
+
+        They are still promised: nobody else gets them, and they are its own again once they return.
+        """
+        missing = {key: value.cpus - node.topology.online for key, value in self.allocations.items()}
+        return {key: cpus for key, cpus in missing.items() if cpus}
+
+    def desired_cpus(self, node: Node, container: ContainerRecord) -> CPUSet:
+        """The cpuset the container's cgroup should hold.
+
+        Its exclusive CPUs as far as they are online, which is all that cgroup v1 takes and that runs
+        anything; while none of them is, the shared pool. The promise itself stays whole.
+        """
+        allocation = self.allocations.get(container.key)
+        own = allocation.in_force & node.topology.online if allocation else NO_CPUS
+        return own or self.shared_pool(node)
+
+    def containers_of(self, pod_uid: str) -> list[ContainerRecord]:
+        """The pod's containers."""
+        return [record for record in self.containers.values() if record.pod_uid == pod_uid]
+
+    def with_pod(self, pod: PodRecord) -> "State":
+        """This state with `pod` added or replaced."""
+        return replace(self, pods={**self.pods, pod.uid: pod})
+
+    def with_container(self, record: ContainerRecord) -> "State":
+        """This state with `record` added or replaced."""
+        return replace(self, containers={**self.containers, record.id: record})
+
+    def with_containers(self, records: Mapping[str, ContainerRecord]) -> "State":
+        """This state with `records`, by id, added or replaced."""
+        return replace(self, containers={**self.containers, **records})
+
+    def with_allocation(self, key: str, allocation: Allocation) -> "State":
+        """This state with the allocation added or replaced."""
+        return replace(self, allocations={**self.allocations, key: allocation})
+
+    def without_container(self, container_id: str) -> "State":
+        """This state without the container's record; its allocation stays."""
+        return replace(self, containers=_without(self.containers, container_id))
+
+    def without_allocation(self, key: str) -> "State":
+        """This state without that allocation."""
+        return replace(self, allocations=_without(self.allocations, key))
+
+    def released(self, pod_uid: str) -> "State":
+        """This state without the pod's allocations."""
+        kept = {key: value for key, value in self.allocations.items() if pod_of(key) != pod_uid}
+        return self if len(kept) == len(self.allocations) else replace(self, allocations=kept)
+
+    def violations(self, node: Node) -> list[str]:
+        """What is wrong with this state on that node, one sentence each; empty when sound.
+
+        Written apart from the code that makes decisions, so that it can judge them.
+        """
+        problems = []
+        seen: dict[int, str] = {}
+        online = set(node.topology.online)
+        reserved = set(node.reserved)
+        memory_nodes = {n.id for n in node.topology.nodes if n.has_memory}
+        for key, allocation in self.allocations.items():
+            for cpu in allocation.cpus:
+                if cpu in seen:
+                    problems.append(f"CPU {cpu} is exclusive to both {seen[cpu]} and {key}")
+                if cpu in reserved:
+                    problems.append(f"reserved CPU {cpu} is exclusive to {key}")
+                seen[cpu] = key
+            wrong = NodeMask.of(*(mem for mem in allocation.mems if mem not in memory_nodes))
+            if wrong:
+                problems.append(f"{key} is bound to NUMA nodes without memory: {wrong}")
+        if online <= set(seen) and any(self._is_shared(record) for record in self.containers.values()):
+            problems.append(EMPTY_POOL)
+        return problems
+
+    def _is_shared(self, record: ContainerRecord) -> bool:
+        allocation = self.allocations.get(record.key)
+        return record.phase != Phase.STOPPED and not (allocation and allocation.cpus)
+
+
+def _without(mapping: Mapping[str, Value], key: str) -> Mapping[str, Value]:
+    return {k: v for k, v in mapping.items() if k != key} if key in mapping else mapping

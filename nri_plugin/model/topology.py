@@ -1,0 +1,200 @@
+"""The machine as placement sees it: a frozen value, discovered elsewhere.
+
+Every online CPU is in exactly one core, one socket, one NUMA node and one
+uncore cache. Groups hold online CPUs only, are never empty (NUMA nodes without
+CPUs excepted) and are listed by ascending id.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+from nri_plugin.model.sets import (
+    CPUID,
+    NO_CPUS,
+    CoreID,
+    CPUSet,
+    NodeMask,
+    NUMANodeID,
+    SocketID,
+    UncoreCacheID,
+)
+
+GroupID = TypeVar("GroupID", CoreID, SocketID, UncoreCacheID, NUMANodeID)
+
+
+@dataclass(frozen=True, slots=True)
+class NUMANode:
+    """One NUMA node.
+
+    Attributes:
+        id: the kernel's node number.
+        cpus: its online CPUs; empty for a node that has memory only.
+        memory_bytes: MemTotal, None where it was not recorded.
+        hugepages: (page size in kB, number of pages), ascending by size.
+        distances: ACPI SLIT distances to `Topology.nodes`, in their order; None where unknown.
+    """
+
+    id: NUMANodeID
+    cpus: CPUSet
+    memory_bytes: int | None = None
+    hugepages: tuple[tuple[int, int], ...] = ()
+    distances: tuple[int, ...] | None = None
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether memory can be placed here; a node of unknown size counts as having some."""
+        return self.memory_bytes is None or self.memory_bytes > 0
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A machine.
+
+    Attributes:
+        online: all online CPUs.
+        cores: hardware threads that share a core.
+        sockets: CPUs by physical package.
+        nodes: all online NUMA nodes, also those without CPUs; at least one.
+        caches: CPUs that share the last-level ("uncore") cache. CPUs without an L3 are grouped
+            by socket (Source: kubelet v1.36 topology.go, where the cache id falls back to the socket id).
+        caches_known: False when no CPU has an L3 of its own, so that `caches` are the sockets.
+        without_l3: CPUs without an L3 where others have one; their entries in `caches` are no caches.
+        offline: CPUs present but not online.
+        isolated: CPUs the kernel keeps for whoever is put there: isolcpus, nohz_full, isolated partitions of others.
+        taken: those of them in isolated partitions of others, on which no container can run.
+    """
+
+    online: CPUSet
+    cores: tuple[tuple[CoreID, CPUSet], ...]
+    sockets: tuple[tuple[SocketID, CPUSet], ...]
+    nodes: tuple[NUMANode, ...]
+    caches: tuple[tuple[UncoreCacheID, CPUSet], ...]
+    caches_known: bool = True
+    without_l3: CPUSet = NO_CPUS
+    offline: CPUSet = NO_CPUS
+    isolated: CPUSet = NO_CPUS
+    taken: CPUSet = NO_CPUS
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Iterable[Sequence[int]],
+        *,
+        memory_bytes: Mapping[int, int] | None = None,
+        distances: Mapping[int, Sequence[int]] | None = None,
+    ) -> "Topology":
+        """A machine from rows `(cpu, core, socket, numa node, uncore cache)`.
+
+        Args:
+            rows: one per online CPU.
+            memory_bytes: by node id; nodes named only here have no CPUs.
+            distances: by node id, in ascending order of node ids.
+        """
+        table = [tuple(row) for row in rows]
+        memory = memory_bytes or {}
+        cpus_by_node = {NUMANodeID(n): CPUSet() for n in memory} | dict(_groups(table, 3, NUMANodeID))
+        nodes = tuple(
+            NUMANode(
+                node,
+                cpus,
+                memory.get(node),
+                distances=tuple(distances[node]) if distances and node in distances else None,
+            )
+            for node, cpus in sorted(cpus_by_node.items())
+        )
+        return cls(
+            online=CPUSet.from_ids(row[0] for row in table),
+            cores=_groups(table, 1, CoreID),
+            sockets=_groups(table, 2, SocketID),
+            nodes=nodes,
+            caches=_groups(table, 4, UncoreCacheID),
+        )
+
+    def is_l3(self, cache: CPUSet) -> bool:
+        """Whether these CPUs, an entry of `caches`, share an L3."""
+        return self.caches_known and cache.isdisjoint(self.without_l3)
+
+    @cached_property
+    def node_ids(self) -> tuple[NUMANodeID, ...]:
+        """Ids of all online NUMA nodes, ascending."""
+        return tuple(node.id for node in self.nodes)
+
+    @cached_property
+    def node_mask(self) -> NodeMask:
+        """All online NUMA nodes."""
+        return NodeMask.from_ids(self.node_ids)
+
+    @cached_property
+    def nodes_with_memory(self) -> NodeMask:
+        """NUMA nodes on which memory can be placed."""
+        return NodeMask.from_ids(node.id for node in self.nodes if node.has_memory)
+
+    @cached_property
+    def node_by_id(self) -> Mapping[NUMANodeID, NUMANode]:
+        """NUMA nodes by their id."""
+        return {node.id: node for node in self.nodes}
+
+    @property
+    def first_core(self) -> CPUSet:
+        """All threads of the core with the lowest id: what is kept for the system where nobody chose."""
+        return self.cores[0][1]
+
+    def whole_cores(self, cpus: CPUSet) -> CPUSet:
+        """`cpus` with the other online threads of their cores."""
+        mask = cpus.mask
+        for _, threads in self.cores:
+            if threads.mask & cpus.mask:
+                mask |= threads.mask
+        return CPUSet(mask)
+
+    @cached_property
+    def core_by_cpu(self) -> Mapping[CPUID, CoreID]:
+        """The core of each online CPU."""
+        return _by_cpu(self.cores)
+
+    @cached_property
+    def socket_by_cpu(self) -> Mapping[CPUID, SocketID]:
+        """The socket of each online CPU."""
+        return _by_cpu(self.sockets)
+
+    @cached_property
+    def cache_by_cpu(self) -> Mapping[CPUID, UncoreCacheID]:
+        """The uncore cache of each online CPU."""
+        return _by_cpu(self.caches)
+
+    @cached_property
+    def node_by_cpu(self) -> Mapping[CPUID, NUMANodeID]:
+        """The NUMA node of each online CPU."""
+        return _by_cpu(tuple((node.id, node.cpus) for node in self.nodes))
+
+    @cached_property
+    def cpus_by_core(self) -> Mapping[CoreID, CPUSet]:
+        """Hardware threads of each core."""
+        return dict(self.cores)
+
+    def cpus_in_nodes(self, nodes: NodeMask) -> CPUSet:
+        """Online CPUs of the given NUMA nodes; ids the machine does not have count as empty."""
+        mask = 0
+        for node in self.nodes:
+            if nodes.mask >> node.id & 1:
+                mask |= node.cpus.mask
+        return CPUSet(mask)
+
+    def nodes_of(self, cpus: CPUSet) -> NodeMask:
+        """NUMA nodes that hold at least one of `cpus`."""
+        return NodeMask.from_ids(node.id for node in self.nodes if node.cpus.mask & cpus.mask)
+
+
+def _groups(
+    table: Sequence[tuple[int, ...]], column: int, make: Callable[[int], GroupID]
+) -> tuple[tuple[GroupID, CPUSet], ...]:
+    masks: dict[int, int] = {}
+    for row in table:
+        masks[row[column]] = masks.get(row[column], 0) | 1 << row[0]
+    return tuple((make(number), CPUSet(mask)) for number, mask in sorted(masks.items()))
+
+
+def _by_cpu(groups: Iterable[tuple[GroupID, CPUSet]]) -> Mapping[CPUID, GroupID]:
+    return {cpu: group for group, cpus in groups for cpu in cpus}

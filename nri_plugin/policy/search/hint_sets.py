@@ -1,0 +1,344 @@
+"""The sets that several families prefer alike.
+
+A family prefers its members of one size; with align-by-socket also those that touch as few sockets as
+can be, however many nodes they have. These are told apart by the sockets touched: each choice of
+sockets gives one smaller family.
+"""
+
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, combinations, islice, product
+from math import prod
+from operator import sub
+
+from nri_plugin.model import bits
+from nri_plugin.policy.hints import Family, Need, Wish
+from nri_plugin.policy.search.budget import Budget, BudgetSpentError
+from nri_plugin.policy.search.closest import Limit, Region, can_leave, closest, limits_of, ways_to_leave
+from nri_plugin.policy.search.mask_order import Order, band
+
+# ----------------------------------------------------------------------------------------------------
+# Finding masks in families too large to list: machines of more than eight NUMA nodes.
+#
+# Masks are tried from the highest node down, "leave it out" before "put it in",
+# which visits them by ascending value: the first that fits is the lowest. A
+# branch is cut when even the best of the nodes left cannot meet some need. With
+# one need that bound is exact and nothing is ever taken back; with several the
+# sum of all needs is watched too, and the search is bounded by a number of steps,
+# never by time.
+
+
+def narrowest_size(family: Family, budget: Budget | None = None) -> int:
+    """The smallest size of a member (a lower bound of it past the budget); 0 for an empty family."""
+    budget = budget or Budget()
+    sizes = [_size_for(need, family) for need in _with_sum(family.needs)]
+    first = max([family.at_least, family.required.bit_count(), *sizes])
+    try:
+        for size in range(first, family.nodes.bit_count() + 1):
+            if lowest_member(family, size, budget) is not None:
+                return size
+    except BudgetSpentError:
+        return first
+    return 0
+
+
+def _size_for(need: Need, family: Family) -> int:
+    """How many nodes this need alone takes; more than there are when it cannot be met."""
+    have = sorted((need.by_node.get(node, 0) for node in bits.iterate(family.nodes)), reverse=True)
+    totals = enumerate(accumulate(have), 1)
+    return next((size for size, total in totals if total >= need.amount), len(have) + 1)
+
+
+def lowest_member(
+    family: Family, size: int, budget: Budget, accept: Callable[[int], bool] | None = None
+) -> int | None:
+    """The lowest mask of exactly `size` nodes in the family, `at_least` aside, that `accept` lets pass.
+
+    Raises:
+        BudgetSpentError: `budget` ran out first.
+    """
+    fixed = family.required
+    if fixed & ~family.nodes or fixed.bit_count() > size:
+        return None
+    nodes = list(bits.iterate(family.nodes & ~fixed))
+    needs = _with_sum(family.needs)
+    amounts = [tuple(need.by_node.get(node, 0) for need in needs) for node in nodes]
+    left = tuple(
+        need.amount - sum(need.by_node.get(node, 0) for node in bits.iterate(fixed)) for need in needs
+    )
+    search = _Search(nodes, amounts, len(needs), budget, accept)
+    return search.lowest(len(nodes), size - fixed.bit_count(), left, fixed)
+
+
+def _with_sum(needs: Sequence[Need]) -> Sequence[Need]:
+    """The needs, and one more that they imply: their sum, each weighted alike.
+
+    Nodes that are good for one need only look enough for each need on its own, but not for the sum.
+    What a node has beyond a need does not count in it.
+    """
+    asked = [need for need in needs if need.amount > 0]
+    if len(asked) < 2:
+        return needs
+    product = prod(need.amount for need in asked)
+    nodes = {node for need in asked for node in need.by_node}
+    by_node = {
+        node: sum(min(need.by_node.get(node, 0), need.amount) * (product // need.amount) for need in asked)
+        for node in nodes
+    }
+    return (*needs, Need(product * len(asked), by_node))
+
+
+def roomiest(family: Family, size: int) -> int:
+    """The `size` nodes that have most, each need weighted alike; often a member of the family, not always."""
+    needs = _with_sum(family.needs)[-1:]
+    rest = list(bits.iterate(family.nodes & ~family.required))
+    rest.sort(key=lambda node: sum(-need.by_node.get(node, 0) for need in needs))
+    more = max(0, size - family.required.bit_count())
+    return family.required | bits.from_ids(rest[:more])
+
+
+class _Search:
+    """Lowest mask of a given size that meets all needs, over nodes in ascending order."""
+
+    def __init__(
+        self,
+        nodes: Sequence[int],
+        amounts: Sequence[tuple[int, ...]],
+        needs: int,
+        budget: Budget,
+        accept: Callable[[int], bool] | None,
+    ) -> None:
+        self.nodes = nodes
+        self.amounts = amounts
+        self.budget = budget
+        self.accept = accept
+        self.best = _best_sums(amounts, needs)
+
+    def lowest(self, upto: int, size: int, left: tuple[int, ...], mask: int) -> int | None:
+        """`mask` with the lowest `size` of the first `upto` nodes that meet what is `left`."""
+        open_ends = [(upto, size, left, mask)]
+        later: list[tuple[int, int, tuple[int, ...], int]] = []
+        while open_ends or later:
+            if not open_ends:
+                open_ends.append(self._put_in(*later.pop()))
+            upto, size, left, mask = open_ends.pop()
+            self.budget.step()
+            if not self.can(upto, size, left):
+                continue
+            if size:
+                later.append((upto, size, left, mask))
+                open_ends.append((upto - 1, size, left, mask))
+            elif self.accept is None or self.accept(mask):
+                return mask
+        return None
+
+    def _put_in(
+        self, upto: int, size: int, left: tuple[int, ...], mask: int
+    ) -> tuple[int, int, tuple[int, ...], int]:
+        """What is still to be done once the last of the first `upto` nodes is in."""
+        rest = tuple(map(sub, left, self.amounts[upto - 1]))
+        return upto - 1, size - 1, rest, mask | 1 << self.nodes[upto - 1]
+
+    def can(self, upto: int, size: int, left: tuple[int, ...]) -> bool:
+        """Whether `size` of the first `upto` nodes could meet what is left, each need on its own."""
+        return size <= upto and all(
+            best[size] >= need for best, need in zip(self.best[upto], left, strict=True)
+        )
+
+
+def _best_sums(amounts: Sequence[tuple[int, ...]], needs: int) -> list[list[list[int]]]:
+    """By number of first nodes, by need: the largest total that 0, 1, 2... of those nodes have."""
+    descending: list[list[int]] = [[] for _ in range(needs)]
+    table = [[[0]] * needs]
+    for of_node in amounts:
+        for values, amount in zip(descending, of_node, strict=True):
+            insort(values, -amount)
+        table.append([[0, *(-total for total in accumulate(values))] for values in descending])
+    return table
+
+
+# ----------------------------------------------------------------------------------------------------
+# The best intersection of one mask of each wish, where some wishes are families.
+#
+# A mask is an intersection when each family has a member that contains it and
+# every other node is missing from one of these members at least. So, for a mask,
+# the other nodes are dealt out: each to one family that can do without it.
+# Masks are tried in the order of preference; the first that works is the answer.
+
+
+def best_intersection(
+    all_nodes: int, wishes: Sequence[Wish], target: int, order: Order, budget: Budget
+) -> int:
+    """The best intersection of one mask of each wish; 0 when all are empty.
+
+    Best is: of size `target`, else narrower and then the widest, else wider and then the narrowest;
+    by `order` among those of that size. Past the budget: the best found so far.
+    """
+    picks = [_Pick(within, families, budget) for within, families in _picks(all_nodes, wishes)]
+    found = 0
+    try:
+        for size in _sizes_by_band(target, all_nodes.bit_count()):
+            for pick in picks:
+                found = min(filter(None, (found, pick.best(size, order))), key=order.of, default=0)
+            if found:
+                return found
+    except BudgetSpentError:
+        return found or _quickly(picks, target, order)
+    return 0
+
+
+def _quickly(picks: Sequence["_Pick"], target: int, order: Order) -> int:
+    """The best of a few sets that are possible: of each pick what all can use, and what does for one alone."""
+    sets = [mask for pick in picks for mask in pick.some(target)]
+    return min(sets, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)))
+
+
+def _sizes_by_band(target: int, largest: int) -> list[int]:
+    return sorted(range(1, largest + 1), key=lambda size: band(size, target))
+
+
+def _picks(all_nodes: int, wishes: Sequence[Wish]) -> list[tuple[int, tuple[Family, ...]]]:
+    """The distinct ways to pick listed masks: (their intersection, families of the other wishes)."""
+    picks: dict[tuple[int, tuple[int, ...]], None] = {(all_nodes, ()): None}
+    families: dict[int, Family] = {}
+    for number, wish in enumerate(wishes):
+        masks = {mask & all_nodes for mask in wish.masks} | ({all_nodes} if wish.anywhere else set())
+        grown = {(within & mask, chosen): None for within, chosen in picks for mask in masks}
+        if wish.family is not None:
+            families[number] = wish.family
+            grown |= {(within, (*chosen, number)): None for within, chosen in picks}
+        picks = {pick: None for pick in grown if pick[0]}
+    return [(within, tuple(families[number] for number in chosen)) for within, chosen in picks]
+
+
+@dataclass(frozen=True)
+class _Pick:
+    """Listed masks whose intersection is `within`, and a member of each family still to be chosen."""
+
+    within: int
+    families: tuple[Family, ...]
+    budget: Budget
+
+    @cached_property
+    def common(self) -> int:
+        """Nodes of `within` that all families can use."""
+        mask = self.within
+        for family in self.families:
+            mask &= family.nodes
+        return mask
+
+    def best(self, size: int, order: Order) -> int:
+        """The best intersection of `size` nodes, 0 if there is none."""
+        if self.common.bit_count() < size or not self._has_any:
+            return 0
+        if not self.families:
+            return self.within if self.within.bit_count() == size else 0
+        limits = limits_of(self.common, size, self.families)
+
+        def holds(mask: int) -> bool:
+            return self._works(mask, limits)
+
+        lowest = lowest_member(self._outline(limits), size, self.budget, holds)
+        if lowest is None or order.is_by_mask:
+            return lowest or 0
+        return closest(Region(self.common, size, self.families, holds), order, lowest, self.budget)
+
+    def some(self, target: int) -> Iterator[int]:
+        """Intersections found without a search: `common`, and sets that do for one family alone.
+
+        The other families may have all nodes then.
+        """
+        if not self.common or not self._has_any:
+            return
+        yield self.common
+        for family in self.families:
+            inside = replace(family, nodes=self.common)
+            found = (roomiest(inside, size) for size in _sizes_by_band(target, self.common.bit_count()))
+            yield from islice((mask for mask in found if mask in inside), 1)
+
+    @property
+    def _has_any(self) -> bool:
+        """Whether each family has a member."""
+        return all(family.nodes in family for family in self.families)
+
+    def _outline(self, limits: Sequence[Limit]) -> Family:
+        """A family that holds all intersections, and more.
+
+        What all families together can spare bounds what all nodes outside the mask take, each at the
+        family for which it takes least. Put the other way round, a mask must hold the rest.
+        """
+        takes = {node: ways_to_leave(node, self.families, limits) for node in bits.iterate(self.common)}
+        forced = bits.from_ids(node for node, ways in takes.items() if not ways)
+        if not limits:
+            return Family(self.common, forced, (), 0)
+        least = {node: min(use[-1] for use in ways) for node, ways in takes.items() if ways}
+        return Family(self.common, forced, (Need(sum(least.values()) - limits[-1].spare, least),), 0)
+
+    def _works(self, mask: int, limits: Sequence[Limit]) -> bool:
+        if any(mask in family for family in self.families):
+            return True
+        return can_leave(bits.iterate(self.common & ~mask), self.families, limits, self.budget)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+def best_agreed(families: Sequence[Family], order: Order, budget: Budget) -> int | None:
+    """The narrowest, then best, of the sets that every family prefers; None if there is none.
+
+    Past the budget: the best found so far, or None although there may be one.
+    """
+    for size in _preferred_sizes(families):
+        found: list[int] = []
+        try:
+            for parts in product(*(list(_preferred(family, size)) for family in families)):
+                budget.step()
+                found += _best_in(_conjunction(parts), size, order, budget)
+        except BudgetSpentError:
+            pass
+        if found:
+            return min(found, key=order.of)
+    return None
+
+
+def _preferred_sizes(families: Sequence[Family]) -> list[int]:
+    """Those that each family may prefer a member of, ascending."""
+    fixed = {family.preferred_size for family in families if not family.fewest_sockets}
+    largest = min(family.nodes.bit_count() for family in families)
+    return [size for size in range(1, largest + 1) if fixed <= {size}]
+
+
+def _preferred(family: Family, size: int) -> Iterator[Family]:
+    """Families whose members of `size` nodes are those that `family` prefers."""
+    if size == family.preferred_size:
+        yield family
+        return
+    for sockets in combinations(family.sockets, family.fewest_sockets):
+        others = [nodes for nodes in family.sockets if nodes not in sockets]
+        touched = tuple(Need(1, dict.fromkeys(bits.iterate(nodes), 1)) for nodes in sockets)
+        nodes = family.nodes
+        for other in others:
+            nodes &= ~other
+        yield replace(family, nodes=nodes, needs=family.needs + touched)
+
+
+def _conjunction(families: Sequence[Family]) -> Family:
+    """The masks that are in every family."""
+    nodes, required = families[0].nodes, 0
+    needs: list[Need] = []
+    for family in families:
+        nodes &= family.nodes
+        required |= family.required
+        needs += [need for need in family.needs if need not in needs]
+    return Family(nodes, required, tuple(needs), 0, max(family.at_least for family in families))
+
+
+def _best_in(family: Family, size: int, order: Order, budget: Budget) -> list[int]:
+    """The best member of `size` nodes, if there is one."""
+    lowest = lowest_member(family, size, budget) if size >= family.at_least else None
+    if lowest is None or order.is_by_mask:
+        return [] if lowest is None else [lowest]
+    budget.release()
+    return [closest(Region(family.nodes, size, (family,), family.__contains__), order, lowest, budget)]

@@ -1,0 +1,249 @@
+"""What decides between NUMA node masks of one size: distance, then the tie break, then the lower mask.
+
+Which of equally good NUMA node masks a container goes to.
+
+A merge compares masks by being preferred, by size and, where asked for, by distance; what is
+equal in all that is a tie. The rules here put a rank on such masks, smaller is better; what is
+still equal then goes to the lowest mask.
+
+    packed      the lowest mask: the kubelet's rule
+    spread      the emptiest nodes: the most CPUs available
+    best-fit    the nodes on which the CPUs fit in the fewest uncore caches, then the tightest: the
+                fewest CPUs available, so that large holes survive
+
+Before all of them comes a node that somebody wished for: of equals those with it win.
+
+Differs: the kubelet knows only `packed`, and no wish.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+from nri_plugin.model import bits
+from nri_plugin.model.options import TopologyTieBreak
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_assignment import CPUTables
+from nri_plugin.policy.search.clusters import Layout, layout, layout_in_planes
+
+# ----------------------------------------------------------------------------------------------------
+# How far the NUMA nodes of a set are from each other: the option prefer-closest-numa-nodes.
+#
+# Source: KEP-3545; kubelet v1.36 pkg/kubelet/cm/topologymanager/numa_info.go.
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Distances between NUMA nodes.
+
+    Attributes:
+        rows: by node, by other node; the ids may have gaps. 10 is a node itself, twice that twice as far.
+
+    Differs: the kubelet numbers the columns from 0 and crashes where node ids have gaps.
+    """
+
+    rows: Mapping[int, Mapping[int, int]]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The nodes in clusters."""
+        return layout_in_planes(self.rows)
+
+    def total(self, nodes: int) -> int:
+        """Sum over all ordered pairs of the mask's nodes, a node with itself included."""
+        members = list(bits.iterate(nodes))
+        return sum(self.rows[one][other] for one in members for other in members)
+
+    def average(self, nodes: NodeMask) -> float:
+        """Mean over all ordered pairs; 0 for no nodes."""
+        return self.total(nodes.mask) / len(nodes) ** 2 if nodes else 0.0
+
+    def closest(self, one: NodeMask, other: NodeMask) -> NodeMask:
+        """The narrower of two sets; of equally wide ones the closer, of equally close ones the lower."""
+        return min(one, other, key=lambda nodes: (len(nodes), self.total(nodes.mask), nodes.mask))
+
+
+def distances_of(topology: Topology) -> Distances | None:
+    """The machine's distances; None when it does not tell all of them."""
+    ids = topology.node_ids
+    rows = {
+        int(node.id): dict(zip(map(int, ids), node.distances, strict=True))
+        for node in topology.nodes
+        if node.distances is not None and len(node.distances) == len(ids)
+    }
+    return Distances(rows) if len(rows) == len(ids) else None
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+class Share(NamedTuple):
+    """What one node adds when it joins a mask.
+
+    Attributes:
+        rank: to the mask's rank.
+        gain: to what the rule's `goal` asks for.
+    """
+
+    rank: int
+    gain: int
+
+
+@dataclass(frozen=True)
+class TieBreak:
+    """A rule for `count` CPUs out of `available`.
+
+    The rank of a mask is the smallest sum of ranks of one share of each of its nodes whose gains reach
+    the goal; where none do, of each node's first share, and `short`.
+
+    Attributes:
+        rule: which.
+        tables: the machine.
+        available: mask of the CPUs on offer.
+        count: CPUs wanted.
+        wished: mask of the one node that is wished for; 0 for none.
+    """
+
+    rule: TopologyTieBreak
+    tables: CPUTables
+    available: int
+    count: int
+    wished: int = 0
+
+    @property
+    def goal(self) -> int:
+        """What the gains of a mask's shares must reach; 0 where only ranks count."""
+        return self.count if self.rule is TopologyTieBreak.BEST_FIT else 0
+
+    @property
+    def short(self) -> int:
+        """What a mask with too few CPUs ranks behind all others."""
+        return (len(self.tables.cores_in_cache) + 1) * self._weight
+
+    @property
+    def span(self) -> int:
+        """No two ranks are further apart."""
+        return self._rules_span + (self._wish if self.wished else 0)
+
+    @property
+    def _rules_span(self) -> int:
+        return 2 * self.short
+
+    @property
+    def _wish(self) -> int:
+        """What the wished node takes from a rank: more than the rule can add."""
+        return self._rules_span + 1
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether shares tell the rank: not where a cache with available CPUs spans nodes."""
+        if self.rule is not TopologyTieBreak.BEST_FIT:
+            return True
+        held = [
+            cache
+            for nodes in self.tables.node_sets
+            for cache in self.tables.caches_in[nodes]
+            if cache & nodes & self.available
+        ]
+        return len(held) == len(set(held))
+
+    def rank(self, nodes: int) -> int:
+        """Where the mask `nodes` stands among equals."""
+        return self._rank_by_rule(nodes) - (self._wish if nodes & self.wished else 0)
+
+    def _rank_by_rule(self, nodes: int) -> int:
+        cpus = self.tables.cpus_in(nodes) & self.available
+        if self.rule is TopologyTieBreak.PACKED:
+            return 0
+        if self.rule is TopologyTieBreak.SPREAD:
+            return -cpus.bit_count()
+        held = enumerate(accumulate(self._held_by_caches(cpus), initial=0))
+        caches = next((number * self._weight for number, enough in held if enough >= self.count), self.short)
+        return caches + cpus.bit_count()
+
+    def shares(self, node: int) -> list[Share]:
+        """The node by itself, then with its fullest uncore cache, with its two fullest, and so on."""
+        by_rule = self._shares.get(node, [Share(0, 0)])
+        if not self.wished >> node & 1:
+            return by_rule
+        return [Share(rank - self._wish, gain) for rank, gain in by_rule]
+
+    @cached_property
+    def _shares(self) -> dict[int, list[Share]]:
+        return {node: self._shares_of(cpus) for node, cpus in self.tables.nodes}
+
+    def _shares_of(self, node: int) -> list[Share]:
+        cpus = node & self.available
+        if self.rule is TopologyTieBreak.PACKED:
+            return [Share(0, 0)]
+        if self.rule is TopologyTieBreak.SPREAD:
+            return [Share(-cpus.bit_count(), 0)]
+        held = sorted(((cache & cpus).bit_count() for cache in self.tables.caches_in[node]), reverse=True)
+        gains = accumulate(filter(None, held), initial=0)
+        return [Share(number * self._weight + cpus.bit_count(), gain) for number, gain in enumerate(gains)]
+
+    @cached_property
+    def _weight(self) -> int:
+        return self.tables.online.bit_count() + 1
+
+    def _held_by_caches(self, cpus: int) -> list[int]:
+        """How many of `cpus` each uncore cache has, the largest first."""
+        return sorted(((cache & cpus).bit_count() for cache in self.tables.cores_in_cache), reverse=True)
+
+
+def tie_break(
+    rule: TopologyTieBreak, tables: CPUTables, available: CPUSet, count: int, wished: int = 0
+) -> TieBreak | None:
+    """The rule for `count` CPUs out of `available`, after the wish for a node; None where the lowest mask wins."""
+    if rule is TopologyTieBreak.PACKED and not wished:
+        return None
+    return TieBreak(rule, tables, available.mask, count, wished)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of masks of one size.
+
+    Attributes:
+        distances: the closer wins first (prefer-closest-numa-nodes); None where that does not count.
+        tie_break: the smaller rank wins next; None where the lowest mask does.
+    """
+
+    distances: Distances | None = None
+    tie_break: TieBreak | None = None
+
+    @property
+    def is_by_mask(self) -> bool:
+        """Whether the lowest mask always wins."""
+        return self.distances is None and self.tie_break is None
+
+    def of(self, mask: int) -> tuple[int, int, int]:
+        """The smaller the better; of masks of one size only."""
+        far = self.distances.total(mask) if self.distances else 0
+        return far, self.tie_break.rank(mask) if self.tie_break else 0, mask
+
+    def layout_of(self, nodes: int) -> Layout:
+        """Clusters that hold `nodes`, all equally far apart where distances do not count."""
+        return self.distances.layout if self.distances else _one_cluster(nodes)
+
+    @property
+    def span(self) -> int:
+        """More than any two ranks of the tie break differ by."""
+        return self.tie_break.span + 1 if self.tie_break else 1
+
+
+def band(size: int, target: int) -> tuple[bool, int]:
+    """How sizes compare where no mask is preferred: the target, the narrower from the widest, the wider."""
+    return size > target, abs(size - target)
+
+
+@lru_cache(maxsize=16)
+def _one_cluster(nodes: int) -> Layout:
+    ids = list(bits.iterate(nodes))
+    return layout({one: dict.fromkeys(ids, 0) for one in ids})

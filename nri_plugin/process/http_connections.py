@@ -1,0 +1,299 @@
+"""The open connections of an HTTP server: how many, for how long, and who makes room for whom.
+
+Invariant: a client that makes the server wait never keeps another client out. A connection *waits* while its client
+is to send, read or ask something; it then has an end, and it is closed earlier where a newcomer needs its place. A
+connection whose request is complete is *being answered*, and is not closed for anybody.
+"""
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nri_plugin.model.errors import ConfigError
+
+# ----------------------------------------------------------------------------------------------------
+# The TLS side of an HTTP server: certificates from files that change.
+
+
+class Certificates:
+    """A TLS context from files, made anew when one of them changes.
+
+    Args:
+        certificate: PEM file of the chain.
+        key: PEM file of its key.
+        client_ca: PEM file of authorities. With it, a client that posts must show a certificate of theirs. Pages are
+            open to all: Prometheus has no certificate to show.
+
+    Attributes:
+        ask_clients: whether there are such authorities.
+
+    Raises:
+        ConfigError: the files do not make a context.
+    """
+
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
+        self._files = [certificate, key] + ([client_ca] if client_ca else [])
+        self._certificate, self._key, self._client_ca = certificate, key, client_ca
+        self.ask_clients = client_ca is not None
+        self._seen = self._state()
+        self._context = self._load()
+
+    def context(self) -> ssl.SSLContext:
+        """The context for the next connection; files that are half written leave the former one in place."""
+        state = self._state()
+        if state != self._seen:
+            with contextlib.suppress(ConfigError):  # the next connection tries again
+                self._context = self._load()
+                self._seen = state
+        return self._context
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the files have changed and could not be used."""
+        return self._state() != self._seen
+
+    def _state(self) -> list[tuple[int, int] | None]:
+        return [_identity(path) for path in self._files]
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self._certificate, self._key)
+            if self._client_ca is not None:
+                context.load_verify_locations(self._client_ca)
+                context.verify_mode = ssl.CERT_OPTIONAL
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            files = ", ".join(map(str, self._files))
+            raise ConfigError("tls", f"{files} make no TLS certificate: {error}; check the files") from None
+        return context
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+REQUEST_S = 10.0
+"""A whole request, TLS handshake and body included, has to arrive within this time, and an answer has to be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What all clients together may take.
+
+    Attributes:
+        strangers: connections of clients that are not known, and as many again of known ones.
+        strangers_of_one: of one address.
+        idle_s: how long a connection may wait for its next request.
+        body_bytes: of all request bodies that are in memory at once, each until its answer has been sent.
+    """
+
+    strangers: int = 8
+    strangers_of_one: int = 4
+    idle_s: float = 10.0
+    body_bytes: int = 0
+
+    @property
+    def threads(self) -> int:
+        """One for each connection, and one for each that was closed and whose thread has not noticed yet."""
+        return 4 * self.strangers
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """One client.
+
+    Attributes:
+        socket: the socket, or the TLS socket around it.
+        address: of the client.
+        is_known: the client is the node itself, or has shown a certificate; strangers never take its place.
+        has_certificate: it has shown one that was verified.
+        ends_at: when it is closed if it still waits.
+        body_bytes: room taken for its body.
+        is_busy: its request is complete, its answer not yet sent.
+        is_used: it had an answer before.
+        is_closed: it was closed, for another's sake, for lateness or because it is over.
+    """
+
+    socket: socket.socket
+    address: str
+    is_known: bool = False
+    has_certificate: bool = False
+    ends_at: float = 0.0
+    body_bytes: int = 0
+    is_busy: bool = False
+    is_used: bool = False
+    is_closed: bool = False
+
+
+class Connections:
+    """All open connections; safe to call from any thread.
+
+    Args:
+        limits: of connections and bytes.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits, self._clock = limits, clock
+        self._open: dict[Connection, None] = {}
+        self._waiting: dict[Connection, None] = {}  # longest first
+        self._bodies: dict[Connection, None] = {}  # closed ones, too, until their thread has left
+        self._change = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, one: Connection) -> bool:
+        """Let `one` in, in the place of the longest waiting one if need be; False: all others are being answered."""
+        with self._change:
+            if not self._make_place(one):
+                return False
+            one.ends_at = self._clock() + REQUEST_S
+            self._open[one] = self._waiting[one] = None
+            return True
+
+    def verified(self, one: Connection) -> bool:
+        """The client has shown a certificate and is known from now on; False where there is no place for it."""
+        with self._change:
+            one.has_certificate = True
+            if one.is_known or one.is_closed:
+                return not one.is_closed
+            del self._open[one]
+            one.is_known = True
+            has_place = self._make_place(one)
+            self._open[one] = None
+            return has_place
+
+    def secure(self, one: Connection, secured: socket.socket) -> None:
+        """From now on `one` speaks through `secured`."""
+        with self._change:
+            one.socket = secured
+            if one.is_closed:
+                _shut(secured)
+
+    def request_begins(self, one: Connection) -> None:
+        """The first byte of a request is here: the rest has to follow within the time of a request.
+
+        That of the first request runs since the connection was accepted.
+        """
+        with self._change:
+            if one.is_used:
+                one.ends_at = self._clock() + REQUEST_S
+
+    def take_room(self, one: Connection, size: int) -> bool:
+        """Wait until there is room for a body, at the cost of who sends or takes one the longest.
+
+        Returns:
+            False: `one` was closed meanwhile, for it was late or others needed its place.
+        """
+        with self._change:
+            while not one.is_closed and self._taken() + size > self.limits.body_bytes:
+                if self._taken(of_closed=False) + size <= self.limits.body_bytes or not self._close_first(
+                    other
+                    for other in self._waiting
+                    if other.body_bytes and (one.is_known or not other.is_known)
+                ):
+                    self._change.wait()  # for who has been closed, or is being answered
+            if not one.is_closed:
+                one.body_bytes = size
+                self._bodies[one] = None
+            return not one.is_closed
+
+    def answering(self, one: Connection) -> bool:
+        """The request of `one` is complete; False where it was closed before that."""
+        with self._change:
+            self._waiting.pop(one, None)
+            one.is_busy = not one.is_closed
+            return one.is_busy
+
+    def sending(self, one: Connection) -> None:
+        """The answer is ready, and the client has to take it."""
+        with self._change:
+            self._wait(one, REQUEST_S)
+
+    def idle(self, one: Connection) -> None:
+        """The answer has been sent; the body it was about is gone."""
+        with self._change:
+            self._bodies.pop(one, None)
+            one.is_busy, one.is_used, one.body_bytes = False, True, 0
+            self._wait(one, self.limits.idle_s)
+            self._change.notify_all()
+
+    def left(self, one: Connection) -> None:
+        """`one` is over."""
+        with self._change:
+            self._open.pop(one, None)
+            self._waiting.pop(one, None)
+            self._bodies.pop(one, None)
+            one.is_busy, one.is_closed = False, True
+            self._change.notify_all()
+
+    def close_late(self) -> None:
+        """Close all that have waited until their end."""
+        with self._change:
+            now = self._clock()
+            for one in [one for one in self._waiting if one.ends_at <= now]:
+                self._close(one)
+
+    def close_all(self, wait_s: float) -> None:
+        """Close all, those that are being answered after that or after `wait_s`."""
+        with self._change:
+            self._change.wait_for(lambda: not any(one.is_busy for one in self._open), wait_s)
+            for one in list(self._open):
+                self._close(one)
+
+    def _wait(self, one: Connection, seconds: float) -> None:
+        """Put `one` behind all others that wait."""
+        self._waiting.pop(one, None)
+        if not one.is_closed:
+            one.ends_at = self._clock() + seconds
+            self._waiting[one] = None
+
+    def _make_place(self, newcomer: Connection) -> bool:
+        alike = [one for one in self._open if one.is_known is newcomer.is_known]
+        if not newcomer.is_known:
+            neighbours = {one for one in alike if one.address == newcomer.address}
+            if len(neighbours) >= self.limits.strangers_of_one and not self._close_first(
+                one for one in self._waiting if one in neighbours
+            ):
+                return False
+            alike = [one for one in alike if one in self._open]
+        return len(alike) < self.limits.strangers or self._close_first(
+            one for one in self._waiting if one in alike
+        )
+
+    def _taken(self, *, of_closed: bool = True) -> int:
+        return sum(one.body_bytes for one in self._bodies if of_closed or not one.is_closed)
+
+    def _close_first(self, candidates: Iterable[Connection]) -> bool:
+        one = next(iter(candidates), None)
+        if one is not None:
+            self._close(one)
+        return one is not None
+
+    def _close(self, one: Connection) -> None:
+        """Close it for its client; its thread notices and gives the rest back."""
+        one.is_closed = True
+        self._open.pop(one, None)
+        self._waiting.pop(one, None)
+        _shut(one.socket)
+        self._change.notify_all()
+
+
+def _shut(connection: socket.socket) -> None:
+    with suppress(OSError):  # the client has gone by itself
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # of a TLS socket, too, without a farewell

@@ -1,0 +1,378 @@
+"""Where log lines go and how they look; the only place that sets up logging.
+
+A line is a constant text plus fields, so that it can be searched for; `err` stands last. Text for people:
+`2026-01-31T12:00:00.123Z INFO  decided op=1f00ba12 event=CreateContainer took_us=180`, or one JSON object.
+"""
+
+import json
+import logging
+import os
+import random
+import socket
+import stat
+import sys
+import time
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from nri_plugin.model.bounds import visible
+
+# ----------------------------------------------------------------------------------------------------
+# How often a trouble that lasts is said: at once, then at long intervals; or once, for as long as it is repeated.
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+AGAIN_S = 600.0
+"""Often enough for somebody who looks at the last lines, seldom enough to leave others in sight."""
+
+MOST_REMEMBERED = 1024
+"""Keys; what is forgotten beyond that is said once more."""
+
+
+class Reminder:
+    """Tells whether a line is due; another text, or the same after `forget`, is due at once.
+
+    Args:
+        interval_s: between two lines of one text.
+    """
+
+    def __init__(self, interval_s: float = AGAIN_S) -> None:
+        self._interval_s = interval_s
+        self._text = ""
+        self._due_at: float | None = None
+
+    def is_due(self, text: str, now: float) -> bool:
+        """Whether to say it now; if so, it counts as said."""
+        if text == self._text and self._due_at is not None and now < self._due_at:
+            return False
+        self._text, self._due_at = text, now + self._interval_s
+        return True
+
+    def forget(self) -> None:
+        """The trouble is over."""
+        self._due_at = None
+
+
+class Repeats(Generic[Key]):
+    """Tells the first of many equal happenings from its repetitions, for each of many keys.
+
+    A happening is new when its text differs from the last one of its key, or when none came for `calm_s`.
+
+    Args:
+        calm_s: seconds without a repetition after which the next is new.
+    """
+
+    def __init__(self, calm_s: float = AGAIN_S) -> None:
+        self._calm_s = calm_s
+        self._latest: dict[Key, tuple[str, float]] = {}
+
+    def is_first(self, key: Key, text: str, now: float) -> bool:
+        """Whether this is new; in both cases it counts as the latest of its key."""
+        former, at = self._latest.pop(key, ("", float("-inf")))
+        self._latest[key] = (text, now)
+        if len(self._latest) > MOST_REMEMBERED:
+            del self._latest[next(iter(self._latest))]
+        return former != text or now - at > self._calm_s
+
+    def forget(self, key: Key) -> None:
+        """The next happening of this key is new."""
+        self._latest.pop(key, None)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Places for log lines that never make the agent wait: a full pipe costs lines, not containers.
+#
+# A stuck log collector would otherwise stall the one thread that answers the runtime, and the runtime would
+# start containers without us. What is lost is counted and said as soon as there is room again.
+
+
+SYSLOG_DAEMON = 3 << 3
+"""Source: RFC 5424, facility 3, system daemons."""
+
+SYSLOG_SEVERITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}
+
+
+class Outlet(Protocol):
+    """A stream that is written to without waiting."""
+
+    def send(self, data: bytes) -> int:
+        """Take what there is room for at once; returns how much.
+
+        Raises:
+            OSError: there is no room at all, or nobody reads any more.
+        """
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+class PipeOutlet:
+    """The writing end of a pipe, opened anew: whoever shares the given one did not ask for a change."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def send(self, data: bytes) -> int:
+        """Write."""
+        return os.write(self._own, data)
+
+    def close(self) -> None:
+        """Close our end."""
+        os.close(self._own)
+
+
+class SocketOutlet:
+    """A connected stream socket, as systemd gives to services."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._own = socket.socket(fileno=os.dup(descriptor))
+
+    def send(self, data: bytes) -> int:
+        """Send."""
+        return self._own.send(data, socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        """Close our end."""
+        self._own.close()
+
+
+class LineSink(logging.Handler):
+    """Writes lines to a stream that may be full."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        super().__init__()
+        self._outlet = outlet
+        self._lost = 0
+        self._is_cut = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line now or never."""
+        line = f"{self.format(record)}\n"
+        if self._lost:
+            line = f"({self._lost} log lines lost, nobody read them)\n{line}"
+        data = line.encode("utf-8", "backslashreplace")
+        if self._is_cut:
+            data = b"\n" + data
+        try:
+            sent = self._outlet.send(data)
+        except OSError:
+            self._lost += 1
+        else:
+            self._lost = 0
+            self._is_cut = sent < len(data)
+
+    def close(self) -> None:
+        """Give the stream back."""
+        self._outlet.close()
+        super().close()
+
+
+class SyslogSink(logging.Handler):
+    """Sends lines to the system log's socket, one datagram each.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+        self._socket = connected(path)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send the line now or never; a system log that was started anew is found again."""
+        priority = SYSLOG_DAEMON | SYSLOG_SEVERITY.get(record.levelno, 6)
+        data = f"<{priority}>nri-pin[{os.getpid()}]: {self.format(record)}".encode(
+            "utf-8", "backslashreplace"
+        )
+        try:
+            self._socket.send(data)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._send_anew(data)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+        super().close()
+
+    def _send_anew(self, data: bytes) -> None:
+        try:
+            fresh = connected(self._path)
+        except OSError:
+            return
+        self._socket.close()
+        self._socket = fresh
+        try:
+            fresh.send(data)
+        except OSError:
+            return
+
+
+def connected(path: str) -> socket.socket:
+    """A datagram socket to `path` that never waits.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        sock.connect(path)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def without_waiting(descriptor: int) -> Outlet | None:
+    """How to write to a pipe or a socket; None for what always has room, such as a file or a terminal."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISSOCK(mode):
+        return SocketOutlet(descriptor)
+    if not stat.S_ISFIFO(mode):
+        return None
+    try:
+        return PipeOutlet(descriptor)
+    except OSError:  # no /proc, or the pipe was made by another user
+        return None
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+LOGGER_NAME = "nri-pin"
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+SYSLOG_SOCKET = "/dev/log"
+FILE_NAME = "agent.log"
+MAX_FILE_BYTES = 8 << 20
+"""A log file longer than this is set aside at the next start; nobody rotates it for a plugin that is fork-started."""
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.,:/+@%")
+
+
+def say(log: logging.Logger, level: int, text: str, /, **fields: object) -> None:
+    """Log a constant `text` with `fields`; fields that are None or empty strings are left out."""
+    if log.isEnabledFor(level):
+        # Made here, for the library would first walk the stack to find a file and a line that no line shows.
+        log.handle(log.makeRecord(log.name, level, "", 0, text, (), None, extra={"fields": fields}))
+
+
+def say_trace(log: logging.Logger, text: str, /, **fields: object) -> None:
+    """Log an error with the traceback of the exception being handled."""
+    log.error(text, extra={"fields": fields}, exc_info=True)  # noqa: LOG014 - called from except clauses
+
+
+def new_op() -> str:
+    """A fresh 8-hex name that ties the lines of one flow together."""
+    return f"{random.getrandbits(32):08x}"
+
+
+def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
+    """The record's fields that say something, `err` moved to the end."""
+    given: Mapping[str, object] = getattr(record, "fields", None) or {}
+    kept = {key: value for key, value in given.items() if value is not None and value != ""}
+    if "err" in kept:
+        kept["err"] = kept.pop("err")
+    return kept
+
+
+def timestamp(record: logging.LogRecord) -> str:
+    """UTC, milliseconds."""
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
+
+
+def quoted(value: object) -> str:
+    """The value as it stands in a text line: never a line break or an unpaired quote, whatever a peer sent."""
+    text = str(value)
+    return text if text and _PLAIN.issuperset(text) else visible(json.dumps(text))
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people; a traceback follows on its own lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        pairs = "".join(f" {key}={quoted(value)}" for key, value in fields_of(record).items())
+        line = f"{timestamp(record)} {record.levelname:<7} {record.getMessage()}{pairs}"
+        return f"{line}\n{visible(self.formatException(record.exc_info))}" if record.exc_info else line
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object per line; a traceback is its `trace`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, object] = {"time": timestamp(record), "level": record.levelname.lower()}
+        line["msg"] = record.getMessage()
+        line.update(fields_of(record))
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, separators=(",", ":"))
+
+
+def set_up(level: str, form: str, state_dir: Path) -> logging.Logger:
+    """Direct this process's log lines and return the logger.
+
+    Standard error where somebody reads it, else the system log, else a file in `state_dir`.
+    """
+    return _directed(pick_handler(state_dir), level, form)
+
+
+def to_stderr(level: str, form: str = "text") -> logging.Logger:
+    """Direct this process's log lines to standard error, for programs that a cluster runs; returns the logger."""
+    return _directed(logging.StreamHandler(), level, form)
+
+
+def _directed(handler: logging.Handler, level: str, form: str) -> logging.Logger:
+    logging.raiseExceptions = False  # a full disk under the log must not reach the containers' path
+    logger = logging.getLogger(LOGGER_NAME)
+    handler.setFormatter(JSONFormatter() if form == "json" else TextFormatter())
+    for old in tuple(logger.handlers):
+        logger.removeHandler(old)
+        old.close()
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    logger.propagate = False
+    return logger
+
+
+def pick_handler(state_dir: Path, syslog: str = SYSLOG_SOCKET) -> logging.Handler:
+    """The first of standard error, system log and log file that can be written to."""
+    if is_read(2) and sys.stderr is not None:
+        outlet = without_waiting(2)
+        return LineSink(outlet) if outlet else logging.StreamHandler(sys.stderr)
+    try:
+        return SyslogSink(syslog)
+    except OSError:
+        return file_handler(state_dir)
+
+
+def is_read(descriptor: int) -> bool:
+    """Whether somebody may read what is written there: it is open and not `/dev/null`."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return False
+    return not (stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev)
+
+
+def file_handler(state_dir: Path) -> logging.Handler:
+    """Append to the log file in `state_dir`; a null handler where even that is impossible."""
+    path = state_dir / FILE_NAME
+    try:
+        set_aside_when_long(path)
+        return logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        return logging.NullHandler()
+
+
+def set_aside_when_long(path: Path) -> None:
+    """Keep one old log file and begin a new one."""
+    if path.exists() and path.stat().st_size > MAX_FILE_BYTES:
+        path.replace(path.with_suffix(".log.old"))

@@ -1,0 +1,219 @@
+"""One thread, one selector: sockets, signals, timers and what other threads hand over.
+
+Everything runs in the thread that calls `run`; only `post` may be called from elsewhere. There are no locks:
+a deque's append and popleft are atomic, and a byte in the wake-up socketpair ends the wait.
+"""
+
+import faulthandler
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import FrameType
+from typing import Protocol
+
+from nri_plugin.process.logs import say
+
+Action = Callable[[], None]
+Clock = Callable[[], float]
+
+DRAIN_BYTES = 4096
+
+
+class Source(Protocol):
+    """Something with a descriptor to wait on: a socket, an inotify."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+
+
+class Loop:
+    """Waits for whatever comes first and runs what was asked to run then.
+
+    Args:
+        clock: seconds, monotonic; timers are in its terms.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self.clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._posted: deque[Action] = deque()
+        self._timers: dict[str, tuple[float, Action]] = {}
+        self._exit_code: int | None = None
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._selector.register(self._wake_in, selectors.EVENT_READ, (self._drain, None))
+
+    def watch(self, source: Source, on_readable: Action, on_writable: Action | None = None) -> None:
+        """Run `on_readable` whenever `source` is readable or closed, and `on_writable` while it is given.
+
+        A second call for the same source replaces the first.
+        """
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if on_writable else 0)
+        data = (on_readable, on_writable)
+        if source in self._selector.get_map():
+            self._selector.modify(source, events, data)
+        else:
+            self._selector.register(source, events, data)
+
+    def forget(self, source: Source) -> None:
+        """Stop watching; to be called before the source is closed."""
+        if source in self._selector.get_map():
+            self._selector.unregister(source)
+
+    def set_timer(self, name: str, when: float | None, action: Action) -> None:
+        """Run `action` once at `when`; replaces the timer of that name, None only removes it."""
+        if when is None:
+            self._timers.pop(name, None)
+        else:
+            self._timers[name] = (when, action)
+
+    def post(self, action: Action) -> None:
+        """Run `action` soon, in the loop's thread; safe from any thread and from signal handlers."""
+        self._posted.append(action)
+        with suppress(BlockingIOError):  # full: it is awake already
+            self._wake_out.send(b"\0")
+
+    def stop(self, exit_code: int) -> None:
+        """Let `run` return `exit_code`; the first call counts."""
+        if self._exit_code is None:
+            self._exit_code = exit_code
+
+    def handle_signals(self, actions: Mapping[signal.Signals, Action]) -> None:
+        """Run the actions as ordinary work of the loop when the signals come. Main thread only."""
+
+        def hand_over(number: int, _frame: FrameType | None) -> None:
+            self._posted.append(actions[signal.Signals(number)])
+
+        # The descriptor closes the gap between the interpreter's last look for signals and the wait.
+        signal.set_wakeup_fd(self._wake_out.fileno(), warn_on_full_buffer=False)
+        for number in actions:
+            signal.signal(number, hand_over)
+
+    def run(self) -> int:
+        """Run until `stop`; returns its exit code."""
+        while self._exit_code is None:
+            self.run_once()
+        return self._exit_code
+
+    def run_once(self) -> None:
+        """Wait for the next thing and run everything that is due."""
+        for key, mask in self._selector.select(self._timeout()):
+            on_readable, on_writable = key.data
+            if mask & selectors.EVENT_WRITE and on_writable:
+                on_writable()
+            if mask & selectors.EVENT_READ and self._watches(key):
+                on_readable()
+        self._run_posted()
+        self._run_due_timers()
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def _watches(self, key: selectors.SelectorKey) -> bool:
+        """Whether the source is still watched; an action that ran just before may have dropped it."""
+        return self._selector.get_map().get(key.fd) is not None
+
+    def _timeout(self) -> float | None:
+        if self._posted:
+            return 0.0
+        if not self._timers:
+            return None
+        return max(0.0, min(when for when, _ in self._timers.values()) - self.clock())
+
+    def _run_posted(self) -> None:
+        for _ in range(len(self._posted)):
+            self._posted.popleft()()
+
+    def _run_due_timers(self) -> None:
+        now = self.clock()
+        for name in [name for name, (when, _) in self._timers.items() if when <= now]:
+            timer = self._timers.get(name)
+            if timer is not None and timer[0] <= now:
+                del self._timers[name]
+                timer[1]()
+
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):
+            self._wake_in.recv(DRAIN_BYTES)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Ends a process whose loop is stuck, so that it is started again; a restart moves nobody.
+#
+# The DaemonSet's kubelet, systemd, or the supervisor of an agent that the runtime started does that; the runtime itself
+# starts a plugin only once. Without this, a deadlock or a file that never answers would leave a node without an agent.
+
+
+LOOK_PAUSE_S = 10.0
+LIMIT_S = 30.0
+"""Fifteen times what runtimes wait for an answer: by then they have closed the connection long ago."""
+
+EXIT_STUCK = 70
+"""EX_SOFTWARE of sysexits.h."""
+
+
+class Watchdog:
+    """Asks the loop for a sign of life from a thread of its own, until `close`.
+
+    Args:
+        loop: is asked.
+        log: says why the process ended.
+        pause_s: between two looks.
+        limit_s: how long a sign may take.
+        give_up: ends the process with a code, and not by way of a thread that is stuck.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        log: logging.Logger,
+        *,
+        pause_s: float = LOOK_PAUSE_S,
+        limit_s: float = LIMIT_S,
+        give_up: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._loop, self._log, self._give_up = loop, log, give_up
+        self._pause_s, self._limit_s = pause_s, limit_s
+        self._closed, self._seen = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking; before the loop is closed."""
+        self._closed.set()
+        self._seen.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._pause_s):
+            seen = self._seen = threading.Event()
+            if self._closed.is_set():
+                return
+            self._loop.post(seen.set)
+            # In two halves: a process that was frozen meanwhile gets the second one to come round.
+            if (
+                not seen.wait(self._limit_s / 2)
+                and not seen.wait(self._limit_s / 2)
+                and not self._closed.is_set()
+            ):
+                say(
+                    self._log,
+                    logging.CRITICAL,
+                    "the event loop is stuck, the agent ends to be started again; where each thread is follows",
+                    limit_s=self._limit_s,
+                )
+                faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
+                self._give_up(EXIT_STUCK)
+                return

@@ -1,0 +1,1 @@
+"""Events on disk, and what they decide when they are replayed."""

@@ -1,0 +1,268 @@
+"""Where a recording is written: one file that grows for ever, or two segments that never grow beyond a limit.
+
+Whatever was lost, by a crash or a full disk, costs what it costs and nothing after it: the next line that can be
+written is preceded by a head and a snapshot. Nothing is fsynced: a recording is evidence, not a promise.
+"""
+
+import contextlib
+import os
+import zlib
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from nri_plugin import __version__
+from nri_plugin.core.decision import Decision
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.options import Node
+from nri_plugin.model.state import State
+from nri_plugin.recording.rows import Event, Line, OutcomeRow, event_line, node_row, snapshot_row
+from nri_plugin.wire.nri.events import CreateContainerResponse
+
+# ----------------------------------------------------------------------------------------------------
+# The lines of a recording as they are written: the format is that of `recording.py`, which reads them.
+#
+# Kept apart from the reader, for this part runs in the agent.
+
+
+FORMAT = "nri-pin recording"
+VERSION = 2
+"""2 has packed lines; a reader of version 1 would pass over them."""
+READABLE = (1, VERSION)
+DIRECTORY = "history"
+"""Its name in the state directory."""
+CURRENT, PREVIOUS = "recording.jsonl", "recording.previous.jsonl"
+"""The two segments of a bounded recording."""
+
+PACK_FROM_BYTES = 64 << 10
+"""Longer lines are packed: a snapshot of 3,000 containers has 1.7 MB, packed 0.4 MB, and takes 7 ms to pack."""
+MOST_UNPACKED_BYTES = 256 << 20
+"""A line that would become longer is damaged: 40,000 containers have 22 MB."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def head_lines(
+    node: Node, state: State, at: datetime, why: str = "start", *, observing: bool = False
+) -> bytes:
+    """The two lines a recording begins with."""
+    head = Line(
+        format=FORMAT,
+        version=VERSION,
+        writer=__version__,
+        why=why,
+        observing=observing,
+        at=at,
+        node=node_row(node),
+    )
+    return _encode(head) + b"\n" + _written(Line(snapshot=snapshot_row(state)))
+
+
+def node_line(node: Node, at: datetime) -> bytes:
+    """The line of a node that became another one."""
+    return _written(Line(at=at, node=node_row(node)))
+
+
+def line_of(event: Event, at: datetime, op: str, outcome: OutcomeRow) -> bytes:
+    """The line of an event and what came of it."""
+    return _written(event_line(event, at, op, outcome))
+
+
+def _written(line: Line) -> bytes:
+    data = _encode(line)
+    if len(data) > PACK_FROM_BYTES:
+        data = _encode(Line(packed=zlib.compress(data, 1)))
+    return data + b"\n"
+
+
+def unpacked(data: bytes) -> bytes:
+    """A packed line as it was.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    stream = zlib.decompressobj()
+    try:
+        text = stream.decompress(data, MOST_UNPACKED_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"cannot be unpacked: {error}") from None
+    if not stream.eof:
+        raise ValueError("cannot be unpacked: it is cut short or too long")
+    return text
+
+
+def outcome_of(
+    decision: Decision, refusal: str = "", *, failed: bool = False, took_us: int = 0
+) -> OutcomeRow:
+    """What came of an event, in short."""
+    response = decision.response
+    given = response.resources if isinstance(response, CreateContainerResponse) else None
+    updates = getattr(response, "updates", ())
+    return OutcomeRow(
+        refusal=refusal,
+        reason="" if decision.refusal is None else decision.refusal.reason,
+        failed=failed,
+        cpus=given.cpus if given else "",
+        mems=given.mems if given else "",
+        updates=tuple((one.container_id, one.resources.cpus, one.resources.mems) for one in updates),
+        writes=len(decision.writes),
+        overruled=str(decision.overruled or ""),
+        steps=decision.steps,
+        took_us=took_us,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MODE = 0o600
+
+LEAST_SNAPSHOTS = 3
+"""A segment has room for so many: one to begin with, the runtime's list of as many containers, and events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a line was met with; a head is made of it where one is due."""
+
+    node: Node
+    state: State
+    at: datetime
+    observing: bool = False
+
+    def head(self, why: str) -> bytes:
+        """The lines a recording begins with."""
+        return head_lines(self.node, self.state, self.at, why, observing=self.observing)
+
+
+class RecordingFile:
+    """A recording without bound, appended to a file; used by one thread at a time.
+
+    Args:
+        path: made with mode 0600; a recording that is there already is continued.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = -1
+        self._why = "start"
+        self._size = 0
+
+    def append(self, data: bytes, before: Situation) -> None:
+        """Write a line, and a head before it where one is due.
+
+        Raises:
+            HostError: it could not be written; the next one that can be begins anew.
+        """
+        try:
+            if not self._why and not self._is_in_place():
+                self.lose()
+            if self._why:
+                self._open()
+                self._begin(before, self._why)
+            elif self._is_full(len(data)):
+                self._begin(before, "full")
+            self._write(data)
+        except OSError as error:
+            self.lose()
+            raise HostError(self.path, f"cannot be written: {error.strerror}") from None
+        except HostError:
+            self.lose()
+            raise
+
+    def lose(self) -> None:
+        """What comes next does not follow what was written last."""
+        self._why = "start" if self._why == "start" else "gap"
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def check(self) -> None:
+        """Find out at the start whether it can be written; what holds something else is not touched.
+
+        Raises:
+            HostError: it cannot, or holds something else.
+        """
+        try:
+            self._descriptor = os.open(self.path, _OPEN, _MODE)
+            head = os.pread(self._descriptor, 64, 0)
+            if head and not head.startswith(f'{{"format":"{FORMAT}"'.encode()):
+                raise HostError(
+                    self.path, "holds something else than a recording; remove it or give another file"
+                )
+            self._open()
+        except OSError as error:
+            raise HostError(self.path, f"cannot be written: {error.strerror}") from None
+
+    def _is_full(self, more: int) -> bool:  # noqa: ARG002 - never
+        return False
+
+    def _is_in_place(self) -> bool:
+        """Whether what is written to is the file at the path: a removed one would be written to unseen."""
+        try:
+            there, ours = os.stat(self.path), os.fstat(self._descriptor)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+
+    def _begin(self, before: Situation, why: str) -> None:
+        self._write(before.head(why))
+        self._why = ""
+
+    def _open(self) -> None:
+        """Open it, and let what comes begin on a line of its own."""
+        self.close()
+        self._descriptor = os.open(self.path, _OPEN, _MODE)
+        os.fchmod(self._descriptor, _MODE)
+        self._size = os.fstat(self._descriptor).st_size
+        if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
+            self._write(b"\n")
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            done = os.write(self._descriptor, rest)
+            self._size += done
+            rest = rest[done:]
+
+
+class BoundedRecording(RecordingFile):
+    """The last of what happened, in two segments of a directory.
+
+    Args:
+        directory: made with mode 0700.
+        limit_bytes: what both may take together. On a node so full that not even three snapshots fit into a segment
+            they take as much as that needs: just such a node has to be explained afterwards.
+    """
+
+    def __init__(self, directory: str, limit_bytes: int) -> None:
+        super().__init__(os.path.join(directory, CURRENT))
+        self._directory = directory
+        self._half = limit_bytes // 2
+        self._least = 0
+
+    def _is_full(self, more: int) -> bool:
+        return self._size + more > max(self._half, self._least)
+
+    def _begin(self, before: Situation, why: str) -> None:
+        head = before.head(why)
+        self._least = LEAST_SNAPSHOTS * len(head)
+        if self._is_full(len(head)):
+            self._turn()
+        self._write(head)
+        self._why = ""
+
+    def _turn(self) -> None:
+        """Let the current segment be the previous one."""
+        os.replace(self.path, os.path.join(self._directory, PREVIOUS))
+        self._open()
+
+    def _open(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._directory, 0o700)
+        super()._open()

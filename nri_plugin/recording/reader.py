@@ -1,0 +1,429 @@
+"""Whether today's program decides what was decided when a recording was made.
+
+Words may change from version to version, decisions not: steps and the texts of refusals are not compared.
+
+What happened on a node, as lines of JSON, and the same life lived again: `read(path).moments()`.
+
+    {"format":"nri-pin recording","version":2,"writer":"0.1.0","why":"start","at":"...","node":{...}}
+    {"snapshot":{"pods":[...],"containers":[...],"allocations":[...]}}
+    {"at":"...","op":"1f00ba12","event":"CreateContainer","pod":{...},"container":{...},"outcome":{...}}
+
+A head and a snapshot begin every recording, every segment of a bounded one and every life of the agent; between them
+stand the events in the order they were decided. `decide` is pure, so states are not written: they follow. A line that
+cannot be read costs what comes after it up to the next snapshot, for a state that misses an event is a guess.
+
+A long line, such as the snapshot of a full node, is packed: `{"packed":"..."}` is base64 of zlib of the line.
+
+A directory holds a bounded recording: two segments, of which the older is dropped when the newer is full.
+"""
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import BinaryIO
+
+import msgspec
+
+from nri_plugin import __version__
+from nri_plugin.core.decision import Decision, InformedCreate
+from nri_plugin.core.engine import decide, unrefused
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.options import HintProvider, Node
+from nri_plugin.model.state import State
+from nri_plugin.recording.file import (
+    CURRENT,
+    DIRECTORY,
+    FORMAT,
+    PREVIOUS,
+    READABLE,
+    VERSION,
+    outcome_of,
+    unpacked,
+)
+from nri_plugin.recording.rows import Event, Line, NodeRow, OutcomeRow, event_from, node_from, snapshot_from
+from nri_plugin.wire.nri.events import CreateContainer
+
+_GZIP = b"\x1f\x8b"
+_UNREADABLE = (OSError, EOFError, zlib.error)
+"""What reading a damaged disk, or a damaged compressed file, ends in."""
+_decoder = msgspec.json.Decoder(Line)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line that says something happened.
+
+    Attributes:
+        file: where it stands.
+        line: its number there, from 1.
+        at: when, UTC.
+        op: as in the log line of the decision; empty for a change of the node.
+        event: what happened; None where the node became another one, or recording began.
+        outcome: what came of it at the time; None with no event.
+        node: the node from here on, where it became another one or recording began.
+        why: `start`, `full` or `gap` where recording began, else empty.
+        observing: nothing of it was carried out.
+        state: the state from here on, where recording began.
+        lost: lines before it could not be read, so the state it met is not known.
+    """
+
+    file: str
+    line: int
+    at: datetime
+    op: str = ""
+    event: Event | None = None
+    outcome: OutcomeRow | None = None
+    node: Node | None = None
+    why: str = ""
+    observing: bool = False
+    state: State | None = None
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One event, met again.
+
+    Attributes:
+        when: it happened, UTC.
+        node: what was decided for.
+        state_before: what was promised.
+        state_after: what was promised from then on; what was refused or failed at the time changed nothing.
+        event: what happened.
+        outcome: what came of it at the time.
+        decision: what comes of it today.
+        op: as in the log line of the decision.
+        place: `FILE:LINE`.
+        observing: nothing of it was carried out.
+        begins: `start`, `full` or `gap` where recording began just before it, else empty.
+    """
+
+    when: datetime
+    node: Node
+    state_before: State
+    state_after: State
+    event: Event
+    outcome: OutcomeRow
+    decision: Decision
+    op: str
+    place: str
+    observing: bool = False
+    begins: str = ""
+
+
+class Recording:
+    """A recording, read while it is gone through; every iteration reads anew.
+
+    Args:
+        path: as given.
+        files: in the order of their lines.
+        providers: of other packages, as they are installed here.
+
+    Attributes:
+        problems: what could not be read by the iterations so far, `FILE:LINE: ...`, each once.
+    """
+
+    def __init__(self, path: str, files: tuple[str, ...], providers: tuple[HintProvider, ...] = ()) -> None:
+        self.path = path
+        self._providers = providers
+        self.files = files
+        self.problems: list[str] = []
+
+    def entries(self) -> Iterator[Entry]:
+        """All that happened, as far as it can be read.
+
+        Raises:
+            HostError: a file can no longer be read.
+        """
+        with ExitStack() as opened:
+            # All of them before the first is read: a bounded one may drop its older segment meanwhile.
+            streams = [(name, opened.enter_context(_opened(name))) for name in self.files]
+            lost = False
+            for name, stream in streams:
+                entries = _Lines(name, stream, self._problem, self._providers, lost=lost)
+                yield from entries
+                lost = entries.lost
+
+    def lived(self) -> Iterator[tuple[Entry, Moment | None]]:
+        """All that happened, and with it every event whose state is known, decided again.
+
+        Raises:
+            HostError: a file can no longer be read.
+        """
+        life = _Life(self._problem)
+        for entry in self.entries():
+            yield entry, life.lives(entry)
+
+    def moments(self) -> Iterator[Moment]:
+        """Every event whose state is known, decided again.
+
+        Raises:
+            HostError: a file can no longer be read.
+        """
+        return (moment for _, moment in self.lived() if moment is not None)
+
+    def size_bytes(self) -> int:
+        """How much there is to read, where that is known."""
+        return sum(os.path.getsize(name) for name in self.files if os.path.exists(name))
+
+    def _problem(self, sentence: str) -> None:
+        if sentence not in self.problems:
+            self.problems.append(sentence)
+
+
+class _Life:
+    """What is known of node and promises while entries come by."""
+
+    def __init__(self, problem: Callable[[str], None]) -> None:
+        self._problem = problem
+        self._node: Node | None = None
+        self._state: State | None = None
+        self._observing, self._begins = False, ""
+
+    def lives(self, entry: Entry) -> Moment | None:
+        """The entry, decided again; None where nothing was decided, or the state it met is not known."""
+        self._node = entry.node or self._node
+        if entry.state is not None:
+            self._state, self._observing, self._begins = entry.state, entry.observing, entry.why
+        node, before = self._node, self._state
+        if entry.event is None or entry.outcome is None or node is None or before is None or entry.lost:
+            return None
+        try:
+            decision = decide(node, before, entry.event)
+            self._state = _after(node, before, entry, decision, observing=self._observing)
+        except Exception as error:  # noqa: BLE001 - what was changed by hand or by a disk may be any nonsense
+            why = f"cannot be decided again: {type(error).__name__}: {error}"
+            self._problem(f"{entry.file}:{entry.line}: {why}")
+            self._state = None
+            return None
+        begins, self._begins = self._begins, ""
+        return Moment(
+            entry.at,
+            node,
+            before,
+            self._state,
+            entry.event,
+            entry.outcome,
+            decision,
+            entry.op,
+            f"{entry.file}:{entry.line}",
+            self._observing,
+            begins,
+        )
+
+
+def _after(node: Node, before: State, entry: Entry, decision: Decision, *, observing: bool) -> State:
+    """What is promised after an event; where nothing is carried out, a refused container goes on all the same."""
+    outcome, event = entry.outcome, entry.event
+    if outcome is None or outcome.failed:
+        return before
+    if not outcome.refusal:
+        return decision.state
+    if observing and outcome.reason and isinstance(event, CreateContainer | InformedCreate):
+        return unrefused(node, before, event).state
+    return before
+
+
+def read(path: str, providers: tuple[HintProvider, ...] = ()) -> Recording:
+    """The recording in a file, or in the directory of a bounded one; compressed by gzip or not.
+
+    Args:
+        path: of either.
+        providers: hint providers of other packages, as they are installed here: a recording holds only their names.
+
+    Raises:
+        HostError: there is none, it cannot be read, or it does not begin as one does; says what to do.
+    """
+    files = _segments(path) if os.path.isdir(path) else (path,)
+    recording = Recording(path, files, providers)
+    with _opened(files[0]) as stream:
+        try:
+            head = stream.readline()
+        except _UNREADABLE as error:
+            raise HostError(files[0], f"cannot be read: {error}; give a whole copy of it") from None
+        _check_head(files[0], head)
+    return recording
+
+
+def _segments(path: str) -> tuple[str, ...]:
+    names = (os.path.join(path, PREVIOUS), os.path.join(path, CURRENT))
+    found = tuple(name for name in names if os.path.exists(name))
+    if not found:
+        inner = os.path.join(path, DIRECTORY)
+        if os.path.isdir(inner):
+            return _segments(inner)
+        raise HostError(path, f"no recording in it: neither {PREVIOUS} nor {CURRENT} is there")
+    return found
+
+
+def _opened(path: str) -> BinaryIO:
+    try:
+        with open(path, "rb") as file:
+            is_compressed = file.read(2) == _GZIP
+        return gzip.open(path) if is_compressed else open(path, "rb")  # type: ignore[return-value]
+    except OSError as error:
+        why = (
+            "is not there"
+            if isinstance(error, FileNotFoundError)
+            else f"cannot be read: {(error.strerror or 'unknown error').lower()}"
+        )
+        raise HostError(path, f"{why}; name what nri-pin run --record wrote, or a state directory") from None
+
+
+def _check_head(path: str, text: bytes) -> None:
+    try:
+        head = _decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        head = Line()
+    if head.format != FORMAT:
+        raise HostError(
+            f"{path}:1",
+            "is no head of a recording; give a file that nri-pin run --record made, or a state directory",
+        )
+    _check_version(f"{path}:1", head)
+
+
+def _check_version(place: str, head: Line) -> None:
+    if head.version not in READABLE:
+        raise HostError(
+            place,
+            f"has version {head.version} (written by nri-pin {head.writer}), this program ({__version__}) "
+            f"reads versions up to {VERSION}; use the version that wrote it",
+        )
+
+
+class _Lines:
+    """The lines of one file as entries."""
+
+    def __init__(
+        self,
+        name: str,
+        stream: BinaryIO,
+        problem: Callable[[str], None],
+        providers: tuple[HintProvider, ...],
+        *,
+        lost: bool = False,
+    ) -> None:
+        self._name, self._stream, self._problem, self._providers = name, stream, problem, providers
+        self._head: Entry | None = None
+        self.lost = lost
+
+    def __iter__(self) -> Iterator[Entry]:
+        number = 0
+        try:
+            for number, text in enumerate(self._stream, 1):
+                entry = self._entry(number, text)
+                if entry is not None:
+                    yield entry
+        except _UNREADABLE as error:
+            self._lose(number + 1, f"cannot be read on: {error}")
+
+    def _entry(self, number: int, text: bytes) -> Entry | None:
+        try:
+            line = _decoder.decode(text)
+            if line.packed:
+                line = _decoder.decode(unpacked(line.packed))
+            return self._understood(number, line)
+        except (msgspec.MsgspecError, ValueError, RecursionError, HostError) as error:
+            torn = not text.endswith(b"\n")
+            why = "is torn: its writer ended in the middle of it" if torn else f"is damaged: {error}"
+            self._lose(number, error.detail if isinstance(error, HostError) else why)
+            return None
+
+    def _lose(self, number: int, why: str) -> None:
+        self.lost, self._head = True, None
+        self._problem(f"{self._name}:{number}: {why}")
+
+    def _understood(self, number: int, line: Line) -> Entry | None:
+        if line.snapshot is not None:
+            return self._begun(line)
+        if line.at is None:
+            raise ValueError("a line without a time")
+        place = (self._name, number, line.at)
+        if line.format:
+            _check_version(f"{self._name}:{number}", line)
+            if line.node is None:
+                raise ValueError("a head without a node")
+            self._head = Entry(
+                *place, node=self._node(number, line.node), why=line.why, observing=line.observing, lost=True
+            )
+            return None
+        if line.node is not None:
+            return Entry(*place, node=self._node(number, line.node), lost=self.lost)
+        if line.outcome is None:
+            raise ValueError("an event without an outcome")
+        return Entry(*place, op=line.op, event=event_from(line), outcome=line.outcome, lost=self.lost)
+
+    def _node(self, number: int, row: NodeRow) -> Node:
+        node = node_from(row, self._providers)
+        if row.hint_providers and not node.hint_providers:
+            names = ", ".join(row.hint_providers)
+            self._problem(
+                f"{self._name}:{number}: hint providers {names} were asked, which are not those installed here; "
+                "what they decided may come otherwise"
+            )
+        return node
+
+    def _begun(self, line: Line) -> Entry:
+        if self._head is None or line.snapshot is None:
+            raise ValueError("a snapshot without a head")
+        entry = replace(self._head, state=snapshot_from(line.snapshot), lost=False)
+        self.lost, self._head = False, None
+        return entry
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that is decided otherwise today.
+
+    Attributes:
+        moment: the event.
+        what: `admission`, `cpus`, `mems`, `updates`, `writes`, or `state` where the states before it differ.
+        recorded: what it was.
+        today: what it is.
+    """
+
+    moment: Moment
+    what: str
+    recorded: str
+    today: str
+
+
+def changes(moment: Moment, former: Moment | None) -> Iterator[Change]:
+    """What differs at one event; `former` is the one before it.
+
+    A segment begins with the state that the one before it ended in, which is compared, too.
+    """
+    if moment.begins == "full" and former is not None and former.state_after != moment.state_before:
+        yield Change(moment, "state", _promises(moment.state_before), _promises(former.state_after))
+    if moment.outcome.failed:
+        return
+    recorded = moment.outcome
+    refused = recorded.reason or ("refused" if recorded.refusal else "")
+    today = moment.decision.refusal.reason if moment.decision.refusal else ""
+    if refused != today:
+        yield Change(moment, "admission", refused or "admitted", today or "admitted")
+        return
+    now = outcome_of(moment.decision)
+    for what in ("cpus", "mems", "updates", "writes"):
+        before, after = getattr(recorded, what), getattr(now, what)
+        if before != after:
+            yield Change(moment, what, _text(before), _text(after))
+
+
+def _promises(state: object) -> str:
+    allocations = getattr(state, "allocations", {})
+    return f"{len(allocations)} promises, CPUs {getattr(state, 'exclusive', '')}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return " ".join(f"{one[0][:12]}={one[1]}" for one in value) or "none"
+    return str(value) or "none"

@@ -1,0 +1,1 @@
+"""Described machines, as a `Topology` or as kernel files."""

@@ -1,0 +1,428 @@
+"""A machine out of lstopo's XML, as the kernel files that discovery reads.
+
+Every CPU that the file holds an object for is online; one that is only in the complete cpuset is offline,
+or was kept from lstopo by a cgroup (`lstopo --disallowed` writes it all the same): XML does not tell which.
+What hwloc does not know, such as isolated CPUs, is missing, as on a kernel that does not show it. So are huge pages
+in version 3, which only lists the page sizes that a machine supports.
+
+Source: hwloc 2.9, hwloc2.dtd and hwloc.dtd; hwloc 3.0, NEWS and topology-xml.c (objects as in version 2); bitmaps as
+    `hwloc_bitmap_snprintf` writes them.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from nri_plugin.model import bits
+
+# ----------------------------------------------------------------------------------------------------
+# The XML that lstopo writes, as a small tree, read so that a hostile file costs no more than its size.
+#
+# The DOCTYPE line that hwloc writes is passed over and never fetched. A document that declares anything of
+# its own (entities that grow, attributes by default) is refused: hwloc's never does.
+
+
+MAX_ELEMENTS = 1_000_000
+MAX_DEPTH = 200
+"""hwloc nests some 20 deep on the largest machines."""
+
+
+class NotTopologyError(ValueError):
+    """Not what lstopo writes; says why, and where in the file."""
+
+
+@dataclass(slots=True)
+class Element:
+    """One element; text is what stands directly in it."""
+
+    tag: str
+    attributes: dict[str, str]
+    children: list["Element"] = field(default_factory=list)
+    text: str = ""
+
+    def named(self, tag: str) -> Iterator["Element"]:
+        """Children of one name, in order."""
+        return (child for child in self.children if child.tag == tag)
+
+
+class _Builder:
+    """Takes the parser's events; the document's element is the only child of `top`."""
+
+    def __init__(self) -> None:
+        self.top = Element("", {})
+        self.open = [self.top]
+        self.count = 0
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self.count += 1
+        if self.count > MAX_ELEMENTS or len(self.open) > MAX_DEPTH:
+            raise NotTopologyError(
+                f"it has more than {MAX_ELEMENTS} elements, or they nest deeper than {MAX_DEPTH}"
+            )
+        element = Element(tag, attributes)
+        self.open[-1].children.append(element)
+        self.open.append(element)
+
+    def end(self, _tag: str) -> None:
+        self.open.pop()
+
+    def characters(self, text: str) -> None:
+        if self.open[-1].tag in {"indexes", "u64values"}:
+            self.open[-1].text += text
+
+
+def _doctype(_name: str, _system: str | None, _public: str | None, has_internal_subset: int) -> None:
+    if has_internal_subset:
+        raise NotTopologyError("it declares entities or elements of its own, which lstopo's files never do")
+
+
+def read_topology_element(data: bytes) -> Element:
+    """The document's element `topology`.
+
+    Raises:
+        NotTopologyError: no XML, XML of something else, or one that declares entities.
+    """
+    builder = _Builder()
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    parser.CharacterDataHandler = builder.characters
+    parser.StartDoctypeDeclHandler = _doctype
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as err:
+        raise NotTopologyError(f"line {err.lineno}: {expat.ErrorString(err.code)}") from err
+    except NotTopologyError:
+        raise
+    except (LookupError, ValueError) as err:
+        raise NotTopologyError(f"its first line names an encoding that cannot be read: {err}") from err
+    root = builder.top.children[0]
+    if root.tag != "topology":
+        raise NotTopologyError(f"its outermost element is <{root.tag[:40]}>, not <topology>")
+    return root
+
+
+# ----------------------------------------------------------------------------------------------------
+# The distances between NUMA nodes in lstopo's XML, of both versions.
+
+
+LATENCY = 1 << 2
+"""Source: hwloc/distances.h, HWLOC_DISTANCES_KIND_MEANS_LATENCY."""
+_INTEGERS = re.compile(r"[0-9]{1,19}(?: [0-9]{1,19})*\Z")
+_DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?\Z")
+
+
+def latencies(root: Element, nodes: Sequence[int]) -> dict[int, str]:
+    """The row of each node as its kernel file would say it; empty where there is no table of all nodes.
+
+    Args:
+        root: the element `topology`.
+        nodes: ascending numbers.
+    """
+    for ids, values in [*_second(root), *_first(root, nodes)]:
+        size = len(ids)
+        if sorted(ids) == list(nodes) and len(values) == size * size:
+            place = {node: position for position, node in enumerate(ids)}
+            return {
+                one: " ".join(str(values[place[one] * size + place[other]]) for other in nodes)
+                for one in nodes
+            }
+    return {nodes[0]: "10"} if len(nodes) == 1 else {}  # lstopo writes no table of one
+
+
+def _second(root: Element) -> Iterator[tuple[list[int], list[int]]]:
+    """Version 2: a table of its own, indexed by kernel number, or by number in the file."""
+    for table in root.named("distances2"):
+        kind = table.attributes.get("kind", "0")
+        if table.attributes.get("type") != "NUMANode" or not (kind.isdecimal() and int(kind) & LATENCY):
+            continue
+        ids = _integers(table, "indexes")
+        if table.attributes.get("indexing") == "gp":
+            numbers = _numbers_by_gp(root)
+            ids = [numbers.get(str(index), -1) for index in ids]
+        yield ids, _integers(table, "u64values")
+
+
+def _first(root: Element, nodes: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """Version 1: below an object, as factors of a base, in the order in which the nodes stand in the file."""
+    order = [number for number in _node_numbers(root) if number in nodes]
+    for element in _objects(root):
+        for table in element.named("distances"):
+            base = table.attributes.get("latency_base", "")
+            factors = [value.attributes.get("value", "") for value in table.named("latency")]
+            if _DECIMAL.match(base) and all(map(_DECIMAL.match, factors)):
+                yield order, [round(float(factor) * float(base)) for factor in factors]
+
+
+def _integers(table: Element, name: str) -> list[int]:
+    words = " ".join(" ".join(part.text.split()) for part in table.named(name)).strip()
+    return [int(word) for word in words.split()] if _INTEGERS.match(words) else []
+
+
+def _objects(element: Element) -> Iterator[Element]:
+    for child in element.named("object"):
+        yield child
+        yield from _objects(child)
+
+
+def _node_numbers(root: Element) -> Iterator[int]:
+    for element in _objects(root):
+        number = element.attributes.get("os_index", "")
+        if element.attributes.get("type") == "NUMANode" and number.isdecimal():
+            yield int(number)
+
+
+def _numbers_by_gp(root: Element) -> dict[str, int]:
+    return {
+        element.attributes.get("gp_index", ""): int(element.attributes.get("os_index", "0"))
+        for element in _objects(root)
+        if element.attributes.get("type") == "NUMANode" and element.attributes.get("os_index", "").isdecimal()
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+CPU_DIR = "sys/devices/system/cpu"
+NODE_DIR = "sys/devices/system/node"
+PCI_DIR = "sys/bus/pci/devices"
+Files = dict[str, str]
+
+_INFINITE = "0xf...f"
+_WORD = re.compile(r"(?:0x)?[0-9a-fA-F]{1,8}\Z")
+_NUMBER = re.compile(r"[0-9]{1,19}\Z")
+_CACHE = re.compile(r"L([1-9])(i?)Cache\Z")
+_CACHE_KINDS = {"0": "Unified", "1": "Data", "2": "Instruction"}
+_SOCKETS = ("Package", "Socket")
+_FAR_MEMORY = ("HBM", "MCDRAM", "SPM", "NVM", "GPUMemory", "CXL")
+"""Subtypes of nodes that no CPU is on, although their CPU set names those that are near."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """The objects of a file.
+
+    Attributes:
+        groups: CPUs by kind of object, with the number the object has (None where it has none).
+        caches: (level, type, size in bytes or None, CPUs).
+        nodes: the elements of NUMA nodes, by their number.
+        pci: (element, the number of the NUMA node around it, or -1).
+    """
+
+    cpus: int = 0
+    groups: dict[str, list[tuple[int | None, int]]] = field(default_factory=dict)
+    caches: list[tuple[str, str, int | None, int]] = field(default_factory=list)
+    nodes: dict[int, Element] = field(default_factory=dict)
+    pci: list[tuple[Element, int]] = field(default_factory=list)
+
+
+def read_hwloc(data: bytes) -> Files:
+    """The files of the machine that lstopo saw.
+
+    Raises:
+        NotTopologyError: not lstopo's XML, or one that contradicts itself.
+    """
+    root = read_topology_element(data)
+    version = root.attributes.get("version", "1")
+    if version.partition(".")[0] not in {"1", "2", "3"}:
+        raise NotTopologyError(f"XML version {version[:20]} of lstopo is not yet supported, 1 to 3 are")
+    machine = next(root.named("object"), None)
+    if machine is None:
+        raise NotTopologyError("it holds no object")
+    found = _Found()
+    _collect(machine, found, -1)
+    online = found.cpus & _mask(machine, "cpuset", found.cpus) & _mask(machine, "online_cpuset", found.cpus)
+    if not online:
+        raise NotTopologyError(
+            "it holds no PU, lstopo's word for a cpu; write it with 'lstopo --of xml FILE'"
+        )
+    present = online | _mask(machine, "complete_cpuset", 0) | found.cpus
+    files = _lists(online, present) | _cpu_files(found, online) | _kind_files(root, online)
+    files |= _node_files(found, online, latencies(root, sorted(found.nodes))) | _pci_files(found, online)
+    if not found.nodes and (memory := _number(machine, "local_memory")):
+        files["proc/meminfo"] = f"MemTotal: {memory >> 10} kB"
+    return files
+
+
+def bitmap(text: str) -> int:
+    """The mask of hwloc's text: words of 32 bits in hexadecimal, highest first; a missing word is 0.
+
+    Raises:
+        NotTopologyError: anything else, or a set without end.
+    """
+    mask = 0
+    for word in text.split(","):
+        if word == _INFINITE or (word and _WORD.match(word) is None):
+            raise NotTopologyError(f"a cpuset is {text[:60]!r}, expected words such as 0x000000ff")
+        mask = mask << 32 | int(word or "0", 16)
+    if mask.bit_length() > bits.MAX_ID + 1:
+        raise NotTopologyError(f"a cpuset has members above {bits.MAX_ID}")
+    return mask
+
+
+def _collect(element: Element, found: _Found, node: int) -> None:
+    kind = element.attributes.get("type", "")
+    mask = _mask(element, "cpuset", 0)
+    if kind == "NUMANode":
+        node = _number(element, "os_index") or 0
+        if node > bits.MAX_ID or node in found.nodes:
+            raise NotTopologyError(f"NUMA node {node} is there twice, or above {bits.MAX_ID}")
+        found.nodes[node] = element
+    elif kind == "PU":
+        number = _number(element, "os_index")
+        if number is None or number > bits.MAX_ID:
+            raise NotTopologyError("a PU has no os_index that a cpu can have")
+        found.cpus |= 1 << number
+    elif kind == "PCIDev":
+        found.pci.append((element, node))
+    elif cache := _cache(element, kind):
+        found.caches.append((*cache, _number(element, "cache_size"), mask))
+    else:
+        name = "Package" if kind in _SOCKETS else kind
+        found.groups.setdefault(name, []).append((_number(element, "os_index"), mask))
+    # memory stands beside what it is local to: in version 2 as a child without CPUs below it
+    inside = [_number(child, "os_index") for child in element.named("object") if _is(child, "NUMANode")]
+    for child in element.named("object"):
+        _collect(child, found, inside[0] if len(inside) == 1 and inside[0] is not None else node)
+
+
+def _is(element: Element, kind: str) -> bool:
+    return element.attributes.get("type") == kind
+
+
+def _cache(element: Element, kind: str) -> tuple[str, str] | None:
+    """Level and type, in the kernel's words."""
+    if match := _CACHE.match(kind):
+        level = match[1]
+    elif kind == "Cache":
+        level = element.attributes.get("depth", "")
+    else:
+        return None
+    word = _CACHE_KINDS.get(element.attributes.get("cache_type", "0"))
+    return None if word is None else (level, word)
+
+
+def _lists(online: int, present: int) -> Files:
+    masks = {"online": online, "present": present, "possible": present, "offline": present & ~online}
+    return {f"{CPU_DIR}/{name}": bits.format_list(mask) for name, mask in masks.items()}
+
+
+def _cpu_files(found: _Found, online: int) -> Files:
+    files: Files = {}
+    for name, what in (("Package", "package_cpus_list"), ("Core", "core_cpus_list")):
+        for _, mask in found.groups.get(name, ()):
+            members = bits.format_list(mask & online)
+            files |= {f"{_topology(cpu)}/{what}": members for cpu in bits.iterate(mask & online)}
+    for name, what in (("Package", "physical_package_id"), ("Core", "core_id"), ("Die", "die_id")):
+        numbered = [(number, mask) for number, mask in found.groups.get(name, ()) if number is not None]
+        for number, mask in numbered:
+            files |= {f"{_topology(cpu)}/{what}": str(number) for cpu in bits.iterate(mask & online)}
+    for cpu in bits.iterate(online):
+        files.setdefault(f"{_topology(cpu)}/core_cpus_list", str(cpu))
+    return files | _cache_files(found, online)
+
+
+def _topology(cpu: int) -> str:
+    return f"{CPU_DIR}/cpu{cpu}/topology"
+
+
+def _cache_files(found: _Found, online: int) -> Files:
+    files: Files = {}
+    counts: dict[int, int] = {}
+    for level, kind, size, mask in found.caches:
+        for cpu in bits.iterate(mask & online):
+            index = counts.get(cpu, 0)
+            counts[cpu] = index + 1
+            where = f"{CPU_DIR}/cpu{cpu}/cache/index{index}"
+            files |= {
+                f"{where}/level": level,
+                f"{where}/type": kind,
+                f"{where}/shared_cpu_list": bits.format_list(mask & online),
+            }
+            if size:
+                files[f"{where}/size"] = f"{size >> 10}K"
+    return files
+
+
+def _kind_files(root: Element, online: int) -> Files:
+    """Kinds of cores on hybrid machines."""
+    files: Files = {}
+    for kind in root.named("cpukind"):
+        mask = _mask(kind, "cpuset", 0) & online
+        infos = {info.attributes.get("name"): info.attributes.get("value", "") for info in kind.named("info")}
+        name = {"IntelAtom": "cpu_atom", "IntelCore": "cpu_core"}.get(infos.get("CoreType", ""))
+        if name:
+            files[f"sys/devices/{name}/cpus"] = bits.format_list(mask)
+        if _NUMBER.match(capacity := infos.get("LinuxCapacity", "")):
+            files |= {f"{CPU_DIR}/cpu{cpu}/cpu_capacity": capacity for cpu in bits.iterate(mask)}
+    return files
+
+
+def _node_files(found: _Found, online: int, distances: Mapping[int, str]) -> Files:
+    if not found.nodes:
+        return {}
+    files = {f"{NODE_DIR}/online": bits.format_list(bits.from_ids(found.nodes))}
+    cpus = _cpus_by_node(found.nodes, online)
+    # a node without memory has no size in the file, and neither have those of a machine whose sizes nobody knows
+    is_known = any(_number(element, "local_memory") for element in found.nodes.values())
+    for node, element in found.nodes.items():
+        where = f"{NODE_DIR}/node{node}"
+        files[f"{where}/cpulist"] = bits.format_list(cpus[node])
+        if is_known:
+            memory = _number(element, "local_memory") or 0
+            files[f"{where}/meminfo"] = f"Node {node} MemTotal: {memory >> 10} kB"
+        if node in distances:
+            files[f"{where}/distance"] = distances[node]
+        for size, count in _huge_pages(element):
+            files[f"{where}/hugepages/hugepages-{size >> 10}kB/nr_hugepages"] = str(count)
+    return files
+
+
+def _cpus_by_node(nodes: Mapping[int, Element], online: int) -> dict[int, int]:
+    """Each CPU goes to one node: the narrowest that names it, ordinary memory first, the lowest number last.
+
+    hwloc gives a node without CPUs the set of those that are near it, which others have, too.
+    """
+
+    def rank(node: int) -> tuple[bool, int, int]:
+        subtype = nodes[node].attributes.get("subtype", "")
+        return (subtype in _FAR_MEMORY, _mask(nodes[node], "cpuset", 0).bit_count(), node)
+
+    placed: dict[int, int] = {}
+    left = online
+    for node in sorted(nodes, key=rank):
+        placed[node] = _mask(nodes[node], "cpuset", 0) & left
+        left &= ~placed[node]
+    return placed
+
+
+def _huge_pages(element: Element) -> Iterable[tuple[int, int]]:
+    """All page sizes but the smallest, which is the ordinary one."""
+    pools = [(_number(page, "size") or 0, _number(page, "count") or 0) for page in element.named("page_type")]
+    return sorted(pool for pool in pools if pool[0])[1:]
+
+
+def _pci_files(found: _Found, online: int) -> Files:
+    files: Files = {}
+    for element, node in found.pci:
+        address = element.attributes.get("pci_busid", "")
+        if re.fullmatch(r"[0-9a-fA-F:.]{5,20}", address):
+            mask = _mask(found.nodes[node], "cpuset", online) if node in found.nodes else online
+            files |= {
+                f"{PCI_DIR}/{address}/class": "0x" + element.attributes.get("pci_type", "")[:4],
+                f"{PCI_DIR}/{address}/numa_node": str(node),
+                f"{PCI_DIR}/{address}/local_cpulist": bits.format_list(mask & online),
+            }
+    return files
+
+
+def _mask(element: Element, name: str, default: int) -> int:
+    text = element.attributes.get(name)
+    return default if text is None else bitmap(text)
+
+
+def _number(element: Element, name: str) -> int | None:
+    text = element.attributes.get(name, "")
+    return int(text) if _NUMBER.match(text) else None

@@ -1,0 +1,460 @@
+"""One word for any machine: a shipped name, or a file whose content tells what it is.
+
+Recognised by content, never by suffix: a description in our little language, a machine recorded by
+`hack/record-machine`, what `nri-pin topology -o json` printed on a node, or lstopo's XML.
+"""
+
+import json
+import os
+import posixpath
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from nri_plugin.host.sysfs import read_topology
+from nri_plugin.host.sysfs_files import KernelFiles
+from nri_plugin.model import bits
+from nri_plugin.model.errors import ConfigError, HostError
+from nri_plugin.model.topology import Topology
+
+if TYPE_CHECKING:
+    from nri_plugin.simulator.machine.machine import Description
+
+
+# ----------------------------------------------------------------------------------------------------
+# Kernel files out of memory: what `KernelFiles` would read from the tree they make.
+#
+# Entries are text by path, or `{"link": target}`, as `hack/record-machine` writes them.
+
+
+Entries = Mapping[str, Any]
+
+MAX_LINKS = 40
+"""Links that are followed in one path. Source: Linux, MAXSYMLINKS."""
+
+
+class RecordedFiles(KernelFiles):
+    """The files of a machine that is not this one.
+
+    Args:
+        entries: text or link by path below the root, without a leading slash.
+        root: what stands before a path in errors.
+    """
+
+    def __init__(self, entries: Entries, root: str = "/recorded") -> None:
+        super().__init__(root)
+        self.entries = entries
+
+    def text(self, name: str) -> str | None:
+        """The content without surrounding white space and NULs; None when there is no such file."""
+        value = self.entries.get(self.resolved(name))
+        return value.strip(" \t\r\n\0") if isinstance(value, str) else None
+
+    def names(self, name: str) -> list[str] | None:
+        """Entries of a directory; None when there is no such directory."""
+        return self.names_by_folder.get(self.resolved(name))
+
+    def numbered(self, name: str, prefix: str) -> list[int]:
+        """As on a kernel, which numbers nothing as high as a file can be made to say."""
+        return [number for number in super().numbered(name, prefix) if number <= bits.MAX_ID]
+
+    def end_of_link(self, name: str) -> str | None:
+        """The last name of what a link leads to; None when there is no such link."""
+        resolved = self.resolved(name)
+        return posixpath.basename(resolved) if resolved != name or name in self.entries else None
+
+    @cached_property
+    def names_by_folder(self) -> dict[str, list[str]]:
+        """Entries by directory."""
+        found: dict[str, dict[str, None]] = {}
+        for entry in self.entries:
+            path = entry
+            while path:
+                folder, _, name = path.rpartition("/")
+                known = found.setdefault(folder, {})
+                if name in known:
+                    break
+                known[name] = None
+                path = folder
+        return {folder: list(names) for folder, names in found.items()}
+
+    @cached_property
+    def has_links(self) -> bool:
+        """Whether any entry is a link."""
+        return any(isinstance(value, Mapping) for value in self.entries.values())
+
+    def resolved(self, name: str) -> str:
+        """The path with every link on the way followed.
+
+        Raises:
+            HostError: links lead in a circle.
+        """
+        if not self.has_links:
+            return name
+        done, followed = "", 0
+        left = name.split("/")
+        while left:
+            path = posixpath.join(done, left.pop(0))
+            value = self.entries.get(path)
+            if isinstance(value, Mapping):
+                followed += 1
+                if followed > MAX_LINKS:
+                    raise HostError(self.path(name), f"leads through more than {MAX_LINKS} links")
+                target = posixpath.join("/" + done, value["link"])
+                left = posixpath.normpath(target).strip("/").split("/") + left
+                done = ""
+            else:
+                done = path
+        return done
+
+
+# ----------------------------------------------------------------------------------------------------
+# A machine out of a dump: what `nri-pin topology -o json` printed on the node itself.
+#
+# The dump holds the kernel's facts before repair, so that the machine is made of them as discovery makes it
+# of the files.
+
+
+CPU_DIR = "sys/devices/system/cpu"
+NODE_DIR = "sys/devices/system/node"
+
+Dump = Mapping[str, Any]
+
+MARK = "cpus_online"
+"""The key that every dump has and nothing else does."""
+
+
+def dumped_files(dump: Dump) -> Entries:
+    """The kernel files that discovery would have read to say this.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: a key is missing or holds something else.
+    """
+    return {name: text for name, text in _files(dump) if text is not None}
+
+
+def _files(dump: Dump) -> Iterator[tuple[str, str | None]]:
+    for name in ("online", "present", "possible", "isolated", "nohz_full"):
+        yield f"{CPU_DIR}/{name}", _optional(dump.get(f"cpus_{name}"))
+    if dump.get("cpus_present") is None:
+        for cpu in bits.iterate(bits.parse_list(dump["cpus_offline"])):
+            yield f"{CPU_DIR}/cpu{cpu}/online", "0"
+    yield from _topology(dump)
+    for number, group in enumerate(dump["caches"].get("L3", {}).get("groups", ())):
+        for cpu in _cpus(group):
+            where = f"{CPU_DIR}/cpu{cpu}/cache/index3"
+            yield from ((f"{where}/level", "3"), (f"{where}/type", "Unified"), (f"{where}/id", str(number)))
+            yield f"{where}/shared_cpu_list", group
+    yield from _nodes(dump)
+
+
+def _topology(dump: Dump) -> Iterator[tuple[str, str | None]]:
+    for cpu in _cpus(dump["cpus_online"]):
+        yield f"{CPU_DIR}/cpu{cpu}/topology/core_cpus_list", str(cpu)
+    for group in dump["cores"]:
+        for cpu in _cpus(group):
+            yield f"{CPU_DIR}/cpu{cpu}/topology/core_cpus_list", group
+    for group in dump["sockets"]:
+        for cpu in _cpus(group):
+            yield f"{CPU_DIR}/cpu{cpu}/topology/package_cpus_list", group
+    for number, group in dump["package_ids"].items():
+        for cpu in _cpus(group):
+            yield f"{CPU_DIR}/cpu{cpu}/topology/physical_package_id", str(int(number))
+
+
+def _nodes(dump: Dump) -> Iterator[tuple[str, str | None]]:
+    if not dump["nodes"]:
+        memory = dump.get("mem_total_kb")
+        yield "proc/meminfo", None if memory is None else f"MemTotal: {int(memory)} kB"
+        yield from _pools("sys/kernel/mm/hugepages", dump["hugepages_total"])
+        return
+    yield f"{NODE_DIR}/online", text_of(dump["nodes_online"])
+    for number, node in dump["nodes"].items():
+        where = f"{NODE_DIR}/node{int(number)}"
+        yield f"{where}/cpulist", text_of(node["cpus_raw"])
+        if node["distance"] is not None:
+            yield f"{where}/distance", " ".join(str(int(value)) for value in node["distance"])
+        if node["mem_total_kb"] is not None:
+            yield f"{where}/meminfo", f"Node {number} MemTotal: {int(node['mem_total_kb'])} kB"
+        yield from _pools(f"{where}/hugepages", node["hugepages_kb_nr"])
+
+
+def _pools(where: str, pools: Mapping[str, int]) -> Iterator[tuple[str, str | None]]:
+    for size_kb, pages in pools.items():
+        yield f"{where}/hugepages-{int(size_kb)}kB/nr_hugepages", str(int(pages))
+
+
+def _cpus(group: object) -> Iterator[int]:
+    return bits.iterate(bits.parse_list(text_of(group)))
+
+
+def _optional(value: object) -> str | None:
+    return None if value is None else text_of(value)
+
+
+def text_of(value: object) -> str:
+    """The value, which must be a text.
+
+    Raises:
+        TypeError: it is not.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"expected a list such as '0-3', found {value!r}")
+    return value
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+STDIN = "-"
+LARGEST = 64 << 20
+"""Bytes, unpacked; the largest recorded machine has 3 MB."""
+KINDS = (
+    "a description (see nri-pin topology --help), a machine recorded by hack/record-machine, "
+    "what 'nri-pin topology -o json' printed, or XML of 'lstopo --of xml'"
+)
+ONLINE = "sys/devices/system/cpu/online"
+_GZIP = b"\x1f\x8b"
+_MARKS = (b"\xef\xbb\xbf",)
+
+
+class Kind(StrEnum):
+    """Where a machine comes from."""
+
+    LIVE = "live"
+    DESCRIBED = "described"
+    RECORDED = "recorded"
+    DUMP = "dump"
+    LSTOPO = "lstopo"
+
+
+@dataclass(frozen=True, slots=True)
+class SourcedMachine:
+    """A machine and where it comes from.
+
+    Attributes:
+        name: what to call it: a shipped name, or the file's name without its endings.
+        kind: what the file was recognised as.
+        topology: the machine as placement sees it.
+        description: what a described machine says, its devices too; None for all others.
+        files: its kernel files; None for a described machine and a dump.
+        dump: what a dump says, its containers too; None for all others.
+    """
+
+    name: str
+    kind: Kind
+    topology: Topology
+    description: "Description | None" = None
+    files: KernelFiles | None = field(default=None, repr=False)
+    dump: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def facts(self) -> dict[str, Any]:
+        """Everything that is known of it, in the form of `nri-pin topology -o json`."""
+        from nri_plugin.host.sysfs import read_facts
+
+        if self.dump is not None:
+            return dict(self.dump)
+        files = self.files or _described_files(self.description)
+        facts = read_facts(files).as_dict()
+        return facts if facts["nodes"] else facts | _whole_memory(self.topology)
+
+
+def read_machine(word: str) -> SourcedMachine:
+    """The machine that a word on the command line means.
+
+    Args:
+        word: the name of a shipped machine, a file, or `-` for standard input.
+
+    Raises:
+        ConfigError: there is no such thing, or it is no machine; says what was expected and what to do.
+    """
+    from nri_plugin.simulator.machine.machine import shipped_text
+
+    text = None if word == STDIN else shipped_text(word)
+    if text is not None:
+        return _described(text, word, word)
+    name = "standard input" if word == STDIN else word
+    return machine_from(_read(word), name, _stem(word))
+
+
+def live_machine(root: str = "/") -> SourcedMachine:
+    """The machine whose `sys` and `proc` are below a directory.
+
+    Raises:
+        HostError: a file cannot be read or does not hold what it should; names the file.
+    """
+    files = KernelFiles(root)
+    return SourcedMachine(
+        "this machine" if root == "/" else root, Kind.LIVE, read_topology(files), files=files
+    )
+
+
+def machine_from(data: bytes, where: str, name: str) -> SourcedMachine:
+    """The machine that the content of a file means.
+
+    Args:
+        data: the content, as it is or gzipped.
+        where: the file, for errors.
+        name: what to call the machine.
+
+    Raises:
+        ConfigError: it is no machine.
+    """
+    data = _unpacked(data, where)
+    for mark in _MARKS:
+        data = data.removeprefix(mark)
+    start = data.lstrip()[:1]
+    if start == b"<" or data[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+        return _from_lstopo(data, where, name)
+    if start == b"{":
+        return _from_json(data, where, name)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as err:
+        raise ConfigError(where, f"is not text; give {KINDS}") from err
+    if not text.strip():
+        raise ConfigError(where, f"is empty; give {KINDS}")
+    return _described(text, name, where)
+
+
+def _described(text: str, name: str, where: str) -> SourcedMachine:
+    from nri_plugin.simulator.machine.machine import build_topology, parse
+
+    description = parse(text, name, source=where)
+    return SourcedMachine(name, Kind.DESCRIBED, build_topology(description), description)
+
+
+def _from_lstopo(data: bytes, where: str, name: str) -> SourcedMachine:
+    from nri_plugin.simulator.machine.hwloc import NotTopologyError, read_hwloc
+
+    try:
+        entries = read_hwloc(data)
+    except NotTopologyError as err:
+        raise ConfigError(
+            where, f"is no topology of lstopo: {err}; make it with 'lstopo --of xml FILE'"
+        ) from err
+    return _from_files(entries, where, name, Kind.LSTOPO)
+
+
+def _from_json(data: bytes, where: str, name: str) -> SourcedMachine:
+
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as err:
+        what = str(err) if isinstance(err, json.JSONDecodeError) else "it nests too deeply or is not text"
+        raise ConfigError(where, f"begins like JSON and is none: {what}; give {KINDS}") from err
+    if MARK in found:
+        return _from_dump(found, where, name)
+    if isinstance(found.get("files"), dict):
+        entries = _entries(found, where)
+        return _from_files(entries, where, name, Kind.RECORDED)
+    what = (
+        "a checkpoint, which goes with --state"
+        if "checkpoint" in str(found.get("format"))
+        else "JSON of something else"
+    )
+    raise ConfigError(where, f"is {what}; a machine is {KINDS}")
+
+
+def _entries(found: Mapping[str, Any], where: str) -> Entries:
+    derived = found.get("derived", {})
+    entries: dict[str, Any] = dict(derived if isinstance(derived, dict) else {}) | found["files"]
+    for path, value in entries.items():
+        if not isinstance(value, str) and not (
+            isinstance(value, dict) and isinstance(value.get("link"), str)
+        ):
+            what = f"{path[:80]} holds neither text nor a link"
+            detail = f"is no recorded machine: {what}; record it with hack/record-machine"
+            raise ConfigError(where, detail)
+    return entries
+
+
+def _from_files(entries: Entries, where: str, name: str, kind: Kind) -> SourcedMachine:
+    files = RecordedFiles(entries, where)
+    try:
+        _refuse_too_many(files.id_list(ONLINE) or 0, where)
+        return SourcedMachine(name, kind, read_topology(files), files=files)
+    except HostError as err:
+        raise ConfigError(
+            where, f"holds no whole machine: {err.path.removeprefix(where + '/')}: {err.detail}"
+        ) from err
+
+
+def _from_dump(found: Mapping[str, Any], where: str, name: str) -> SourcedMachine:
+
+    try:
+        _refuse_too_many(bits.parse_list(text_of(found[MARK])), where)
+        files = RecordedFiles(dumped_files(found), where)
+        return SourcedMachine(name, Kind.DUMP, read_topology(files), dump=found)
+    except (ValueError, TypeError, KeyError, AttributeError, HostError) as err:
+        what = f"{err} is missing" if isinstance(err, KeyError) else str(err)
+        detail = f"is no whole dump of a machine: {what}; print it again with 'nri-pin topology -o json'"
+        raise ConfigError(where, detail) from err
+
+
+def _refuse_too_many(cpus: int, where: str) -> None:
+    from nri_plugin.simulator.machine.text import MAX_CPUS
+
+    if cpus.bit_count() > MAX_CPUS:
+        raise ConfigError(
+            where, f"has {cpus.bit_count()} cpus online, more than the {MAX_CPUS} the kernel can have"
+        )
+
+
+def _described_files(description: "Description | None") -> RecordedFiles:
+    from nri_plugin.simulator.machine.layout import lay_out, machine_files
+
+    if description is None:
+        raise ValueError("a machine has either files, a dump or a description")
+    texts, links = machine_files(lay_out(description), description.title or description.name)
+    return RecordedFiles(texts | {name: {"link": target} for name, target in links.items()})
+
+
+def _whole_memory(topology: Topology) -> dict[str, int]:
+    """The memory of a kernel without NUMA nodes, which no node's facts hold."""
+    only = topology.nodes[0]
+    return {} if only.memory_bytes is None else {"mem_total_kb": only.memory_bytes >> 10}
+
+
+def _read(word: str) -> bytes:
+    try:
+        if word == STDIN:
+            data = sys.stdin.buffer.read(LARGEST + 1)
+        else:
+            with open(word, "rb") as file:
+                data = file.read(LARGEST + 1)
+    except FileNotFoundError as err:
+        detail = "is neither a file nor the name of a shipped machine; nri-pin topology --list names them"
+        raise ConfigError(word, detail) from err
+    except OSError as err:
+        why = (err.strerror or "unknown error").lower()
+        raise ConfigError(word, f"cannot be read: {why}; name a file that can, or -") from err
+    if len(data) > LARGEST:
+        raise ConfigError(word, f"is larger than {LARGEST >> 20} MiB, which no machine is")
+    return data
+
+
+def _unpacked(data: bytes, where: str) -> bytes:
+    if not data.startswith(_GZIP):
+        return data
+    import zlib
+
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        plain = unpacker.decompress(data, LARGEST + 1)
+    except zlib.error as err:
+        raise ConfigError(where, f"is gzipped and damaged: {err}; copy it again") from err
+    if len(plain) > LARGEST:
+        raise ConfigError(where, f"unpacks to more than {LARGEST >> 20} MiB, which no machine is")
+    if not unpacker.eof:
+        raise ConfigError(where, "is gzipped and ends too early; copy it again")
+    return plain
+
+
+def _stem(word: str) -> str:
+    """The file's name up to its first ending, as in `NAME.json.gz`."""
+    name = os.path.basename(word)
+    return "machine" if word == STDIN else name.partition(".")[0] or name

@@ -1,0 +1,292 @@
+"""What a runtime makes of a plugin's wishes: how an adjustment changes a container, and what gets lost.
+
+Source: NRI pkg/adaptation and runtime-tools, and how containerd and CRI-O apply updates.
+Differs: a changed cgroups path is told, but the cgroup stays where it was; a memory policy changes nothing here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, TypeVar
+
+from nri_plugin.wire.nri import spec
+from nri_plugin.wire.nri.events import NOTHING, Adjustment, CreateContainerResponse, is_removal
+from nri_plugin.wire.nri.messages import (
+    EMPTY,
+    Container,
+    ContainerDetails,
+    ContainerUpdate,
+    Field,
+    FieldOwners,
+    Resources,
+)
+from nri_plugin.wire.nri.releases import LOST_IN_UPDATES, fields_since
+from nri_plugin.wire.nri.spec import RDT, Hooks
+
+_T = TypeVar("_T")
+_UNSET: Final = Resources()
+_MERGED_BY_KEY: Final = frozenset({"hugepage_limits", "unified", "device_rules"})
+_REPLACED: Final = tuple(each.name for each in fields(Resources) if each.name not in _MERGED_BY_KEY)
+
+
+def merged(base: Resources, change: Resources) -> Resources:
+    """`base` with what `change` sets; absent, zero and empty leave alone, device rules are appended."""
+    changes = {name: content for name in _REPLACED if (content := getattr(change, name))}
+    return replace(
+        base,
+        hugepage_limits=tuple({**dict(base.hugepage_limits), **dict(change.hugepage_limits)}.items()),
+        unified={**base.unified, **change.unified},
+        device_rules=base.device_rules + change.device_rules,
+        **changes,
+    )
+
+
+def heeded(change: Resources, runtime_name: str, *, is_own: bool) -> Resources:
+    """What a runtime applies of an update; `is_own`: given in answer to the container's own update."""
+    lost = LOST_IN_UPDATES.get((runtime_name, is_own), frozenset())
+    return replace(change, **{name: getattr(_UNSET, name) for name in lost})
+
+
+def known(response: CreateContainerResponse, release: tuple[int, ...]) -> CreateContainerResponse:
+    """What a runtime of that NRI release reads of an answer: newer fields are gone without a word."""
+    unknown = [name for name, since in fields_since(response.whole()).items() if since > release]
+    if not unknown:
+        return response
+    rest = {name: getattr(NOTHING, name) for name in unknown if "." not in name}
+    left = replace(response.adjustment or NOTHING, **rest)
+    resources = response.resources
+    if resources is not None and len(rest) < len(unknown):
+        resources = replace(resources, pids_limit=None)
+    return replace(response, resources=resources, adjustment=None if left == NOTHING else left)
+
+
+def adjusted(container: Container, change: Adjustment) -> Container:
+    """The container as an adjustment leaves it; what it removes goes first."""
+    return replace(
+        container,
+        annotations=_changed_map(container.annotations, change.annotations),
+        env=_changed_env(container.env, change.env),
+        devices=_changed_list(container.devices, change.devices, lambda device: device.path),
+        cdi_devices=container.cdi_devices + change.cdi_devices,
+        net_devices=tuple(sorted(_changed_map(dict.fromkeys(container.net_devices, ""), change.net_devices))),
+        resources=merged(container.resources, change.resources or _UNSET),
+        oom_score_adj=container.oom_score_adj if change.oom_score_adj is None else change.oom_score_adj,
+        cgroups_path=change.cgroups_path or container.cgroups_path,
+        details=_changed_details(container.details, change),
+    )
+
+
+def _changed_details(details: ContainerDetails | None, change: Adjustment) -> ContainerDetails | None:
+    base = details or ContainerDetails()
+    changed = replace(
+        base,
+        args=change.args[1:] if change.args[:1] == ("",) else change.args or base.args,
+        mounts=_changed_list(base.mounts, change.mounts, lambda mount: mount.destination),
+        hooks=_more_hooks(base.hooks, change.hooks),
+        rlimits=_changed_list(base.rlimits, change.rlimits, lambda limit: limit.type),
+        namespaces=_changed_list(base.namespaces, change.namespaces, lambda namespace: namespace.type),
+        sysctl=_changed_map(base.sysctl, change.sysctl),
+        net_devices=_changed_map(base.net_devices, change.net_devices),
+        io_priority=change.io_priority or base.io_priority,
+        seccomp_policy=change.seccomp_policy or base.seccomp_policy,
+        scheduler=change.scheduler or base.scheduler,
+        rdt=_changed_rdt(base.rdt, change.rdt),
+    )
+    return details if changed == base else changed
+
+
+def _changed_map(base: Mapping[str, str], change: Mapping[str, str]) -> Mapping[str, str]:
+    gone = {key[1:] for key in change if is_removal(key)}
+    kept = {key: text for key, text in base.items() if key not in gone}
+    return {**kept, **{key: text for key, text in change.items() if not is_removal(key)}} or EMPTY
+
+
+def _changed_list(base: Iterable[_T], change: Iterable[_T], key_of: Callable[[_T], str]) -> tuple[_T, ...]:
+    """A list with keys: what is set again takes the place of the old entry."""
+    touched = {key_of(each).removeprefix("-") for each in change}
+    kept = [each for each in base if key_of(each) not in touched]
+    return (*kept, *(each for each in change if not is_removal(key_of(each))))
+
+
+def _changed_env(env: tuple[str, ...], change: Mapping[str, str]) -> tuple[str, ...]:
+    added = tuple(f"{name}={text}" for name, text in change.items() if not is_removal(name))
+    touched = {name.removeprefix("-") for name in change}
+    return tuple(entry for entry in env if entry.partition("=")[0] not in touched) + added
+
+
+def _more_hooks(base: spec.Hooks, more: spec.Hooks) -> spec.Hooks:
+    moments = [each.name for each in fields(spec.Hooks)]
+    return spec.Hooks(**{name: getattr(base, name) + getattr(more, name) for name in moments})
+
+
+def _changed_rdt(base: spec.RDT | None, change: spec.RDT | None) -> spec.RDT | None:
+    if change is None:
+        return base
+    kept = spec.RDT() if base is None or change.remove else base
+    names = ("clos_id", "schemata", "enable_monitoring")
+    news: dict[str, Any] = {
+        name: getattr(change, name) for name in names if getattr(change, name) is not None
+    }
+    result = replace(kept, **news)
+    return None if result == spec.RDT() else result
+
+
+# ----------------------------------------------------------------------------------------------------
+# Who set what in one request: two claims on one field fail the request, even by one and the same plugin.
+#
+# Maps and lists are owned by key. Removing a key gives it up, so removing and setting it in one answer is how a
+# plugin takes a key over. Hooks accumulate and belong to all; device rules belong to nobody.
+
+
+RESOURCE_FIELDS: Final[Mapping[str, Field]] = {
+    "cpu_shares": Field.CPUShares,
+    "cpu_quota_us": Field.CPUQuota,
+    "cpu_period_us": Field.CPUPeriod,
+    "cpu_realtime_runtime_us": Field.CPURealtimeRuntime,
+    "cpu_realtime_period_us": Field.CPURealtimePeriod,
+    "cpus": Field.CPUSetCPUs,
+    "mems": Field.CPUSetMems,
+    "memory_limit_bytes": Field.MemLimit,
+    "memory_reservation_bytes": Field.MemReservation,
+    "memory_swap_bytes": Field.MemSwapLimit,
+    "memory_kernel_bytes": Field.MemKernelLimit,
+    "memory_kernel_tcp_bytes": Field.MemTCPLimit,
+    "memory_swappiness": Field.MemSwappiness,
+    "memory_disable_oom_killer": Field.MemDisableOomKiller,
+    "memory_use_hierarchy": Field.MemUseHierarchy,
+    "pids_limit": Field.PidsLimit,
+    "blockio_class": Field.BlockioClass,
+    "rdt_class": Field.RdtClass,
+}
+"""Fields of `Resources` that are owned whole; hugepage limits and unified keys are owned by key."""
+RDT_FIELDS: Final = (Field.RdtClosID, Field.RdtSchemata, Field.RdtEnableMonitoring)
+
+_WORDS_OF_0_6: Final = {Field.CPUSetCPUs: "CPU pinning", Field.CPUSetMems: "memory pinning"}
+
+Claim = tuple[Field, str]
+
+
+@dataclass(slots=True)
+class Ownership:
+    """Claims of one request, over all plugins that were asked.
+
+    Attributes:
+        speaks_0_6: word conflicts as NRI 0.6 does.
+        owner_by_claim: (container id, field, key) -> plugin; the key is empty where a field is owned whole.
+    """
+
+    speaks_0_6: bool = False
+    owner_by_claim: dict[tuple[str, Field, str], str] = field(default_factory=dict)
+
+    def claim(self, plugin: str, container_id: str, resources: Resources) -> str:
+        """Claims every set field; returns "" or the conflict, in the words a CRI client would see."""
+        return self._claim(plugin, container_id, _resource_claims(resources))
+
+    def adjust(self, plugin: str, container_id: str, adjustment: Adjustment) -> str:
+        """Gives up what an adjustment removes, then claims what it sets; returns "" or the conflict."""
+        for what, key in _given_up(adjustment):
+            self.owner_by_claim.pop((container_id, what, key), None)
+        if adjustment.hooks != Hooks():
+            known = self.owner_by_claim.get((container_id, Field.OciHooks, ""), "")
+            self.owner_by_claim[container_id, Field.OciHooks, ""] = f"{known},{plugin}" if known else plugin
+        return self._claim(plugin, container_id, _claims(adjustment))
+
+    def accept(
+        self, plugin: str, updates: tuple[ContainerUpdate, ...]
+    ) -> tuple[tuple[ContainerUpdate, ...], str]:
+        """Claims the fields of all updates.
+
+        Returns:
+            The updates that count, and "" or the conflict that fails the request. An update that may fail is
+            left out in silence instead.
+        """
+        accepted: list[ContainerUpdate] = []
+        for update in updates:
+            conflict = self.claim(plugin, update.container_id, update.resources)
+            if conflict and not update.ignore_failure:
+                return (), conflict
+            if not conflict:
+                accepted.append(update)
+        return tuple(accepted), ""
+
+    def owners(self) -> dict[str, FieldOwners]:
+        """Returns container id -> who set what, as validators are told."""
+        simple: dict[str, dict[int, str]] = {}
+        compound: dict[str, dict[int, dict[str, str]]] = {}
+        for (container_id, what, key), plugin in self.owner_by_claim.items():
+            if key:
+                compound.setdefault(container_id, {}).setdefault(what, {})[key] = plugin
+            else:
+                simple.setdefault(container_id, {})[what] = plugin
+        ids = dict.fromkeys([*simple, *compound])
+        return {each: FieldOwners(simple.get(each, {}), compound.get(each, {})) for each in ids}
+
+    def _claim(self, plugin: str, container_id: str, claims: Iterable[Claim]) -> str:
+        for what, key in claims:
+            owner = self.owner_by_claim.get((container_id, what, key), "")
+            if owner:
+                return f'plugins "{plugin}" and "{owner}" both tried to set {self._word(what, key)}'
+            self.owner_by_claim[container_id, what, key] = plugin
+        return ""
+
+    def _word(self, what: Field, key: str) -> str:
+        name = _WORDS_OF_0_6.get(what, what.name) if self.speaks_0_6 else what.name
+        return f"{name} {key}" if key else name
+
+
+def _resource_claims(resources: Resources) -> Iterator[Claim]:
+    for attribute, what in RESOURCE_FIELDS.items():
+        if getattr(resources, attribute) != getattr(_UNSET, attribute):
+            yield what, ""
+    for page_size, _ in resources.hugepage_limits:
+        yield Field.HugepageLimits, page_size
+    for key in resources.unified:
+        yield Field.CgroupsUnified, key
+
+
+def _claims(adjustment: Adjustment) -> Iterator[Claim]:
+    for what, key in _keys(adjustment):
+        if not is_removal(key):
+            yield what, key
+    yield from ((what, "") for what, is_set in _whole_fields(adjustment).items() if is_set)
+    yield from _resource_claims(adjustment.resources or _UNSET)
+
+
+def _given_up(adjustment: Adjustment) -> Iterator[Claim]:
+    for what, key in _keys(adjustment):
+        if is_removal(key):
+            yield what, key[1:]
+    if adjustment.args[:1] == ("",):
+        yield Field.Args, ""
+    if adjustment.rdt is not None and adjustment.rdt.remove:
+        yield from ((what, "") for what in RDT_FIELDS)
+
+
+def _keys(adjustment: Adjustment) -> Iterator[Claim]:
+    keys_by_field: dict[Field, Iterable[str]] = {
+        Field.Annotations: adjustment.annotations,
+        Field.Mounts: [mount.destination for mount in adjustment.mounts],
+        Field.Devices: [device.path for device in adjustment.devices],
+        Field.CdiDevices: adjustment.cdi_devices,
+        Field.Env: adjustment.env,
+        Field.Rlimits: [limit.type for limit in adjustment.rlimits],
+        Field.Namespace: [namespace.type for namespace in adjustment.namespaces],
+        Field.Sysctl: adjustment.sysctl,
+        Field.LinuxNetDevices: adjustment.net_devices,
+    }
+    return ((what, key) for what, keys in keys_by_field.items() for key in keys)
+
+
+def _whole_fields(adjustment: Adjustment) -> dict[Field, bool]:
+    rdt = adjustment.rdt or RDT()
+    return {
+        Field.Args: bool(adjustment.args),
+        Field.CgroupsPath: bool(adjustment.cgroups_path),
+        Field.OomScoreAdj: adjustment.oom_score_adj is not None,
+        Field.IoPriority: adjustment.io_priority is not None,
+        Field.SeccompPolicy: adjustment.seccomp_policy is not None,
+        Field.LinuxSched: adjustment.scheduler is not None,
+        Field.MemoryPolicy: adjustment.memory_policy is not None,
+        Field.RdtClosID: rdt.clos_id is not None,
+        Field.RdtSchemata: rdt.schemata is not None,
+        Field.RdtEnableMonitoring: rdt.enable_monitoring is not None,
+    }

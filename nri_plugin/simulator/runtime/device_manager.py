@@ -1,0 +1,313 @@
+"""The kubelet's device manager: who has which devices, given by preferred allocation when a pod is admitted.
+
+Devices are chosen before a runtime hears of the pod. The kubelet played here has the Topology Manager policy
+`none`, as on a node where nri-pin places: no hint limits the choice, device plugins say what they prefer.
+
+Invariant: a device belongs to at most one pod, and within it to one container, or to init containers that end
+one after the other and then to one more; sidecars keep theirs.
+
+Source: kubelet v1.36 pkg/kubelet/cm/devicemanager/manager.go; KEP-693 for what device plugins prefer.
+
+How given devices reach a container: as device nodes, with a `PCIDEVICE_*` variable or CDI names in its message.
+
+Source: kubelet device plugin API v1beta1, ContainerAllocateResponse; the SR-IOV network device plugin, which gives the
+    node of a function that is bound to vfio-pci, and a variable that lists the addresses of all functions.
+"""
+
+import json
+import re
+import socketserver
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from nri_plugin.core.decision import LINE_BYTES
+from nri_plugin.model.errors import NriPinError
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.policy.device_allocation import preferred_devices
+from nri_plugin.policy.device_hints import device_totals
+from nri_plugin.simulator.machine.device_places import PlacedDevice
+from nri_plugin.simulator.machine.devices import Delivery, Link
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+
+Given = Mapping[str, tuple[str, ...]]
+"""Ids by resource, both in the order of the machine."""
+
+
+class NotAdmittedError(NriPinError):
+    """The kubelet does not take a pod in; no runtime hears of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """All devices of one resource, in order, and how they are joined."""
+
+    nodes_by_id: Mapping[str, NodeMask]
+    links: Mapping[tuple[str, str], int]
+
+    def preferred(self, available: Iterable[str], must_include: Iterable[str], count: int) -> tuple[str, ...]:
+        """What the device plugin answers to GetPreferredAllocation."""
+        return preferred_devices(
+            self._in_order(available), self._in_order(must_include), count, self.nodes_by_id, self.links
+        )
+
+    def aligned(self, available: Iterable[str], affinity: NodeMask | None) -> tuple[str, ...]:
+        """Those attached to a node of the affinity; none without one, nor a device that is nowhere."""
+        mask = affinity.mask if affinity is not None else 0
+        return tuple(name for name in available if self.nodes_by_id[name].mask & mask)
+
+    def _in_order(self, some: Iterable[str]) -> tuple[str, ...]:
+        chosen = frozenset(some)
+        return tuple(name for name in self.nodes_by_id if name in chosen)
+
+
+class DeviceManager:
+    """Gives devices to the containers of pods.
+
+    Args:
+        devices: all there are.
+        links: how strongly they are joined; of several for one pair the heaviest counts.
+    """
+
+    def __init__(self, devices: Iterable[PlacedDevice], links: Iterable[Link] = ()) -> None:
+        self.devices = tuple(devices)
+        names = dict.fromkeys(device.resource for device in self.devices)
+        links = tuple(links)
+        self._resources = {name: _resource(name, self.devices, links) for name in names}
+        self._given: dict[str, dict[str, Given]] = {}
+
+    def copy(self) -> "DeviceManager":
+        """Another with the same devices, given to the same pods, for trials."""
+        made = DeviceManager(())
+        made.devices, made._resources, made._given = self.devices, self._resources, dict(self._given)
+        return made
+
+    @property
+    def given_count(self) -> int:
+        """How many containers there are of pods that were admitted and hold devices."""
+        return sum(1 for pod in self._given.values() for given in pod.values() if given)
+
+    def admit(self, pod: PodSpec, affinity: NodeMask | None = None) -> None:
+        """Give all containers of a pod their devices, or none of them.
+
+        Args:
+            pod: its init containers come first; what they have passes on to later containers.
+            affinity: the merged hint of a Topology Manager that has one; None for anywhere.
+
+        Raises:
+            NotAdmittedError: there are not enough; says what is asked for and available.
+        """
+        self.free(pod.key)
+        reusable: dict[str, tuple[str, ...]] = {}
+        try:
+            for spec in (*pod.init_containers, *pod.containers):
+                self._give(pod, spec, affinity, reusable)
+        except NotAdmittedError:
+            self.free(pod.key)
+            raise
+
+    def free(self, pod: str) -> None:
+        """The pod `NAMESPACE/NAME` has ended; its devices are available again."""
+        self._given = {key: each for key, each in self._given.items() if key != pod}
+
+    def given(self, pod: str, container: str) -> Given:
+        """What a container has; nothing where it is not known."""
+        return self._given.get(pod, {}).get(container, {})
+
+    def containers(self, pod: str) -> Mapping[str, Given]:
+        """What the containers of a pod have."""
+        return self._given.get(pod, {})
+
+    def available(self, resource: str) -> tuple[str, ...]:
+        """The ids that no pod has."""
+        taken = {
+            name
+            for containers in self._given.values()
+            for given in containers.values()
+            for name in given.get(resource, ())
+        }
+        return tuple(name for name in self._resources[resource].nodes_by_id if name not in taken)
+
+    def placed(self, given: Given) -> tuple[PlacedDevice, ...]:
+        """The devices behind the ids."""
+        return tuple(device for device in self.devices if device.id in given.get(device.resource, ()))
+
+    def totals(self, resource: str) -> tuple[tuple[NodeMask, int], ...]:
+        """How many devices of a resource are attached to which NUMA nodes, given or not."""
+        return device_totals((nodes, 1) for nodes in self._resources[resource].nodes_by_id.values())
+
+    def _give(
+        self,
+        pod: PodSpec,
+        spec: ContainerSpec,
+        affinity: NodeMask | None,
+        reusable: dict[str, tuple[str, ...]],
+    ) -> None:
+        given: dict[str, tuple[str, ...]] = {}
+        for resource, count in spec.devices_asked:
+            if resource not in self._resources:
+                raise NotAdmittedError(
+                    f"OutOf{resource}: Node didn't have enough resource: {resource}, "
+                    f"requested: {count}, used: 0, capacity: 0"
+                )
+            given[resource] = self._chosen(resource, count, affinity, reusable.get(resource, ()))
+        self._given = {**self._given, pod.key: {**self.containers(pod.key), spec.name: given}}
+        is_init = spec in pod.init_containers and not spec.is_sidecar
+        for resource, ids in given.items():
+            before = reusable.get(resource, ())
+            kept = tuple(dict.fromkeys((*before, *ids))) if is_init else _without(before, ids)
+            reusable[resource] = kept
+
+    def _chosen(
+        self, resource: str, count: int, affinity: NodeMask | None, reusable: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Which devices; those that an init container of the pod had come first.
+
+        Differs: of more reusable devices than are needed the kubelet takes any, here the preferred ones.
+        """
+        kind = self._resources[resource]
+        if len(reusable) >= count:
+            return kind.preferred(reusable, (), count)
+        available = self.available(resource)
+        needed = count - len(reusable)
+        if len(available) < needed:
+            raise NotAdmittedError(
+                f"UnexpectedAdmissionError: Allocate failed due to requested number of devices unavailable for "
+                f"{resource}. Requested: {needed}, Available: {len(available)}, which is unexpected"
+            )
+        aligned = kind.aligned(available, affinity)
+        if needed < len(aligned):
+            return kind.preferred((*aligned, *reusable), reusable, count)
+        return kind.preferred((*available, *reusable), (*aligned, *reusable), count)
+
+
+def _resource(name: str, devices: Sequence[PlacedDevice], links: Iterable[Link]) -> _Resource:
+    weights: dict[tuple[str, str], int] = {}
+    for link in links:
+        if link.resource == name:
+            pair = (min(link.one, link.other), max(link.one, link.other))
+            weights[pair] = max(link.weight, weights.get(pair, 0))
+    nodes = {device.id: device.nodes for device in devices if device.resource == name}
+    return _Resource(nodes, weights)
+
+
+def _without(ids: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    gone = frozenset(others)
+    return tuple(name for name in ids if name not in gone)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+_OTHER = re.compile(r"[^A-Z0-9]")
+
+
+def delivered(spec: ContainerSpec, devices: Iterable[PlacedDevice]) -> ContainerSpec:
+    """The container with its devices."""
+    devices = tuple(devices)
+    return replace(
+        spec,
+        devices=(*spec.devices, *(each.node for each in devices if each.delivery is not Delivery.CDI)),
+        env=(*spec.env, *_variables(_by(devices, Delivery.VARIABLE))),
+        cdi_devices=(*spec.cdi_devices, *(each.cdi_name for each in _by(devices, Delivery.CDI))),
+    )
+
+
+def _by(devices: Iterable[PlacedDevice], delivery: Delivery) -> tuple[PlacedDevice, ...]:
+    return tuple(each for each in devices if each.delivery is delivery)
+
+
+def _variables(devices: Iterable[PlacedDevice]) -> Iterable[str]:
+    addresses: dict[str, list[str]] = {}
+    for device in devices:
+        addresses.setdefault(device.resource, []).append(device.address)
+    for resource, listed in addresses.items():
+        yield f"PCIDEVICE_{_OTHER.sub('_', resource.upper())}={','.join(listed)}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Stands in for the exporter: tells the agent on `exporter.sock` which devices the played kubelet has given.
+#
+# The wire is that of `nri_plugin.core.decision`. What the real exporter would answer from a kubelet that lists the same
+# devices is compared in the tests. Facts of pods are left out, as where the cluster cannot be watched.
+
+
+QUESTION_S = 1.0
+
+
+def answer(manager: DeviceManager, pod: str, container: str) -> dict[str, Any]:
+    """What is known of a container of the pod `NAMESPACE/NAME`; empty where the kubelet does not know it."""
+    containers = manager.containers(pod)
+    if container not in containers:
+        return {}
+    everyone = [entry for given in containers.values() for entry in _entries(manager, given)]
+    return {"devices": _merged(_entries(manager, containers[container])), "pod_devices": _merged(everyone)}
+
+
+class ExporterStandIn:
+    """Answers from the moment it is made until `close`."""
+
+    def __init__(self, path: Path, manager: DeviceManager) -> None:
+        self._server = _Server(str(path), manager)
+        self._thread = Thread(target=self._server.serve_forever, args=(0.05,), name="exporter", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+    def __init__(self, path: str, manager: DeviceManager) -> None:
+        self.manager = manager
+        super().__init__(path, _Handler)
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    timeout = QUESTION_S
+    server: _Server
+
+    def handle(self) -> None:
+        """One question, one answer."""
+        with suppress(OSError, ValueError, KeyError):
+            question = json.loads(self.rfile.readline(LINE_BYTES))
+            found = answer(
+                self.server.manager, f"{question['namespace']}/{question['name']}", question["container"]
+            )
+            self.wfile.write(json.dumps(found).encode() + b"\n")
+
+
+def _entries(manager: DeviceManager, given: Given) -> list[dict[str, Any]]:
+    return [
+        {
+            "resource": device.resource,
+            "ids": [device.id],
+            "nodes": [int(number) for number in device.nodes],
+            **_totals(manager.totals(device.resource)),
+        }
+        for device in manager.placed(given)
+    ]
+
+
+def _merged(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry for each resource and set of NUMA nodes, resources in the order of the first."""
+    merged: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
+    for entry in entries:
+        key = (entry["resource"], tuple(entry["nodes"]))
+        known = merged.setdefault(key, {**entry, "ids": []})
+        known["ids"] += entry["ids"]
+    order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in merged))}
+    return [entry for _, entry in sorted(merged.items(), key=lambda item: order[item[0][0]])]
+
+
+def _totals(counts: Iterable[tuple[NodeMask, int]]) -> dict[str, dict[str, int]]:
+    """The entry's `totals`; left out where all devices of the resource are nowhere."""
+    known = {str(nodes): count for nodes, count in counts}
+    return {"totals": known} if known else {}

@@ -1,0 +1,308 @@
+"""From what a pod asks for to what the kubelet and a runtime make of it on the wire.
+
+This is the way there; `nri_plugin.core.requests` is the way back, written apart from it.
+
+Source: kubelet v1.36 cm/helpers_linux.go (shares and quota), qos/policy.go (oom_score_adj),
+    kuberuntime/util (sum of a pod); containerd's and CRI-O's filling of NRI messages.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from nri_plugin.core.requests import pod_total
+from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.simulator.runtime.cgroup_tree import Driver, Names, container_names, pod_names
+from nri_plugin.simulator.runtime.profile import Behaviour
+from nri_plugin.wire.nri.messages import Container, ContainerState, Device, Pod, Resources
+
+MIN_SHARES = 2
+MAX_SHARES = 262144
+PERIOD_US = 100_000
+MIN_QUOTA_US = 1000
+
+OOM_GUARANTEED = -997
+OOM_BEST_EFFORT = 1000
+
+_CRI = "io.kubernetes.cri"
+_LABEL = "io.kubernetes"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """A container of a pod as its manifest says it; 0 = not given.
+
+    Attributes:
+        hugepages: (page size such as `2MB`, bytes).
+        devices_asked: (resource, how many), of what device plugins offer.
+        devices: device nodes it is given.
+        cdi_devices: CDI names it is given.
+        is_sidecar: of an init container: it goes on running beside the others.
+    """
+
+    name: str
+    cpu_request_milli: int = 0
+    cpu_limit_milli: int = 0
+    memory_request_bytes: int = 0
+    memory_limit_bytes: int = 0
+    hugepages: tuple[tuple[str, int], ...] = ()
+    env: tuple[str, ...] = ()
+    devices: tuple[Device, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+    devices_asked: tuple[tuple[str, int], ...] = ()
+    is_sidecar: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodSpec:
+    """A pod as its manifest says it; `forced_qos` overrules what follows from the requests.
+
+    Attributes:
+        init_containers: run one after the other before the others; sidecars among them go on running.
+        whole: what the pod asks for as a whole (`spec.resources`); None where it sets nothing.
+        overhead: of its runtime class, thousandths of CPUs and bytes by resource; nothing that runs on a node is told.
+    """
+
+    name: str
+    namespace: str = "default"
+    containers: tuple[ContainerSpec, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    forced_qos: QOSClass | None = None
+    init_containers: tuple[ContainerSpec, ...] = ()
+    whole: Amounts | None = None
+    overhead: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`NAMESPACE/NAME`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def qos(self) -> QOSClass:
+        """The quality-of-service class the kubelet gives it."""
+        if self.forced_qos is not None:
+            return self.forced_qos
+        everyone = (*self.init_containers, *self.containers)
+        if not any(_asks(each) for each in everyone):
+            return QOSClass.BEST_EFFORT
+        is_guaranteed = all(_is_guaranteed(each) for each in everyone)
+        return QOSClass.GUARANTEED if is_guaranteed else QOSClass.BURSTABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which node, runtime and cgroup driver a pod's messages are made for.
+
+    Attributes:
+        memory_bytes: the node's memory capacity, of which oom_score_adj takes its share.
+    """
+
+    behaviour: Behaviour
+    driver: Driver
+    memory_bytes: int
+
+
+def shares_from_milli(cpu_milli: int) -> int:
+    """What the kubelet writes for a CPU request; none is the least there is."""
+    return min(max(cpu_milli * 1024 // 1000, MIN_SHARES), MAX_SHARES)
+
+
+def quota_from_milli(cpu_milli: int) -> int:
+    """Microseconds in each period for a CPU limit; 0 = no limit."""
+    return max(cpu_milli * PERIOD_US // 1000, MIN_QUOTA_US) if cpu_milli else 0
+
+
+def oom_score_adj(qos: QOSClass, memory_request_bytes: int, capacity_bytes: int) -> int:
+    """The kubelet's score: the more of the node a Burstable container asked for, the later it is killed."""
+    if qos is QOSClass.GUARANTEED:
+        return OOM_GUARANTEED
+    if qos is QOSClass.BEST_EFFORT:
+        return OOM_BEST_EFFORT
+    score = 1000 - 1000 * memory_request_bytes // capacity_bytes
+    return min(max(score, 1000 + OOM_GUARANTEED), OOM_BEST_EFFORT - 1)
+
+
+def container_resources(spec: ContainerSpec, who: Identity) -> Resources:
+    """The container's resources as its OCI spec holds them."""
+    return _resources(
+        spec.cpu_request_milli, spec.cpu_limit_milli, spec.memory_limit_bytes, who.behaviour, spec.hugepages
+    )
+
+
+def pod_resources(pod: PodSpec) -> Resources:
+    """What the pod needs at its peak; absent parts are sent as 0."""
+    return Resources(
+        cpu_shares=shares_from_milli(_most(pod, lambda each: each.cpu_request_milli)),
+        cpu_quota_us=quota_from_milli(_most(pod, lambda each: each.cpu_limit_milli)),
+        cpu_period_us=PERIOD_US,
+        memory_limit_bytes=_most(pod, lambda each: each.memory_limit_bytes),
+    )
+
+
+def _most(pod: PodSpec, amount: Callable[[ContainerSpec], int]) -> int:
+    return pod_total(
+        [(amount(each), each.is_sidecar) for each in pod.init_containers], map(amount, pod.containers)
+    )
+
+
+def pod_facts(pod: PodSpec, uid: str) -> PodFacts:
+    """What the exporter would tell of the pod."""
+    return PodFacts(
+        uid=uid,
+        qos=pod.qos,
+        containers=(
+            *(_facts(each, Kind.SIDECAR if each.is_sidecar else Kind.INIT) for each in pod.init_containers),
+            *(_facts(each, Kind.APP) for each in pod.containers),
+        ),
+        pod_resources=pod.whole,
+    )
+
+
+def _facts(spec: ContainerSpec, kind: Kind) -> ContainerFacts:
+    amounts = Amounts(
+        spec.cpu_request_milli,
+        spec.cpu_limit_milli,
+        spec.memory_request_bytes,
+        spec.memory_limit_bytes,
+        tuple((hugepages_resource(size), amount) for size, amount in spec.hugepages),
+    )
+    return ContainerFacts(spec.name, kind, amounts)
+
+
+def hugepages_resource(size: str) -> str:
+    """Runtimes call a page size `2MB`, Kubernetes the resource `hugepages-2Mi`."""
+    return f"hugepages-{size.removesuffix('B')}i"
+
+
+def pod_message(pod: PodSpec, uid: str, sandbox_id: str, who: Identity) -> tuple[Pod, Names]:
+    """The sandbox as plugins see it, and its cgroup."""
+    names = pod_names(who.driver, pod.qos, uid)
+    sandbox = container_names(who.driver, names, who.behaviour.cgroup_prefix, sandbox_id)
+    resources = pod_resources(pod)
+    message = Pod(
+        id=sandbox_id,
+        name=pod.name,
+        uid=uid,
+        namespace=pod.namespace,
+        labels={**pod.labels, **_pod_labels(pod, uid)},
+        annotations={**pod.annotations, **_sandbox_annotations(pod, uid, sandbox_id, resources, who)},
+        cgroup_parent=names.wire,
+        cgroups_path=sandbox.wire,
+        resources=resources,
+        pid=4000 + int(sandbox_id[:4], 16) % 20000,
+    )
+    return message, names
+
+
+def container_message(
+    pod: PodSpec, sandbox: Pod, parent: Names, spec: ContainerSpec, container_id: str, who: Identity
+) -> tuple[Container, Names]:
+    """A container that is about to be created, and where its cgroup will be."""
+    names = container_names(who.driver, parent, who.behaviour.cgroup_prefix, container_id)
+    labels = {**_pod_labels(pod, sandbox.uid), f"{_LABEL}.container.name": spec.name}
+    message = Container(
+        id=container_id,
+        pod_id=sandbox.id,
+        name=spec.name,
+        state=ContainerState.UNKNOWN,
+        labels=labels,
+        annotations=_container_annotations(pod, sandbox, spec, who),
+        env=("PATH=/usr/bin:/bin", *spec.env),
+        devices=spec.devices,
+        cdi_devices=spec.cdi_devices,
+        resources=container_resources(spec, who),
+        oom_score_adj=oom_score_adj(pod.qos, spec.memory_request_bytes, who.memory_bytes),
+        cgroups_path=names.wire,
+    )
+    return message, names
+
+
+def stable_uid(*parts: str) -> str:
+    """A pod uid that is the same in every run."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(parts)))
+
+
+def stable_id(*parts: str) -> str:
+    """A 64-digit id, as runtimes use, that is the same in every run."""
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()
+
+
+def _asks(spec: ContainerSpec) -> bool:
+    amounts = (
+        spec.cpu_request_milli,
+        spec.cpu_limit_milli,
+        spec.memory_request_bytes,
+        spec.memory_limit_bytes,
+    )
+    return any(amounts)
+
+
+def _is_guaranteed(spec: ContainerSpec) -> bool:
+    cpu_equal = 0 < spec.cpu_limit_milli == spec.cpu_request_milli
+    return cpu_equal and 0 < spec.memory_limit_bytes == spec.memory_request_bytes
+
+
+def _resources(
+    request_milli: int,
+    limit_milli: int,
+    memory_bytes: int,
+    behaviour: Behaviour,
+    hugepages: Iterable[tuple[str, int]],
+) -> Resources:
+    absent = 0 if behaviour.zero_resources else None
+    return Resources(
+        cpu_shares=shares_from_milli(request_milli),
+        cpu_quota_us=quota_from_milli(limit_milli) or absent,
+        cpu_period_us=PERIOD_US,
+        memory_limit_bytes=memory_bytes or absent,
+        hugepage_limits=tuple(hugepages),
+    )
+
+
+def _pod_labels(pod: PodSpec, uid: str) -> dict[str, str]:
+    return {
+        f"{_LABEL}.pod.name": pod.name,
+        f"{_LABEL}.pod.namespace": pod.namespace,
+        f"{_LABEL}.pod.uid": uid,
+    }
+
+
+def _sandbox_annotations(
+    pod: PodSpec, uid: str, sandbox_id: str, resources: Resources, who: Identity
+) -> dict[str, str]:
+    seen = {"kubernetes.io/config.seen": "2026-01-01T00:00:00Z", "kubernetes.io/config.source": "api"}
+    if not who.behaviour.is_containerd:
+        return seen
+    return seen | {
+        f"{_CRI}.container-type": "sandbox",
+        f"{_CRI}.sandbox-id": sandbox_id,
+        f"{_CRI}.sandbox-name": pod.name,
+        f"{_CRI}.sandbox-namespace": pod.namespace,
+        f"{_CRI}.sandbox-uid": uid,
+        f"{_CRI}.sandbox-cpu-period": str(resources.cpu_period_us),
+        f"{_CRI}.sandbox-cpu-quota": str(resources.cpu_quota_us),
+        f"{_CRI}.sandbox-cpu-shares": str(resources.cpu_shares),
+        f"{_CRI}.sandbox-memory": str(resources.memory_limit_bytes),
+    }
+
+
+def _container_annotations(pod: PodSpec, sandbox: Pod, spec: ContainerSpec, who: Identity) -> dict[str, str]:
+    if not who.behaviour.is_containerd:
+        return {
+            f"{_CRI}-o.ContainerType": "container",
+            f"{_CRI}-o.ContainerName": spec.name,
+            f"{_CRI}-o.SandboxID": sandbox.id,
+            f"{_CRI}-o.SandboxName": pod.name,
+            f"{_CRI}-o.Namespace": pod.namespace,
+        }
+    return {
+        f"{_CRI}.container-type": "container",
+        f"{_CRI}.container-name": spec.name,
+        f"{_CRI}.sandbox-id": sandbox.id,
+        f"{_CRI}.sandbox-name": pod.name,
+        f"{_CRI}.sandbox-namespace": pod.namespace,
+        f"{_CRI}.sandbox-uid": sandbox.uid,
+        f"{_CRI}.image-name": "example.com/app:1",
+    }

@@ -1,0 +1,514 @@
+"""A container runtime without containers: what the kubelet asks, what plugins are asked, what cgroups hold.
+
+The order of events, what is stored and what an error or a lost plugin does follow the runtime that
+`Behaviour` names. The plugin is reached through `Plugin`: a socket, or whatever a test puts there.
+
+Source: containerd internal/cri and internal/nri; CRI-O internal/nri; NRI pkg/adaptation.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from nri_plugin.model.errors import NriPinError
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import QOSClass
+from nri_plugin.simulator.runtime.adjusting import adjusted, heeded, merged
+from nri_plugin.simulator.runtime.cgroup_mirror import Absorbed, CgroupMirror
+from nri_plugin.simulator.runtime.cgroup_tree import (
+    V1,
+    CgroupWriteError,
+    Driver,
+    Names,
+    Resource,
+    parent_of,
+    pod_names,
+)
+from nri_plugin.simulator.runtime.pods import (
+    ContainerSpec,
+    Identity,
+    PodSpec,
+    container_message,
+    pod_message,
+    stable_id,
+    stable_uid,
+)
+from nri_plugin.simulator.runtime.profile import Behaviour
+from nri_plugin.wire.nri import events
+from nri_plugin.wire.nri.messages import Container, ContainerState, ContainerUpdate, Pod, Resources
+
+# ----------------------------------------------------------------------------------------------------
+# What a runtime has on record: sandboxes and containers, and the cgroups it keeps for them.
+#
+# A runtime never reads a cgroup back. It keeps the resources it was last told, and whenever it updates a
+# container for any reason it writes all of them again: that is how an old cpuset comes back.
+
+
+@dataclass(slots=True)
+class Sandbox:
+    """A pod sandbox.
+
+    Attributes:
+        pause: path of the cgroup in which the sandbox itself runs.
+        is_known: the runtime will tell the end of this pod; False for pods older than itself.
+    """
+
+    spec: PodSpec
+    message: Pod
+    names: Names
+    pause: str
+    is_running: bool = True
+    is_known: bool = True
+
+
+@dataclass(slots=True)
+class Record:
+    """A container the runtime has on record.
+
+    Attributes:
+        message: as plugins see it; its resources are the stored ones.
+        created_with: the resources it was created with.
+        started_on: CPUs its first instruction could run on; None before the start.
+    """
+
+    sandbox: Sandbox
+    message: Container
+    names: Names
+    created_with: Resources
+    started_on: CPUSet | None = None
+
+    @property
+    def key(self) -> str:
+        """`NAMESPACE/POD/CONTAINER`."""
+        return f"{self.sandbox.spec.key}/{self.message.name}"
+
+    @property
+    def has_cgroup(self) -> bool:
+        """Whether a cgroup exists for it."""
+        return self.message.state is ContainerState.RUNNING
+
+    def enter(self, state: ContainerState) -> None:
+        """Change the state that is told."""
+        self.message = replace(self.message, state=state)
+
+    def store(self, resources: Resources) -> None:
+        """Keep resources for good."""
+        self.message = replace(self.message, resources=resources)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a container has.
+
+    Attributes:
+        stored: the cpuset the runtime would write again.
+        own: `cpuset.cpus` of its cgroup.
+        effective: what it runs on.
+        mems: effective memory nodes.
+        own_mems: `cpuset.mems` of its cgroup.
+    """
+
+    key: str
+    stored: str
+    own: CPUSet
+    effective: CPUSet
+    mems: NodeMask
+    own_mems: NodeMask
+
+
+class CgroupKeeper:
+    """Makes, fills and removes cgroups the way kubelet and runc do."""
+
+    def __init__(self, mirror: CgroupMirror, slices: Iterable[str]) -> None:
+        self.mirror = mirror
+        for path in slices:
+            self.make(path)
+
+    def make(self, path: str) -> None:
+        """Make a cgroup; on v1 it starts with what its parent has, or nothing could live in it."""
+        if path in self.mirror.tree:
+            return
+        above = parent_of(path)
+        if above:
+            self.make(above)
+        self.mirror.add(path)
+        if self.mirror.tree.version == V1:
+            for resource in Resource:
+                self.mirror.tree.write(path, resource, self.mirror.tree.text(above, resource))
+            self.mirror.flush()
+
+    def enter(self, path: str, resources: Resources) -> None:
+        """A container's process moves into its new cgroup, which holds `resources`.
+
+        Raises:
+            CgroupWriteError: the kernel takes no such cpuset; there is no cgroup then.
+        """
+        self.make(path)
+        try:
+            self.write(path, resources)
+        except CgroupWriteError:
+            self.mirror.remove(path)
+            raise
+        self.mirror.tree.attach(path)
+        self.mirror.flush()
+
+    def write(self, path: str, resources: Resources) -> None:
+        """Write the cpuset that is stored; an empty one is not written.
+
+        Raises:
+            CgroupWriteError: the kernel does not take it.
+        """
+        self.mirror.absorb()
+        wanted: Mapping[Resource, str] = {Resource.CPUS: resources.cpus, Resource.MEMS: resources.mems}
+        for resource, text in wanted.items():
+            if text:
+                self.mirror.tree.write(path, resource, text)
+        self.mirror.flush()
+
+    def leave(self, path: str) -> None:
+        """The processes are gone and the cgroup with them."""
+        if path in self.mirror.tree:
+            self.mirror.tree.detach(path)
+            self.mirror.remove(path)
+
+    def placement(self, record: Record) -> Placement:
+        """What the container has now; all empty without a cgroup."""
+        tree, path = self.mirror.tree, record.names.path
+        exists = record.has_cgroup and path in tree
+        return Placement(
+            key=record.key,
+            stored=record.message.resources.cpus,
+            own=tree.own_cpus(path) if exists else CPUSet(),
+            effective=tree.effective_cpus(path) if exists else CPUSet(),
+            mems=tree.effective_mems(path) if exists else NodeMask(),
+            own_mems=tree.own_mems(path) if exists else NodeMask(),
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+class RefusedError(NriPinError):
+    """The plugin refused; the CRI call fails with its words."""
+
+
+class Plugin(Protocol):
+    """The way to the plugin."""
+
+    def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
+        """The plugin's answer; None when it is not there, has not subscribed, or does not answer in time.
+
+        Raises:
+            RefusedError: it answered with an error.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """All that exists, as Synchronize tells it."""
+
+    pods: tuple[Pod, ...]
+    containers: tuple[Container, ...]
+
+
+class NoPlugin:
+    """Nobody is connected."""
+
+    def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:  # noqa: ARG002 - nobody reads it
+        """No answer."""
+        return None
+
+
+class Runtime:
+    """One runtime on one node.
+
+    Attributes:
+        behaviour: whose ways it has.
+        cgroups: where containers live.
+        plugin: who is asked; replaced whenever one connects.
+    """
+
+    def __init__(self, behaviour: Behaviour, mirror: CgroupMirror, driver: Driver, memory_bytes: int) -> None:
+        self.behaviour = behaviour
+        self.plugin: Plugin = NoPlugin()
+        self.cgroups = CgroupKeeper(mirror, _qos_slices(driver))
+        self._failed: list[CgroupWriteError] = []
+        self._who = Identity(behaviour, driver, memory_bytes)
+        self._sandboxes: dict[str, Sandbox] = {}
+        self._records: dict[str, Record] = {}
+        self._serial = 0
+
+    # ------------------------------------------------------------------ pods
+
+    def run_pod(self, spec: PodSpec, uid: str = "") -> Sandbox:
+        """Run a sandbox.
+
+        Raises:
+            RefusedError: the plugin refused it; nothing is left.
+        """
+        self._serial += 1
+        sandbox_id = stable_id("sandbox", spec.key, str(self._serial))
+        uid = uid or stable_uid(spec.key, str(self._serial))
+        message, names = pod_message(spec, uid, sandbox_id, self._who)
+        pause = f"{names.path}/{_leaf(self._who.driver, self.behaviour.cgroup_prefix, sandbox_id)}"
+        sandbox = Sandbox(spec, message, names, pause)
+        self.cgroups.make(names.path)
+        self.cgroups.enter(pause, Resources())
+        try:
+            self._ask(events.RunPodSandbox(message))
+        except RefusedError:
+            self._drop_cgroups(sandbox)
+            raise
+        self._sandboxes[spec.key] = sandbox
+        return sandbox
+
+    def stop_pod(self, key: str) -> None:
+        """Stop a pod's containers, then its sandbox."""
+        sandbox = self.sandbox(key)
+        for record in list(self._of(sandbox)):
+            self.stop(record.key)
+        if not sandbox.is_running:
+            return
+        sandbox.is_running = False
+        self.cgroups.leave(sandbox.pause)
+        if sandbox.is_known:
+            self._tell(events.StopPodSandbox(sandbox.message))
+
+    def remove_pod(self, key: str) -> None:
+        """Stop a pod where it still runs and remove everything of it."""
+        self.stop_pod(key)
+        sandbox = self.sandbox(key)
+        for record in list(self._of(sandbox)):
+            self.remove(record.key)
+        if sandbox.is_known:
+            self._tell(events.RemovePodSandbox(sandbox.message))
+        del self._sandboxes[key]
+        self._drop_cgroups(sandbox)
+
+    # ------------------------------------------------------------ containers
+
+    def create(self, key: str, spec: ContainerSpec) -> Record:
+        """Create a container in the pod `key`; it has no cgroup before it is started.
+
+        Raises:
+            RefusedError: the plugin refused; the container does not exist.
+        """
+        sandbox = self.sandbox(key)
+        self._serial += 1
+        container_id = stable_id("container", key, spec.name, str(self._serial))
+        message, names = container_message(
+            sandbox.spec, sandbox.message, sandbox.names, spec, container_id, self._who
+        )
+        message = self._with_adjustment(sandbox, message)
+        record = Record(sandbox, message, names, message.resources)
+        self._records[container_id] = record
+        record.enter(ContainerState.CREATED)
+        self._tell(events.PostCreateContainer(sandbox.message, record.message))
+        return record
+
+    def start(self, key: str) -> None:
+        """Start a created container.
+
+        Raises:
+            RefusedError: the plugin refused and this runtime minds.
+            CgroupWriteError: the kernel does not take the stored cpuset.
+        """
+        record = self.record(key)
+        sandbox = record.sandbox
+        self.cgroups.enter(record.names.path, record.message.resources)
+        record.message = replace(record.message, pid=5000 + self._serial)
+        try:
+            # Until the answer is there the process waits in its cgroup, and the state is still "created".
+            self._ask(events.StartContainer(sandbox.message, record.message))
+        except RefusedError:
+            if not self.behaviour.ignores_start_errors:
+                self.cgroups.leave(record.names.path)
+                raise
+        self.absorb()
+        record.started_on = self.cgroups.mirror.tree.effective_cpus(record.names.path)
+        record.enter(ContainerState.RUNNING)
+        self._tell(events.PostStartContainer(sandbox.message, record.message))
+
+    def update(self, key: str, resources: Resources) -> None:
+        """Change a container's resources, as the kubelet asks.
+
+        Raises:
+            RefusedError: the plugin refused; nothing changed.
+            CgroupWriteError: the kernel does not take the outcome.
+        """
+        record = self.record(key)
+        pod = record.sandbox.message
+        answer = self._ask(events.UpdateContainer(pod, record.message, resources))
+        updates = answer.updates if isinstance(answer, events.UpdateContainerResponse) else ()
+        own = [update for update in updates if update.container_id == record.message.id]
+        self.apply(tuple(update for update in updates if update.container_id != record.message.id))
+        for update in own:
+            resources = merged(resources, self._heeded(update, is_own=True))
+        self._apply(record, resources)
+        self._tell(events.PostUpdateContainer(pod, record.message))
+
+    def stop(self, key: str) -> None:
+        """The container ends, by itself or because it is told to; plugins hear of it afterwards."""
+        record = self.record(key)
+        if record.message.state is ContainerState.STOPPED:
+            return
+        self.cgroups.leave(record.names.path)
+        record.enter(ContainerState.STOPPED)
+        self._tell_stop(record)
+
+    def remove(self, key: str) -> None:
+        """Remove a container, which is stopped first."""
+        self.stop(key)
+        record = self.record(key)
+        del self._records[record.message.id]
+        self._tell(events.RemoveContainer(record.sandbox.message, record.message))
+
+    # ------------------------------------------------------------- the plugin
+
+    def truth(self) -> Truth:
+        """What Synchronize tells."""
+        pods = [each for each in self._sandboxes.values() if each.is_running or self.behaviour.is_containerd]
+        told = (ContainerState.CREATED, ContainerState.RUNNING)
+        containers = (each.message for each in self._records.values() if each.message.state in told)
+        return Truth(tuple(each.message for each in pods), tuple(containers))
+
+    def apply(self, updates: tuple[ContainerUpdate, ...]) -> tuple[str, ...]:
+        """Apply a plugin's updates; returns the ids of containers where that failed."""
+        failed = []
+        for update in updates:
+            record = self._records.get(update.container_id)
+            if record is None:
+                continue
+            try:
+                self._apply(record, self._heeded(update, is_own=False))
+            except CgroupWriteError as error:
+                self._failed.append(error)
+                if not update.ignore_failure:
+                    failed.append(update.container_id)
+        return tuple(failed)
+
+    def disconnect(self) -> None:
+        """The plugin is gone; everything goes on without it."""
+        self.plugin = NoPlugin()
+
+    def restart(self) -> None:
+        """The runtime's own restart: the plugin is gone, some runtimes forget what was updated since creation."""
+        self.disconnect()
+        for record in self._records.values():
+            if not self.behaviour.stores_updates:
+                record.store(record.created_with)
+        for sandbox in self._sandboxes.values():
+            sandbox.is_known = not self.behaviour.forgets_pods
+
+    # ---------------------------------------------------------------- looking
+
+    def absorb(self) -> Absorbed:
+        """Take over what the agent wrote to cgroups."""
+        return self.cgroups.mirror.absorb()
+
+    def take_rejections(self) -> list[CgroupWriteError]:
+        """The writes since the last time that a kernel would not have taken, by the plugin or on its behalf."""
+        mirror = self.cgroups.mirror
+        taken = [*self._failed, *mirror.rejections]
+        self._failed, mirror.rejections = [], []
+        return taken
+
+    def placements(self) -> dict[str, Placement]:
+        """What each container has, by `NAMESPACE/POD/CONTAINER`."""
+        self.absorb()
+        return {record.key: self.cgroups.placement(record) for record in self._records.values()}
+
+    def sandbox(self, key: str) -> Sandbox:
+        """The pod `NAMESPACE/NAME`.
+
+        Raises:
+            LookupError: there is none.
+        """
+        if key not in self._sandboxes:
+            raise LookupError(f"there is no pod {key}")
+        return self._sandboxes[key]
+
+    def record(self, key: str) -> Record:
+        """The newest container `NAMESPACE/POD/CONTAINER`.
+
+        Raises:
+            LookupError: there is none.
+        """
+        for record in reversed(self._records.values()):
+            if record.key == key:
+                return record
+        raise LookupError(f"there is no container {key}")
+
+    def records(self) -> list[Record]:
+        """All containers, oldest first."""
+        return list(self._records.values())
+
+    def created_in(self, key: str) -> list[Record]:
+        """Containers of the pod `key` that wait to be started."""
+        sandbox = self.sandbox(key)
+        return [each for each in self._of(sandbox) if each.message.state is ContainerState.CREATED]
+
+    def containers_of(self, key: str) -> list[str]:
+        """Keys of the containers that `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER` names."""
+        return [
+            record.key for record in self._records.values() if key in (record.key, record.sandbox.spec.key)
+        ]
+
+    # ---------------------------------------------------------------- private
+
+    def _ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
+        answer = self.plugin.ask(event)
+        self.absorb()
+        return answer
+
+    def _tell(self, event: events.NRIEvent) -> None:
+        """Ask where an error is only logged."""
+        try:
+            answer = self._ask(event)
+        except RefusedError:
+            return
+        if isinstance(answer, events.StopContainerResponse):
+            self.apply(answer.updates)
+
+    def _tell_stop(self, record: Record) -> None:
+        self._tell(events.StopContainer(record.sandbox.message, record.message))
+
+    def _with_adjustment(self, sandbox: Sandbox, message: Container) -> Container:
+        """The container as the plugin wants it."""
+        try:
+            answer = self._ask(events.CreateContainer(sandbox.message, message))
+        except RefusedError:
+            if self.behaviour.undoes_failed_creation:
+                self._tell(events.StopContainer(sandbox.message, message))
+                self._tell(events.RemoveContainer(sandbox.message, message))
+            raise
+        if not isinstance(answer, events.CreateContainerResponse):
+            return message
+        self.apply(answer.updates)
+        return adjusted(message, answer.whole())
+
+    def _heeded(self, update: ContainerUpdate, *, is_own: bool) -> Resources:
+        return heeded(update.resources, self.behaviour.profile.runtime_name, is_own=is_own)
+
+    def _apply(self, record: Record, change: Resources) -> None:
+        """Store a change and write everything that is stored, as the real ones do."""
+        stored = merged(record.message.resources, change)
+        if record.names.path in self.cgroups.mirror.tree:
+            self.cgroups.write(record.names.path, stored)
+        record.store(stored)
+
+    def _of(self, sandbox: Sandbox) -> Iterator[Record]:
+        return (record for record in self._records.values() if record.sandbox is sandbox)
+
+    def _drop_cgroups(self, sandbox: Sandbox) -> None:
+        self.cgroups.leave(sandbox.pause)
+        self.cgroups.leave(sandbox.names.path)
+
+
+def _qos_slices(driver: Driver) -> list[str]:
+    """The cgroups a kubelet makes when it starts."""
+    return [parent_of(pod_names(driver, qos, "x").path) for qos in QOSClass]
+
+
+def _leaf(driver: Driver, prefix: str, sandbox_id: str) -> str:
+    return f"{prefix}-{sandbox_id}.scope" if driver is Driver.SYSTEMD else sandbox_id

@@ -1,0 +1,1 @@
+"""Scenario files, and a node they are played on."""

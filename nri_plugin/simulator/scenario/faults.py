@@ -1,0 +1,226 @@
+"""What happens to a node beside containers: foreign writes, CPUs that go, a second agent, and our leaving it.
+
+Each is first seen to happen, then the agent is given time, as long as a node would take.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.simulator.machine.layout import CPU_DIR, Files
+from nri_plugin.simulator.runtime.cgroup_tree import ROOT, Resource
+from nri_plugin.simulator.runtime.runtime import Placement
+from nri_plugin.simulator.scenario.stage import Stage
+from nri_plugin.simulator.scenario.steps import Kind
+
+LIMIT_S = 60.0
+"""The agent's sweep looks every five seconds; a repair is confirmed and may wait for its turn, on a busy machine twice."""
+CALM_S = 1.2
+"""The machine is looked at every half second."""
+ISOLATED = "cpuset.cpus.isolated"
+_PAUSE_S = 0.02
+_SECOND_S = 60.0
+_FOLLOWED = "the machine changed"
+
+
+def foreign_write(stage: Stage, key: str, cpus: CPUSet) -> str:
+    """Somebody writes `cpuset.cpus` of a container while the agent stands still; then it has time to put it right.
+
+    While there is no agent it only happens.
+
+    Returns:
+        What was not as expected; empty when the drift happened and was put right.
+    """
+    mirror = stage.runtime.cgroups.mirror
+    path = stage.runtime.record(key).names.path
+    before = _effective(stage, key)
+    with frozen(stage.agent_pid):
+        mirror.tree.write(path, Resource.CPUS, str(cpus))
+        mirror.flush()
+        if (now := _effective(stage, key)) != cpus:
+            return f"{key} should have drifted to {cpus}, it runs on {now}"
+    if not stage.agent_pid:
+        return ""
+    if _until(lambda: _effective(stage, key) == before):
+        return ""
+    return f"{key} drifted to {cpus} and was not put back on {before} within {LIMIT_S:g} s"
+
+
+def switch_cpus(stage: Stage, cpus: CPUSet) -> None:
+    """Exactly these CPUs are online from now on, in the machine's files and in the cgroups; waits until all is calm.
+
+    Raises:
+        HostError: the machine's files cannot be written.
+    """
+    files, links = stage.machine_files(cpus)
+    mirror = stage.runtime.cgroups.mirror
+    is_news = mirror.tree.effective_cpus(ROOT) != cpus
+    logged = stage.places.log.stat().st_size if stage.agent_pid else 0
+    _rewrite(stage.places.machine, files, links)
+    mirror.tree.set_online(cpus)
+    mirror.flush()
+    if stage.agent_pid and is_news:
+        has_logged(stage, _FOLLOWED, logged)
+    _calm(stage)
+
+
+def foreign_partition(stage: Stage, kind: Kind, cpus: CPUSet) -> None:
+    """Somebody's cgroup beside those of pods becomes such a partition: its CPUs are out of everybody else's reach.
+
+    Nothing of a partition is here but what the others notice: less for everybody, and the kernel's list.
+    """
+    mirror = stage.runtime.cgroups.mirror
+    mirror.tree.set_online(stage.topology.online - cpus)
+    mirror.flush()
+    isolated = str(cpus) if kind is Kind.ISOLATED else ""
+    (stage.places.cgroups / ISOLATED).write_text(f"{isolated}\n", "ascii")
+
+
+def has_logged(stage: Stage, text: str, since: int) -> int:
+    """How far the agent's log holds `text` after `since`, in bytes, once it does; 0 where it does not."""
+    log = stage.places.log
+
+    def end() -> int:
+        place = log.read_bytes().find(text.encode(), since)
+        return place + len(text.encode()) if place >= 0 else 0
+
+    _until(lambda: end() > 0)
+    return end()
+
+
+def second_agent(stage: Stage) -> str:
+    """Start another agent with the same files, by mistake, and stop it again.
+
+    Returns:
+        What was not as expected; empty when it waited, said for whom, and stopped when it was told to.
+    """
+    said: list[str] = []
+    with subprocess.Popen(
+        stage.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as second:
+        late = threading.Timer(_SECOND_S, second.kill)
+        late.start()
+        assert second.stderr is not None
+        for line in second.stderr:
+            said.append(line)
+            if "waiting for the right to serve" in line and f"process {stage.agent_pid}" in line:
+                second.terminate()
+    late.cancel()
+    if second.returncode == 0:
+        return ""
+    return (
+        "a second agent should wait for the first and stop when it is told to; "
+        f"it ended with {second.returncode}: {''.join(said)[-300:]}"
+    )
+
+
+def release_node(stage: Stage) -> str:
+    """End the agent as a node does, and give everything back with `nri-pin release`.
+
+    Returns:
+        What was not as expected; empty when both ended well.
+    """
+    if code := stage.stop_agent():
+        return f"the agent should end when it is told to; it ended with {code}"
+    for _ in range(2):
+        # the stand-in for the kernel answers only between two: the second sees what the first did
+        done = subprocess.run(
+            stage.release_command, check=False, capture_output=True, text=True, timeout=_SECOND_S
+        )
+        stage.runtime.absorb()
+    said = (done.stdout + done.stderr)[-300:]
+    return f"release ended with {done.returncode}: {said}" if done.returncode else ""
+
+
+def write_times(folder: Path) -> dict[Path, int]:
+    """When each cpuset and quota file below `folder` was last written, in nanoseconds."""
+    found = (path for name in ("cpuset.*", "cpu.max") for path in folder.rglob(name))
+    return {path: path.stat().st_mtime_ns for path in found}
+
+
+def settled_writes(stage: Stage) -> dict[Path, int]:
+    """The same once none is written any more: what follows from an answer is written after it.
+
+    The stand-in for the kernel takes that over meanwhile, for it writes the files in its own form then.
+    """
+    folder = stage.places.cgroups
+    seen: dict[Path, int] = {}
+    since = began = time.monotonic()
+    while time.monotonic() - since < CALM_S and time.monotonic() - began < LIMIT_S:
+        stage.runtime.absorb()
+        if (now := write_times(folder)) != seen:
+            seen, since = now, time.monotonic()
+        time.sleep(_PAUSE_S)
+    return seen
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """The agent stands still, so that what happens without it can be seen; without an agent nothing is done."""
+    if pid:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _effective(stage: Stage, key: str) -> CPUSet:
+    return stage.runtime.placements()[key].effective
+
+
+def _until(fact: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + LIMIT_S
+    while not fact():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_PAUSE_S)
+    return True
+
+
+def _calm(stage: Stage) -> None:
+    """Wait until nothing has changed for a while."""
+    seen: dict[str, Placement] = {}
+    since = began = time.monotonic()
+    while time.monotonic() - since < CALM_S and time.monotonic() - began < LIMIT_S:
+        if (now := stage.runtime.placements()) != seen:
+            seen, since = now, time.monotonic()
+        time.sleep(_PAUSE_S)
+
+
+def _rewrite(root: Path, files: Files, links: Files) -> None:
+    """Make the CPU and node folders hold exactly these; the list of online CPUs comes last, as it is watched."""
+    top = root / CPU_DIR
+    last = f"{CPU_DIR}/online"
+    try:
+        for path in [*top.parent.rglob("*")]:
+            name = str(path.relative_to(root))
+            if (path.is_symlink() or path.is_file()) and name not in files and name not in links:
+                path.unlink()
+        for name in sorted(files, key=lambda name: name == last):
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists() or path.read_text("ascii") != files[name] + "\n":
+                path.write_text(files[name] + "\n", "ascii")
+        for name, target in links.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            if not (root / name).is_symlink():
+                (root / name).symlink_to(target)
+        _drop_empty(top)
+    except OSError as error:
+        raise HostError(str(top), f"cannot be written: {error.strerror}") from error
+
+
+def _drop_empty(top: Path) -> None:
+    """An offline CPU has no topology folder and no cache folder."""
+    for folder, _, _ in os.walk(top, topdown=False):
+        if not os.listdir(folder):
+            os.rmdir(folder)

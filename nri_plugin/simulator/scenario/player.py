@@ -1,0 +1,452 @@
+"""Plays a scenario and judges it: not by what the agent says, but by what the cgroups hold.
+
+After every step, whatever the scenario expects or does not expect: containers with CPUs of their own share
+them with nobody, they keep the very CPUs they were promised, and no write was one a kernel would reject.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from nri_plugin.model.options import SMTOddCounts
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import QOSClass
+from nri_plugin.policy.cpu_policy import whole_core_count
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError
+from nri_plugin.simulator.runtime.device_manager import Given, NotAdmittedError, delivered
+from nri_plugin.simulator.runtime.pods import PERIOD_US, ContainerSpec, PodSpec
+from nri_plugin.simulator.runtime.runtime import Placement, RefusedError
+from nri_plugin.simulator.scenario.faults import (
+    foreign_partition,
+    foreign_write,
+    has_logged,
+    release_node,
+    second_agent,
+    settled_writes,
+    switch_cpus,
+    write_times,
+)
+from nri_plugin.simulator.scenario.stage import Stage
+from nri_plugin.simulator.scenario.steps import (
+    Drift,
+    Expect,
+    Foreign,
+    Logged,
+    Online,
+    Part,
+    Release,
+    Remove,
+    Restart,
+    Run,
+    Say,
+    Second,
+    Spin,
+    Start,
+    Step,
+    Stop,
+    Update,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# What a step of a scenario did, as it is told.
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A running container whose CPUs are no longer what they were before the step."""
+
+    key: str
+    before: CPUSet
+    after: CPUSet
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A container that was refused, with the agent's words."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step did.
+
+    Attributes:
+        arrived: containers that exist since this step.
+        refused: containers that were refused in it.
+        changed: running containers whose effective CPUs changed.
+        left: keys of containers that no longer run.
+        compared: how many running containers were compared.
+        problems: what should not have happened, a sentence each.
+        took_s: the whole step, seconds.
+        updates: how many containers the agent had updated when it came back.
+    """
+
+    step: Step
+    arrived: tuple[Placement, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    changed: tuple[Change, ...] = ()
+    left: tuple[str, ...] = ()
+    compared: int = 0
+    problems: tuple[str, ...] = ()
+    took_s: float = 0.0
+    updates: int = 0
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is noted while a step runs."""
+
+    arrived: list[str] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    updates: int = 0
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+Placements = dict[str, Placement]
+
+__all__ = ["Change", "Outcome", "Player", "Refusal"]
+
+
+class Player:
+    """Plays steps on a stage.
+
+    Attributes:
+        refusals: why a container was refused, by `NAMESPACE/POD/CONTAINER`.
+        promised: the CPUs of each container that has its own, as first seen.
+    """
+
+    def __init__(
+        self, stage: Stage, *, gives_exclusive: bool = True, odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
+    ) -> None:
+        self.stage = stage
+        self.refusals: dict[str, str] = {}
+        self.promised: dict[str, CPUSet] = {}
+        self._gives_exclusive = gives_exclusive
+        self._odd_counts = odd_counts
+        self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
+        self._not_admitted: set[str] = set()
+        self._may_move = False
+        self._heard = 0  # bytes of the agent's log that an earlier step has asked for
+        self._disturbed: set[str] = set()  # born, or given other CPUs, while no agent could object
+
+    def play(self, step: Step) -> Outcome:
+        """Do one step and judge what came of it."""
+        began = time.monotonic()
+        before = self._running()
+        notes = Notes()
+        self._act(step, notes)
+        self.stage.server.settle()
+        after = self._running()
+        changed = tuple(
+            Change(key, before[key].effective, after[key].effective)
+            for key in before
+            if key in after and before[key].effective != after[key].effective
+        )
+        placements = self.stage.runtime.placements()
+        return Outcome(
+            step=step,
+            arrived=tuple(placements[key] for key in notes.arrived if key in placements),
+            refused=tuple(notes.refused),
+            changed=changed,
+            left=tuple(key for key in before if key not in after),
+            compared=len([key for key in before if key in after]),
+            problems=(*notes.problems, *self._first_instructions(notes), *self._judge(step, after, changed)),
+            took_s=time.monotonic() - began,
+            updates=notes.updates,
+        )
+
+    def wants_own(self, key: str) -> int:
+        """How many CPUs of its own a container is to have: whole CPUs of a Guaranteed pod, filled up to cores if so said."""
+        pod, spec = self._specs[key]
+        is_whole = spec.cpu_request_milli % 1000 == 0
+        if not self._gives_exclusive or pod.qos is not QOSClass.GUARANTEED or not is_whole:
+            return 0
+        count = spec.cpu_request_milli // 1000
+        if self._odd_counts is not SMTOddCounts.ROUND_UP:
+            return count
+        topology = self.stage.topology
+        return whole_core_count(self._odd_counts, count, len(topology.online) // len(topology.cores))
+
+    def qos(self, key: str) -> QOSClass:
+        """The container's class."""
+        return self._specs[key][0].qos
+
+    def _act(self, step: Step, notes: Notes) -> None:
+        try:
+            self._dispatch(step, notes)
+        except (CgroupWriteError, LookupError) as error:
+            notes.problems.append(str(error))
+
+    def _dispatch(self, step: Step, notes: Notes) -> None:
+        match step:
+            case Say():
+                pass
+            case Run():
+                self._run(step, notes)
+            case Start():
+                self._start(step, notes)
+            case Stop() | Remove():
+                self._end(step)
+            case Update():
+                self._update(step, notes)
+            case Restart():
+                self._restart(step, notes)
+            case Drift() | Second() | Release() | Online() | Foreign():
+                self._befall(step, notes)
+            case Expect() | Logged() | Spin():
+                self._ask(step, notes)
+
+    # ------------------------------------------------------------------ steps
+
+    def _run(self, step: Run, notes: Notes) -> None:
+        pod = step.pod
+        everyone = {f"{pod.key}/{spec.name}": spec for spec in (*pod.init_containers, *pod.containers)}
+        for key, spec in everyone.items():
+            self._specs[key] = (pod, spec)
+            self.refusals.pop(key, None)
+        try:
+            self.stage.devices.admit(pod)
+        except NotAdmittedError as error:
+            self._not_admitted.add(pod.key)
+            for key in everyone:
+                self._refused(key, error, notes)
+            return
+        self._not_admitted.discard(pod.key)
+        self.stage.runtime.run_pod(pod)
+        if all(self._create(pod, spec, notes) for spec in self._ended_first(pod)):
+            for spec in pod.containers:
+                key = f"{pod.key}/{spec.name}"
+                if self._create(pod, spec, notes):
+                    notes.arrived.append(key)
+                    if not self.stage.agent_pid:
+                        self._disturbed.add(key)
+                    if step.start:
+                        self.stage.runtime.start(key)
+
+    def _ended_first(self, pod: PodSpec) -> Iterator[ContainerSpec]:
+        """Each init container, which runs and, unless it is a sidecar, ends as soon as it has been created."""
+        for spec in pod.init_containers:
+            yield spec
+            key = f"{pod.key}/{spec.name}"
+            if key not in self.refusals:
+                self.stage.runtime.start(key)
+                if not spec.is_sidecar:
+                    self.stage.runtime.stop(key)
+
+    def _create(self, pod: PodSpec, spec: ContainerSpec, notes: Notes) -> bool:
+        """Ask the runtime for a container with its devices; whether it was created."""
+        key, manager = f"{pod.key}/{spec.name}", self.stage.devices
+        try:
+            self.stage.runtime.create(
+                pod.key, delivered(spec, manager.placed(manager.given(pod.key, spec.name)))
+            )
+        except RefusedError as error:
+            self._refused(key, error, notes)
+            return False
+        return True
+
+    def _refused(self, key: str, error: Exception, notes: Notes) -> None:
+        self.refusals[key] = str(error)
+        notes.refused.append(Refusal(key, str(error)))
+
+    def _start(self, step: Start, notes: Notes) -> None:
+        for key in self.stage.runtime.containers_of(step.target):
+            self.stage.runtime.start(key)
+            notes.arrived.append(key)
+
+    def _end(self, step: Stop | Remove) -> None:
+        runtime = self.stage.runtime
+        is_pod = step.target.count("/") == 1
+        pod = "/".join(step.target.split("/")[:2])
+        if is_pod:
+            self.stage.devices.free(pod)
+        if pod in self._not_admitted:  # the kubelet only marks it as failed
+            return
+        if isinstance(step, Stop):
+            (runtime.stop_pod if is_pod else runtime.stop)(step.target)
+            return
+        if not self.stage.agent_pid:  # the next agent gives what has ended to those that share
+            self._disturbed |= {key for key in self._running() if not self.wants_own(key)}
+        for key in runtime.containers_of(step.target):
+            self.promised.pop(key, None)
+        (runtime.remove_pod if is_pod else runtime.remove)(step.target)
+
+    def _update(self, step: Update, notes: Notes) -> None:
+        if step.resources.cpus and not self.stage.agent_pid:
+            self._disturbed.add(step.target)
+        before = self._running().get(step.target)
+        try:
+            self.stage.runtime.update(step.target, step.resources)
+        except RefusedError as error:
+            self._refused(step.target, error, notes)
+            return
+        if before is not None and step.resources.cpu_quota_us:
+            self._resize(step, before.effective, notes)
+
+    def _resize(self, step: Update, before: CPUSet, notes: Notes) -> None:
+        """From now on it is promised as many CPUs as it was resized to; what it keeps it has not left."""
+        pod, spec = self._specs[step.target]
+        milli = (step.resources.cpu_quota_us or 0) * 1000 // (step.resources.cpu_period_us or PERIOD_US)
+        had_own = self.wants_own(step.target)
+        self._specs[step.target] = pod, replace(spec, cpu_request_milli=milli, cpu_limit_milli=milli)
+        if not had_own or not self.wants_own(step.target):
+            return
+        self.promised.pop(step.target, None)
+        after = self._running()[step.target].effective
+        if not (before <= after or after <= before):
+            notes.problems.append(f"{step.target} was moved from {before} to {after} by a resize")
+
+    def _restart(self, step: Restart, notes: Notes) -> None:
+        folder = self.stage.places.cgroups
+        before = write_times(folder) if step.writes is None else settled_writes(self.stage)
+        self._restart_part(step, notes)
+        after = write_times(folder) if step.writes is None else settled_writes(self.stage)
+        written = [path for path, when in after.items() if before.get(path) != when]
+        if step.writes is not None and len(written) > step.writes:
+            notes.problems.append(f"{len(written)} cpuset files were written, at most {step.writes} expected")
+
+    def _restart_part(self, step: Restart, notes: Notes) -> None:
+        if step.part is Part.RUNTIME:
+            self.stage.server.restart()
+            if not step.is_down:
+                notes.updates = len(self.stage.server.wait_for_plugin())
+            return
+        self.stage.kill_agent()
+        self.stage.reconfigure(step.config)
+        if not step.is_down:
+            notes.updates = len(self.stage.start_agent())
+
+    def _befall(self, step: Drift | Second | Release | Online | Foreign, notes: Notes) -> None:
+        if isinstance(step, Release | Foreign) or (isinstance(step, Drift) and not self.stage.agent_pid):
+            self._disturbed |= set(self._running())
+        match step:
+            case Drift():
+                notes.problems += filter(None, [foreign_write(self.stage, step.target, step.cpus)])
+            case Second():
+                notes.problems += filter(None, [second_agent(self.stage)])
+            case Release():
+                notes.problems += filter(None, [release_node(self.stage)])
+            case Online():
+                self._may_move = True
+                switch_cpus(self.stage, step.cpus)
+            case Foreign():
+                foreign_partition(self.stage, step.kind, step.cpus)
+
+    def _unsaid(self, step: Logged) -> Iterator[str]:
+        end = has_logged(self.stage, step.text, self._heard)
+        self._heard = end or self._heard
+        if not end:
+            yield f"the agent should have logged {step.text}, it did not"
+
+    # ------------------------------------------------------------ expectations
+
+    def _ask(self, step: Expect | Logged | Spin, notes: Notes) -> None:
+        """There are no threads here to balance, and no kernel that gives reasons."""
+        if isinstance(step, Expect):
+            self._expect(step, notes)
+        elif isinstance(step, Logged) and not step.only:
+            notes.problems += self._unsaid(step)
+
+    def _expect(self, step: Expect, notes: Notes) -> None:
+        if step.refused is not None:
+            notes.problems += self._unrefused(step.target, step.refused)
+            return
+        placement = self._running().get(step.target)
+        if placement is None:
+            why = self.refusals.get(step.target)
+            notes.problems.append(f"{step.target} should run" + (f", but was refused: {why}" if why else ""))
+            return
+        notes.problems += [
+            f"{step.target} should have {what} {expected}, it has {found}"
+            for what, expected, found in self._compared(step, placement)
+            if expected is not None and str(expected) != str(found)
+        ]
+
+    def _unrefused(self, key: str, expected: str) -> Iterator[str]:
+        reason = self.refusals.get(key)
+        if reason is None:
+            yield f"{key} should have been refused with {expected}, it was not"
+        elif expected not in reason:
+            yield f"{key} should have been refused with {expected}, it was with: {reason}"
+
+    def _compared(self, step: Expect, has: Placement) -> Iterator[tuple[str, object, object]]:
+        yield "cpus", step.cpus, has.effective
+        yield "memory nodes", step.mems, has.mems
+        yield "exclusive cpus:", step.exclusive, len(self.promised.get(step.target, CPUSet()))
+        yield "NUMA nodes:", step.numa_nodes, len(self.stage.topology.nodes_of(has.effective))
+        yield "uncore caches:", step.caches, self.caches_of(has.effective)
+        if step.devices is not None:
+            yield "devices", _devices_text(step.devices), _devices_text(self.devices_of(step.target))
+
+    def devices_of(self, key: str) -> Given:
+        """The devices of a container, by resource."""
+        pod, _, container = key.rpartition("/")
+        return self.stage.devices.given(pod, container)
+
+    def caches_of(self, cpus: CPUSet) -> int:
+        """Over how many uncore caches these CPUs are spread."""
+        return sum(not group.isdisjoint(cpus) for _, group in self.stage.topology.caches)
+
+    # ----------------------------------------------------------------- judging
+
+    def _running(self) -> Placements:
+        return {key: each for key, each in self.stage.runtime.placements().items() if each.effective}
+
+    def _judge(self, step: Step, running: Placements, changed: tuple[Change, ...]) -> Iterator[str]:
+        yield from self._kernel_says()
+        disturbed = self._disturbed
+        if isinstance(step, Restart) and self.stage.agent_pid:
+            self._disturbed = set()  # from now on the promises hold again
+        if self.stage.agent_death is not None:
+            yield f"the agent ended by itself with code {self.stage.agent_death}"
+        if not self._may_move:
+            yield from self._overlaps(running)
+            yield from self._moves(running)
+        if isinstance(step, Restart):
+            for change in (each for each in changed if each.key not in disturbed):
+                yield f"the restart changed {change.key} from {change.before} to {change.after}"
+
+    def _first_instructions(self, notes: Notes) -> Iterator[str]:
+        """Nothing ran elsewhere between its start and being put right."""
+        for key in notes.arrived:
+            record = self.stage.runtime.record(key)
+            now = self.stage.runtime.cgroups.placement(record).effective
+            if record.started_on is not None and record.started_on != now:
+                yield f"{key} began on {record.started_on} before it was put on {now}"
+
+    def _kernel_says(self) -> Iterator[str]:
+        runtime = self.stage.runtime
+        yield from (f"a kernel would reject: {error}" for error in runtime.take_rejections())
+
+    def _overlaps(self, running: Placements) -> Iterator[str]:
+        """Exclusive sets are disjoint and nothing else runs on them."""
+        judged = {key: each for key, each in running.items() if key not in self._disturbed}
+        own = {key: each for key, each in judged.items() if self.wants_own(key)}
+        for key, placement in own.items():
+            for other, its in judged.items():
+                common = placement.effective & its.effective
+                if other != key and common and not (other in own and other < key):
+                    yield f"{key} and {other} share CPUs {common}"
+
+    def _moves(self, running: Placements) -> Iterator[str]:
+        """A promise, once made, is kept."""
+        for key, placement in running.items():
+            wanted = self.wants_own(key)
+            if not wanted or key in self._disturbed:
+                continue
+            if len(placement.effective) != wanted:
+                yield f"{key} should have {wanted} CPUs of its own, it runs on {placement.effective}"
+            promised = self.promised.setdefault(key, placement.effective)
+            if promised != placement.effective:
+                yield f"{key} was moved from {promised} to {placement.effective}"
+
+
+def _devices_text(given: Given) -> str:
+    return (
+        ", ".join(f"{resource} {','.join(sorted(ids))}" for resource, ids in sorted(given.items())) or "none"
+    )

@@ -1,0 +1,517 @@
+"""Scenario files: a machine, a configuration, and what happens on the node, in a few lines of YAML.
+
+    machine: epyc7742-2p-64c-smt-nps4
+    runtime: containerd-2.1
+    config:
+      reservedSystemCPUs: "0,128"
+    steps:
+      - say: A database wants two CPUs of its own.
+      - run: prod/db
+        containers:
+          db: {cpu: 2, memory: 4Gi}
+      - expect: prod/db/db
+        exclusive: 2
+
+Containers take `cpu` and `memory` (request and limit at once), or `requests` and `limits` apart, as in
+a pod manifest. Every complaint names file, line and key.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nri_plugin.config import yaml_tree as source
+from nri_plugin.config.loading import load_text
+from nri_plugin.config.values import amount, choice, cpu_list, either, one_of, unknown, whole_bytes
+from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import QOSClass
+from nri_plugin.simulator.runtime.cgroup_tree import Driver
+from nri_plugin.simulator.runtime.pods import (
+    PERIOD_US,
+    ContainerSpec,
+    PodSpec,
+    quota_from_milli,
+    shares_from_milli,
+)
+from nri_plugin.simulator.runtime.profile import BEHAVIOURS
+from nri_plugin.simulator.scenario.steps import (
+    Drift,
+    Expect,
+    Foreign,
+    Kind,
+    Logged,
+    Online,
+    Part,
+    Release,
+    Remove,
+    Restart,
+    Run,
+    Say,
+    Second,
+    Spin,
+    Start,
+    Step,
+    Stop,
+    Update,
+    Writer,
+    plain,
+    read_container,
+    texts,
+)
+from nri_plugin.wire.nri.messages import Resources
+
+# ----------------------------------------------------------------------------------------------------
+# The steps of a scenario file, read one by one; a step may only name what an earlier one made.
+
+
+RUN_KEYS = ("containers", "initContainers", "annotations", "labels", "qos", "copies")
+UPDATE_KEYS = ("cpu", "memory", "cpus", "mems")
+EXPECT_KEYS = ("cpus", "mems", "exclusive", "numaNodes", "caches", "devices", "refused", "kernel")
+KERNEL_KEYS = ("quota", "podQuota", "partition", "sandbox", "root")
+
+
+class StepReader:
+    """Reads steps in order and remembers which pods and containers they made."""
+
+    def __init__(self) -> None:
+        self._containers: dict[str, tuple[str, ...]] = {}
+        self._kinds: Mapping[str, Callable[[source.Section], Step]] = {
+            "say": self._say,
+            "run": self._run,
+            "create": self._create,
+            "start": self._start,
+            "stop": self._stop,
+            "remove": self._remove,
+            "update": self._update,
+            "restart": self._restart,
+            "kill": self._kill,
+            "drift": self._drift,
+            "second": self._second,
+            "release": self._release,
+            "online": self._online,
+            "partition": self._foreign,
+            "logged": self._logged,
+            "spin": self._spin,
+            "expect": self._expect,
+        }
+
+    def read(self, value: source.Value) -> Step:
+        """The step.
+
+        Raises:
+            ConfigError: it is no known step or something in it is wrong.
+        """
+        section = source.section(value)
+        if not section.entries:
+            raise value.place.error(f"a step begins with {either(*self._kinds)}")
+        first = next(iter(section.entries))
+        if first not in self._kinds:
+            raise unknown(section.keys[first], first, tuple(self._kinds))
+        return self._kinds[first](section)
+
+    def _say(self, section: source.Section) -> Step:
+        _only(section, "say")
+        return Say(_line(section), source.text(section.entries["say"]).strip())
+
+    def _run(self, section: source.Section) -> Step:
+        return Run(_line(section), self._pod(section, "run"))
+
+    def _create(self, section: source.Section) -> Step:
+        return Run(_line(section), self._pod(section, "create"), start=False)
+
+    def _start(self, section: source.Section) -> Step:
+        _only(section, "start")
+        return Start(_line(section), self._target(section.entries["start"]))
+
+    def _stop(self, section: source.Section) -> Step:
+        _only(section, "stop")
+        return Stop(_line(section), self._target(section.entries["stop"]))
+
+    def _remove(self, section: source.Section) -> Step:
+        _only(section, "remove")
+        return Remove(_line(section), self._target(section.entries["remove"]))
+
+    def _restart(self, section: source.Section) -> Step:
+        _only(section, "restart", "writes", "config")
+        given = section.entries
+        part = choice(Part)(given["restart"])
+        if "config" not in given:
+            return Restart(_line(section), part, writes=_number(given, "writes"))
+        if part is not Part.AGENT:
+            raise section.keys["config"].error(
+                "only the agent has a configuration here; write restart: agent"
+            )
+        return Restart(
+            _line(section), part, writes=_number(given, "writes"), config=_configured(given["config"])
+        )
+
+    def _kill(self, section: source.Section) -> Step:
+        _only(section, "kill")
+        return Restart(_line(section), choice(Part)(section.entries["kill"]), is_down=True)
+
+    def _drift(self, section: source.Section) -> Step:
+        _only(section, "drift", "cpus", "by", "meanwhile")
+        target = self._container(section.entries["drift"])
+        cpus = cpu_list(section.entries["cpus"]) if "cpus" in section.entries else None
+        if cpus is None:
+            raise section.place.error("cpus is missing: where the container is put")
+        by = choice(Writer)(section.entries["by"]) if "by" in section.entries else Writer.PERSON
+        meanwhile = self._meanwhile(section.entries["meanwhile"]) if "meanwhile" in section.entries else {}
+        return Drift(_line(section), target, cpus, by, meanwhile)
+
+    def _meanwhile(self, value: source.Value) -> dict[str, Mapping[str, str]]:
+        """What the kernel says, by container."""
+        section = source.section(value)
+        for key, place in section.keys.items():
+            self._known_container(key, place)
+        return {key: _kernel(each) for key, each in section.entries.items()}
+
+    def _second(self, section: source.Section) -> Step:
+        _only(section, "second")
+        one_of(Part.AGENT.value)(section.entries["second"])
+        return Second(_line(section))
+
+    def _release(self, section: source.Section) -> Step:
+        _only(section, "release")
+        one_of(Part.AGENT.value)(section.entries["release"])
+        return Release(_line(section))
+
+    def _online(self, section: source.Section) -> Step:
+        _only(section, "online")
+        return Online(_line(section), cpu_list(section.entries["online"]))
+
+    def _foreign(self, section: source.Section) -> Step:
+        _only(section, "partition", "cpus")
+        kind = choice(Kind)(section.entries["partition"])
+        cpus = cpu_list(section.entries["cpus"]) if "cpus" in section.entries else CPUSet()
+        if bool(cpus) is (kind is Kind.MEMBER):
+            said = (
+                "a member has none of its own; leave cpus out"
+                if cpus
+                else "cpus is missing: whose it becomes"
+            )
+            raise section.place.error(said)
+        return Foreign(_line(section), kind, cpus)
+
+    def _logged(self, section: source.Section) -> Step:
+        _only(section, "logged", "only")
+        given = section.entries
+        only = one_of("kernel")(given["only"]) if "only" in given else ""
+        return Logged(_line(section), source.text(given["logged"]), only)
+
+    def _update(self, section: source.Section) -> Step:
+        _only(section, "update", *UPDATE_KEYS)
+        target = self._container(section.entries["update"])
+        return Update(_line(section), target, _update_resources(section))
+
+    def _spin(self, section: source.Section) -> Step:
+        _only(section, "spin", "on")
+        given = section.entries
+        on = one_of("all", "one")(given["on"]) if "on" in given else "all"
+        return Spin(line=_line(section), target=self._container(given["spin"]), on=on)
+
+    def _expect(self, section: source.Section) -> Step:
+        _only(section, "expect", *EXPECT_KEYS)
+        given = section.entries
+        if len(given) == 1:
+            raise section.place.error(f"nothing is expected; add {either(*EXPECT_KEYS)}")
+        return Expect(
+            line=_line(section),
+            target=self._container(given["expect"]),
+            cpus=cpu_list(given["cpus"]) if "cpus" in given else None,
+            mems=NodeMask(cpu_list(given["mems"]).mask) if "mems" in given else None,
+            exclusive=_number(given, "exclusive"),
+            numa_nodes=_number(given, "numaNodes"),
+            caches=_number(given, "caches"),
+            devices=_device_ids(given),
+            refused=source.text(given["refused"]) if "refused" in given else None,
+            kernel=_kernel(given["kernel"]) if "kernel" in given else None,
+        )
+
+    def _pod(self, section: source.Section, kind: str) -> PodSpec:
+        _only(section, kind, *RUN_KEYS)
+        given = section.entries
+        namespace, name = _pod_name(given[kind])
+        if "containers" not in given:
+            raise section.place.error("containers is missing")
+        containers = source.section(given["containers"])
+        pod = PodSpec(
+            name=name,
+            namespace=namespace,
+            containers=tuple(_copied(containers, given)),
+            labels=texts(given, "labels"),
+            annotations=texts(given, "annotations"),
+            forced_qos=choice(QOSClass)(given["qos"]) if "qos" in given else None,
+            init_containers=_init_containers(given, kind),
+        )
+        if not pod.containers:
+            raise containers.place.error("a pod has at least one container")
+        names = tuple(each.name for each in (*pod.init_containers, *pod.containers))
+        if len(set(names)) < len(names):
+            raise containers.place.error("a container has the name of an init container; rename one of them")
+        self._containers[pod.key] = names
+        return pod
+
+    def _target(self, value: source.Value) -> str:
+        """A pod or container that an earlier step made."""
+        return self._known(source.text(value), value.place)
+
+    def _container(self, value: source.Value) -> str:
+        return self._known_container(source.text(value), value.place)
+
+    def _known(self, found: str, place: source.Place) -> str:
+        pod, container = _split(found)
+        if pod not in self._containers:
+            raise place.error(f"no earlier step made a pod {pod}; made were {_listed(self._containers)}")
+        if container and container not in self._containers[pod]:
+            known = either(*self._containers[pod])
+            raise place.error(f"pod {pod} has no container {container}; it has {known}")
+        return found
+
+    def _known_container(self, found: str, place: source.Place) -> str:
+        self._known(found, place)
+        if found.count("/") != 2:
+            raise place.error(f"expected NAMESPACE/POD/CONTAINER, found {found}")
+        return found
+
+
+def _configured(value: source.Value) -> dict[str, Any]:
+    """Keys of the agent's configuration; its own reader judges them with the keys that stay."""
+    section = source.section(value)
+    if not section.entries:
+        raise section.place.error("nothing is changed; name a key of the agent's configuration")
+    return {key: plain(each) for key, each in section.entries.items()}
+
+
+def _kernel(value: source.Value) -> dict[str, str]:
+    section = source.section(value)
+    _only(section, *KERNEL_KEYS)
+    return {key: source.scalar(each).text for key, each in section.entries.items()}
+
+
+def _copied(containers: source.Section, given: Mapping[str, source.Value]) -> Iterator[ContainerSpec]:
+    """The containers; with `copies` each of them that often, numbered from 1."""
+    copies = _number(given, "copies")
+    for name, value in containers.entries.items():
+        names = [name] if copies is None else [f"{name}-{number}" for number in range(1, copies + 1)]
+        yield from (read_container(each, value) for each in names)
+
+
+def _split(target: str) -> tuple[str, str]:
+    parts = target.split("/")
+    return "/".join(parts[:2]), "/".join(parts[2:])
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _line(section: source.Section) -> int:
+    return section.place.line
+
+
+def _only(section: source.Section, *known: str) -> None:
+    for key, place in section.keys.items():
+        if key not in known:
+            raise unknown(place, key, known)
+
+
+def _number(given: Mapping[str, source.Value], key: str) -> int | None:
+    return source.number(given[key]) if key in given else None
+
+
+def _init_containers(given: Mapping[str, source.Value], kind: str) -> tuple[ContainerSpec, ...]:
+    if "initContainers" not in given:
+        return ()
+    section = source.section(given["initContainers"])
+    if kind == "create":
+        raise section.place.error(
+            "init containers have ended before the others are created; use 'run', or leave them out"
+        )
+    return tuple(read_container(key, value, is_init=True) for key, value in section.entries.items())
+
+
+def _device_ids(given: Mapping[str, source.Value]) -> dict[str, tuple[str, ...]] | None:
+    """Ids by resource, each as a list or as words separated by commas."""
+    if "devices" not in given:
+        return None
+    return {name: _ids(value) for name, value in source.section(given["devices"]).entries.items()}
+
+
+def _ids(value: source.Value) -> tuple[str, ...]:
+    if isinstance(value, source.Sequence):
+        return tuple(map(source.text_or_number, value.items))
+    return tuple(source.text_or_number(value).replace(" ", "").split(","))
+
+
+def _pod_name(value: source.Value) -> tuple[str, str]:
+    namespace, slash, name = source.text(value).partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise value.place.error(f"expected NAMESPACE/POD, found {source.text(value)}")
+    return namespace, name
+
+
+def _update_resources(section: source.Section) -> Resources:
+    """What the kubelet sends for a resize; absent parts are 0."""
+    given = section.entries
+    if len(given) == 1:
+        raise section.place.error(f"nothing is changed; add {either(*UPDATE_KEYS)}")
+    milli = ceil(amount(given["cpu"]) * 1000) if "cpu" in given else 0
+    return Resources(
+        cpu_shares=shares_from_milli(milli) if milli else 0,
+        cpu_quota_us=quota_from_milli(milli),
+        cpu_period_us=PERIOD_US if milli else 0,
+        cpus=str(cpu_list(given["cpus"])) if "cpus" in given else "",
+        mems=str(cpu_list(given["mems"])) if "mems" in given else "",
+        memory_limit_bytes=whole_bytes(given["memory"]) if "memory" in given else 0,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+KEYS = ("name", "machine", "runtime", "driver", "cgroup", "config", "steps")
+DEFAULT_RUNTIME = "containerd-2.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A scenario, read and checked.
+
+    Attributes:
+        file: where it came from, for complaints.
+        name: what it shows, in a few words.
+        machine: the name of a shipped description, or a description.
+        runtime: whose behaviour is played.
+        driver: the cgroup driver.
+        cgroup_version: 1 or 2.
+        config: the agent's configuration, by key.
+        steps: what happens, in order.
+    """
+
+    file: str
+    machine: str
+    steps: tuple[Step, ...]
+    name: str = ""
+    runtime: str = DEFAULT_RUNTIME
+    driver: Driver = Driver.SYSTEMD
+    cgroup_version: int = 2
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def load(path: Path) -> Scenario:
+    """The scenario in that file, or the shipped one of that name.
+
+    Raises:
+        ConfigError: it cannot be read or is wrong; names file, line, column and key.
+    """
+    shipped = resources.files("nri_plugin.simulator") / "scenarios" / f"{path}.yaml"
+    if path.name == str(path) and not path.exists() and shipped.is_file():
+        return parse(shipped.read_text("utf-8"), f"{path}.yaml")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), f"cannot be read: {_why(error)}") from error
+    return parse(text, str(path))
+
+
+def _why(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or "unknown error").lower() if isinstance(error, OSError) else "it is not text"
+
+
+def parse(text: str, file: str) -> Scenario:
+    """The scenario that `text` describes.
+
+    Raises:
+        ConfigError: it is wrong; names `file`, line, column and key.
+    """
+    top = source.parse(text, file)
+    refuse_unknown(top, KEYS)
+    given = top.entries
+    config = _config(required(top, "config"), text, file)
+    return Scenario(
+        file=file,
+        name=source.text(given["name"]) if "name" in given else stem(file),
+        machine=source.text(required(top, "machine")).strip(),
+        runtime=one_of(*BEHAVIOURS)(given["runtime"]) if "runtime" in given else DEFAULT_RUNTIME,
+        driver=choice(Driver)(given["driver"]) if "driver" in given else Driver.SYSTEMD,
+        cgroup_version=_cgroup_version(given["cgroup"]) if "cgroup" in given else 2,
+        config=config,
+        steps=_configurable(_steps(required(top, "steps")), config, file),
+    )
+
+
+def required(section: source.Section, key: str) -> source.Value:
+    """The value of a key that must be there.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if key not in section.entries:
+        raise section.place.error(f"{key} is missing")
+    return section.entries[key]
+
+
+def refuse_unknown(section: source.Section, known: tuple[str, ...]) -> None:
+    """Check the keys of a section.
+
+    Raises:
+        ConfigError: one is not in `known`.
+    """
+    for key, place in section.keys.items():
+        if key not in known:
+            raise unknown(place, key, known)
+
+
+def _cgroup_version(value: source.Value) -> int:
+    found = source.number(value)
+    if found not in (1, 2):
+        raise value.place.error(f"expected 1 or 2, found {found}")
+    return found
+
+
+def _steps(value: source.Value) -> tuple[Step, ...]:
+    reader = StepReader()
+    steps = tuple(reader.read(item) for item in source.items(value))
+    if not steps:
+        raise value.place.error("expected at least one step")
+    return steps
+
+
+def _configurable(steps: tuple[Step, ...], config: Mapping[str, Any], file: str) -> tuple[Step, ...]:
+    """The same, once the agent's own reader has found nothing wrong with what they make of its configuration."""
+    now = dict(config)
+    for step in steps:
+        if isinstance(step, Restart) and step.config:
+            now |= step.config
+            load_text("\n" * (step.line - 1) + json.dumps(now), file)
+    return steps
+
+
+def stem(file: str) -> str:
+    """What a scenario is called that does not say it itself."""
+    return Path(file).stem
+
+
+def _config(value: source.Value, text: str, file: str) -> Mapping[str, Any]:
+    """The configuration as plain values, after the agent's own reader has found nothing wrong with it."""
+    source.section(value)
+    load_text(cut_out(text, "config"), file)
+    values = plain(value)
+    return values if isinstance(values, dict) else {}
+
+
+def cut_out(text: str, key: str) -> str:
+    """The value of a top-level key, at the line and column where it stands, so that complaints fit."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    assert isinstance(root, yaml.MappingNode)
+    marks = next((value.start_mark, value.end_mark) for name, value in root.value if name.value == key)
+    start, end = marks
+    return "\n" * int(start.line) + " " * int(start.column) + text[start.index : end.index]

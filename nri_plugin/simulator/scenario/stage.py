@@ -1,0 +1,297 @@
+"""A whole node in a folder: described hardware, a cgroup tree, a runtime, and the real agent as a process.
+
+The agent is started as on a node, with another place for everything it touches; nothing in it knows that
+it is not on one.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nri_plugin.model.errors import ConfigError, NriPinError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.machine import machine
+from nri_plugin.simulator.machine.layout import Files, lay_out, machine_files
+from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree
+from nri_plugin.simulator.runtime.device_manager import DeviceManager, ExporterStandIn
+from nri_plugin.simulator.runtime.plugin_link import NRIServer, PluginLostError
+from nri_plugin.simulator.runtime.profile import BEHAVIOURS
+from nri_plugin.simulator.runtime.runtime import Runtime
+from nri_plugin.simulator.scenario.scenario import Scenario
+from nri_plugin.wire.nri.messages import ContainerUpdate
+
+AGENT_START_S = 60.0
+"""A start takes half a second; a machine that is busy with other things may need much longer."""
+AGENT_STOP_S = 30.0
+REQUEST_S = 30.0
+"""No scenario is about lateness: an agent that a busy machine keeps waiting is not to be done without."""
+UNKNOWN_MEMORY_BYTES = 64 << 30
+
+
+class AgentFailedError(NriPinError):
+    """The agent did not start or did not register; `log` is the end of what it said."""
+
+    def __init__(self, why: str, log: str) -> None:
+        super().__init__(f"the agent failed: {why}{'; its last words: ' if log else ''}{log}")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things are in the folder."""
+
+    root: Path
+    sockets: Path
+
+    @property
+    def machine(self) -> Path:
+        """What stands for `/`: it holds `sys` and `proc`."""
+        return self.root / "machine"
+
+    @property
+    def cgroups(self) -> Path:
+        """What stands for `/sys/fs/cgroup`."""
+        return self.root / "cgroup"
+
+    @property
+    def state(self) -> Path:
+        """The agent's state directory."""
+        return self.root / "state"
+
+    @property
+    def config(self) -> Path:
+        """The agent's configuration."""
+        return self.root / "config.yaml"
+
+    @property
+    def log(self) -> Path:
+        """What the agent says."""
+        return self.root / "agent.log"
+
+    @property
+    def socket(self) -> Path:
+        """The runtime's NRI socket; apart, for the length of its path is limited."""
+        return self.sockets / "nri.sock"
+
+    @property
+    def exporter(self) -> Path:
+        """The socket of what stands in for the exporter."""
+        return self.sockets / "exporter.sock"
+
+
+class Stage:
+    """One node for one scenario.
+
+    Attributes:
+        topology: the machine, as described; the agent finds it out by itself.
+        title: the machine in words.
+        devices: the played kubelet's device manager.
+        exporter: tells the agent what it gave; None on a machine without devices.
+        reserved: CPUs the configuration keeps for the system.
+        runtime: the embedded runtime.
+        server: its NRI socket.
+        places: where the files are.
+        command: how the agent was started.
+    """
+
+    def __init__(self, scenario: Scenario, places: Places) -> None:
+        description = described(scenario.machine)
+        self.places = places
+        self.topology: Topology = machine.build_topology(description)
+        self.title = description.title or description.name
+        self._layout = lay_out(description)
+        self.devices = DeviceManager(self._layout.devices, description.links)
+        self.reserved = CPUSet.parse(str(scenario.config.get("reservedSystemCPUs", "")))
+        places.machine.mkdir(parents=True)
+        machine.build_sysfs(description, str(places.machine))
+        self._configured = self._config(scenario)
+        self.reconfigure({})
+        mirror = CgroupMirror(CgroupTree.of(self.topology, version=scenario.cgroup_version), places.cgroups)
+        mirror.materialize()
+        behaviour = BEHAVIOURS[scenario.runtime]
+        patient = replace(behaviour, profile=replace(behaviour.profile, request_timeout=REQUEST_S))
+        self.runtime = Runtime(patient, mirror, scenario.driver, _memory_bytes(self.topology))
+        self.server = NRIServer(self.runtime, places.socket)
+        self.exporter = ExporterStandIn(places.exporter, self.devices) if self.devices.devices else None
+        self.command = self._command()
+        self._agent: subprocess.Popen[bytes] | None = None
+
+    @property
+    def agent_pid(self) -> int:
+        """The agent's process id, 0 while there is none."""
+        return self._agent.pid if self._agent else 0
+
+    @property
+    def agent_death(self) -> int | None:
+        """The exit code of an agent that ended without being told to; None while all is well."""
+        return self._agent.poll() if self._agent else None
+
+    def start_agent(self) -> tuple[ContainerUpdate, ...]:
+        """Start the agent and let the runtime take it in; returns what it wants updated.
+
+        Raises:
+            AgentFailedError: it ended or did not register in time.
+        """
+        with self.places.log.open("ab") as log:
+            self._agent = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
+            )
+        before, waited = self.server.link, 0.0
+        while waited < AGENT_START_S:
+            if self._agent.poll() is not None:
+                raise AgentFailedError(f"it ended with code {self._agent.returncode}", self.last_words())
+            try:
+                return self.server.wait_for_plugin(1.0)
+            except PluginLostError as error:
+                waited += 1.0
+                link = self.server.link  # one that was lost with an earlier agent says nothing of this one
+                if link is not None and link is not before and link.session.lost:
+                    raise AgentFailedError(str(error), self.last_words()) from error
+        raise AgentFailedError(f"it did not connect within {AGENT_START_S:g} s", self.last_words())
+
+    def reconfigure(self, changes: Mapping[str, Any]) -> None:
+        """Give the agent's file other values for these keys; an agent reads it when it starts."""
+        self._configured = {**self._configured, **changes}
+        self.places.config.write_text(yaml.safe_dump(self._configured, sort_keys=False), encoding="utf-8")
+
+    def kill_agent(self) -> None:
+        """SIGKILL: no chance to say goodbye or to write anything."""
+        if self._agent is not None:
+            self._agent.kill()
+            self._agent.wait()
+            self._agent = None
+
+    def stop_agent(self) -> int:
+        """SIGTERM, as a node does; returns the exit code."""
+        if self._agent is None:
+            return 0
+        self._agent.send_signal(signal.SIGTERM)
+        try:
+            code = self._agent.wait(AGENT_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill_agent()
+            return -signal.SIGKILL
+        self._agent = None
+        return code
+
+    def machine_files(self, online: CPUSet) -> tuple[Files, Files]:
+        """Files and links of the machine with these CPUs online, by path below its root."""
+        return machine_files(replace(self._layout, online=online.mask), self.title)
+
+    def last_words(self, lines: int = 3) -> str:
+        """The end of the agent's log."""
+        try:
+            text = self.places.log.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        return " | ".join(text.splitlines()[-lines:])
+
+    def close(self) -> None:
+        """End the agent and the runtime; the files stay."""
+        self.kill_agent()
+        self.server.close()
+        if self.exporter is not None:
+            self.exporter.close()
+
+    def _config(self, scenario: Scenario) -> dict[str, Any]:
+        """The agent's configuration; where there are devices it asks our exporter, if not told to ask another."""
+        asked = {"exporterSocket": str(self.places.exporter)} if self.devices.devices else {}
+        return {**asked, **scenario.config}
+
+    @property
+    def release_command(self) -> list[str]:
+        """Gives back what the agent pinned, once it has ended."""
+        options = {
+            "--state-dir": self.places.state,
+            "--root": self.places.machine,
+            "--cgroup-root": self.places.cgroups,
+        }
+        return [sys.executable, "-P", "-m", "nri_plugin", "release", *_words(options)]
+
+    def _command(self) -> list[str]:
+        options = {
+            "--config": self.places.config,
+            "--nri-socket": self.places.socket,
+            "--state-dir": self.places.state,
+            "--sysfs-root": self.places.machine,
+            "--cgroup-root": self.places.cgroups,
+        }
+        return [sys.executable, "-P", "-m", "nri_plugin", "run", *_words(options)]
+
+
+@contextmanager
+def stage(scenario: Scenario, keep: Path | None = None) -> Iterator[Stage]:
+    """A node for the time of a `with`; its files are removed afterwards unless `keep` names a folder for them.
+
+    Raises:
+        ConfigError: the folder cannot be used, or the scenario does not fit together.
+    """
+    temporary = Path(tempfile.mkdtemp(prefix="nri-pin-", dir=_memory_folder()))
+    try:
+        places = Places(_kept(keep) if keep else temporary / "node", temporary)
+        made = Stage(scenario, places)
+        try:
+            yield made
+        finally:
+            made.close()
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def described(text: str) -> machine.Description:
+    """The machine a scenario names or describes.
+
+    Raises:
+        ConfigError: the description is wrong.
+        HostError: no machine of that name.
+    """
+    is_description = "\n" in text or "," in text
+    return machine.parse(text) if is_description else machine.load(text)
+
+
+def _words(options: Mapping[str, Path]) -> list[str]:
+    return [str(word) for pair in options.items() for word in pair]
+
+
+def _kept(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise ConfigError(
+            str(folder), f"cannot be made or read: {why}; name a folder that is yours to write"
+        ) from error
+    if not is_empty:
+        raise ConfigError(str(folder), "is not empty; name a new folder")
+    return folder.absolute()
+
+
+def _memory_folder() -> str | None:
+    """A folder in memory, as `/run` is on a node; None for the usual place where there is none."""
+    for folder in (os.environ.get("XDG_RUNTIME_DIR"), "/dev/shm"):  # noqa: S108 - mkdtemp makes the name safe
+        if folder and os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    return None
+
+
+def _environment() -> dict[str, str]:
+    """What a service manager would give it, and where Python finds this package."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    package = str(Path(__file__).parents[2])
+    return {**kept, "PYTHONPATH": package, "PYTHONUNBUFFERED": "1"}
+
+
+def _memory_bytes(topology: Topology) -> int:
+    return sum(node.memory_bytes or 0 for node in topology.nodes) or UNKNOWN_MEMORY_BYTES

@@ -1,0 +1,356 @@
+"""What can happen in a scenario, one value per step.
+
+A target is `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+from math import ceil
+from typing import Any, TypeAlias
+
+import yaml
+
+from nri_plugin.config import yaml_tree as source
+from nri_plugin.config.values import amount, one_of, unknown, whole_bytes
+from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.wire.nri.messages import Resources
+
+# ----------------------------------------------------------------------------------------------------
+# Containers of a scenario file: what they ask for, as in a pod manifest but for the shorter form.
+#
+# `cpu`, `memory`, huge pages and devices, as `nvidia.com/gpu: 2`, are request and limit at once, or stand in `limits`.
+
+
+CONTAINER_KEYS = ("cpu", "memory", "requests", "limits", "env")
+SIDECAR_KEY, SIDECAR = "restartPolicy", "Always"
+AMOUNT_KEYS = ("cpu", "memory")
+HUGEPAGES = "hugepages-"
+
+_DEVICE = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9_.-]+\Z")
+
+
+def read_container(name: str, value: source.Value, *, is_init: bool = False) -> ContainerSpec:
+    """A container; a request that is not given equals the limit, as the Kubernetes API makes it.
+
+    Raises:
+        ConfigError: something in it is wrong.
+    """
+    section = source.section(value)
+    known = (*CONTAINER_KEYS, SIDECAR_KEY) if is_init else CONTAINER_KEYS
+    for key, place in section.keys.items():
+        if key not in known and not is_amount(key):
+            raise unknown(place, key, known)
+    limits = _amounts(section, "limits")
+    requests = limits | _amounts(section, "requests")
+    return ContainerSpec(
+        name=name,
+        cpu_request_milli=_milli(requests),
+        cpu_limit_milli=_milli(limits),
+        memory_request_bytes=int(requests.get("memory", 0)),
+        memory_limit_bytes=int(limits.get("memory", 0)),
+        hugepages=tuple(
+            (_page_size(key), int(size)) for key, size in limits.items() if key.startswith(HUGEPAGES)
+        ),
+        devices_asked=_devices(section, limits),
+        env=tuple(f"{key}={text}" for key, text in texts(section.entries, "env").items()),
+        is_sidecar=is_init and SIDECAR_KEY in section.entries and _is_sidecar(section.entries[SIDECAR_KEY]),
+    )
+
+
+def is_amount(key: str) -> bool:
+    """Whether it names something a container can ask for an amount of."""
+    return key in AMOUNT_KEYS or key.startswith(HUGEPAGES) or _is_device(key)
+
+
+def _is_sidecar(value: source.Value) -> bool:
+    return one_of(SIDECAR)(value) == SIDECAR
+
+
+def _amounts(section: source.Section, key: str) -> dict[str, Fraction]:
+    """`limits` or `requests`, with what stands beside them and says it for both."""
+    given: dict[str, source.Value] = {
+        name: value for name, value in section.entries.items() if is_amount(name)
+    }
+    if key in section.entries:
+        inner = source.section(section.entries[key])
+        for name, place in inner.keys.items():
+            if name in given:
+                raise _twice(place, name)
+            if not is_amount(name):
+                raise unknown(place, name, AMOUNT_KEYS)
+        given |= inner.entries
+    return {
+        name: amount(value) if name == "cpu" else Fraction(whole_bytes(value))
+        for name, value in given.items()
+    }
+
+
+def _twice(place: source.Place, name: str) -> ConfigError:
+    return place.error(f"{name} is also given for requests and limits at once; keep one of them")
+
+
+def _devices(section: source.Section, limits: Mapping[str, Fraction]) -> tuple[tuple[str, int], ...]:
+    """Counts by resource; as in a pod manifest a request without the same limit is refused."""
+    if "requests" in section.entries:
+        inner = source.section(section.entries["requests"])
+        for name, value in inner.entries.items():
+            if _is_device(name) and whole_bytes(value) != limits.get(name):
+                raise value.place.error(
+                    f"{name} must be the same in limits, where it is {limits.get(name, 0)}"
+                )
+    return tuple((name, int(count)) for name, count in limits.items() if _is_device(name) and count)
+
+
+def _is_device(name: str) -> bool:
+    """Whether this is what Kubernetes calls an extended resource."""
+    return bool(_DEVICE.match(name))
+
+
+def _milli(amounts: Mapping[str, Fraction]) -> int:
+    return ceil(amounts.get("cpu", 0) * 1000)
+
+
+def _page_size(key: str) -> str:
+    """`hugepages-2Mi` is `2MB` to runtimes."""
+    return key.removeprefix(HUGEPAGES).replace("i", "B")
+
+
+def texts(given: Mapping[str, source.Value], key: str) -> dict[str, str]:
+    """Words by key; none where the section is left out.
+
+    Raises:
+        ConfigError: something in it is no word.
+    """
+    if key not in given:
+        return {}
+    return {name: source.text(value) for name, value in source.section(given[key]).entries.items()}
+
+
+def plain(value: source.Value) -> Any:
+    """What was written as plain values, numbers and booleans as YAML takes them."""
+    if isinstance(value, source.Section):
+        return {key: plain(entry) for key, entry in value.entries.items()}
+    if isinstance(value, source.Sequence):
+        return [plain(item) for item in value.items]
+    return value.text if value.kind == "str" else yaml.safe_load(value.text)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+class Part(StrEnum):
+    """What can be restarted."""
+
+    AGENT = "agent"
+    RUNTIME = "runtime"
+
+
+class Kind(StrEnum):
+    """What a cgroup of somebody else is to the kernel."""
+
+    ISOLATED = "isolated"
+    ROOT = "root"
+    MEMBER = "member"
+    """None any more."""
+
+
+class Writer(StrEnum):
+    """Who writes a cpuset that is not theirs."""
+
+    PERSON = "write"
+    """A write to the cgroup file."""
+    PROPERTY = "set-property"
+    """`systemctl set-property`; only systemd has it, elsewhere the write that it makes is played."""
+    RELOAD = "daemon-reload"
+    """systemd puts back what it was told at creation, after a reload and a change of the unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A sentence for the reader."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A pod with its containers is created and, unless `start` is off, started."""
+
+    line: int
+    pod: PodSpec
+    start: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Created containers are started."""
+
+    line: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Containers exit; with a pod as target the sandbox stops too."""
+
+    line: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """What the target names is stopped and removed."""
+
+    line: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The kubelet changes a container's resources."""
+
+    line: int
+    target: str
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A part is killed without warning and started again; `is_down` leaves it down.
+
+    Attributes:
+        writes: how many cpuset and quota files may be written until what follows from it is done; None = not asked.
+        config: keys of the agent's configuration that are others from now on.
+    """
+
+    line: int
+    part: Part
+    is_down: bool = False
+    writes: int | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Somebody else changes the CPUs of a container; it happens, and is put right unless the agent is down.
+
+    Attributes:
+        meanwhile: what a real kernel says of containers before it is put right, as in `Expect.kernel`.
+    """
+
+    line: int
+    target: str
+    cpus: CPUSet
+    by: Writer = Writer.PERSON
+    meanwhile: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """Another agent is started beside the one that runs, by mistake; it must end by itself and say why."""
+
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The agent ends and `nri-pin release` gives everything back; who is restarted later keeps its promises."""
+
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Online:
+    """From now on exactly these CPUs are online."""
+
+    line: int
+    cpus: CPUSet
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Somebody else's cgroup beside those of pods becomes a partition with these CPUs, or ceases to be one."""
+
+    line: int
+    kind: Kind
+    cpus: CPUSet
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """The agent's log has said this since the last such step, or says it soon; it is no fault then.
+
+    Attributes:
+        text: part of a line.
+        only: `kernel` where only a real one gives reason to say it.
+    """
+
+    line: int
+    text: str
+    only: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spin:
+    """Twice as many processes spin in a container as it has CPUs; a real kernel shows whether it balances them.
+
+    Attributes:
+        on: `all` its CPUs, or `one`.
+    """
+
+    line: int
+    target: str
+    on: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """What must be true of a container now; None = not asked.
+
+    Attributes:
+        cpus: its effective CPUs.
+        mems: its effective memory nodes.
+        exclusive: how many CPUs it has to itself, 0 = it runs in the shared pool.
+        numa_nodes: over how many NUMA nodes its CPUs are spread.
+        caches: over how many uncore caches.
+        devices: ids by resource, all it has.
+        refused: a part of the reason for which it was refused.
+        kernel: what only a real kernel can tell: `quota`, `podQuota`, `partition`, the CPUs of its `sandbox`, and
+            those that the `root` of the cgroup tree can run on.
+    """
+
+    line: int
+    target: str
+    cpus: CPUSet | None = None
+    mems: NodeMask | None = None
+    exclusive: int | None = None
+    numa_nodes: int | None = None
+    caches: int | None = None
+    devices: Mapping[str, tuple[str, ...]] | None = None
+    refused: str | None = None
+    kernel: Mapping[str, str] | None = None
+
+
+Step: TypeAlias = (
+    Say
+    | Run
+    | Start
+    | Stop
+    | Remove
+    | Update
+    | Restart
+    | Drift
+    | Second
+    | Release
+    | Online
+    | Foreign
+    | Logged
+    | Spin
+    | Expect
+)

@@ -1,0 +1,1 @@
+"""`nri-pin simulate`: what would become of these pods on that machine."""

@@ -1,0 +1,178 @@
+"""The configuration a simulation decides by: a file, what the scenario says, or the agent's defaults.
+
+The agent needs CPUs kept for the system and has no default for them. Where nobody names some, the first core is
+kept, and that is said.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nri_plugin.config import yaml_tree as source
+from nri_plugin.config.checks import share_bytes
+from nri_plugin.config.keys import SET
+from nri_plugin.config.loading import NO_FLAGS, Config, load_hint_providers, load_text
+from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.options import Node
+from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.simulate.simulation import Configuration
+
+DEFAULTS = "defaults"
+LEAST = "cpuManagerPolicy: static"
+"""What the agent does anyway."""
+RESERVED_MEMORY = "[{numaNode: %d, limits: {memory: 100Mi}}]"
+"""As much as the default of evictionHard, which the reserved memory must equal."""
+
+RESERVING = frozenset({"reservedSystemCPUs", "kubeReserved", "systemReserved"})
+HOW = "say others with --set reservedSystemCPUs="
+
+_SHARE = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,6})?%\Z")
+_PLACES = frozenset(
+    {
+        "stateDir",
+        "nriSocket",
+        "sysfsRoot",
+        "cgroupRoot",
+        "exporterSocket",
+        "metricsBindAddress",
+        "healthProbeBindAddress",
+    }
+)
+_TALK = frozenset({"pluginName", "pluginIndex", "logFormat", "logLevel"})
+IRRELEVANT = _PLACES | _TALK
+"""Keys that no placement depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A configuration on a machine.
+
+    Attributes:
+        config: as the agent reads it.
+        node: machine and options.
+        shown: for the report.
+    """
+
+    config: Config
+    node: Node
+    shown: Configuration
+
+
+def choose(
+    topology: Topology,
+    file: str | None = None,
+    said: str | None = None,
+    sets: Mapping[str, str] = NO_FLAGS,
+    said_in: str = "",
+) -> Chosen:
+    """The configuration of a file, else that of the scenario, else the defaults; `sets` wins over each.
+
+    Args:
+        topology: the machine.
+        file: the agent's own configuration file.
+        said: the text of what the scenario says, None for nothing; CPUs for the system may be missing.
+        sets: texts by key.
+        said_in: the scenario's file, for errors.
+
+    Raises:
+        ConfigError: anything in it is wrong, or it does not fit the machine.
+    """
+    text, where = _text(file, said, said_in)
+    shown_sets, why = dict(sets), f"as {where} says"
+    if file is None:
+        sets, why = _completed(topology, text, where, sets)
+    sets = {**_eviction(topology, text, where), **sets}
+    config = load_text(text, where, {f"{SET}{key}": value for key, value in sets.items()})
+    node = config.node(topology)
+    node = Node(node.topology, node.options, node.reserved, load_hint_providers())
+    shown = Configuration(
+        _name(where, shown_sets), _said(config), str(node.reserved or config.reserved_system_cpus), why
+    )
+    return Chosen(config, node, shown)
+
+
+def first_core(topology: Topology) -> str:
+    """The CPUs of the core that is kept for the system where nobody names some."""
+    return str(topology.first_core)
+
+
+def parse_set(word: str, option: str = "--set") -> tuple[str, str]:
+    """`KEY=VALUE` apart.
+
+    Raises:
+        ConfigError: there is no equals sign, or nothing before it.
+    """
+    key, equals, value = word.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(
+            option, f"expected KEY=VALUE such as topologyManagerPolicy=restricted, found {word}"
+        )
+    return key.strip(), value.strip()
+
+
+def _text(file: str | None, said: str | None, said_in: str) -> tuple[str, str]:
+    """The configuration's text, and what it is called."""
+    if file is not None:
+        return _read(file), file
+    return (LEAST, DEFAULTS) if said is None else (said, said_in)
+
+
+def _completed(
+    topology: Topology, text: str, where: str, sets: Mapping[str, str]
+) -> tuple[Mapping[str, str], str]:
+    """With what no placement can do without, and where the reserved CPUs come from."""
+    keys = {*source.parse(text, where).entries, *sets}
+    added = _memory(topology, keys, sets)
+    if not keys.isdisjoint(RESERVING):
+        return {**added, **sets}, "as --set says" if "reservedSystemCPUs" in sets else f"as {where} says"
+    core = first_core(topology)
+    return {**added, "reservedSystemCPUs": core, **sets}, f"the first core, as nobody says which; {HOW}{core}"
+
+
+def _read(file: str) -> str:
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(file, f"cannot be read: {(error.strerror or 'unknown error').lower()}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(file, f"not UTF-8 text at byte {error.start}") from None
+    return text
+
+
+def _memory(topology: Topology, keys: Collection[str], sets: Mapping[str, str]) -> dict[str, str]:
+    """The smallest reservedMemory that Static goes with, where a word on the command line asks for Static."""
+    if sets.get("memoryManagerPolicy") != "Static" or "reservedMemory" in keys:
+        return {}
+    node = next((one.id for one in topology.nodes if one.has_memory and one.cpus), topology.nodes[0].id)
+    return {"reservedMemory": RESERVED_MEMORY % node}
+
+
+def _eviction(topology: Topology, text: str, where: str) -> dict[str, str]:
+    """A share of memory in bytes: the agent would take it of the machine it runs on, which is another one."""
+    signals = source.parse(text, where).entries.get("evictionHard")
+    share = signals.entries.get("memory.available") if isinstance(signals, source.Section) else None
+    sizes = [one.memory_bytes for one in topology.nodes]
+    if not isinstance(share, source.Scalar) or not _SHARE.match(share.text) or None in sizes:
+        return {}
+    return {
+        "evictionHard": f"{{memory.available: {share_bytes(share.text, sum(size or 0 for size in sizes))}}}"
+    }
+
+
+def _name(where: str, sets: Mapping[str, str]) -> str:
+    words = [where, *(f"{key}={value}" for key, value in sets.items())]
+    return ", ".join(words)
+
+
+def _said(config: Config) -> dict[str, str]:
+    """What was written, by key, on one line each."""
+    return {key: _flat(value) for key, value in config.written.entries.items() if key not in IRRELEVANT}
+
+
+def _flat(value: source.Value) -> str:
+    if isinstance(value, source.Section):
+        return "{" + ", ".join(f"{key}: {_flat(entry)}" for key, entry in value.entries.items()) + "}"
+    if isinstance(value, source.Sequence):
+        return "[" + ", ".join(map(_flat, value.items)) + "]"
+    return value.text

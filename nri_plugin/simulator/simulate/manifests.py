@@ -1,0 +1,533 @@
+"""Kubernetes manifests as pods for one node: Pods, what makes pods, and lists of them as kubectl prints.
+
+What the API server would fill in is filled in (a limit is the request where none is set), what it would refuse is
+refused. Everything that decides where a pod goes in a cluster, and not what it gets on a node, is passed over and
+said: here every pod comes to the one node.
+
+Source: Kubernetes v1.36 API defaults and validation of resources.
+"""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+from nri_plugin.kube.noderesourcetopology import parse_amount
+from nri_plugin.kube.pod_demand import (
+    CPU,
+    HUGEPAGES,
+    MEMORY,
+    ContainerDemand,
+    Kind,
+    PodDemand,
+    is_native,
+    pod_demand,
+)
+from nri_plugin.model.errors import KubeObjectError, NriPinError
+from nri_plugin.model.quantity import parse_quantity
+from nri_plugin.model.state import Amounts, QOSClass
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+
+# ----------------------------------------------------------------------------------------------------
+# What the API server makes of a pod's resources: it checks them and fills in what was left out.
+#
+# Objects are plain values as YAML or JSON gives them. An error knows the path to what is wrong; whoever has the text
+# finds the line.
+#
+# Source: Kubernetes v1.36 pkg/apis/core/v1/defaults.go and core/validation.
+
+
+Path: TypeAlias = tuple[str | int, ...]
+"""From the number of the document to a key."""
+Object: TypeAlias = Mapping[str, Any]
+
+STORAGE = "ephemeral-storage"
+STANDARD = (CPU, MEMORY, STORAGE)
+POD_LEVEL = (CPU, MEMORY)
+
+OF_A_POD = ("containers", "initContainers", "overhead", "resources")
+OF_A_CONTAINER = ("name", "resources", "restartPolicy")
+OF_RESOURCES = ("limits", "requests", "claims")
+"""Keys that say what a pod gets. Misspelt they would be taken for left out, and the answer would be about another pod."""
+
+LONGEST_LABEL = 63
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+LOOK_LIKE_THEM = ("resizePolicy", "restartPolicyRules")
+"""Keys of containers that are meant as they are written."""
+
+
+class ManifestError(NriPinError):
+    """An object is not what the API server would take.
+
+    Attributes:
+        path: where; begins with the number of the document.
+    """
+
+    def __init__(self, path: Path, detail: str) -> None:
+        super().__init__(f"{words(path)}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+def words(path: Path) -> str:
+    """A path as people write it: `spec.containers[0].name`; without the number of the document."""
+    text = ""
+    for part in path[1:]:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.lstrip(".")
+
+
+def checked_mapping(value: object, path: Path) -> Object:
+    """Keys and values.
+
+    Raises:
+        ManifestError: it is something else.
+    """
+    if isinstance(value, Mapping):
+        return value
+    raise ManifestError(path, f"expected keys and values, found {_found(value)}")
+
+
+def refuse_slips(found: Object, path: Path, read: Sequence[str]) -> None:
+    """Check that no key is nearly one of those that count; others of the many that there are count for nothing here.
+
+    Raises:
+        ManifestError: one is; names the key it looks like.
+    """
+    by_lower = {key.lower(): key for key in read}
+    for key in map(str, found):
+        if key in read or key in LOOK_LIKE_THEM:
+            continue
+        close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.8)
+        if close:
+            raise ManifestError((*path, key), f"unknown key; did you mean {by_lower[close[0]]}?")
+
+
+def checked_list(value: object, path: Path) -> Sequence[Any]:
+    """A list; nothing counts as an empty one.
+
+    Raises:
+        ManifestError: it is something else.
+    """
+    if value is None or isinstance(value, list):
+        return value or []
+    raise ManifestError(path, f"expected a list, found {_found(value)}")
+
+
+def checked_text(value: object, path: Path, what: str) -> str:
+    """Text that is not empty, or at least is text.
+
+    Raises:
+        ManifestError: it is something else.
+    """
+    if isinstance(value, str):
+        return value
+    raise ManifestError(path, f"expected {what}, found {_found(value)}")
+
+
+def defaulted(obj: Object, path: Path) -> Object:
+    """The pod with every request that follows from a limit.
+
+    Raises:
+        ManifestError: containers or resources are not what they should be.
+    """
+    spec = checked_mapping(obj.get("spec"), (*path, "spec"))
+    refuse_slips(spec, (*path, "spec"), OF_A_POD)
+    seen: set[str] = set()
+    filled = dict(spec)
+    for part in ("initContainers", "containers"):
+        where = (*path, "spec", part)
+        filled[part] = [
+            _defaulted_container(one, (*where, number), seen)
+            for number, one in enumerate(checked_list(spec.get(part), where))
+        ]
+    if not filled["containers"]:
+        raise ManifestError((*path, "spec", "containers"), "a pod has at least one container")
+    if spec.get("resources"):
+        filled["resources"] = _pod_level({**obj, "spec": filled}, (*path, "spec", "resources"))
+    return {**obj, "spec": filled}
+
+
+def _defaulted_container(value: object, path: Path, seen: set[str]) -> Object:
+    found = checked_mapping(value, path)
+    refuse_slips(found, path, OF_A_CONTAINER)
+    name = checked_text(found.get("name") or None, (*path, "name"), "the name of a container")
+    if len(name) > LONGEST_LABEL or not _LABEL.fullmatch(name):
+        raise ManifestError(
+            (*path, "name"),
+            f"expected at most {LONGEST_LABEL} small letters, digits and inner '-', found {name[:80]!r}",
+        )
+    if name in seen:
+        raise ManifestError((*path, "name"), f"container {name} is there already; rename one of them")
+    seen.add(name)
+    where = (*path, "resources")
+    resources = _resources(found.get("resources") or {}, where)
+    limits = _amounts(resources, "limits", where)
+    requests = _amounts(resources, "requests", where)
+    _check(limits, requests, where)
+    texts = {part: dict(resources.get(part) or {}) for part in ("limits", "requests")}
+    return {
+        **found,
+        "resources": {
+            "limits": _as_text(texts["limits"]),
+            "requests": _as_text({**texts["limits"], **texts["requests"]}),
+        },
+    }
+
+
+def _resources(value: object, path: Path) -> Object:
+    found = checked_mapping(value, path)
+    refuse_slips(found, path, OF_RESOURCES)
+    odd = next((str(key) for key in found if key not in OF_RESOURCES), None)
+    if odd is not None:
+        raise ManifestError(
+            (*path, odd), f"unknown key; known are {', '.join(OF_RESOURCES[:-1])} or {OF_RESOURCES[-1]}"
+        )
+    return found
+
+
+def _as_text(amounts: Object) -> dict[str, str]:
+    """Numbers as text: YAML reads 0.5 as a fraction."""
+    return {name: str(value) for name, value in amounts.items()}
+
+
+def _amounts(resources: Object, part: str, path: Path) -> dict[str, Fraction]:
+    where = (*path, part)
+    given = checked_mapping(resources.get(part) or {}, where)
+    return {name: _amount(name, value, (*where, name)) for name, value in given.items()}
+
+
+def _amount(name: str, value: object, path: Path) -> Fraction:
+    if is_native(name) and name not in STANDARD and not name.startswith(HUGEPAGES) and "/" not in name:
+        close = difflib.get_close_matches(name, STANDARD, n=1, cutoff=0.75)
+        hint = f"did you mean {close[0]}?" if close else "devices are named as in vendor.example/device"
+        raise ManifestError(path, f"is no resource of containers; {hint}")
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ManifestError(path, f"expected an amount such as 500m or 2Gi, found {_found(value)}")
+    try:
+        amount = parse_quantity(str(value))
+    except ValueError as error:
+        raise ManifestError(path, str(error)) from None
+    if amount < 0:
+        raise ManifestError(path, f"{value} is negative; the smallest amount is 0")
+    if not is_native(name) and amount.denominator != 1:
+        raise ManifestError(path, f"{value} is no whole number; devices are counted")
+    return amount
+
+
+def _check(limits: Mapping[str, Fraction], requests: Mapping[str, Fraction], path: Path) -> None:
+    """What the API server asks of requests beside limits."""
+    for name, amount in requests.items():
+        where, limit = (*path, "requests", name), limits.get(name)
+        if limit is not None and amount > limit:
+            raise ManifestError(where, f"{_short(amount)} is more than the limit, {_short(limit)}; lower it")
+        overcommits = name in STANDARD
+        if not overcommits and limit != amount:
+            said = "no limit" if limit is None else f"limit {_short(limit)}"
+            raise ManifestError(where, f"must equal its limit, found {_short(amount)} and {said}")
+
+
+def _pod_level(obj: Object, path: Path) -> Object:
+    """The pod's own resources; what is left out is what its containers request, else its limit."""
+    resources = _resources(obj["spec"]["resources"], path)
+    limits, requests = _amounts(resources, "limits", path), _amounts(resources, "requests", path)
+    for part, amounts in (("limits", limits), ("requests", requests)):
+        for name in amounts:
+            if name not in POD_LEVEL and not name.startswith(HUGEPAGES):
+                raise ManifestError(
+                    (*path, part, name), "a pod as a whole has cpu, memory and hugepages-SIZE only"
+                )
+    below = pod_demand({**obj, "spec": {**obj["spec"], "resources": None}}).effective_with_sidecars
+    summed = {
+        name: f"{amount}m"
+        for name, amount in below.items()
+        if amount and (name in POD_LEVEL or name.startswith(HUGEPAGES))
+    }
+    filled = {
+        **_as_text(resources.get("limits") or {}),
+        **summed,
+        **_as_text(resources.get("requests") or {}),
+    }
+    _check(limits, {name: parse_quantity(value) for name, value in filled.items()}, path)
+    return {"limits": _as_text(resources.get("limits") or {}), "requests": filled}
+
+
+def _short(amount: Fraction) -> str:
+    return str(float(amount)) if amount.denominator != 1 else str(int(amount))
+
+
+def _found(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return "keys and values"
+    return "a list" if isinstance(value, list) else repr(value)[:60]
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+MOST_PODS = 10_000
+"""Of one object; more is a slip of the finger."""
+
+TEMPLATES: Mapping[str, str] = {
+    "Deployment": "replicas",
+    "StatefulSet": "replicas",
+    "ReplicaSet": "replicas",
+    "ReplicationController": "replicas",
+    "Job": "parallelism",
+    "DaemonSet": "",
+}
+"""By kind: the key that says how many pods there are at once, one where it is empty or left out."""
+
+VERSIONS: Mapping[str, str] = {
+    "Pod": "v1",
+    "ReplicationController": "v1",
+    "Deployment": "apps/v1",
+    "StatefulSet": "apps/v1",
+    "ReplicaSet": "apps/v1",
+    "DaemonSet": "apps/v1",
+    "Job": "batch/v1",
+}
+"""By kind: the apiVersion that an API server has it in; items of lists leave theirs out."""
+
+NOT_LOOKED_AT = (
+    "affinity",
+    "ephemeralContainers",
+    "nodeSelector",
+    "priorityClassName",
+    "resourceClaims",
+    "schedulingGates",
+    "topologySpreadConstraints",
+)
+"""Keys of a pod that decide where it goes, or bring what is not simulated."""
+
+OVER = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A pod of the manifests.
+
+    Attributes:
+        path: where it stands.
+        workload: what it comes from; empty for a pod of its own.
+    """
+
+    path: Path
+    pod: PodSpec
+    workload: str = ""
+
+
+@dataclass(slots=True)
+class Manifests:
+    """Reads objects one after the other.
+
+    Args:
+        node: only pods of this node count; empty for all.
+    """
+
+    node: str = ""
+    pods: list[Found] = field(default_factory=list)
+    _names: set[str] = field(default_factory=set)
+    _keys: Counter[str] = field(default_factory=Counter)
+    _kinds: Counter[str] = field(default_factory=Counter)
+    _over: int = 0
+    _nodes: Counter[str] = field(default_factory=Counter)
+    _elsewhere: int = 0
+    _nothing: list[str] = field(default_factory=list)
+
+    def read(self, obj: object, path: Path) -> None:
+        """Take in an object.
+
+        Raises:
+            ManifestError: it is not what its schema says.
+        """
+        found = checked_mapping(obj, path)
+        kind = checked_text(found.get("kind"), (*path, "kind"), "the kind of the object, such as Pod")
+        version = found.get("apiVersion")
+        if version is not None and version != VERSIONS.get(kind, version):
+            raise ManifestError((*path, "apiVersion"), f"{kind} is of {VERSIONS[kind]}, found {version}")
+        if kind == "List" or kind.endswith("List"):
+            for number, item in enumerate(checked_list(found.get("items"), (*path, "items"))):
+                self.read(_with_kind(item, kind), (*path, "items", number))
+        elif kind == "Pod":
+            self._pod(found, path)
+        elif kind in TEMPLATES:
+            self._workload(kind, found, path)
+        else:
+            self._kinds[kind] += 1
+
+    def notes(self) -> Iterator[str]:
+        """What was passed over, a sentence each."""
+        for kind, count in self._kinds.items():
+            yield f"{_times(kind, count)} passed over: no kind of object that makes pods here"
+        yield from self._nothing
+        if self._over:
+            yield f"{_times('pod', self._over)} passed over: Succeeded or Failed, nothing is held by it any more"
+        if self._elsewhere:
+            yield f"{_times('pod', self._elsewhere)} of other nodes than {self.node} passed over"
+        of_workloads = sum(1 for one in self.pods if one.workload)
+        if self.node and of_workloads:
+            yield f"{_times('pod', of_workloads)} of workloads all taken: they name no node, --node chooses none of them"
+        if len(self._nodes) > 1:
+            yield (
+                f"pods of {len(self._nodes)} nodes are all played on this one machine; --node NAME takes those of one"
+            )
+        for key, count in sorted(self._keys.items()):
+            yield f"{key} of {_times('pod', count)} not looked at: {_why(key)}"
+
+    def _pod(self, obj: Object, path: Path) -> None:
+        status = obj.get("status") or {}
+        where = (obj.get("spec") or {}).get("nodeName") if isinstance(obj.get("spec"), Mapping) else ""
+        if self.node and where != self.node:
+            self._elsewhere += 1
+        elif isinstance(status, Mapping) and status.get("phase") in OVER:
+            self._over += 1
+        else:
+            if where:
+                self._nodes[str(where)] += 1
+            self._add(obj, path, "")
+
+    def _workload(self, kind: str, obj: Object, path: Path) -> None:
+        key = TEMPLATES[kind]
+        spec = checked_mapping(obj.get("spec"), (*path, "spec"))
+        refuse_slips(spec, (*path, "spec"), (key, "template") if key else ("template",))
+        template = checked_mapping(spec.get("template"), (*path, "spec", "template"))
+        namespace, name = _names(obj, path)
+        count = _replicas(spec, key, (*path, "spec", key))
+        if not count:
+            self._nothing.append(f"{kind} {namespace}/{name} has {key} 0: no pods")
+        metadata = checked_mapping(template.get("metadata") or {}, (*path, "spec", "template", "metadata"))
+        for number in range(count):
+            made = {**template, "metadata": {**metadata, "namespace": namespace, "name": f"{name}-{number}"}}
+            self._add(made, (*path, "spec", "template"), f"{kind} {namespace}/{name}")
+
+    def _add(self, obj: Object, path: Path, workload: str) -> None:
+        namespace, name = _names(obj, path)
+        spec = checked_mapping(obj.get("spec"), (*path, "spec"))
+        self._keys.update(key for key in NOT_LOOKED_AT if spec.get(key))
+        filled = defaulted(obj, path)
+        try:
+            demand = pod_demand(filled)
+        except KubeObjectError as error:
+            raise ManifestError(path, str(error)) from None
+        pod = _pod_spec(filled, demand, namespace, name, path)
+        if pod.key in self._names:
+            raise ManifestError(
+                (*path, "metadata", "name"), f"pod {pod.key} is there already; rename one of them"
+            )
+        self._names.add(pod.key)
+        self.pods.append(Found(path, pod, workload))
+
+
+def _pod_spec(obj: Object, demand: PodDemand, namespace: str, name: str, path: Path) -> PodSpec:
+    spec = obj["spec"]
+    whole = spec.get("resources") or {}
+    return PodSpec(
+        name=name,
+        namespace=namespace,
+        containers=tuple(_container(one) for one in demand.containers if one.kind is Kind.APP),
+        init_containers=tuple(_container(one) for one in demand.containers if one.kind is not Kind.APP),
+        labels=_texts(obj, "labels", path),
+        annotations=_texts(obj, "annotations", path),
+        forced_qos=QOSClass(demand.qos.value),
+        whole=_whole(whole),
+        overhead=tuple((key, _in_units(key, amount)) for key, amount in demand.overhead.items()),
+    )
+
+
+def _container(one: ContainerDemand) -> ContainerSpec:
+    return ContainerSpec(
+        name=one.name,
+        cpu_request_milli=one.requests.get(CPU, 0),
+        cpu_limit_milli=one.limits.get(CPU, 0),
+        memory_request_bytes=_in_units(MEMORY, one.requests.get(MEMORY, 0)),
+        memory_limit_bytes=_in_units(MEMORY, one.limits.get(MEMORY, 0)),
+        hugepages=tuple(
+            (f"{name.removeprefix(HUGEPAGES).removesuffix('i')}B", _in_units(name, amount))
+            for name, amount in one.requests.items()
+            if name.startswith(HUGEPAGES)
+        ),
+        devices_asked=tuple(
+            (name, _in_units(name, amount))
+            for name, amount in one.limits.items()
+            if not is_native(name) and amount
+        ),
+        is_sidecar=one.kind is Kind.SIDECAR,
+    )
+
+
+def _whole(resources: Object) -> Amounts | None:
+    """What the pod sets for itself as a whole."""
+    parts = {
+        part: {name: parse_amount(value) for name, value in (resources.get(part) or {}).items()}
+        for part in ("requests", "limits")
+    }
+    requests, limits = parts["requests"], parts["limits"]
+    if not any(name in {CPU, MEMORY} or name.startswith(HUGEPAGES) for name in (*requests, *limits)):
+        return None
+    return Amounts(
+        requests.get(CPU, 0),
+        limits.get(CPU, 0),
+        _in_units(MEMORY, requests.get(MEMORY, 0)),
+        _in_units(MEMORY, limits.get(MEMORY, 0)),
+        tuple(
+            (name, _in_units(name, amount)) for name, amount in requests.items() if name.startswith(HUGEPAGES)
+        ),
+    )
+
+
+def _in_units(name: str, milli: int) -> int:
+    """Thousandths of CPUs as they are, everything else whole."""
+    return milli if name == CPU else -(-milli // 1000)
+
+
+def _names(obj: Object, path: Path) -> tuple[str, str]:
+    metadata = checked_mapping(obj.get("metadata"), (*path, "metadata"))
+    name = metadata.get("name") or str(metadata.get("generateName") or "").rstrip("-")
+    where = (*path, "metadata", "name")
+    return str(metadata.get("namespace") or "default"), checked_text(name or None, where, "a name")
+
+
+def _replicas(spec: Object, key: str, path: Path) -> int:
+    count = spec.get(key) if key else 1
+    if count is None:
+        return 1
+    if type(count) is not int or count < 0:
+        raise ManifestError(path, f"expected a number of pods, found {count!r}")
+    if count > MOST_PODS:
+        raise ManifestError(path, f"{count} pods, more than the {MOST_PODS} that are played of one object")
+    return count
+
+
+def _texts(obj: Object, key: str, path: Path) -> dict[str, str]:
+    where = (*path, "metadata", key)
+    given = checked_mapping((obj.get("metadata") or {}).get(key) or {}, where)
+    return {
+        str(name): checked_text(value, (*where, name), "text; put it in quotes")
+        for name, value in given.items()
+    }
+
+
+def _with_kind(item: object, kind: str) -> object:
+    """A member of a `PodList` need not say that it is a Pod."""
+    if isinstance(item, Mapping) and "kind" not in item and kind != "List":
+        return {**item, "kind": kind.removesuffix("List")}
+    return item
+
+
+def _why(key: str) -> str:
+    if key == "resourceClaims":
+        return "dynamic resource allocation is not simulated"
+    if key == "ephemeralContainers":
+        return "they ask for nothing"
+    return "every pod is played on this one node"
+
+
+def _times(what: str, count: int) -> str:
+    return f"{count} {what}" + "s" * (count != 1)

@@ -1,0 +1,428 @@
+"""A node without a process: pods go in, decisions come out, and the state they leave.
+
+The events are those a runtime sends, built by the same functions that the played runtime uses; what an agent asks
+before it decides is asked by the agent's own `Informant`; the decisions are `engine.decide`. There is no socket, no
+thread, no cgroup and no clock, so that a pod costs less than a millisecond.
+
+Invariant: nothing is kept here that the state could tell, but which messages stand for which container.
+
+What a node has for pods as a whole, and what the pods on it request: where the scheduler sends no more.
+
+Invariant: what is requested never exceeds what is allocatable.
+
+Amounts are thousandths of CPUs and bytes. Huge pages are no part of the memory for pods, as on a node. Devices are
+counted by the device manager.
+
+Source: kubelet v1.36, node allocatable and GeneralPredicates; kube-scheduler NodeResourcesFit. Differs: the number of
+    pods (`maxPods`) and ephemeral storage are not counted.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from logging import getLogger
+
+from nri_plugin.agent.pod_facts import Informant, PodResourcesClient
+from nri_plugin.config.loading import Config
+from nri_plugin.core.decision import Answer, Decision
+from nri_plugin.core.engine import decide
+from nri_plugin.core.requests import pod_total
+from nri_plugin.host.devices import DeviceLocator
+from nri_plugin.host.sysfs_files import KernelFiles
+from nri_plugin.model.errors import AdmissionError
+from nri_plugin.model.options import Node
+from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.state import Kind, Phase, PodFacts, State
+from nri_plugin.policy.device_hints import Device, DeviceResource
+from nri_plugin.simulator.runtime.cgroup_tree import Names
+from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
+from nri_plugin.simulator.runtime.pods import (
+    ContainerSpec,
+    Identity,
+    PodSpec,
+    container_message,
+    hugepages_resource,
+    pod_facts,
+    pod_message,
+    stable_id,
+    stable_uid,
+)
+from nri_plugin.simulator.simulate.simulation import Stage
+from nri_plugin.wire.nri import events
+from nri_plugin.wire.nri.messages import Container, Pod, Resources
+
+CPU, MEMORY = "cpu", "memory"
+
+Amounts = Mapping[str, int]
+
+
+class NodeRoom:
+    """Counts requests.
+
+    Attributes:
+        allocatable: by resource; a resource that is not in it is not counted.
+        used: by resource.
+    """
+
+    def __init__(self, allocatable: Amounts) -> None:
+        self.allocatable = dict(allocatable)
+        self.used: dict[str, int] = dict.fromkeys(allocatable, 0)
+        self._pods: dict[str, Amounts] = {}
+
+    def copy(self) -> "NodeRoom":
+        """Another with the same amounts, for trials."""
+        made = NodeRoom(self.allocatable)
+        made.used, made._pods = dict(self.used), dict(self._pods)
+        return made
+
+    def check(self, pod: PodSpec) -> None:
+        """See that a pod fits; a second one of that name takes the place of the first.
+
+        Raises:
+            NotAdmittedError: it does not; says in the kubelet's words what is requested and what is left.
+        """
+        before = self._pods.get(pod.key, {})
+        for name, amount in pod_requests(pod).items():
+            used = self.used.get(name, 0) - before.get(name, 0)
+            capacity = self.allocatable.get(name)
+            if capacity is None and name.startswith("hugepages-"):
+                capacity = 0
+            if capacity is not None and used + amount > capacity:
+                raise NotAdmittedError(
+                    f"OutOf{name}: Node didn't have enough resource: {name}, "
+                    f"requested: {amount}, used: {used}, capacity: {capacity}"
+                )
+
+    def take(self, pod: PodSpec) -> None:
+        """The pod is here."""
+        self.give_back(pod.key)
+        self._pods[pod.key] = pod_requests(pod)
+        self._add(self._pods[pod.key], 1)
+
+    def give_back(self, key: str) -> None:
+        """The pod is gone."""
+        self._add(self._pods.pop(key, {}), -1)
+
+    def _add(self, amounts: Amounts, sign: int) -> None:
+        for name, amount in amounts.items():
+            self.used[name] = self.used.get(name, 0) + sign * amount
+
+
+def node_room(node: Node, config: Config) -> NodeRoom:
+    """An empty node's; memory of unknown size is not counted."""
+    topology = node.topology
+    reserved = len(node.reserved) or config.reserved_cpu_count
+    amounts = {CPU: max(0, len(topology.online) - reserved) * 1000}
+    pages: dict[str, int] = {}
+    for one in topology.nodes:
+        for size_kb, count in one.hugepages:
+            name = hugepages_name(size_kb)
+            pages[name] = pages.get(name, 0) + size_kb * count * 1024
+    sizes = [one.memory_bytes for one in topology.nodes]
+    if None not in sizes:
+        total = sum(size or 0 for size in sizes)
+        amounts[MEMORY] = max(0, total - sum(pages.values()) - config.options.kept_memory_bytes)
+    return NodeRoom(amounts | pages)
+
+
+def hugepages_name(size_kb: int) -> str:
+    """The resource of a page size."""
+    return f"hugepages-{format_bytes(size_kb * 1024)}"
+
+
+def pod_requests(pod: PodSpec) -> dict[str, int]:
+    """What the scheduler counts of a pod: what it says of itself as a whole, else its containers at their peak.
+
+    Source: Kubernetes component-helpers/resource PodRequests.
+    """
+    names = dict.fromkeys(
+        name for spec in (*pod.init_containers, *pod.containers) for name in _requests(spec)
+    )
+    amounts = {name: _peak(pod, name) for name in names}
+    if pod.whole is not None:
+        said = {
+            CPU: pod.whole.cpu_request_milli,
+            MEMORY: pod.whole.memory_request_bytes,
+            **dict(pod.whole.hugepages),
+        }
+        amounts |= {name: amount for name, amount in said.items() if amount}
+    for name, amount in pod.overhead:
+        amounts[name] = amounts.get(name, 0) + amount
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def _peak(pod: PodSpec, name: str) -> int:
+    inits = [(_requests(spec).get(name, 0), spec.is_sidecar) for spec in pod.init_containers]
+    return pod_total(inits, [_requests(spec).get(name, 0) for spec in pod.containers])
+
+
+def _requests(spec: ContainerSpec) -> dict[str, int]:
+    pages = {hugepages_resource(size): amount for size, amount in spec.hugepages}
+    return {CPU: spec.cpu_request_milli, MEMORY: spec.memory_request_bytes, **pages}
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+NO_FILES = "/nonexistent"
+"""Where the host's files would be; never looked at, since every container's devices are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A container that a pod was to have, and what became of it.
+
+    Attributes:
+        kind: what it is in its pod.
+        decision: what was decided; None where nobody was asked.
+        error: why it does not run; None where it does.
+        stage: who refused it, where somebody did.
+        devices: what the device manager gave it.
+        container_id: the runtime's; empty where it was never created.
+    """
+
+    spec: ContainerSpec
+    kind: Kind
+    decision: Decision | None = None
+    error: Exception | None = None
+    stage: Stage | None = None
+    devices: Given | None = None
+    container_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """A container that exists: as plugins see it, and its pod."""
+
+    pod: Pod
+    message: Container
+
+
+class PlayedNode:
+    """One node.
+
+    Args:
+        node: machine and options.
+        devices: the kubelet's device manager.
+        who: whose messages are played.
+        has_device_hints: `deviceHints` of the configuration.
+        knows_pods: whether the exporter tells the agent what pods' objects say.
+        room: counts what pods request; None where nobody does.
+
+    Attributes:
+        state: what has been promised.
+        live: keys `NAMESPACE/POD/CONTAINER` of containers that exist, in order.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        devices: DeviceManager,
+        who: Identity,
+        *,
+        has_device_hints: bool = True,
+        knows_pods: bool = True,
+        room: NodeRoom | None = None,
+    ) -> None:
+        self.node = node
+        self.devices = devices
+        self.state = State()
+        self.room = room
+        self._who = who
+        self._knows_pods = knows_pods
+        self._has_device_hints = has_device_hints
+        self._serial = 0
+        self._pods: dict[str, tuple[PodSpec, Pod, Names]] = {}
+        self.live: dict[str, _Live] = {}
+        locator = DeviceLocator(KernelFiles(NO_FILES)) if has_device_hints else None
+        self._inform = Informant(locator, _Told(self._answer), getLogger(__name__), lambda: 0.0)
+
+    def run(self, pod: PodSpec, *, start: bool = True) -> tuple[Tried, ...]:
+        """Bring a pod up; what becomes of its containers, init containers first."""
+        try:
+            if self.room is not None:
+                self.room.check(pod)
+            self.devices.admit(pod)
+        except NotAdmittedError as error:
+            return tuple(Tried(spec, kind, error=error, stage=Stage.NODE) for spec, kind in _members(pod))
+        self._sandbox(pod)
+        tried = tuple(self._containers(pod, start=start))
+        if self.room is not None and any(one.container_id for one in tried):
+            self.room.take(pod)
+        return tried
+
+    def start(self, target: str) -> None:
+        """Start created containers."""
+        for key in self._keys(target):
+            one = self.live[key]
+            self._tell(events.StartContainer(one.pod, one.message))
+            self._tell(events.PostStartContainer(one.pod, one.message))
+
+    def stop(self, target: str) -> None:
+        """Containers end; with a pod as target its sandbox too."""
+        for key in self._keys(target):
+            one = self.live[key]
+            record = self.state.containers.get(one.message.id)
+            if record is not None and record.phase is not Phase.STOPPED:
+                self._tell(events.StopContainer(one.pod, one.message))
+        if target in self._pods:
+            self._tell(events.StopPodSandbox(self._pods[target][1]))
+            self.devices.free(target)
+
+    def remove(self, target: str) -> None:
+        """What the target names is stopped and gone."""
+        self.stop(target)
+        for key in self._keys(target):
+            one = self.live.pop(key)
+            self._tell(events.RemoveContainer(one.pod, one.message))
+        if target in self._pods:
+            spec, message, _ = self._pods.pop(target)
+            self._tell(events.RemovePodSandbox(message))
+            if self.room is not None:
+                self.room.give_back(spec.key)
+
+    def update(self, key: str, resources: Resources) -> AdmissionError | None:
+        """The kubelet changes a container's resources; why it may not, if so."""
+        one = self.live[key]
+        decision = self._tell(events.UpdateContainer(one.pod, one.message, resources))
+        if decision.refusal is None:
+            self._tell(events.PostUpdateContainer(one.pod, one.message))
+        return decision.refusal
+
+    @property
+    def pods(self) -> Iterable[str]:
+        """Keys `NAMESPACE/NAME` of pods that exist."""
+        return self._pods
+
+    def specs(self) -> Iterable[PodSpec]:
+        """Pods that exist."""
+        return (spec for spec, _, _ in self._pods.values())
+
+    def fork(self) -> "PlayedNode":
+        """Another node in the same state, for trials; what it does is not seen here."""
+        room = self.room.copy() if self.room is not None else None
+        made = PlayedNode(
+            self.node,
+            self.devices.copy(),
+            self._who,
+            has_device_hints=self._has_device_hints,
+            knows_pods=self._knows_pods,
+            room=room,
+        )
+        made.state, made._serial = self.state, self._serial + 1
+        made.forget_containers()
+        return made
+
+    def forget_containers(self) -> None:
+        """Keep what is promised and to which pods: for trials, where nobody is started, stopped or asked again."""
+        self.state = State(pods=self.state.pods, allocations=self.state.allocations)
+        self._pods, self.live = {}, {}
+
+    def is_running(self, key: str) -> bool:
+        """Whether a container exists and has not ended."""
+        one = self.live.get(key)
+        record = self.state.containers.get(one.message.id) if one else None
+        return record is not None and record.phase is not Phase.STOPPED
+
+    def container_id(self, key: str) -> str:
+        """The runtime's id of a container that exists."""
+        return self.live[key].message.id
+
+    # ---------------------------------------------------------------- private
+
+    def _sandbox(self, pod: PodSpec) -> None:
+        self._serial += 1
+        uid = stable_uid(pod.key, str(self._serial))
+        message, names = pod_message(pod, uid, stable_id("sandbox", pod.key, str(self._serial)), self._who)
+        self._pods[pod.key] = (pod, message, names)
+        self._tell(events.RunPodSandbox(message))
+
+    def _containers(self, pod: PodSpec, *, start: bool) -> Iterator[Tried]:
+        """Create them as the kubelet does: a refused init container ends it, a refused app container does not."""
+        blocked = False
+        for spec, kind in _members(pod):
+            if blocked:
+                yield Tried(spec, kind)
+                continue
+            tried = self._create(pod, spec, kind)
+            yield tried
+            blocked = tried.error is not None and kind is not Kind.APP
+            if tried.error is None and (start or kind is not Kind.APP):
+                key = f"{pod.key}/{spec.name}"
+                self.start(key)
+                if kind is Kind.INIT:
+                    self.stop(key)
+
+    def _create(self, pod: PodSpec, spec: ContainerSpec, kind: Kind) -> Tried:
+        _, sandbox, names = self._pods[pod.key]
+        self._serial += 1
+        made = stable_id("container", pod.key, spec.name, str(self._serial))
+        message, _ = container_message(pod, sandbox, names, spec, made, self._who)
+        given = self.devices.given(pod.key, spec.name)
+        decision = self._tell(events.CreateContainer(sandbox, message))
+        if decision.refusal is not None:
+            self._undo(sandbox, message)
+            return Tried(spec, kind, decision, decision.refusal, Stage.PLACEMENT, given)
+        self.live[f"{pod.key}/{spec.name}"] = _Live(sandbox, message)
+        self._tell(events.PostCreateContainer(sandbox, message))
+        return Tried(spec, kind, decision, devices=given, container_id=made)
+
+    def _undo(self, sandbox: Pod, message: Container) -> None:
+        """What some runtimes tell of a container that could not be created."""
+        if self._who.behaviour.undoes_failed_creation:
+            self._tell(events.StopContainer(sandbox, message))
+            self._tell(events.RemoveContainer(sandbox, message))
+
+    def _tell(self, event: events.NRIEvent) -> Decision:
+        known = self._inform(self.node, events.Request(0, None, event))
+        decision = decide(self.node, self.state, known)
+        if decision.refusal is None:
+            self.state = decision.state
+        return decision
+
+    def _keys(self, target: str) -> list[str]:
+        """Containers that exist of `NAMESPACE/POD`, or that one."""
+        return [key for key in self.live if key == target or key.rpartition("/")[0] == target]
+
+    def _answer(self, event: events.CreateContainer) -> Answer:
+        """What the exporter would answer: devices always, the pod's facts where it knows pods."""
+        key = f"{event.pod.namespace}/{event.pod.name}"
+        everyone = tuple(self.devices.containers(key).values())
+        return Answer(
+            devices=self._resources(self.devices.given(key, event.container.name)),
+            pod_devices=self._resources(*everyone),
+            facts=self._facts(key, event.pod.uid),
+        )
+
+    def _facts(self, key: str, uid: str) -> PodFacts | None:
+        return pod_facts(self._pods[key][0], uid) if self._knows_pods else None
+
+    def _resources(self, *given: Given) -> tuple[DeviceResource, ...]:
+        """The devices by resource, in the order of the first."""
+        by_resource: dict[str, dict[str, Device]] = {}
+        for one in given:
+            for device in self.devices.placed(one):
+                by_resource.setdefault(device.resource, {})[device.id] = Device(device.id, device.nodes)
+        return tuple(
+            DeviceResource(name, tuple(devices.values()), self.devices.totals(name))
+            for name, devices in by_resource.items()
+        )
+
+
+class _Told(PodResourcesClient):
+    """The exporter's side, without a socket."""
+
+    def __init__(self, answer: Callable[[events.CreateContainer], Answer]) -> None:
+        super().__init__("", lambda: 0.0)
+        self._answer = answer
+
+    def ask(self, event: events.CreateContainer, limit_s: float, *, devices: bool = True) -> Answer:  # noqa: ARG002 - it is at hand
+        """The answer."""
+        known = self._answer(event)
+        return known if devices else replace(known, devices=None, pod_devices=())
+
+
+def _members(pod: PodSpec) -> Iterator[tuple[ContainerSpec, Kind]]:
+    for spec in pod.init_containers:
+        yield spec, Kind.SIDECAR if spec.is_sidecar else Kind.INIT
+    for spec in pod.containers:
+        yield spec, Kind.APP

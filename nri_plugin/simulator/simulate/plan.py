@@ -1,0 +1,384 @@
+"""Reads a scenario of any form: recognised by what it holds, not by its name.
+
+* Kubernetes objects have a `kind`: `pod_manifests`; any number of documents, YAML or JSON.
+* `steps` make a scenario as `nri-pin demo` plays it: `scenario`.
+* `pods`, or a list, are pods in a few words: `simulate_pods`.
+
+The shortest scenario: a list of pods in a few words.
+
+    name: inference                    # all but pods may be left out
+    machine: kep693-8-gpus
+    config: {topologyManagerPolicy: single-numa-node, reservedSystemCPUs: "0,16"}
+    pods:
+      - {pod: infer, count: 4, cpu: 4, memory: 8Gi, nvidia.com/gpu: 1}
+      - pod: web
+        namespace: shop
+        count: 20
+        containers:
+          web: {requests: {cpu: 250m}}
+          proxy: {cpu: 500m, memory: 128Mi}
+
+A list alone, without the keys around it, is one too. Amounts beside `pod` are those of its only container, request
+and limit at once; `count` makes so many pods NAME-0, NAME-1, ...
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nri_plugin.config import yaml_tree as source
+from nri_plugin.config.values import one_of, unknown
+from nri_plugin.config.yaml_tree import Place
+from nri_plugin.model.errors import ConfigError
+from nri_plugin.simulator.runtime.cgroup_tree import Driver
+from nri_plugin.simulator.runtime.profile import BEHAVIOURS
+from nri_plugin.simulator.scenario.scenario import (
+    DEFAULT_RUNTIME,
+    RUN_KEYS,
+    StepReader,
+    cut_out,
+    parse,
+    refuse_unknown,
+    stem,
+)
+from nri_plugin.simulator.scenario.steps import CONTAINER_KEYS, Run, Step, is_amount
+from nri_plugin.simulator.simulate.manifests import ManifestError, Manifests, words
+from nri_plugin.simulator.simulate.manifests import Path as KeyPath
+
+# ----------------------------------------------------------------------------------------------------
+# What is to be simulated: steps in order, and what was found out while reading them.
+#
+# Three forms of a scenario become one plan: steps as `nri-pin demo` plays them, a list of pods in a few words, and
+# plain Kubernetes manifests.
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A scenario, read and checked.
+
+    Attributes:
+        file: where it came from, for complaints.
+        name: what it shows.
+        steps: what happens, in order.
+        workloads: what a pod `NAMESPACE/NAME` comes from, where that is no pod of its own.
+        machine: the machine the scenario itself names; empty for none.
+        config: the configuration it brings, as text at the lines where it stands; None for none.
+        runtime: whose messages are played.
+        driver: of cgroups.
+        has_objects: whether there are pod objects, which the exporter tells the agent of and the scheduler counts. Not
+            so in a scenario of steps: as in `nri-pin demo`.
+        notes: what was passed over, a sentence each.
+    """
+
+    file: str
+    name: str
+    steps: tuple[Step, ...]
+    workloads: Mapping[str, str] = field(default_factory=dict)
+    machine: str = ""
+    config: str | None = None
+    runtime: str = DEFAULT_RUNTIME
+    driver: Driver = Driver.SYSTEMD
+    has_objects: bool = True
+    notes: tuple[str, ...] = ()
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+KEYS = ("name", "machine", "runtime", "config", "pods")
+POD_KEYS = ("pod", "namespace", "count", *RUN_KEYS, *CONTAINER_KEYS)
+MOST_PODS = 10_000
+"""Of one line: a slip of the finger must not fill the memory."""
+
+
+def read_short(text: str, file: str) -> Plan:
+    """The plan that a list of pods stands for.
+
+    Raises:
+        ConfigError: it is wrong; names file, line, column and key.
+    """
+    top = source.parse_any(text, file)
+    if isinstance(top, source.Sequence):
+        top = source.Section(top.place, {"pods": top}, {"pods": top.place})
+    section = source.section(top)
+    refuse_unknown(section, KEYS)
+    given = section.entries
+    runs = [pair for item in source.items(given["pods"]) for pair in _pods(item)]
+    if not runs:
+        raise given["pods"].place.error("expected at least one pod, such as - {pod: db, cpu: 2, memory: 4Gi}")
+    _refuse_twins([run for run, _ in runs], file)
+    return Plan(
+        file=file,
+        name=source.text(given["name"]) if "name" in given else stem(file),
+        steps=tuple(run for run, _ in runs),
+        workloads={run.pod.key: workload for run, workload in runs if workload},
+        machine=source.text(given["machine"]).strip() if "machine" in given else "",
+        config=_config(given["config"], text) if "config" in given else None,
+        runtime=one_of(*BEHAVIOURS)(given["runtime"]) if "runtime" in given else DEFAULT_RUNTIME,
+    )
+
+
+def _config(value: source.Value, text: str) -> str:
+    """The configuration where it stands; it is read on the machine it is for."""
+    source.section(value)
+    return cut_out(text, "config")
+
+
+def _pods(item: source.Value) -> Iterator[tuple[Run, str]]:
+    """The pods of one line, and what they come from."""
+    section = source.section(item)
+    for key, place in section.keys.items():
+        if key not in POD_KEYS and not is_amount(key):
+            raise unknown(place, key, POD_KEYS)
+    if "pod" not in section.entries:
+        raise section.place.error("pod is missing: the name of the pod")
+    count = _count(section.entries)
+    step = StepReader().read(_as_step(section))
+    assert isinstance(step, Run)
+    if count is None:
+        yield step, ""
+        return
+    for number in range(count):
+        pod = replace(step.pod, name=f"{step.pod.name}-{number}")
+        yield replace(step, pod=pod), step.pod.key
+
+
+def _count(given: Mapping[str, source.Value]) -> int | None:
+    if "count" not in given:
+        return None
+    count = source.number(given["count"])
+    if count > MOST_PODS:
+        raise given["count"].place.error(f"{count} pods, more than the {MOST_PODS} of one line")
+    return count
+
+
+def _as_step(section: source.Section) -> source.Section:
+    """The same as a step `run`, which has containers by name."""
+    given, keys = section.entries, section.keys
+    namespace, name = _name(given)
+    own = [key for key in given if key in CONTAINER_KEYS or is_amount(key)]
+    if own and "containers" in given:
+        raise keys[own[0]].error("stands beside containers; write it below one of them")
+    entries: dict[str, source.Value] = {
+        "run": source.Scalar(given["pod"].place, f"{namespace}/{name}", "str"),
+        **{key: given[key] for key in RUN_KEYS if key in given},
+    }
+    if "containers" not in given:
+        one = source.Section(section.place, {key: given[key] for key in own}, {key: keys[key] for key in own})
+        entries["containers"] = source.Section(section.place, {name: one}, {name: section.place})
+    return source.Section(section.place, entries, {key: keys.get(key, section.place) for key in entries})
+
+
+def _name(given: Mapping[str, source.Value]) -> tuple[str, str]:
+    """Namespace and name; the name may have the namespace before it."""
+    namespace, slash, name = source.text(given["pod"]).rpartition("/")
+    if not name or (slash and ("/" in namespace or not namespace)):
+        raise given["pod"].place.error(f"expected NAME or NAMESPACE/NAME, found {source.text(given['pod'])}")
+    if "namespace" not in given:
+        return namespace or "default", name
+    if slash:
+        raise given["namespace"].place.error(f"is also given before the name, {namespace}; keep one of them")
+    return source.text(given["namespace"]), name
+
+
+def _refuse_twins(runs: list[Run], file: str) -> None:
+    """See that no two pods have one name.
+
+    Raises:
+        ConfigError: two have; names the later one.
+    """
+    seen: dict[str, int] = {}
+    for run in runs:
+        first = seen.setdefault(run.pod.key, run.line)
+        if first != run.line:
+            raise ConfigError(
+                f"{file}:{run.line}",
+                f"pod {run.pod.key} is there already, on line {first}; rename one of them",
+            )
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+STDIN = "-"
+LARGEST = 64 << 20
+"""Characters; ten thousand pods as kubectl prints them are smaller."""
+
+FORMS = (
+    "a list of pods such as '- {pod: db, cpu: 2, memory: 4Gi, count: 3}', Kubernetes manifests, "
+    "or steps as in nri-pin demo"
+)
+_FOLDER, _SUFFIX = "scenarios", ".yaml"
+
+
+def shipped_scenarios() -> dict[str, str]:
+    """What each scenario that comes with the package shows, by name."""
+    found = {
+        entry.name.removesuffix(_SUFFIX): entry.read_text("utf-8")
+        for entry in (resources.files("nri_plugin.simulator") / _FOLDER).iterdir()
+        if entry.name.endswith(_SUFFIX)
+    }
+    return {name: found[name].partition("\n")[0].removeprefix("# ") for name in sorted(found)}
+
+
+def read_plan(word: str, node: str = "") -> Plan:
+    """The scenario of a file, a shipped one by its name, or that of standard input.
+
+    Args:
+        word: see above; `-` is standard input.
+        node: of manifests, only pods of this node count; empty for all.
+
+    Raises:
+        ConfigError: it cannot be read or is wrong; names file, line and key.
+    """
+    text, file = _text(word)
+    if not text.strip():
+        raise ConfigError(file, f"is empty; give {FORMS}")
+    documents = _documents(text, file)
+    first = documents[0] if documents else None
+    if isinstance(first, Mapping) and "kind" in first:
+        return _from_manifests(documents, text, file, node)
+    if node:
+        raise ConfigError("--node", f"goes with Kubernetes manifests; {file} has none")
+    if isinstance(first, Mapping) and "steps" in first:
+        return _from_steps(text, file)
+    if isinstance(first, list) or (isinstance(first, Mapping) and "pods" in first):
+        return read_short(text, file)
+    raise ConfigError(file, f"is no scenario; give {FORMS}")
+
+
+def _text(word: str) -> tuple[str, str]:
+    """What is read, and what it is called."""
+    entry = resources.files("nri_plugin.simulator") / _FOLDER / (word + _SUFFIX)
+    if "/" not in word and not Path(word).exists() and entry.is_file():
+        return entry.read_text("utf-8"), word + _SUFFIX
+    file = "standard input" if word == STDIN else word
+    try:
+        text = sys.stdin.read(LARGEST + 1) if word == STDIN else _file(word)
+    except FileNotFoundError:
+        detail = "is neither a file nor the name of a shipped scenario; nri-pin simulate --list names them"
+        raise ConfigError(file, detail) from None
+    except OSError as error:
+        raise ConfigError(file, f"cannot be read: {(error.strerror or 'unknown error').lower()}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(file, f"not UTF-8 text at byte {error.start}") from None
+    if len(text) > LARGEST:
+        raise ConfigError(file, f"is larger than {LARGEST >> 20} MiB; give fewer pods at once")
+    return text, file
+
+
+def _file(path: str) -> str:
+    with open(path, encoding="utf-8-sig") as file:
+        return file.read(LARGEST + 1)
+
+
+class _Loader(yaml.CSafeLoader):
+    """As YAML has it, but no key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found = super().construct_mapping(node, deep)
+        if len(found) < len(node.value) and not any(key.value == "<<" for key, _ in node.value):
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"key {key.value} is given twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return found
+
+
+TEMPLATE = re.compile(r"\{\{-?\s*[^\s{}\"'][^{}]*\}\}")
+"""What Helm and Go's templates put between two braces; YAML reads it as a mapping in a mapping."""
+
+UNRENDERED = (
+    "holds {{ }}, so it is a template and not a manifest yet; render it first: "
+    "helm template CHART | nri-pin simulate MACHINE -"
+)
+
+
+def _documents(text: str, file: str) -> list[Any]:
+    """Every document that holds something."""
+    if text.lstrip()[:1] in "{[":
+        try:
+            return [json.loads(text)]
+        except (ValueError, RecursionError):
+            pass  # YAML may begin like JSON
+    try:
+        return [found for found in yaml.load_all(text, Loader=_Loader) if found is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
+        if TEMPLATE.search(text):
+            raise place.error(UNRENDERED) from None
+        raise place.error(f"not YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(file, f"not YAML: {' '.join(str(error).split())}") from None
+
+
+def _from_steps(text: str, file: str) -> Plan:
+    scenario = parse(text, file)
+    return Plan(
+        file=file,
+        name=scenario.name,
+        steps=scenario.steps,
+        machine=scenario.machine,
+        config=cut_out(text, "config"),
+        runtime=scenario.runtime,
+        driver=scenario.driver,
+        has_objects=False,
+    )
+
+
+def _from_manifests(documents: Sequence[Any], text: str, file: str, node: str) -> Plan:
+    reader = Manifests(node)
+    try:
+        for number, document in enumerate(documents):
+            reader.read(document, (number,))
+    except ManifestError as error:
+        raise _place(text, file, error.path).error(error.detail) from None
+    except RecursionError:
+        raise ConfigError(file, "is nested too deeply; lists in lists are read some hundred deep") from None
+    if not reader.pods:
+        what = "; ".join(reader.notes()) or "nothing in it makes pods"
+        raise ConfigError(file, f"has no pods: {what}; give Pods, or what makes pods, such as a Deployment")
+    return Plan(
+        file=file,
+        name=stem(file),
+        steps=tuple(Run(0, found.pod) for found in reader.pods),
+        workloads={found.pod.key: found.workload for found in reader.pods if found.workload},
+        notes=tuple(reader.notes()),
+    )
+
+
+def _place(text: str, file: str, path: KeyPath) -> Place:
+    """Where a path stands: the deepest part of it that is there."""
+    roots = (node for node in yaml.compose_all(text, Loader=yaml.CSafeLoader) if not _is_nothing(node))
+    node = next(root for number, root in enumerate(roots) if number == path[0])
+    mark = node.start_mark
+    for part in path[1:]:
+        below = next(iter(_below(node, part)), None)
+        if below is None:
+            break
+        mark, node = below
+    return Place(file, mark.line + 1, mark.column + 1, words(path))
+
+
+def _below(node: yaml.Node, part: str | int) -> Iterator[tuple[Any, yaml.Node]]:
+    """Where a member begins, and the member: a key's value begins with its key."""
+    if isinstance(node, yaml.MappingNode):
+        return ((key.start_mark, value) for key, value in node.value if key.value == part)
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+        return ((item.start_mark, item) for item in node.value[part : part + 1])
+    return iter(())
+
+
+def _is_nothing(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")

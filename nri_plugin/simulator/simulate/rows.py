@@ -1,0 +1,417 @@
+"""What a simulation tells of a container, of the machine and of who has what: made from node and state."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+
+from nri_plugin.config import yaml_tree as source
+from nri_plugin.core.decision import Decision
+from nri_plugin.core.hint_providers import memory_state_of, tables_of
+from nri_plugin.model.bounds import OWN_ANNOTATIONS
+from nri_plugin.model.errors import AdmissionError, ConfigError
+from nri_plugin.model.options import MemoryManagerPolicy, Node, Options, TopologyManagerPolicy
+from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import ContainerRecord, State, owner_of
+from nri_plugin.policy import alignment
+from nri_plugin.policy import alignment as fragmentation
+from nri_plugin.simulator.machine.source import SourcedMachine, machine_from, read_machine
+from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, hugepages_resource
+from nri_plugin.simulator.scenario.steps import AMOUNT_KEYS, read_container
+from nri_plugin.simulator.simulate.node import PlayedNode, Tried
+from nri_plugin.simulator.simulate.simulation import (
+    Alignment,
+    Broken,
+    ContainerRow,
+    DeviceRow,
+    Group,
+    Machine,
+    MemoryRow,
+    NUMANodeRow,
+    Owner,
+    Refusal,
+    Stage,
+    Status,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# The machine of a simulation, as lists that can be drawn.
+
+
+OWN = "its own machine"
+"""What a machine is called that a scenario describes."""
+
+
+def described_machine(text: str, file: str) -> SourcedMachine:
+    """The machine that a scenario names or describes.
+
+    Raises:
+        ConfigError: there is no such machine, or the description is wrong.
+    """
+    is_description = "\n" in text or "," in text
+    return (
+        machine_from(text.encode(), f"{file}: machine", "machine") if is_description else read_machine(text)
+    )
+
+
+def machine_row(machine: SourcedMachine, summary: str) -> Machine:
+    """Everything a picture needs; `summary` is the machine in one line."""
+    topology = machine.topology
+    return Machine(
+        name=machine.name,
+        title=machine.description.title if machine.description else "",
+        summary=summary,
+        sockets=_groups(topology.sockets),
+        numa_nodes=tuple(
+            NUMANodeRow(int(one.id), _ids(one.cpus), one.memory_bytes, one.hugepages, one.distances)
+            for one in topology.nodes
+        ),
+        caches=_groups(topology.caches),
+        cores=_groups(topology.cores),
+        caches_known=topology.caches_known,
+        online=_ids(topology.online),
+        offline=_ids(topology.offline),
+        isolated=_ids(topology.isolated),
+        without_l3=_ids(topology.without_l3),
+    )
+
+
+def _groups(groups: Iterable[tuple[int, CPUSet]]) -> tuple[Group, ...]:
+    return tuple(Group(int(number), _ids(cpus)) for number, cpus in groups)
+
+
+def _ids(cpus: CPUSet) -> tuple[int, ...]:
+    return tuple(map(int, cpus))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Shapes of pods: what pods ask for, apart from their names, and how it is said.
+
+
+OPTION = "--shape"
+NOTHING = "nothing"
+
+
+class Shapes:
+    """Gives every different shape a key, `s1`, `s2`, ... in the order they are met.
+
+    Attributes:
+        pods: one pod of each shape, by key.
+        counts: how many pods there are of it.
+        examples: whom a reader knows it by.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.pods: dict[str, PodSpec] = {}
+        self.counts: dict[str, int] = {}
+        self.examples: dict[str, str] = {}
+        self._options = options
+        self._keys: dict[str, str] = {}
+
+    def key(self, pod: PodSpec, example: str = "") -> str:
+        """The key of the pod's shape; counts it where there is an example."""
+        plain = self._plain(pod)
+        key = self._keys.setdefault(repr(plain), f"s{len(self._keys) + 1}")
+        self.pods.setdefault(key, plain)
+        self.counts[key] = self.counts.get(key, 0) + bool(example)
+        self.examples.setdefault(key, example)
+        return key
+
+    def texts(self) -> dict[str, str]:
+        """What each asks for."""
+        return {key: shape_text(pod) for key, pod in self.pods.items()}
+
+    def _plain(self, pod: PodSpec) -> PodSpec:
+        """The pod without what no placement depends on."""
+        options = self._options
+        is_heard = pod.namespace in options.annotation_namespaces
+        heard = {
+            key: value
+            for key, value in sorted(pod.annotations.items())
+            if is_heard and key.startswith(OWN_ANNOTATIONS)
+        }
+        matters = is_heard or pod.namespace in options.never_refuse
+        return replace(
+            pod,
+            name="",
+            namespace=pod.namespace if matters else "",
+            labels={},
+            annotations=heard,
+            forced_qos=pod.qos,
+            containers=_renamed(pod.containers, "c", keep=bool(heard)),
+            init_containers=_renamed(pod.init_containers, "i", keep=bool(heard)),
+        )
+
+
+def read_shape(text: str) -> PodSpec:
+    """A pod of one container that asks for `cpu=4,memory=8Gi,nvidia.com/gpu=1`, request and limit at once.
+
+    Raises:
+        ConfigError: it is not of that form; names the key.
+    """
+    entries: dict[str, source.Value] = {}
+    for pair in filter(None, text.split(",")):
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not name or not value:
+            raise ConfigError(
+                OPTION, f"expected NAME=AMOUNT,NAME=AMOUNT such as cpu=4,memory=8Gi; found {pair}"
+            )
+        entries[name] = source.Scalar(source.Place(OPTION, path=name), value, "str")
+    if not entries:
+        raise ConfigError(OPTION, "expected NAME=AMOUNT,NAME=AMOUNT such as cpu=4,memory=8Gi; found nothing")
+    places = {name: value.place for name, value in entries.items()}
+    section = source.Section(source.Place(OPTION), entries, places)
+    return PodSpec("shape", containers=(read_container("c", section),))
+
+
+def shape_text(pod: PodSpec) -> str:
+    """What the pod asks for, in words: `Guaranteed: cpu 4, memory 8Gi + sidecar cpu 500m`."""
+    parts = [
+        f"{'sidecar' if one.is_sidecar else 'init'} {_container_text(one)}" for one in pod.init_containers
+    ]
+    apps = _counted(map(_container_text, pod.containers))
+    whole = [f"as a whole {_amounts_text(_whole(pod))}"] if pod.whole is not None else []
+    return f"{pod.qos}: " + " + ".join([*whole, *apps, *parts])
+
+
+def asks_for_something(pod: PodSpec) -> bool:
+    """Whether anything that is counted is asked for."""
+    return pod.whole is not None or any(_amounts(one) for one in (*pod.init_containers, *pod.containers))
+
+
+def _renamed(specs: Iterable[ContainerSpec], letter: str, *, keep: bool) -> tuple[ContainerSpec, ...]:
+    """Annotations name containers; else their names are nobody's business."""
+    return tuple(
+        replace(one, name=one.name if keep else f"{letter}{number}", env=())
+        for number, one in enumerate(specs)
+    )
+
+
+def _counted(texts: Iterable[str]) -> list[str]:
+    counts: dict[str, int] = {}
+    for text in texts:
+        counts[text] = counts.get(text, 0) + 1
+    return [text if count == 1 else f"{count} x ({text})" for text, count in counts.items()]
+
+
+def _container_text(spec: ContainerSpec) -> str:
+    return _amounts_text(_amounts(spec)) or NOTHING
+
+
+def _amounts_text(amounts: dict[str, tuple[int, int]]) -> str:
+    return ", ".join(f"{name} {_range(name, *both)}" for name, both in amounts.items())
+
+
+def _amounts(spec: ContainerSpec) -> dict[str, tuple[int, int]]:
+    """(request, limit) of what is asked for."""
+    pages = {hugepages_resource(size): (amount, amount) for size, amount in spec.hugepages}
+    found = {
+        "cpu": (spec.cpu_request_milli, spec.cpu_limit_milli),
+        "memory": (spec.memory_request_bytes, spec.memory_limit_bytes),
+        **pages,
+        **{name: (count, count) for name, count in spec.devices_asked},
+    }
+    return {name: both for name, both in found.items() if any(both)}
+
+
+def _whole(pod: PodSpec) -> dict[str, tuple[int, int]]:
+    whole = pod.whole
+    if whole is None:
+        return {}
+    found = {
+        "cpu": (whole.cpu_request_milli, whole.cpu_limit_milli),
+        "memory": (whole.memory_request_bytes, whole.memory_limit_bytes),
+        **{name: (amount, amount) for name, amount in whole.hugepages},
+    }
+    return {name: both for name, both in found.items() if any(both)}
+
+
+def _range(name: str, request: int, limit: int) -> str:
+    if request == limit:
+        return _amount(name, request)
+    return f"{_amount(name, request)} to {_amount(name, limit) if limit else 'any'}"
+
+
+def _amount(name: str, amount: int) -> str:
+    if name == AMOUNT_KEYS[0]:
+        return f"{amount}m" if amount % 1000 else str(amount // 1000)
+    return str(amount) if "/" in name else format_bytes(amount)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+EXCLUSIVE, SHARED, RESERVED, ISOLATED, OFFLINE = "exclusive", "shared", "reserved", "isolated", "offline"
+
+
+class Rows:
+    """Writes rows for one node."""
+
+    def __init__(self, played: PlayedNode) -> None:
+        self._played = played
+        self._node = played.node
+        self._footprint = cache(self._footprint_of)
+
+    def tried(self, pod: PodSpec, tried: Tried) -> ContainerRow:
+        """A container as it was right after it was created, or not."""
+        key = f"{pod.key}/{tried.spec.name}"
+        plain = ContainerRow(key, pod.namespace, pod.name, tried.spec.name, str(tried.kind), Status.SKIPPED)
+        if tried.error is not None:
+            return replace(plain, status=Status.REFUSED, refusal=refusal(tried), steps=_steps(tried.decision))
+        if tried.decision is None:
+            return plain
+        state = tried.decision.state
+        record = state.containers[tried.container_id]
+        overruled = tried.decision.overruled
+        return replace(
+            self._placed(plain, state, record, tried.devices or {}),
+            steps=tried.decision.steps,
+            refusal=None if overruled is None else words(overruled, Stage.PLACEMENT),
+        )
+
+    def now(self, row: ContainerRow) -> ContainerRow:
+        """The same container as it is now; it runs."""
+        state = self._played.state
+        record = state.containers[self._played.container_id(row.key)]
+        given = self._played.devices.given(f"{row.namespace}/{row.pod}", row.container)
+        return self._placed(row, state, record, given)
+
+    def owners(self) -> Iterator[Owner]:
+        """Every CPU, ascending."""
+        node, state = self._node, self._played.state
+        holders = {cpu: key for key, cpus in self._own().items() for cpu in cpus}
+        pool = state.shared_pool(node)
+        for cpu in node.topology.online | node.topology.offline:
+            if cpu in holders:
+                yield Owner(int(cpu), EXCLUSIVE, holders[cpu])
+            elif cpu not in node.topology.online:
+                yield Owner(int(cpu), OFFLINE)
+            elif cpu in node.reserved:
+                yield Owner(int(cpu), RESERVED)
+            else:
+                yield Owner(int(cpu), SHARED if cpu in pool else ISOLATED)
+
+    def devices(self) -> Iterator[DeviceRow]:
+        """Every device and who has it."""
+        manager = self._played.devices
+        holders = {
+            (resource, each): f"{pod}/{container}"
+            for pod in self._played.pods
+            for container, given in manager.containers(pod).items()
+            for resource, ids in given.items()
+            for each in ids
+        }
+        for one in manager.devices:
+            where = tuple(map(int, one.nodes))
+            yield DeviceRow(one.resource, one.id, where, holders.get((one.resource, one.id), ""))
+
+    def numa_nodes(self) -> tuple[Broken, ...]:
+        """Each NUMA node with CPUs."""
+        node = self._node
+        found = fragmentation.by_numa_node(
+            tables_of(node), node.allocatable, self._played.state.available(node)
+        )
+        return tuple(map(_broken, found))
+
+    def caches(self) -> tuple[Broken, ...]:
+        """Each uncore cache."""
+        node, available = self._node, self._played.state.available(self._node)
+        found = fragmentation.by_cache(tables_of(node), node.topology, node.allocatable, available)
+        return tuple(map(_broken, found))
+
+    def fragmentation(self) -> tuple[float, float]:
+        """Over the whole machine: by uncore caches, and by cores."""
+        node, tables = self._node, tables_of(self._node)
+        free, whole = self._played.state.available(node).mask, node.allocatable.mask
+        caches = (mask & whole for mask in tables.cores_in_cache)
+        cores = (mask & whole for mask in tables.cores)
+        return fragmentation.fragmentation(free, caches), fragmentation.fragmentation(free, cores)
+
+    def memory(self) -> Iterator[MemoryRow]:
+        """Each NUMA node with memory to promise, where the policy promises some."""
+        node = self._node
+        if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
+            return
+        memory = memory_state_of(node, self._played.state)
+        for resource, by_node in memory.machine.allocatable.items():
+            free = memory.free(resource)
+            for number, size in by_node.items():
+                if size:
+                    yield MemoryRow(number, resource, size, size - free[number])
+
+    def _own(self) -> dict[str, CPUSet]:
+        """Exclusive CPUs by key; those that wait for a container of a pod to come back have its name too."""
+        found = {}
+        for key, allocation in self._played.state.allocations.items():
+            uid, container = owner_of(key)
+            pod = self._played.state.pods.get(uid)
+            found[f"{pod.namespace}/{pod.name}/{container}" if pod else key] = allocation.cpus
+        return found
+
+    def _placed(self, row: ContainerRow, state: State, record: ContainerRecord, given: Given) -> ContainerRow:
+        held = state.allocation_of(record)
+        cpus = state.desired_cpus(self._node, record)
+        mems = held.mems if held else NodeMask()
+        own = held.cpus if held else CPUSet()
+        found = self._footprint(cpus, mems)
+        return replace(
+            row,
+            status=Status.PLACED if held else Status.SHARED,
+            exclusive=len(own),
+            cpus=str(cpus),
+            mems=str(mems),
+            numa_nodes=str(found.numa_nodes),
+            caches=str(CPUSet.from_ids(found.uncore_caches)),
+            sockets=str(CPUSet.from_ids(found.sockets)),
+            cores=len(found.cores),
+            aligned=_alignment(found) if own else None,
+            preferred=_preferred(self._node, state, record),
+            devices={resource: tuple(ids) for resource, ids in given.items()},
+            device_nodes=str(_device_nodes(self._played.devices, given)),
+        )
+
+    def _footprint_of(self, cpus: CPUSet, mems: NodeMask) -> alignment.Footprint:
+        return alignment.footprint(self._node.topology, cpus, mems)
+
+
+def refusal(tried: Tried) -> Refusal | None:
+    """Why it does not run; None where it does."""
+    return words(tried.error, tried.stage) if tried.error is not None and tried.stage is not None else None
+
+
+def words(error: Exception, stage: Stage) -> Refusal:
+    """An error as a refusal."""
+    text = str(error)
+    reason = error.reason if isinstance(error, AdmissionError) else text.partition(":")[0]
+    return Refusal(stage, reason, text)
+
+
+def _steps(decision: Decision | None) -> tuple[str, ...]:
+    return decision.steps if decision else ()
+
+
+def _alignment(found: alignment.Footprint) -> Alignment:
+    levels = found.aligned
+    return Alignment(levels.numa_node, levels.socket, levels.uncore_cache, levels.whole_cores)
+
+
+def _preferred(node: Node, state: State, record: ContainerRecord) -> bool | None:
+    """Whether the hint was a preferred one; under policy none nobody is asked."""
+    if node.options.topology_manager_policy is TopologyManagerPolicy.NONE:
+        return None
+    held = state.allocation_of(record)
+    if held is not None:
+        return held.preferred
+    return None if record.affinity is None else record.affinity_preferred
+
+
+def _device_nodes(manager: DeviceManager, given: Given) -> NodeMask:
+    mask = 0
+    for device in manager.placed(given) if given else ():
+        mask |= device.nodes.mask
+    return NodeMask(mask)
+
+
+def _broken(one: fragmentation.Broken) -> Broken:
+    return Broken(one.id, len(one.cpus), len(one.allocatable), len(one.available), round(one.ratio, 4))

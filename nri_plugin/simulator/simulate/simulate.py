@@ -1,0 +1,499 @@
+"""`simulate(machine, plan, chosen) -> Simulation`: what would become of these pods on that machine.
+
+The decisions are those of the agent, its `engine.decide`; what is around it (runtime, kubelet, scheduler) is played.
+Nothing is written, nothing is random: the same three values give the same result.
+
+How many more pods of a shape fit: one after the other is tried, by the same decisions, until one is refused.
+
+Differs: where a pod is promised nothing, the state is the same before and after it, so that the next one is decided
+    alike. Then only the room of the node as a whole counts, which is divided instead of tried.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nri_plugin.model.options import MemoryManagerPolicy
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.simulator.machine.layout import lay_out
+from nri_plugin.simulator.machine.source import SourcedMachine
+from nri_plugin.simulator.runtime.device_manager import DeviceManager, NotAdmittedError
+from nri_plugin.simulator.runtime.pods import Identity, PodSpec
+from nri_plugin.simulator.runtime.profile import BEHAVIOURS
+from nri_plugin.simulator.scenario.steps import Expect, Remove, Run, Say, Start, Step, Stop, Update
+from nri_plugin.simulator.simulate.config import Chosen
+from nri_plugin.simulator.simulate.node import NodeRoom, PlayedNode, Tried, node_room, pod_requests
+from nri_plugin.simulator.simulate.plan import Plan
+from nri_plugin.simulator.simulate.rows import (
+    Rows,
+    Shapes,
+    asks_for_something,
+    machine_row,
+    refusal,
+    shape_text,
+    words,
+)
+from nri_plugin.simulator.simulate.simulation import (
+    ContainerRow,
+    Refusal,
+    RefusedRow,
+    Room,
+    Simulation,
+    Stage,
+    Status,
+    StepRow,
+    Totals,
+)
+
+MOST_TRIED = 4096
+"""As many CPUs as the largest machines have."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many trials there are; a row that was begun is ended."""
+
+    left: int
+
+
+def more_that_fit(node: PlayedNode, pod: PodSpec, budget: Budget | None = None) -> tuple[int, Refusal | None]:
+    """How many, and what ended the row; None where nothing did.
+
+    Args:
+        node: is left as it is.
+        pod: whose name does not matter.
+        budget: is charged with every trial.
+    """
+    return _row(node.fork(), pod, budget or Budget(0))
+
+
+def _row(trial: PlayedNode, pod: PodSpec, budget: Budget) -> tuple[int, Refusal | None]:
+    for count in range(MOST_TRIED):
+        budget.left -= 1
+        one = replace(pod, name=f"another-{count}", namespace=pod.namespace or "default")
+        before, given = trial.state.allocations, trial.devices.given_count
+        tried = trial.run(one, start=False)  # what runs and what waits to be started hold the same
+        failed = next((each for each in tried if each.error is not None or _overruled(each)), None)
+        if failed is not None:
+            return count, _why(failed)
+        if trial.state.allocations == before and trial.devices.given_count == given:
+            return _divided(trial, one, count)
+        trial.forget_containers()
+    return MOST_TRIED, None
+
+
+def _divided(trial: PlayedNode, pod: PodSpec, count: int) -> tuple[int, Refusal | None]:
+    """The rest of a row of pods that are promised nothing; `pod` is one of them and is there already."""
+    room = trial.room or NodeRoom({})
+    requests = pod_requests(pod)
+    rows = [
+        (room.allocatable[name] - room.used.get(name, 0)) // amount
+        for name, amount in requests.items()
+        if name in room.allocatable
+    ]
+    if not rows:
+        return 0, None
+    more = min(rows)
+    for name, amount in requests.items():
+        room.used[name] = room.used.get(name, 0) + more * amount
+    try:
+        room.check(replace(pod, name="another"))
+    except NotAdmittedError as error:
+        text = str(error)
+        return count + 1 + more, Refusal(Stage.NODE, text.partition(":")[0], text)
+    return count + 1 + more, None
+
+
+def _overruled(tried: Tried) -> bool:
+    """In a namespace that is never refused nothing ends the row but this."""
+    return tried.decision is not None and tried.decision.overruled is not None
+
+
+def _why(tried: Tried) -> Refusal | None:
+    if tried.error is not None:
+        return refusal(tried)
+    overruled = tried.decision.overruled if tried.decision else None
+    return None if overruled is None else Refusal(Stage.PLACEMENT, overruled.reason, str(overruled))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Does the steps of a plan on a node without a process, and tells what came of each.
+#
+# Restarts, foreign writes and CPUs that go need a process, cgroups or a kernel: such a step is passed over and said.
+
+
+class StepPlayer:
+    """Plays steps one by one.
+
+    Attributes:
+        rows: of what happened.
+        latest: the newest row of every container that was ever asked for, by key.
+        notes: of steps that were passed over.
+    """
+
+    def __init__(self, played: PlayedNode, plan: Plan, shapes: Shapes) -> None:
+        self.rows: list[StepRow] = []
+        self.latest: dict[str, ContainerRow] = {}
+        self.notes: list[str] = []
+        self._played, self._plan, self._shapes = played, plan, shapes
+        self._made = Rows(played)
+
+    def play(self, step: Step) -> None:
+        """Do one."""
+        match step:
+            case Say():
+                self._add(step, "say", step.text)
+            case Run():
+                self._run(step)
+            case Start() | Stop() | Remove():
+                self._move(step)
+            case Update():
+                self._update(step)
+            case Expect():
+                self._add(step, "expect", step.target, problems=tuple(self._problems(step)))
+            case _:
+                self._passed_over(step)
+
+    def _run(self, step: Run) -> None:
+        pod = step.pod
+        workload = self._plan.workloads.get(pod.key, "")
+        shape = self._shapes.key(pod, workload or pod.key)
+        containers = tuple(self._made.tried(pod, one) for one in self._played.run(pod, start=step.start))
+        self.latest.update({row.key: row for row in containers})
+        self._add(
+            step,
+            "run" if step.start else "create",
+            pod.key,
+            workload=workload,
+            shape=shape,
+            qos=str(pod.qos),
+            containers=containers,
+        )
+
+    def _move(self, step: Start | Stop | Remove) -> None:
+        action = type(step).__name__.lower()
+        getattr(self._played, action)(step.target)
+        self._add(step, action, step.target)
+
+    def _update(self, step: Update) -> None:
+        if step.target not in self._played.live:
+            problem = f"{step.target} does not run and cannot be updated"
+            self._add(step, "update", step.target, problems=(problem,))
+            return
+        error = self._played.update(step.target, step.resources)
+        refused = None if error is None else words(error, Stage.PLACEMENT)
+        self._add(step, "update", step.target, refusal=refused)
+
+    def _passed_over(self, step: Step) -> None:
+        what = type(step).__name__.lower()
+        self.notes.append(
+            f"{self._plan.file}:{step.line}: {what} passed over: there is no agent process here; nri-pin demo plays it"
+        )
+
+    def _add(
+        self,
+        step: Step,
+        action: str,
+        target: str,
+        *,
+        workload: str = "",
+        shape: str = "",
+        qos: str = "",
+        containers: tuple[ContainerRow, ...] = (),
+        problems: tuple[str, ...] = (),
+        refusal: Refusal | None = None,
+    ) -> None:
+        self.rows.append(
+            StepRow(
+                number=len(self.rows) + 1,
+                line=step.line,
+                action=action,
+                target=target,
+                workload=workload,
+                shape=shape,
+                qos=qos,
+                containers=containers,
+                problems=tuple(f"{self._plan.file}:{step.line}: {text}" for text in problems),
+                refusal=refusal,
+                exclusive_cpus=len(self._played.state.exclusive),
+            )
+        )
+
+    # ------------------------------------------------------------ expectations
+
+    def _problems(self, step: Expect) -> Iterator[str]:
+        row = self.latest.get(step.target)
+        refused = row.refusal if row is not None and row.status is Status.REFUSED else None
+        if step.refused is not None:
+            if refused is None:
+                yield f"{step.target} should have been refused with {step.refused}, it was not"
+            elif step.refused not in refused.text:
+                yield f"{step.target} should have been refused with {step.refused}, it was with: {refused.text}"
+            return
+        if row is None or not self._played.is_running(step.target):
+            yield f"{step.target} should run" + (f", but was refused: {refused.text}" if refused else "")
+            return
+        for what, expected, found in _compared(step, self._made.now(row)):
+            if expected is not None and str(expected) != str(found):
+                yield f"{step.target} should have {what} {expected}, it has {found}"
+
+
+def _compared(step: Expect, has: ContainerRow) -> Iterator[tuple[str, object, object]]:
+    yield "cpus", step.cpus, has.cpus
+    yield "memory nodes", step.mems, has.mems
+    yield "exclusive cpus:", step.exclusive, has.exclusive
+    yield "NUMA nodes:", step.numa_nodes, len(NodeMask.parse(has.numa_nodes))
+    yield "uncore caches:", step.caches, len(CPUSet.parse(has.caches))
+    if step.devices is not None:
+        yield "devices", _devices(step.devices), _devices(has.devices)
+
+
+def _devices(given: object) -> str:
+    assert isinstance(given, dict)
+    return ", ".join(f"{name} {','.join(sorted(ids))}" for name, ids in sorted(given.items())) or "none"
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+TRIALS_NOW, TRIALS_EMPTY = 600, 300
+"""How often it is tried whether one more pod fits, of all shapes together: hundreds of shapes must not take minutes."""
+
+UNKNOWN_MEMORY_BYTES = 64 << 30
+"""For oom_score_adj, where nobody knows the size."""
+
+
+@dataclass(slots=True)
+class Played:
+    """A plan that was played, and the node it left behind."""
+
+    plan: Plan
+    node: PlayedNode
+    steps: StepPlayer
+    shapes: Shapes
+
+
+def simulate(
+    machine: SourcedMachine,
+    plan: Plan,
+    chosen: Chosen,
+    more_shapes: Sequence[PodSpec] = (),
+    *,
+    summary: str = "",
+) -> Simulation:
+    """Play a plan and tell everything about it.
+
+    Args:
+        machine: where.
+        plan: what.
+        chosen: with which configuration.
+        more_shapes: shapes beside those of the plan, of which is asked how many fit.
+        summary: the machine in one line, for readers.
+    """
+    played = play(machine, plan, chosen)
+    for pod in more_shapes:
+        played.shapes.key(pod)
+    rows = Rows(played.node)
+    containers = running(played)
+    steps = tuple(played.steps.rows)
+    capacity = tuple(_capacity(machine, chosen, played))
+    return Simulation(
+        scenario=plan.name,
+        file=plan.file,
+        machine=machine_row(machine, summary),
+        configuration=chosen.shown,
+        shapes=played.shapes.texts(),
+        steps=steps,
+        containers=containers,
+        owners=tuple(rows.owners()),
+        devices=tuple(rows.devices()),
+        numa_nodes=rows.numa_nodes(),
+        caches=rows.caches(),
+        memory=tuple(rows.memory()),
+        capacity=capacity,
+        refused=_alike(steps),
+        totals=totals(played, containers),
+        notes=(*plan.notes, *played.steps.notes, *_assumptions(machine, plan), *_left_out(played, capacity)),
+    )
+
+
+def play(machine: SourcedMachine, plan: Plan, chosen: Chosen) -> Played:
+    """Play a plan on an empty node."""
+    node = empty_node(machine, plan, chosen)
+    shapes = Shapes(chosen.node.options)
+    player = StepPlayer(node, plan, shapes)
+    for step in plan.steps:
+        player.play(step)
+    return Played(plan, node, player, shapes)
+
+
+def running(played: Played) -> tuple[ContainerRow, ...]:
+    """The containers that run now, with what they have now."""
+    rows = Rows(played.node)
+    return tuple(rows.now(row) for key, row in played.steps.latest.items() if played.node.is_running(key))
+
+
+def empty_node(machine: SourcedMachine, plan: Plan, chosen: Chosen, *, counts: bool = False) -> PlayedNode:
+    """The machine with nothing on it; `counts` requests also where the plan itself does not."""
+    described = machine.description
+    devices = DeviceManager(lay_out(described).devices, described.links) if described else DeviceManager(())
+    sizes = [one.memory_bytes or 0 for one in machine.topology.nodes]
+    who = Identity(BEHAVIOURS[plan.runtime], plan.driver, sum(sizes) or UNKNOWN_MEMORY_BYTES)
+    return PlayedNode(
+        chosen.node,
+        devices,
+        who,
+        has_device_hints=chosen.config.device_hints,
+        knows_pods=plan.has_objects,
+        room=node_room(chosen.node, chosen.config) if plan.has_objects or counts else None,
+    )
+
+
+def totals(played: Played, containers: Sequence[ContainerRow]) -> Totals:
+    """Counts at the end; `containers` are those that run."""
+    node, state = played.node.node, played.node.state
+    own = [row for row in containers if row.aligned is not None]
+    by_pod = _by_pod(played.steps.latest.values())
+    placed = [pod for pod, rows in by_pod.items() if not any(map(_failed, rows))]
+    gone = [pod for pod, rows in by_pod.items() if all(map(_failed, rows))]
+    by_caches, by_cores = Rows(played.node).fragmentation()
+    return Totals(
+        pods=len(by_pod),
+        pods_placed=len(placed),
+        pods_partly=len(by_pod) - len(placed) - len(gone),
+        pods_refused=len(gone),
+        containers=len(containers),
+        containers_exclusive=len(own),
+        exclusive_cpus=len(state.exclusive),
+        shared_cpus=len(state.shared_pool(node)),
+        reserved_cpus=len(node.reserved),
+        available_cpus=len(state.available(node)),
+        shared_pool=str(state.shared_pool(node)),
+        aligned_numa_node=sum(1 for row in own if row.aligned and row.aligned.numa_node),
+        aligned_socket=sum(1 for row in own if row.aligned and row.aligned.socket),
+        aligned_uncore_cache=sum(1 for row in own if row.aligned and row.aligned.uncore_cache),
+        aligned_whole_cores=sum(1 for row in own if row.aligned and row.aligned.whole_cores),
+        fragmentation_numa=round(by_caches, 4),
+        fragmentation_cache=round(by_cores, 4),
+        memory_promised_bytes=_promised_bytes(played),
+        problems=sum(len(row.problems) for row in played.steps.rows),
+    )
+
+
+def _promised_bytes(played: Played) -> int:
+    if played.node.node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
+        return 0
+    held = played.node.state.allocations.values()
+    return sum(block.size_bytes for one in held for block in one.memory if block.resource == "memory")
+
+
+def _by_pod(rows: Iterable[ContainerRow]) -> dict[str, list[ContainerRow]]:
+    found: dict[str, list[ContainerRow]] = {}
+    for row in rows:
+        found.setdefault(f"{row.namespace}/{row.pod}", []).append(row)
+    return found
+
+
+def _failed(row: ContainerRow) -> bool:
+    return row.status in (Status.REFUSED, Status.SKIPPED)
+
+
+def _capacity(machine: SourcedMachine, chosen: Chosen, played: Played) -> list[Room]:
+    """For each shape; those of the command line come last, as they were met last."""
+    budgets = Budget(TRIALS_NOW), Budget(TRIALS_EMPTY)
+    counted = empty_node(machine, played.plan, chosen, counts=True)
+    now = played.node.fork()
+    if now.room is None:
+        now.room = counted.room.copy() if counted.room else None
+        for pod in played.node.specs():
+            if now.room is not None:
+                now.room.take(pod)
+    rooms = {key: _room(key, played.shapes, (now, counted), budgets) for key in _most_wanted(played.shapes)}
+    return [room for key in played.shapes.pods if (room := rooms[key]) is not None]
+
+
+def _most_wanted(shapes: Shapes) -> list[str]:
+    """Those that only the command line names, which are wanted for sure, then the most frequent."""
+    return sorted(shapes.pods, key=lambda key: (bool(shapes.examples[key]), -shapes.counts[key]))
+
+
+def _room(
+    key: str, shapes: Shapes, nodes: tuple[PlayedNode, PlayedNode], budgets: tuple[Budget, Budget]
+) -> Room | None:
+    """How many more fit on the node as it is and on an empty one, each while there is a budget for it."""
+    pod, count, example = shapes.pods[key], shapes.counts[key], shapes.examples[key]
+    text = shape_text(pod)
+    if not asks_for_something(pod):
+        return Room(key, text, example, count, 0, 0, bounded=False)
+    if example and budgets[0].left <= 0:
+        return None
+    fits, why = more_that_fit(nodes[0], pod, budgets[0])
+    fits_empty = None
+    if budgets[1].left > 0 or not example:
+        fits_empty, _ = more_that_fit(nodes[1], pod, budgets[1])
+    return Room(key, text, example, count, fits, fits_empty, bounded=why is not None, refusal=why)
+
+
+def _left_out(played: Played, capacity: Sequence[Room]) -> Iterable[str]:
+    """Shapes of which nobody knows how many more fit."""
+    count = len(played.shapes.pods)
+    if len(capacity) < count:
+        yield (
+            f"how many more fit was tried for {len(capacity)} of {count} shapes of pods, the most frequent; "
+            "--shape asks for others"
+        )
+
+
+def _alike(steps: Iterable[StepRow]) -> tuple[RefusedRow, ...]:
+    """Refusals of one shape for one reason together, the most frequent first."""
+    found: dict[tuple[str, str, str, str], list[ContainerRow]] = {}
+    for step in steps:
+        for row in step.containers:
+            if row.status is Status.REFUSED and row.refusal is not None:
+                key = (
+                    row.refusal.reason,
+                    row.refusal.stage,
+                    step.shape,
+                    row.container if not step.shape else "",
+                )
+                found.setdefault(key, []).append(row)
+    groups = [
+        RefusedRow(
+            rows[0].refusal.reason,
+            rows[0].refusal.stage,
+            shape,
+            tuple(row.key for row in rows),
+            rows[0].refusal.text,
+        )
+        for (_, _, shape, _), rows in found.items()
+        if rows[0].refusal is not None
+    ]
+    return tuple(sorted(groups, key=lambda group: -len(group.containers)))
+
+
+def _assumptions(machine: SourcedMachine, plan: Plan) -> Iterable[str]:
+    """What had to be assumed."""
+    asked = {
+        name
+        for step in plan.steps
+        if hasattr(step, "pod")
+        for spec in (*step.pod.init_containers, *step.pod.containers)
+        for name, _ in spec.devices_asked
+    }
+    if asked and machine.description is None:
+        names = ", ".join(sorted(asked))
+        yield f"{machine.name} says nothing of devices, so {names} cannot be had; a described machine can have some"
+    if any(one.memory_bytes is None for one in machine.topology.nodes):
+        yield f"{machine.name} does not say how much memory it has: requests of memory are not added up"
+    told = (machine.dump or {}).get("placements")
+    rows = told.get("containers") if isinstance(told, Mapping) else None
+    if isinstance(rows, list) and rows:
+        yield (
+            f"{machine.name} tells of containers that run there ({len(rows)}); "
+            "they are left out, a simulation begins on an empty machine"
+        )
+    if plan.machine and plan.machine != machine.name:
+        yield f"played on {machine.name}; {plan.file} itself names {_short(plan.machine)}"
+
+
+def _short(text: str) -> str:
+    return text.partition("\n")[0] + (" ..." if "\n" in text else "")

@@ -1,0 +1,1 @@
+"""The protocols: ttrpc and NRI, without I/O."""

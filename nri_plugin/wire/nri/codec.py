@@ -1,0 +1,298 @@
+"""Plugin service methods as a table: how each request is read, and how its answer is written.
+
+An event means the same whether it has its own method (NRI 0.12 on) or comes inside `StateChange`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from nri_plugin.model import bounds
+from nri_plugin.model.bounds import Cut
+from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.wire.nri import decode, encode, events
+from nri_plugin.wire.nri._pb import nri_pb2 as pb
+from nri_plugin.wire.nri.decode import PLACEMENT, Reading
+from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Pod
+
+PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
+RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
+
+_M = TypeVar("_M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class SynchronizePart:
+    """One message of a Synchronize; `more` says that others follow."""
+
+    event: events.Synchronize
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownEvent:
+    """A StateChange with an event newer than we are: acknowledged, otherwise ignored."""
+
+    number: int
+
+
+Decoded: TypeAlias = events.NRIEvent | SynchronizePart | UnknownEvent
+Reader: TypeAlias = Callable[[bytes, Reading], Decoded]
+
+
+def decode_request(method: str, payload: bytes, reading: Reading = PLACEMENT) -> Decoded | None:
+    """Reads a request of the Plugin service; None = no such method.
+
+    Args:
+        method: name of the method.
+        payload: its argument.
+        reading: how much of pods and containers to read.
+
+    Raises:
+        RemoteProtocolError: the payload is no such message.
+    """
+    reader = _READERS.get(method)
+    if reader is None:
+        return None
+    try:
+        return reader(payload, reading)
+    except DecodeError as err:
+        raise RemoteProtocolError(
+            f"{method} request of {len(payload)} bytes cannot be decoded: {err}"
+        ) from err
+
+
+def encode_response(event: events.NRIEvent, response: events.NRIResponse) -> bytes:
+    """Writes the answer to `event`.
+
+    Raises:
+        LocalProtocolError: the response is not one this event can have, or holds what the protocol or a
+            runtime does not take.
+    """
+    writer = _WRITERS.get((type(event), type(response)))
+    if writer is None:
+        msg = f"{type(event).__name__} cannot be answered with {type(response).__name__}"
+        raise LocalProtocolError(msg)
+    try:
+        return writer(event, response).SerializeToString()
+    except (ValueError, TypeError) as err:
+        raise LocalProtocolError(f"answer to {type(event).__name__} cannot be encoded: {err}") from err
+
+
+def encode_more() -> bytes:
+    """Writes the answer to all parts of a Synchronize but the last: go on, and no updates yet."""
+    return pb.SynchronizeResponse(more=True).SerializeToString()
+
+
+def encode_registration(name: str, index: str, nri_version: str) -> bytes:
+    """Writes RegisterPlugin's argument."""
+    return pb.RegisterPluginRequest(
+        plugin_name=name, plugin_idx=index, NRI_version=nri_version
+    ).SerializeToString()
+
+
+def encode_update_containers(updates: tuple[ContainerUpdate, ...]) -> bytes:
+    """Writes UpdateContainers' argument.
+
+    Raises:
+        LocalProtocolError: as `encode.updates`.
+    """
+    return pb.UpdateContainersRequest(update=encode.updates(updates)).SerializeToString()
+
+
+def decode_update_containers_response(payload: bytes) -> tuple[str, ...]:
+    """Reads the ids of the containers that were not updated.
+
+    Raises:
+        RemoteProtocolError: the payload is no such message.
+    """
+    try:
+        message = pb.UpdateContainersResponse.FromString(payload)
+    except DecodeError as err:
+        raise RemoteProtocolError(f"UpdateContainers reply cannot be decoded: {err}") from err
+    return tuple(update.container_id for update in message.failed)
+
+
+# --------------------------------------------------------------------- requests
+
+
+def _configure(payload: bytes, _: Reading) -> events.Configure:
+    message = pb.ConfigureRequest.FromString(payload)
+    return events.Configure(
+        config=message.config,
+        runtime_name=message.runtime_name,
+        runtime_version=message.runtime_version,
+        registration_timeout_ms=message.registration_timeout,
+        request_timeout_ms=message.request_timeout,
+        nri_version=message.NRI_version,
+    )
+
+
+def _synchronize(payload: bytes, reading: Reading) -> SynchronizePart:
+    message = reading.messages.SynchronizeRequest.FromString(payload)
+    pods = tuple([reading.pod(pod) for pod in message.pods])
+    containers = tuple([reading.container(container) for container in message.containers])
+    return SynchronizePart(events.Synchronize(pods, containers), message.more)
+
+
+def _shutdown(payload: bytes, _: Reading) -> events.Shutdown:
+    pb.Empty.FromString(payload)
+    return events.Shutdown()
+
+
+def _update_container(payload: bytes, reading: Reading) -> events.UpdateContainer:
+    message = reading.messages.UpdateContainerRequest.FromString(payload)
+    resources = reading.resources(message.linux_resources)
+    return events.UpdateContainer(reading.pod(message.pod), reading.container(message.container), resources)
+
+
+def _update_pod_sandbox(payload: bytes, reading: Reading) -> events.UpdatePodSandbox:
+    message = reading.messages.UpdatePodSandboxRequest.FromString(payload)
+    overhead = message.overhead_linux_resources if message.HasField("overhead_linux_resources") else None
+    resources = message.linux_resources if message.HasField("linux_resources") else None
+    return events.UpdatePodSandbox(
+        reading.pod(message.pod),
+        None if overhead is None else reading.resources(overhead),
+        None if resources is None else reading.resources(resources),
+    )
+
+
+def _validate(payload: bytes, reading: Reading) -> events.ValidateContainerAdjustment:
+    message = reading.messages.ValidateContainerAdjustmentRequest.FromString(payload)
+    return events.ValidateContainerAdjustment(
+        pod=reading.pod(message.pod),
+        container=reading.container(message.container),
+        adjustment=decode.adjustment(message.adjust),
+        updates=tuple(decode.update(update) for update in message.update),
+        owners=decode.field_owners(message.owners),
+        plugins=tuple(f"{plugin.index}-{plugin.name}" for plugin in message.plugins),
+    )
+
+
+def _of_pod(make: Callable[[Pod], events.NRIEvent]) -> Reader:
+    """Returns a reader of the messages that carry a pod in field 1; they are all alike on the wire."""
+
+    def read(payload: bytes, reading: Reading) -> Decoded:
+        return make(reading.pod(reading.messages.RunPodSandboxRequest.FromString(payload).pod))
+
+    return read
+
+
+def _of_container(make: Callable[[Pod, Container], events.NRIEvent]) -> Reader:
+    """Returns a reader of the messages that carry a pod in field 1 and a container in field 2."""
+
+    def read(payload: bytes, reading: Reading) -> Decoded:
+        message = reading.messages.CreateContainerRequest.FromString(payload)
+        return make(reading.pod(message.pod), reading.container(message.container))
+
+    return read
+
+
+def _create_container(payload: bytes, reading: Reading) -> events.CreateContainer:
+    """Reads the environment only where it may say something, for that takes longer than all the rest."""
+    says_something = bounds.LISTS_DEVICES.encode() in payload
+    is_too_long = reading.is_bounded and len(payload) > bounds.ENVIRONMENT_REQUEST_BYTES
+    messages = reading.created if says_something and not is_too_long else reading.messages
+    message = messages.CreateContainerRequest.FromString(payload)
+    container = reading.container(message.container)
+    if says_something and is_too_long:
+        container = replace(container, cut=(*container.cut, Cut.ENVIRONMENT))
+    return events.CreateContainer(reading.pod(message.pod), container)
+
+
+STATE_CHANGE_OF_POD: Final[dict[int, Callable[[Pod], events.NRIEvent]]] = {
+    pb.RUN_POD_SANDBOX: events.RunPodSandbox,
+    pb.STOP_POD_SANDBOX: events.StopPodSandbox,
+    pb.REMOVE_POD_SANDBOX: events.RemovePodSandbox,
+    pb.POST_UPDATE_POD_SANDBOX: events.PostUpdatePodSandbox,
+}
+STATE_CHANGE_OF_CONTAINER: Final[dict[int, Callable[[Pod, Container], events.NRIEvent]]] = {
+    pb.POST_CREATE_CONTAINER: events.PostCreateContainer,
+    pb.START_CONTAINER: events.StartContainer,
+    pb.POST_START_CONTAINER: events.PostStartContainer,
+    pb.POST_UPDATE_CONTAINER: events.PostUpdateContainer,
+    pb.REMOVE_CONTAINER: events.RemoveContainer,
+}
+
+
+def _state_change(payload: bytes, reading: Reading) -> Decoded:
+    message = reading.messages.StateChangeEvent.FromString(payload)
+    if of_pod := STATE_CHANGE_OF_POD.get(message.event):
+        return of_pod(reading.pod(message.pod))
+    if of_container := STATE_CHANGE_OF_CONTAINER.get(message.event):
+        return of_container(reading.pod(message.pod), reading.container(message.container))
+    return UnknownEvent(message.event)
+
+
+_READERS: Final[dict[str, Reader]] = {
+    "Configure": _configure,
+    "Synchronize": _synchronize,
+    "Shutdown": _shutdown,
+    "RunPodSandbox": _of_pod(events.RunPodSandbox),
+    "UpdatePodSandbox": _update_pod_sandbox,
+    "PostUpdatePodSandbox": _of_pod(events.PostUpdatePodSandbox),
+    "StopPodSandbox": _of_pod(events.StopPodSandbox),
+    "RemovePodSandbox": _of_pod(events.RemovePodSandbox),
+    "CreateContainer": _create_container,
+    "PostCreateContainer": _of_container(events.PostCreateContainer),
+    "StartContainer": _of_container(events.StartContainer),
+    "PostStartContainer": _of_container(events.PostStartContainer),
+    "UpdateContainer": _update_container,
+    "PostUpdateContainer": _of_container(events.PostUpdateContainer),
+    "StopContainer": _of_container(events.StopContainer),
+    "RemoveContainer": _of_container(events.RemoveContainer),
+    "StateChange": _state_change,
+    "ValidateContainerAdjustment": _validate,
+}
+
+
+# -------------------------------------------------------------------- responses
+
+
+def _created(event: events.CreateContainer, response: events.CreateContainerResponse) -> Message:
+    updates = encode.updates(response.updates, created_id=event.container.id)
+    adjust = encode.adjustment_fields(response.whole())
+    return pb.CreateContainerResponse(adjust=adjust or None, update=updates)
+
+
+def _configured(_: events.Configure, response: events.ConfigureResponse) -> Message:
+    if not response.events:
+        raise LocalProtocolError("an empty subscription would mean every event; name at least one")
+    return pb.ConfigureResponse(events=int(response.events))
+
+
+def _synchronized(_: events.Synchronize, response: events.SynchronizeResponse) -> Message:
+    return pb.SynchronizeResponse(update=encode.updates(response.updates))
+
+
+def _updated(_: events.UpdateContainer, response: events.UpdateContainerResponse) -> Message:
+    return pb.UpdateContainerResponse(update=encode.updates(response.updates))
+
+
+def _stopped(_: events.StopContainer, response: events.StopContainerResponse) -> Message:
+    return pb.StopContainerResponse(update=encode.updates(response.updates))
+
+
+def _validated(
+    _: events.ValidateContainerAdjustment, response: events.ValidateContainerAdjustmentResponse
+) -> Message:
+    return pb.ValidateContainerAdjustmentResponse(reject=response.reject, reason=response.reason)
+
+
+def _acknowledged(_: events.NRIEvent, __: events.EmptyResponse) -> Message:
+    return pb.Empty()
+
+
+_EVENT_TYPES: Final = events.NRIEvent.__args__
+# Every event but Configure may be answered with nothing; the empty message is the same for all of them.
+_WRITERS: Final[dict[tuple[type, type], Callable[..., Message]]] = {
+    **{(kind, events.EmptyResponse): _acknowledged for kind in _EVENT_TYPES if kind is not events.Configure},
+    (events.Configure, events.ConfigureResponse): _configured,
+    (events.Synchronize, events.SynchronizeResponse): _synchronized,
+    (events.CreateContainer, events.CreateContainerResponse): _created,
+    (events.UpdateContainer, events.UpdateContainerResponse): _updated,
+    (events.StopContainer, events.StopContainerResponse): _stopped,
+    (events.ValidateContainerAdjustment, events.ValidateContainerAdjustmentResponse): _validated,
+}

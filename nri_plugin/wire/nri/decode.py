@@ -1,0 +1,363 @@
+"""Protobuf messages to the plain values of `messages.py`: only what those hold is read.
+
+Protobuf itself steps over fields that we do not know. An absent message gives None or the empty value. What the author of
+a pod writes is bounded here, before anything is made of it; see `nri_plugin.model.bounds`.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, TypeAlias, cast
+
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+from nri_plugin.model import bounds
+from nri_plugin.model.bounds import Cut
+from nri_plugin.wire.nri import tables
+from nri_plugin.wire.nri._pb import nri_pb2 as pb
+from nri_plugin.wire.nri.events import Adjustment
+from nri_plugin.wire.nri.messages import (
+    EMPTY,
+    Container,
+    ContainerState,
+    ContainerUpdate,
+    Device,
+    Field,
+    FieldOwners,
+    Pod,
+    Resources,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# The messages of the protocol with only those fields that placement reads.
+#
+# A pod may bring 200,000 environment variables or 80,000 annotations; making values of them takes several times as long as
+# everything else about its request. Here the parser steps over the bytes of all fields that nobody reads. An annotation
+# stays the bytes of its entry, and a variable its bytes.
+#
+# The messages are the generated ones with fields left out, made when this is imported, so they cannot differ otherwise.
+
+
+_PACKAGE: Final = pb.DESCRIPTOR.package
+
+_READ: Final[Mapping[str, Collection[str]]] = {
+    "PodSandbox": {
+        "id", "name", "uid", "namespace", "annotations", "runtime_handler", "linux", "pid",
+    },
+    "LinuxPodSandbox": {"pod_overhead", "pod_resources", "cgroup_parent", "cgroups_path"},
+    "Container": {"id", "pod_sandbox_id", "name", "state", "env", "linux", "pid", "CDI_devices"},
+    "LinuxContainer": {"devices", "resources", "oom_score_adj", "cgroups_path", "net_devices"},
+}  # fmt: skip
+_AS_BYTES: Final = {("PodSandbox", "annotations"), ("Container", "env")}
+
+
+class Messages:
+    """Classes of messages by name.
+
+    Args:
+        leaves_out: (message, field) that is not read either.
+    """
+
+    def __init__(self, leaves_out: Collection[tuple[str, str]] = ()) -> None:
+        file = FileDescriptorProto.FromString(pb.DESCRIPTOR.serialized_pb)
+        del file.service[:]
+        for message in file.message_type:
+            _thin(message, leaves_out)
+        pool = DescriptorPool()
+        pool.AddSerializedFile(file.SerializeToString())
+        for name in (
+            "Container",
+            "CreateContainerRequest",
+            "RunPodSandboxRequest",
+            "StateChangeEvent",
+            "SynchronizeRequest",
+            "UpdateContainerRequest",
+            "UpdatePodSandboxRequest",
+            "ValidateContainerAdjustmentRequest",
+        ):
+            setattr(self, name, GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+def _thin(message: DescriptorProto, leaves_out: Collection[tuple[str, str]]) -> None:
+    read = _READ.get(message.name)
+    if read is None:
+        return
+    kept = [
+        each for each in message.field if each.name in read and (message.name, each.name) not in leaves_out
+    ]
+    for field in kept:
+        if (message.name, field.name) in _AS_BYTES:
+            field.type = FieldDescriptorProto.TYPE_BYTES
+            field.ClearField("type_name")
+    del message.field[:]
+    message.field.extend(kept)
+
+
+WITH_ENVIRONMENT: Final = Messages()
+WITHOUT_ENVIRONMENT: Final = Messages({("Container", "env")})
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+NO_RESOURCES = Resources()
+NO_MEMORY: Final[dict[str, Any]] = {}
+_MEMORY: Final = {
+    column.path[1]: column.name for column in tables.RESOURCES.columns if column.path[0] == "memory"
+}
+_FIELDS: Final[Mapping[int, int]] = {field.value: field for field in Field}
+_OWN: Final = bounds.OWN_ANNOTATIONS.encode()
+_LISTS_DEVICES: Final = bounds.LISTS_DEVICES.encode()
+_STATES = {state.value: state for state in ContainerState}
+
+Hears: TypeAlias = Callable[[str], bool]
+"""Whether annotations of the pods of a namespace are heard."""
+
+
+def deaf(_namespace: str) -> bool:
+    """Hears nobody."""
+    return False
+
+
+def pod(message: Any, hears: Hears = deaf) -> Pod:
+    """Reads a lean pod; near its end a runtime may send one with nothing in it.
+
+    Its labels are read by nobody. Its annotations are read where `hears` says that its namespace is trusted.
+    """
+    cut = _cut_amounts(message.linux.pod_resources, message.name, message.uid, message.namespace)
+    if not message.annotations or not hears(message.namespace):
+        return _pod(message, EMPTY, cut)
+    annotations, is_cut = _own_annotations(message)
+    return _pod(message, annotations, (*cut, Cut.ANNOTATIONS) if is_cut else cut)
+
+
+def _pod(message: Any, annotations: Mapping[str, str], cut: tuple[Cut, ...] = ()) -> Pod:
+    linux = message.linux
+    return Pod(
+        id=message.id,
+        name=bounds.name(message.name),
+        uid=bounds.name(message.uid),
+        namespace=bounds.name(message.namespace),
+        annotations=annotations,
+        runtime_handler=message.runtime_handler,
+        cgroup_parent=linux.cgroup_parent,
+        cgroups_path=linux.cgroups_path,
+        resources=resources(linux.pod_resources) if linux.HasField("pod_resources") else None,
+        overhead=resources(linux.pod_overhead) if linux.HasField("pod_overhead") else None,
+        pid=message.pid,
+        cut=cut,
+    )
+
+
+def _cut_amounts(resources: pb.LinuxResources, *names: str) -> tuple[Cut, ...]:
+    """What of names, and of sizes of huge pages, is left out."""
+    is_long = any(len(name) > bounds.NAME_CHARS for name in names)
+    has_many = len(resources.hugepage_limits) > bounds.PAGE_SIZES
+    if not is_long and not has_many:
+        return ()
+    return (*((Cut.NAMES,) if is_long else ()), *((Cut.PAGE_SIZES,) if has_many else ()))
+
+
+def _own_annotations(message: Any) -> tuple[Mapping[str, str], bool]:
+    """The annotations that are meant for us, and whether some were left out; see `bounds`."""
+    entries = message.annotations
+    if len(entries) > bounds.ANNOTATIONS_SEEN:
+        return EMPTY, True
+    own = [pb.PodSandbox.AnnotationsEntry.FromString(entry) for entry in entries if _OWN in entry]
+    return bounds.own_annotations({entry.key: entry.value for entry in own})
+
+
+def container(message: Any) -> Container:
+    """Reads a lean container; a state we do not know counts as unknown.
+
+    Labels and annotations are read by nobody, and of the environment only what names devices.
+    """
+    linux = message.linux
+    devices, cdi, nets = linux.devices, message.CDI_devices, linux.net_devices
+    has_too_many = max(len(devices), len(cdi), len(nets)) > bounds.DEVICES
+    cut = [*_cut_amounts(linux.resources, message.name)]
+    cut += [Cut.DEVICES] if has_too_many and not _is_privileged(devices) else []
+    env: tuple[str, ...] = ()
+    if isinstance(message, WITH_ENVIRONMENT.Container):
+        env, is_cut = _device_variables(message.env)
+        cut += [Cut.ENVIRONMENT] if is_cut else []
+    return Container(
+        id=message.id,
+        pod_id=message.pod_sandbox_id,
+        name=bounds.name(message.name),
+        state=_STATES.get(message.state, ContainerState.UNKNOWN),
+        env=env,
+        devices=() if has_too_many else tuple([_device(each) for each in devices]),
+        cdi_devices=()
+        if has_too_many
+        else tuple([each.name for each in cdi if len(each.name) <= bounds.CDI_NAME_CHARS]),
+        net_devices=() if has_too_many else tuple(sorted(nets)),
+        resources=resources(linux.resources) if linux.HasField("resources") else NO_RESOURCES,
+        oom_score_adj=linux.oom_score_adj.value if linux.HasField("oom_score_adj") else None,
+        cgroups_path=linux.cgroups_path,
+        pid=message.pid,
+        cut=tuple(cut),
+    )
+
+
+def _is_privileged(devices: Sequence[Any]) -> bool:
+    """Whether it lists devices that no container is given alone: it has all of the host's, and has chosen none."""
+    seen = devices[: bounds.DEVICE_LOOKUPS]
+    return any((each.major, each.minor) in bounds.HOST_ONLY_DEVICES and each.type == "c" for each in seen)
+
+
+def _device(message: Any) -> Device:
+    return Device(message.path[: bounds.PATH_CHARS], message.type, message.major, message.minor)
+
+
+def _device_variables(lines: Sequence[bytes]) -> tuple[tuple[str, ...], bool]:
+    """The variables that list devices, and whether some were left out; see `bounds`."""
+    listing = [line for line in lines[: bounds.VARIABLES_SEEN] if line.startswith(_LISTS_DEVICES)]
+    kept, room = [], bounds.ENVIRONMENT_CHARS
+    for line in listing[: bounds.VARIABLES]:
+        if len(line) <= room:
+            kept.append(line.decode("utf-8", "replace"))
+            room -= len(line)
+    return tuple(kept), len(kept) < len(listing)
+
+
+def resources(message: pb.LinuxResources) -> Resources:
+    """Reads resources but for device rules, of which a container has a dozen that placement never asks about.
+
+    A wrapper with value 0 is 0 ("set to zero"), an absent one is None ("not set").
+    """
+    cpu = message.cpu
+    return Resources(
+        cpu_shares=cpu.shares.value if cpu.HasField("shares") else None,
+        cpu_quota_us=cpu.quota.value if cpu.HasField("quota") else None,
+        cpu_period_us=cpu.period.value if cpu.HasField("period") else None,
+        cpus=cpu.cpus,
+        mems=cpu.mems,
+        hugepage_limits=bounds.page_sizes(
+            [(limit.page_size, limit.limit) for limit in message.hugepage_limits[: bounds.PAGE_SIZES]]
+        ),
+        unified=_text_map(message.unified),
+        cpu_realtime_runtime_us=cpu.realtime_runtime.value if cpu.HasField("realtime_runtime") else None,
+        cpu_realtime_period_us=cpu.realtime_period.value if cpu.HasField("realtime_period") else None,
+        pids_limit=message.pids.limit if message.HasField("pids") else None,
+        blockio_class=message.blockio_class.value if message.HasField("blockio_class") else None,
+        rdt_class=message.rdt_class.value if message.HasField("rdt_class") else None,
+        **(_memory(message.memory) if message.HasField("memory") else NO_MEMORY),
+    )
+
+
+def _memory(memory: pb.LinuxMemory) -> dict[str, Any]:
+    """Reads what is there, one entry of ListFields each: mostly it is a limit and little else."""
+    return {_MEMORY[field.name]: wrapper.value for field, wrapper in memory.ListFields()}
+
+
+def update(message: pb.ContainerUpdate) -> ContainerUpdate:
+    """Reads a container update, device rules too: a plugin wrote it, so what is there is meant."""
+    return ContainerUpdate(
+        message.container_id, detailed_resources(message.linux.resources), message.ignore_failure
+    )
+
+
+def field_owners(message: pb.OwningPlugins) -> dict[str, FieldOwners]:
+    """Reads container id -> which plugin set what."""
+    return {container_id: _owners(owners) for container_id, owners in message.owners.items()}
+
+
+def _owners(message: pb.FieldOwners) -> FieldOwners:
+    return FieldOwners(
+        simple={_FIELDS.get(number, number): plugin for number, plugin in message.simple.items()},
+        compound={
+            _FIELDS.get(number, number): dict(entries.owners) for number, entries in message.compound.items()
+        },
+    )
+
+
+def adjustment(message: pb.ContainerAdjustment) -> Adjustment:
+    """Reads an adjustment, all of it."""
+    return cast("Adjustment", tables.ADJUSTMENT.read(message))
+
+
+# --------------------------------------------------------------------- details
+
+
+def detailed_pod(message: pb.PodSandbox) -> Pod:
+    """Reads all of a pod."""
+    linux = message.linux
+    return replace(
+        _pod(message, _text_map(message.annotations)),
+        name=message.name,
+        uid=message.uid,
+        namespace=message.namespace,
+        labels=_text_map(message.labels),
+        resources=detailed_resources(linux.pod_resources) if linux.HasField("pod_resources") else None,
+        overhead=detailed_resources(linux.pod_overhead) if linux.HasField("pod_overhead") else None,
+        details=tables.POD_DETAILS.read(message),
+    )
+
+
+def detailed_container(message: pb.Container) -> Container:
+    """Reads all of a container."""
+    linux = message.linux
+    return Container(
+        id=message.id,
+        pod_id=message.pod_sandbox_id,
+        name=message.name,
+        state=_STATES.get(message.state, ContainerState.UNKNOWN),
+        labels=_text_map(message.labels),
+        annotations=_text_map(message.annotations),
+        env=tuple(message.env),
+        devices=tuple([tables.DEVICE.read(device) for device in linux.devices]),
+        cdi_devices=tuple([device.name for device in message.CDI_devices]),
+        resources=detailed_resources(linux.resources),
+        oom_score_adj=linux.oom_score_adj.value if linux.HasField("oom_score_adj") else None,
+        cgroups_path=linux.cgroups_path,
+        pid=message.pid,
+        net_devices=tuple(sorted(linux.net_devices)),
+        details=tables.CONTAINER_DETAILS.read(message),
+    )
+
+
+def detailed_resources(message: pb.LinuxResources) -> Resources:
+    """Reads all of resources, device rules too."""
+    return cast("Resources", tables.RESOURCES.read(message))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How much of pods, containers and their resources is read.
+
+    Attributes:
+        pod: reads a pod.
+        container: reads a container.
+        resources: reads resources.
+        messages: classes of the messages that these take.
+        created: the same for a container that is about to be created, of which more is read.
+        is_bounded: whether what exceeds a bound is left out.
+    """
+
+    pod: Callable[[Any], Pod]
+    container: Callable[[Any], Container]
+    resources: Callable[[Any], Resources]
+    messages: Any
+    created: Any
+    is_bounded: bool = True
+
+
+def placement(hears: Hears) -> Reading:
+    """What placement needs; `hears` tells of a namespace whether annotations of its pods are heard."""
+    return Reading(partial(pod, hears=hears), container, resources, WITHOUT_ENVIRONMENT, WITH_ENVIRONMENT)
+
+
+PLACEMENT: Final = placement(deaf)
+"""What placement needs where no annotation is heard; tens of microseconds for a container."""
+DETAILS: Final = Reading(detailed_pod, detailed_container, detailed_resources, pb, pb, is_bounded=False)
+"""Everything; several times as long, and without any bound."""
+
+
+def _text_map(message: Mapping[str, str]) -> Mapping[str, str]:
+    return dict(message) if message else EMPTY

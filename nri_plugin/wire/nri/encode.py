@@ -1,0 +1,89 @@
+"""Plain values to protobuf messages: only what is set is written, and what would break a peer is refused."""
+
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any
+
+from nri_plugin.model.errors import LocalProtocolError
+from nri_plugin.wire.nri import tables
+from nri_plugin.wire.nri._pb import nri_pb2 as pb
+from nri_plugin.wire.nri.events import Adjustment, check
+from nri_plugin.wire.nri.messages import ContainerUpdate, Resources
+
+_UNSET = Resources()
+_RESOURCE_FIELDS = tuple(field.name for field in fields(Resources))
+
+
+def resources(values: Resources) -> pb.LinuxResources:
+    """Writes what is set of `values`; sub-messages in which nothing is set stay absent."""
+    return pb.LinuxResources(**tables.RESOURCES.write(values))
+
+
+def adjustment(values: Adjustment) -> pb.ContainerAdjustment:
+    """Writes what is set of an adjustment, several plugins' together: it is not checked."""
+    return pb.ContainerAdjustment(**tables.ADJUSTMENT.write(values))
+
+
+def adjustment_fields(values: Adjustment) -> dict[str, Any]:
+    """Returns what is set of one plugin's adjustment, as the message's constructor takes it.
+
+    Raises:
+        LocalProtocolError: as `adjustment.check`.
+    """
+    check(values)
+    return tables.ADJUSTMENT.write(values)
+
+
+def updates(values: Iterable[ContainerUpdate], created_id: str = "") -> list[pb.ContainerUpdate]:
+    """Writes updates, one per container: several for one container become one.
+
+    Args:
+        values: what to change.
+        created_id: the container that is being created, which a reply must not update.
+
+    Raises:
+        LocalProtocolError: an update without container id, one of `created_id`, or two updates of one
+            container that want different values.
+    """
+    merged: dict[str, ContainerUpdate] = {}
+    for value in values:
+        _check_target(value, created_id)
+        known = merged.get(value.container_id)
+        merged[value.container_id] = value if known is None else _merge_update(known, value)
+    return [_update(value) for value in merged.values()]
+
+
+def _check_target(value: ContainerUpdate, created_id: str) -> None:
+    if not value.container_id:
+        raise LocalProtocolError("an update names no container; runtimes would skip it without a word")
+    if value.container_id == created_id:
+        msg = f"container {created_id} is being created and cannot be updated too; put it into the adjustment"
+        raise LocalProtocolError(msg)
+
+
+def _merge_update(one: ContainerUpdate, other: ContainerUpdate) -> ContainerUpdate:
+    changes = {name: _merge_field(one, other, name) for name in _RESOURCE_FIELDS}
+    ignore_failure = one.ignore_failure and other.ignore_failure
+    return ContainerUpdate(one.container_id, replace(one.resources, **changes), ignore_failure)
+
+
+def _merge_field(one: ContainerUpdate, other: ContainerUpdate, name: str) -> Any:
+    mine, theirs = getattr(one.resources, name), getattr(other.resources, name)
+    unset = getattr(_UNSET, name)
+    if theirs in (unset, mine):
+        return mine
+    if mine == unset:
+        return theirs
+    msg = f"two updates of container {one.container_id} set {name} to {mine!r} and to {theirs!r}; send one"
+    raise LocalProtocolError(msg)
+
+
+def _update(value: ContainerUpdate) -> pb.ContainerUpdate:
+    """Writes one update.
+
+    Differs: an empty `memory` goes along when none is set, since an update without one crashed old CRI-O.
+    """
+    message = pb.ContainerUpdate(container_id=value.container_id, ignore_failure=value.ignore_failure)
+    message.linux.resources.CopyFrom(resources(value.resources))
+    message.linux.resources.memory.SetInParent()
+    return message

@@ -1,0 +1,80 @@
+"""NRI's multiplexer: two ttrpc connections on one socket. No I/O.
+
+A mux frame is `connection id (4) | length (4) | payload`, big endian. Boundaries carry no meaning, yet the
+Go peers read through a 4096-byte buffer and give the whole connection up when a mux frame is longer than
+the piece they happen to read. So a ttrpc frame leaves as its first 4096 bytes in one mux frame and all of
+the rest in a second one, and never more than those two: their queue holds 256.
+"""
+
+import struct
+from typing import Final
+
+from nri_plugin.model.errors import RemoteProtocolError
+
+HEADER: Final = struct.Struct(">II")
+HEADER_BYTES: Final = HEADER.size
+PLUGIN_CONNECTION: Final = 1
+"""The runtime calls the plugin."""
+RUNTIME_CONNECTION: Final = 2
+"""The plugin calls the runtime."""
+FIRST_PART_BYTES: Final = 4096
+"""Size of the Go peers' read buffer."""
+MAX_PAYLOAD_BYTES: Final = 16 << 20
+"""Longest mux frame any release can write (NRI up to 0.6; later ones 4 MiB + 10)."""
+
+
+def mux_frames(connection_id: int, frame: bytes) -> list[bytes]:
+    """Wraps one ttrpc frame so that every known peer can read it: one mux frame, or two."""
+    first, rest = frame[:FIRST_PART_BYTES], frame[FIRST_PART_BYTES:]
+    parts = [HEADER.pack(connection_id, len(first)) + first]
+    if rest:
+        parts.append(HEADER.pack(connection_id, len(rest)) + rest)
+    return parts
+
+
+class MuxReader:
+    """Cuts the trunk into pieces of its connections; holds at most one unfinished header.
+
+    Payload is passed on as it arrives, so a long frame costs no memory here.
+    """
+
+    def __init__(self, max_payload: int = MAX_PAYLOAD_BYTES) -> None:
+        self._max_payload = max_payload
+        self._header = bytearray()
+        self._connection_id = 0
+        self._left = 0
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the trunk stands in the middle of a mux frame."""
+        return self._left > 0 or bool(self._header)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[int, memoryview]]:
+        """Takes the next bytes of the trunk and returns (connection id, bytes) in their order.
+
+        The views are valid as long as `data` is not changed.
+
+        Raises:
+            RemoteProtocolError: a length no release can have written; the trunk is lost.
+        """
+        pieces: list[tuple[int, memoryview]] = []
+        view = memoryview(data)
+        while view:
+            if not self._left:
+                view = self._take_header(view)
+                continue
+            part, view = view[: self._left], view[self._left :]
+            self._left -= len(part)
+            pieces.append((self._connection_id, part))
+        return pieces
+
+    def _take_header(self, view: memoryview) -> memoryview:
+        missing = HEADER_BYTES - len(self._header)
+        self._header += view[:missing]
+        if len(self._header) == HEADER_BYTES:
+            self._connection_id, self._left = HEADER.unpack(self._header)
+            self._header.clear()
+            if self._left > self._max_payload:
+                msg = f"peer announced a mux frame of {self._left} bytes, at most {self._max_payload} can be meant"
+                raise RemoteProtocolError(msg)
+        return view[missing:]

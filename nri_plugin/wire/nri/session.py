@@ -1,0 +1,511 @@
+"""A plugin's side of one NRI connection, without I/O, clock or threads.
+
+Feed it what the socket gives, act on the events it returns, send what it queues; a connection that ended
+is replaced by a new session. It does by itself what needs no decision: joins a Synchronize that comes in
+parts, chooses the subscription the runtime's version allows, answers unknown methods.
+
+A request is reported as `Request` and waits until `respond` or `refuse`. The runtime waits too, at most
+about two seconds, and sends nothing else meanwhile.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from nri_plugin.model import bounds
+from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.wire.nri import codec
+from nri_plugin.wire.nri.decode import DETAILS, Hears, deaf, placement
+from nri_plugin.wire.nri.events import (
+    Configure,
+    ConfigureResponse,
+    NRIEvent,
+    NRIResponse,
+    Registered,
+    RegistrationRefused,
+    Request,
+    SessionEvent,
+    Synchronize,
+    UpdatesDone,
+)
+from nri_plugin.wire.nri.messages import Container, ContainerUpdate, EventMask, Pod
+from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxReader, mux_frames
+from nri_plugin.wire.nri.releases import OUR_NRI_VERSION, is_before_0_7, legal_mask, unheeded
+from nri_plugin.wire.ttrpc.connection import (
+    Call,
+    ClientConnection,
+    Refused,
+    Reply,
+    ServerConnection,
+    ServerHappening,
+)
+from nri_plugin.wire.ttrpc.frame import Code, Status
+
+# ----------------------------------------------------------------------------------------------------
+# Where a plugin's connection stands, as a table.
+#
+# Our own registration call and the runtime's calls are independent: Configure may come before the runtime's
+# reply to RegisterPlugin, so that reply is no step here.
+
+
+class Stage(Enum):
+    """How far the connection has come."""
+
+    CONNECTED = "connected"
+    REGISTERING = "registering"
+    CONFIGURING = "being configured"
+    CONFIGURED = "configured"
+    COLLECTING = "receiving the list of containers"
+    SYNCHRONIZING = "being synchronized"
+    READY = "ready"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Step(Enum):
+    """What moves it."""
+
+    REGISTER = "register"
+    CONFIGURE = "Configure"
+    SYNCHRONIZE_PART = "part of Synchronize"
+    SYNCHRONIZE = "Synchronize"
+    EVENT = "event"
+    ANSWERED = "answer"
+    REFUSED = "error answer"
+
+
+NEXT_STAGE: Final[dict[tuple[Stage, Step], Stage]] = {
+    (Stage.CONNECTED, Step.REGISTER): Stage.REGISTERING,
+    (Stage.REGISTERING, Step.CONFIGURE): Stage.CONFIGURING,
+    (Stage.CONFIGURING, Step.ANSWERED): Stage.CONFIGURED,
+    (Stage.CONFIGURING, Step.REFUSED): Stage.FAILED,
+    # A plugin launched by a runtime before NRI 0.7 is never synchronized: events follow at once.
+    (Stage.CONFIGURED, Step.EVENT): Stage.CONFIGURED,
+    (Stage.CONFIGURED, Step.SYNCHRONIZE_PART): Stage.COLLECTING,
+    (Stage.CONFIGURED, Step.SYNCHRONIZE): Stage.SYNCHRONIZING,
+    (Stage.COLLECTING, Step.SYNCHRONIZE_PART): Stage.COLLECTING,
+    (Stage.COLLECTING, Step.SYNCHRONIZE): Stage.SYNCHRONIZING,
+    (Stage.SYNCHRONIZING, Step.ANSWERED): Stage.READY,
+    (Stage.SYNCHRONIZING, Step.REFUSED): Stage.FAILED,
+    (Stage.READY, Step.EVENT): Stage.READY,
+}
+
+
+# ----------------------------------------------------------------------------------------------------
+# When a connection has to be given up although it is open: runtimes keep some that they no longer serve.
+#
+# Source: containerd 1.7 up to 1.7.25 keeps a plugin connected that failed to synchronize and never sends it
+# another event; NRI 0.6 leaves half a frame behind when a message is too long for it.
+
+
+INCOMPLETE_FRAME_SECONDS: Final = 10.0
+LATE_ANSWER_SECONDS: Final = 1.0
+"""After a late answer the runtime closes; we wait so long for it."""
+
+
+class Watchdog:
+    """Expectations by name, each with the time at which it is broken and the sentence to say then."""
+
+    def __init__(self, timeout: float, *, prelaunched: bool) -> None:
+        self._timeout = timeout
+        self._prelaunched = prelaunched
+        self._due: dict[str, tuple[float, str]] = {}
+        self._frames_read = 0
+
+    def next_check(self) -> float | None:
+        """Returns the earliest time at which an expectation is broken."""
+        return min((due_at for due_at, _ in self._due.values()), default=None)
+
+    def overdue(self, now: float) -> str | None:
+        """Returns the sentence of the expectation that was broken first."""
+        broken = [due for due in self._due.values() if due[0] <= now]
+        return min(broken)[1] if broken else None
+
+    def registering(self, now: float) -> None:
+        """We asked to be registered: Configure must come."""
+        text = f"no Configure within {self._timeout:g} s after connecting; another connection may hold the runtime up"
+        self._due["configure"] = (now + self._timeout, text)
+
+    def configured(self, runtime: Configure, now: float) -> None:
+        """We answered Configure: Synchronize must come, except where a launched plugin never gets one."""
+        self._due.pop("configure", None)
+        if self._prelaunched and is_before_0_7(runtime):
+            return
+        text = f"no Synchronize within {self._timeout:g} s after Configure; the runtime may have forgotten us"
+        self._due["synchronize"] = (now + self._timeout, text)
+
+    def synchronized(self, *, is_lost: bool) -> None:
+        """We answered Synchronize, in a way that keeps us on the runtime's list or not."""
+        self._due.pop("synchronize", None)
+        if is_lost:
+            text = "our answer to Synchronize was an error or too late; the runtime may keep us without serving us"
+            self._due["lost"] = (float("-inf"), text)
+
+    def answered_late(self, now: float) -> None:
+        """An answer left after its deadline: the runtime closes the connection."""
+        text = f"an answer left after its deadline and the runtime did not close within {LATE_ANSWER_SECONDS:g} s"
+        self._due.setdefault("late", (now + LATE_ANSWER_SECONDS, text))
+
+    def received(self, now: float, frames_read: int, *, is_incomplete: bool) -> None:
+        """Bytes came and left the stream between two frames or in the middle of one.
+
+        Args:
+            now: in seconds.
+            frames_read: whole frames read since the connection began.
+            is_incomplete: whether another has begun.
+        """
+        if not is_incomplete or frames_read != self._frames_read:
+            self._due.pop("frame", None)
+        self._frames_read = frames_read
+        if is_incomplete:
+            text = f"a frame is incomplete for {INCOMPLETE_FRAME_SECONDS:g} s; the runtime cannot send the rest of it"
+            self._due.setdefault("frame", (now + INCOMPLETE_FRAME_SECONDS, text))
+
+    def updating(self, call: int, due_at: float) -> None:
+        """An unsolicited update is on its way."""
+        self._due[f"update {call}"] = (
+            due_at,
+            "the runtime did not answer UpdateContainers in time; it may hang",
+        )
+
+    def updated(self, call: int) -> None:
+        """It was answered."""
+        self._due.pop(f"update {call}", None)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+MAX_MESSAGE_BYTES: Final = (16 << 20) + 4096
+"""Longest message NRI 0.6 can write: 4096 bytes of a frame, then one mux frame of 16 MiB."""
+UPDATE_TIMEOUT: Final = 5.0
+"""Seconds an unsolicited update may take; runtimes up to NRI 0.12.0 can hang in it for ever."""
+
+_INDEX: Final = re.compile(r"[0-9]{2}", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+", re.ASCII)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request somebody has to answer."""
+
+    event: NRIEvent
+    deadline: float | None
+
+
+class PluginSession:
+    """One connection to a runtime, from RegisterPlugin to its end.
+
+    Args:
+        plugin_name: letters, digits and `-_.+`.
+        plugin_index: two digits; plugins are called in its order.
+        wanted: events to subscribe to, as far as the runtime's version knows them.
+        prelaunched: the runtime started us and handed the connection over.
+        registration_timeout: seconds from registering to Configure, and from there to Synchronize. Runtimes
+            serve one new connection after the other, so it is long.
+        details: read all of pods and containers (`Pod.details`, `Container.details`, device rules), not only
+            what placement needs; nothing is bounded then.
+        hears: tells of a namespace whether annotations of its pods are heard; by default none are.
+
+    Raises:
+        LocalProtocolError: the runtime would refuse the name or the index, or `wanted` is empty.
+    """
+
+    def __init__(
+        self,
+        plugin_name: str,
+        plugin_index: str,
+        wanted: EventMask,
+        *,
+        prelaunched: bool = False,
+        registration_timeout: float = 30.0,
+        details: bool = False,
+        hears: Hears = deaf,
+    ) -> None:
+        _check_identity(plugin_name, plugin_index)
+        if not wanted:
+            raise LocalProtocolError("an empty subscription would mean every event; name at least one")
+        self.plugin_name = plugin_name
+        self.plugin_index = plugin_index
+        self.runtime: Configure | None = None
+        self._wanted = wanted
+        self._reading = DETAILS if details else placement(hears)
+        self._stage = Stage.CONNECTED
+        self._mux = MuxReader()
+        self._server = ServerConnection(MAX_MESSAGE_BYTES)
+        self._client = ClientConnection(MAX_MESSAGE_BYTES)
+        self._watchdog = Watchdog(registration_timeout, prelaunched=prelaunched)
+        self._waiting: dict[int, _Waiting] = {}
+        self._register_call = 0
+        self._pods: list[Pod] = []
+        self._containers: list[Container] = []
+        self._synchronize_bytes = 0
+        self._error: RemoteProtocolError | None = None
+
+    @property
+    def stage(self) -> Stage:
+        """How far the connection has come."""
+        return self._stage
+
+    # ------------------------------------------------------------ our requests
+
+    def register(self, now: float) -> None:
+        """Queues RegisterPlugin; call it once, at once after connecting.
+
+        Raises:
+            LocalProtocolError: it was called before.
+        """
+        self._stage = self._next(Step.REGISTER)
+        payload = codec.encode_registration(self.plugin_name, self.plugin_index, OUR_NRI_VERSION)
+        self._register_call = self._client.call(codec.RUNTIME_SERVICE, "RegisterPlugin", payload, now)
+        self._watchdog.registering(now)
+
+    def update_containers(self, updates: tuple[ContainerUpdate, ...], now: float) -> int:
+        """Queues an unsolicited update and returns the call that `UpdatesDone` will name.
+
+        Runtimes with NRI up to 0.12.0 can hang for good when it meets an event: prefer updates in replies.
+
+        Raises:
+            LocalProtocolError: the session is not ready, a request waits for its answer (the runtime would
+                wait for us and we for it), or the updates cannot be sent.
+        """
+        if self._stage is not Stage.READY:
+            raise LocalProtocolError(
+                f"containers can be updated when the session is ready; it is {self._stage.value}"
+            )
+        if self._waiting:
+            msg = "the runtime takes no update while it waits for an answer; put the update into the answer"
+            raise LocalProtocolError(msg)
+        payload = codec.encode_update_containers(updates)
+        call = self._client.call(codec.RUNTIME_SERVICE, "UpdateContainers", payload, now, UPDATE_TIMEOUT)
+        self._watchdog.updating(call, now + UPDATE_TIMEOUT)
+        return call
+
+    # ----------------------------------------------------------------- answers
+
+    def respond(self, call: int, response: NRIResponse, now: float) -> str:
+        """Answers a request.
+
+        Returns:
+            "" when the answer was queued and this runtime heeds all of it; else one sentence: the call is no
+            longer known, the answer is too long and an error was queued in its place, or the answer was
+            queued but this runtime's release drops part of it (`releases.unheeded` asks that beforehand).
+
+        Raises:
+            LocalProtocolError: this event cannot be answered so. Nothing was queued; the call still waits.
+        """
+        waiting = self._waiting.get(call)
+        if waiting is None:
+            return f"call {call} is no longer waiting for an answer"
+        payload = codec.encode_response(waiting.event, self._subscribed(waiting.event, response))
+        replaced = self._server.reply(call, payload)
+        self._answered(call, now, Step.ANSWERED if replaced is None else Step.REFUSED)
+        if replaced is not None:
+            return replaced.message
+        return unheeded(self.runtime or Configure(), waiting.event, response)
+
+    def refuse(self, call: int, code: int, message: str, now: float) -> str:
+        """Answers a request with an error; creating a container fails with `message`.
+
+        Returns:
+            "" when the answer was queued, else one sentence saying why not.
+
+        Raises:
+            LocalProtocolError: `code` is 0 (OK).
+        """
+        if call not in self._waiting:
+            return f"call {call} is no longer waiting for an answer"
+        self._server.fail(call, Status(code, message))
+        self._answered(call, now, Step.REFUSED)
+        return ""
+
+    def _subscribed(self, event: NRIEvent, response: NRIResponse) -> NRIResponse:
+        """Fills the subscription in, or checks the given one against what this runtime knows."""
+        if not (isinstance(event, Configure) and isinstance(response, ConfigureResponse)):
+            return response
+        legal = legal_mask(event)
+        if response.events is None:
+            return ConfigureResponse(self._wanted & legal)
+        if unknown := int(response.events) & ~int(legal):
+            msg = f"subscription {int(response.events):#x} has bits {unknown:#x} that this runtime does not know"
+            raise LocalProtocolError(msg + f"; it knows {int(legal):#x}")
+        return response
+
+    def _answered(self, call: int, now: float, step: Step) -> None:
+        waiting = self._waiting.pop(call)
+        late = waiting.deadline is not None and now > waiting.deadline
+        if isinstance(waiting.event, Configure | Synchronize):
+            self._stage = self._next(step)
+        if isinstance(waiting.event, Configure) and step is Step.ANSWERED:
+            self._watchdog.configured(waiting.event, now)
+        if isinstance(waiting.event, Synchronize):
+            self._watchdog.synchronized(is_lost=late or step is Step.REFUSED)
+        if late:
+            self._watchdog.answered_late(now)
+
+    # ----------------------------------------------------------------- receive
+
+    def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[SessionEvent]:
+        """Takes what the socket gave; b"" is the end of the connection.
+
+        Returns:
+            What happened, in order.
+
+        Raises:
+            RemoteProtocolError: the peer's bytes make no sense; log it, close, reconnect. It is raised again
+                on every further call.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            return self._receive(data, now) if data else self._end()
+        except RemoteProtocolError as err:
+            self._error = err
+            self._close()
+            raise
+
+    def _receive(self, data: bytes | bytearray | memoryview, now: float) -> list[SessionEvent]:
+        if self._stage is Stage.CLOSED:
+            raise RemoteProtocolError("bytes came after the end of the connection")
+        events: list[SessionEvent] = []
+        for connection_id, part in self._mux.feed(data):
+            if connection_id == PLUGIN_CONNECTION:
+                for call in self._server.receive_data(part, now):
+                    self._called(call, events)
+            elif connection_id == RUNTIME_CONNECTION:
+                replies = self._client.receive_data(part)
+                events += [self._replied(reply) for reply in replies if isinstance(reply, Reply)]
+        frames = self._server.frames_read + self._client.frames_read
+        self._watchdog.received(now, frames, is_incomplete=self._is_incomplete)
+        return events
+
+    @property
+    def _is_incomplete(self) -> bool:
+        return self._mux.is_incomplete or self._server.is_incomplete or self._client.is_incomplete
+
+    def _end(self) -> list[SessionEvent]:
+        if self._stage is Stage.CLOSED:
+            return []
+        if self._is_incomplete:
+            raise RemoteProtocolError("the peer closed the connection in the middle of a frame")
+        return self._close()
+
+    def _close(self) -> list[SessionEvent]:
+        self._stage = Stage.CLOSED
+        self._waiting.clear()
+        lost = [reply for reply in self._client.close() if reply.stream_id != self._register_call]
+        return [self._replied(reply) for reply in lost]
+
+    def _replied(self, reply: Reply) -> SessionEvent:
+        status = reply.status
+        if reply.stream_id == self._register_call:
+            if status is None:
+                return Registered()
+            return RegistrationRefused(status.code, status.message)
+        self._watchdog.updated(reply.stream_id)
+        if status is not None:
+            return UpdatesDone(reply.stream_id, error=status.message or f"status {status.code}")
+        return UpdatesDone(reply.stream_id, failed=codec.decode_update_containers_response(reply.payload))
+
+    # ---------------------------------------------------------- their requests
+
+    def _called(self, happening: ServerHappening, events: list[SessionEvent]) -> None:
+        if isinstance(happening, Call):
+            self._serve(happening, events)
+        elif isinstance(happening, Refused) and happening.status.code != Code.UNIMPLEMENTED:
+            why = happening.status.message
+            raise RemoteProtocolError(
+                f"the peer's request on stream {happening.stream_id} is unusable: {why}"
+            )
+
+    def _serve(self, call: Call, events: list[SessionEvent]) -> None:
+        if call.service != codec.PLUGIN_SERVICE:
+            self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"service {call.service}"))
+            return
+        decoded = codec.decode_request(call.method, call.payload, self._reading)
+        if decoded is None:
+            self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"method {call.method}"))
+        elif isinstance(decoded, codec.UnknownEvent):
+            self._server.reply(call.stream_id)
+        elif isinstance(decoded, codec.SynchronizePart):
+            self._synchronize(call, decoded, events)
+        else:
+            step = Step.CONFIGURE if isinstance(decoded, Configure) else Step.EVENT
+            self._request(call, step, decoded, len(call.payload), events)
+
+    def _synchronize(self, call: Call, part: codec.SynchronizePart, events: list[SessionEvent]) -> None:
+        step = Step.SYNCHRONIZE_PART if part.more else Step.SYNCHRONIZE
+        if not self._advance(call, step):
+            return
+        self._pods += part.event.pods
+        self._containers += part.event.containers
+        self._synchronize_bytes += len(call.payload)
+        listed = max(len(self._pods), len(self._containers))
+        if listed > bounds.SYNCHRONIZED:
+            msg = f"Synchronize lists {listed} pods or containers so far, at most {bounds.SYNCHRONIZED} are kept"
+            raise RemoteProtocolError(msg)
+        if part.more:
+            self._server.reply(call.stream_id, codec.encode_more())
+            return
+        whole = Synchronize(tuple(self._pods), tuple(self._containers))
+        self._pods, self._containers = [], []
+        self._wait(call, whole, self._synchronize_bytes, events)
+
+    def _request(
+        self, call: Call, step: Step, event: NRIEvent, size_bytes: int, events: list[SessionEvent]
+    ) -> None:
+        if self._advance(call, step):
+            if isinstance(event, Configure):
+                self.runtime = event
+            self._wait(call, event, size_bytes, events)
+
+    def _wait(self, call: Call, event: NRIEvent, size_bytes: int, events: list[SessionEvent]) -> None:
+        self._waiting[call.stream_id] = _Waiting(event, call.deadline)
+        events.append(Request(call.stream_id, call.deadline, event, size_bytes))
+
+    def _advance(self, call: Call, step: Step) -> bool:
+        """Takes a step the peer asked for; one that has no place here is answered with an error."""
+        stage = NEXT_STAGE.get((self._stage, step))
+        if stage is None:
+            text = f"{call.method} is out of order: this plugin is {self._stage.value}"
+            self._server.fail(call.stream_id, Status(Code.FAILED_PRECONDITION, text))
+            return False
+        self._stage = stage
+        return True
+
+    def _next(self, step: Step) -> Stage:
+        """Returns where a step of our own leads."""
+        stage = NEXT_STAGE.get((self._stage, step))
+        if stage is None:
+            raise LocalProtocolError(f"{step.value} is out of order: this connection is {self._stage.value}")
+        return stage
+
+    # -------------------------------------------------------------------- send
+
+    def data_to_send(self) -> bytes:
+        """Hands over everything queued, in mux frames every known runtime can read."""
+        parts: list[bytes] = []
+        for frame in self._client.frames_to_send():
+            parts += mux_frames(RUNTIME_CONNECTION, frame)
+        for frame in self._server.frames_to_send():
+            parts += mux_frames(PLUGIN_CONNECTION, frame)
+        return b"".join(parts)
+
+    # ------------------------------------------------------------------- watch
+
+    def next_check(self, now: float) -> float | None:  # noqa: ARG002 (asked like every other question here)
+        """Returns when `overdue` should be asked next, None = only after something has come."""
+        return None if self._stage is Stage.CLOSED else self._watchdog.next_check()
+
+    def overdue(self, now: float) -> str | None:
+        """Returns why this connection must be closed and replaced, None = it need not."""
+        return None if self._stage is Stage.CLOSED else self._watchdog.overdue(now)
+
+
+def _check_identity(name: str, index: str) -> None:
+    """Raises what the runtime would answer with an error and a dead connection."""
+    if not _INDEX.fullmatch(index):
+        raise LocalProtocolError(f"plugin index {index!r} must be two digits, such as 10")
+    if not _NAME.fullmatch(name):
+        raise LocalProtocolError(f"plugin name {name!r} must be one or more of letters, digits and -_.+")

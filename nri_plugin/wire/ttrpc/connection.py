@@ -1,0 +1,566 @@
+"""The two ends of a ttrpc connection, without I/O and without a clock.
+
+Either end is fed bytes and the time, and says what happened; what it wants to send waits in whole frames.
+Stream ids are the client's: odd, growing by two, never used twice. A reply may come in any order.
+A connection that carries calls both ways (as NRI's multiplexer does) has one of each end per direction.
+
+A plain call is a request and a response. A streaming call has messages of its own in between: it ends with a
+response when the client alone sent messages or when it failed, else with the end of the server's messages.
+
+Differs: messages of a stream are reported as they come; bounding how many wait is left to the user, who alone
+knows whether to stop reading the socket.
+"""
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.wire.ttrpc.frame import (
+    MAX_RECEIVE_BYTES,
+    MAX_SEND_BYTES,
+    Code,
+    Flags,
+    Frame,
+    FrameReader,
+    MessageType,
+    OversizeFrame,
+    Request,
+    Response,
+    Status,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+
+# ----------------------------------------------------------------------------------------------------
+# What the two ends of a connection report.
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that waits for an end.
+
+    Attributes:
+        stream_id: names the call on its connection.
+        service: as the client wrote it.
+        method: as the client wrote it.
+        payload: the argument; of a stream the first message, where b"" is none.
+        deadline: in the caller's clock, None = none.
+        metadata: pairs; a key may come several times.
+        is_streaming: the client expects, or will send, messages of their own.
+        has_more: the client will send messages.
+    """
+
+    stream_id: int
+    service: str
+    method: str
+    payload: bytes
+    deadline: float | None
+    metadata: tuple[tuple[str, str], ...] = ()
+    is_streaming: bool = False
+    has_more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request or message the server end answered by itself; said so that it can be logged."""
+
+    stream_id: int
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How a call of ours ended; `status` None is success."""
+
+    stream_id: int
+    status: Status | None
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMessage:
+    """One message of a stream; it may be empty."""
+
+    stream_id: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """The peer sends nothing more on this stream; for a client the call ended well with it."""
+
+    stream_id: int
+
+
+ServerHappening: TypeAlias = Call | Refused | StreamMessage | StreamEnd
+ClientHappening: TypeAlias = Reply | StreamMessage | StreamEnd
+
+
+# ----------------------------------------------------------------------------------------------------
+# What both ends of a connection share: a reader, limits, and frames that wait to be sent.
+
+
+class End:
+    """One end of a connection.
+
+    Args:
+        max_receive: most bytes of data a frame of the peer may carry.
+        max_send: most bytes of data a frame of ours carries.
+    """
+
+    def __init__(self, max_receive: int, max_send: int) -> None:
+        self._reader = FrameReader(max_receive)
+        self._max_send = max_send
+        self._out: list[bytes] = []
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the peer's stream stands in the middle of a frame."""
+        return self._reader.is_incomplete
+
+    @property
+    def frames_read(self) -> int:
+        """Whole frames the peer has sent so far."""
+        return self._reader.frames_read
+
+    def frames_to_send(self) -> list[bytes]:
+        """Hands over the queued frames, each whole, in the order they must leave."""
+        frames, self._out = self._out, []
+        return frames
+
+    def data_to_send(self) -> bytes:
+        """Hands over everything queued as one run of bytes."""
+        return b"".join(self.frames_to_send())
+
+    def _queue(self, stream_id: int, message_type: MessageType, data: bytes, flags: int = 0) -> None:
+        self._out.append(Frame(stream_id, message_type, flags, data).encode())
+
+    def _queue_message(self, stream_id: int, payload: bytes) -> None:
+        if len(payload) > self._max_send:
+            msg = f"message of {len(payload)} bytes is over the limit of {self._max_send}; send less at once"
+            raise LocalProtocolError(msg)
+        self._queue(stream_id, MessageType.DATA, payload)
+
+    def _queue_end(self, stream_id: int) -> None:
+        self._queue(stream_id, MessageType.DATA, b"", Flags.REMOTE_CLOSED | Flags.NO_DATA)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The end that calls.
+
+
+LAST_STREAM_ID: Final = 0xFFFFFFFF
+LONGEST_TIMEOUT_NS: Final = 1e18
+"""About 32 years, which fits the field."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A call of ours that has not ended."""
+
+    deadline: float | None
+    is_streaming: bool = False
+    may_send: bool = False
+
+
+class ClientConnection(End):
+    """The end that calls. What comes for a call that was given up is dropped.
+
+    Args:
+        max_receive: most bytes of data a reply may have.
+        max_send: most bytes of data a request may have.
+    """
+
+    def __init__(self, max_receive: int = MAX_RECEIVE_BYTES, max_send: int = MAX_SEND_BYTES) -> None:
+        super().__init__(max_receive, max_send)
+        self._next_stream_id = 1
+        self._waiting: dict[int, _Waiting] = {}
+
+    # -------------------------------------------------------------------- call
+
+    def call(
+        self,
+        service: str,
+        method: str,
+        payload: bytes,
+        now: float,
+        timeout: float | None = None,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> int:
+        """Queues a plain call; `timeout` is in seconds from `now`.
+
+        Returns:
+            The stream id that the `Reply` will carry.
+
+        Raises:
+            LocalProtocolError: the request is too long (its stream id is used up), or stream ids have run out.
+        """
+        return self._begin(
+            Request(service, method, payload, _nanoseconds(timeout), metadata), now, timeout, 0
+        )
+
+    def open_stream(
+        self,
+        service: str,
+        method: str,
+        payload: bytes,
+        now: float,
+        timeout: float | None = None,
+        metadata: tuple[tuple[str, str], ...] = (),
+        *,
+        sends: bool = True,
+    ) -> int:
+        """Queues a streaming call.
+
+        Args:
+            service: as for `call`.
+            method: as for `call`.
+            payload: the first message; b"" is none if more are to come.
+            now: in seconds.
+            timeout: as for `call`.
+            metadata: as for `call`.
+            sends: whether we send messages; else only the server does.
+
+        Returns:
+            The stream id. The call ends with a `Reply`, or with a `StreamEnd`.
+
+        Raises:
+            LocalProtocolError: as for `call`.
+        """
+        request = Request(service, method, payload, _nanoseconds(timeout), metadata)
+        return self._begin(request, now, timeout, Flags.REMOTE_OPEN if sends else Flags.REMOTE_CLOSED)
+
+    def send(self, stream_id: int, payload: bytes) -> None:
+        """Sends one message of a stream.
+
+        Raises:
+            LocalProtocolError: the stream is not ours to write, or no peer accepts a message that long.
+        """
+        self._check_may_send(stream_id)
+        self._queue_message(stream_id, payload)
+
+    def end(self, stream_id: int) -> None:
+        """Says that we send nothing more on this stream; the call goes on until the server ends it.
+
+        Raises:
+            LocalProtocolError: the stream is not ours to write.
+        """
+        self._check_may_send(stream_id)
+        self._waiting[stream_id].may_send = False
+        self._queue_end(stream_id)
+
+    def cancel(self, stream_id: int) -> None:
+        """Gives a call up; ttrpc has no way to tell the server."""
+        self._waiting.pop(stream_id, None)
+
+    def _begin(self, request: Request, now: float, timeout: float | None, flags: int) -> int:
+        if self._next_stream_id > LAST_STREAM_ID:
+            raise LocalProtocolError("all stream ids of this connection are used up; open a new one")
+        data = encode_request(request)
+        stream_id = self._next_stream_id
+        self._next_stream_id += 2
+        if len(data) > self._max_send:
+            msg = f"{request.method} request of {len(data)} bytes is over the limit of {self._max_send}"
+            raise LocalProtocolError(f"{msg}; send less at once")
+        self._queue(stream_id, MessageType.REQUEST, data, flags)
+        deadline = None if timeout is None else now + timeout
+        self._waiting[stream_id] = _Waiting(deadline, flags != 0, flags == Flags.REMOTE_OPEN)
+        return stream_id
+
+    def _check_may_send(self, stream_id: int) -> None:
+        waiting = self._waiting.get(stream_id)
+        if waiting is None or not waiting.may_send:
+            raise LocalProtocolError(f"stream {stream_id} is not open for our messages")
+
+    # ----------------------------------------------------------------- receive
+
+    def receive_data(self, data: bytes | bytearray | memoryview) -> list[ClientHappening]:
+        """Takes bytes from the server.
+
+        Raises:
+            RemoteProtocolError: the stream itself is lost; close the connection.
+        """
+        happenings: list[ClientHappening] = []
+        for frame in self._reader.feed(data):
+            waiting = self._waiting.get(frame.stream_id)
+            if waiting is None:
+                continue
+            if frame.type == MessageType.RESPONSE:
+                happenings.append(self._reply(frame))
+            elif frame.type == MessageType.DATA and waiting.is_streaming:
+                happenings += self._data(frame)
+        return happenings
+
+    def _reply(self, frame: Frame | OversizeFrame) -> Reply:
+        del self._waiting[frame.stream_id]
+        if isinstance(frame, OversizeFrame):
+            text = f"reply of {frame.length_bytes} bytes is longer than we accept"
+            return Reply(frame.stream_id, Status(Code.RESOURCE_EXHAUSTED, text))
+        try:
+            response = decode_response(frame.data)
+        except RemoteProtocolError as err:
+            return Reply(frame.stream_id, Status(Code.INTERNAL, str(err)))
+        return Reply(frame.stream_id, response.status, response.payload)
+
+    def _data(self, frame: Frame | OversizeFrame) -> list[ClientHappening]:
+        """Takes a message of the server, its end, or both in one frame."""
+        if isinstance(frame, OversizeFrame):
+            return [self._reply(frame)]
+        happenings: list[ClientHappening] = []
+        if not frame.flags & Flags.NO_DATA:
+            happenings.append(StreamMessage(frame.stream_id, frame.data))
+        if frame.flags & Flags.REMOTE_CLOSED:
+            del self._waiting[frame.stream_id]
+            happenings.append(StreamEnd(frame.stream_id))
+        return happenings
+
+    # -------------------------------------------------------------------- time
+
+    def next_deadline(self) -> float | None:
+        """Returns when `expire` has something to do, None = never."""
+        deadlines = [waiting.deadline for waiting in self._waiting.values() if waiting.deadline is not None]
+        return min(deadlines, default=None)
+
+    def expire(self, now: float) -> list[Reply]:
+        """Ends the calls whose time is over."""
+        late = [
+            stream_id
+            for stream_id, waiting in self._waiting.items()
+            if waiting.deadline is not None and waiting.deadline <= now
+        ]
+        return [self._give_up(stream_id, Code.DEADLINE_EXCEEDED, "no answer in time") for stream_id in late]
+
+    def close(self) -> list[Reply]:
+        """Ends every call that waits: the connection is gone."""
+        return [
+            self._give_up(stream_id, Code.UNAVAILABLE, "connection closed")
+            for stream_id in list(self._waiting)
+        ]
+
+    def _give_up(self, stream_id: int, code: Code, text: str) -> Reply:
+        del self._waiting[stream_id]
+        return Reply(stream_id, Status(code, text))
+
+
+def _nanoseconds(timeout: float | None) -> int:
+    """Returns a timeout for the wire, where 0 is no limit: one that is over is the shortest there is."""
+    return 0 if timeout is None else int(min(max(1.0, timeout * 1e9), LONGEST_TIMEOUT_NS))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The end that is called.
+
+
+MAX_OPEN_CALLS: Final = 4096
+"""Calls of one peer that may wait for us at the same time; more are answered RESOURCE_EXHAUSTED."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call that has not ended."""
+
+    is_streaming: bool
+    may_receive: bool
+
+
+class ServerConnection(End):
+    """The end that is called.
+
+    Calls stay known until they are answered, also past their deadline: whether a late answer is still
+    worth sending is the user's decision.
+
+    Args:
+        max_receive: most bytes of data a request may have.
+        max_send: most bytes of data a reply may have.
+        allows_streams: take streaming calls; else they are answered UNIMPLEMENTED.
+    """
+
+    def __init__(
+        self,
+        max_receive: int = MAX_RECEIVE_BYTES,
+        max_send: int = MAX_SEND_BYTES,
+        *,
+        allows_streams: bool = False,
+    ) -> None:
+        super().__init__(max_receive, max_send)
+        self._allows_streams = allows_streams
+        self._last_stream_id = 0
+        self._open: dict[int, _Open] = {}
+
+    # ----------------------------------------------------------------- receive
+
+    def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[ServerHappening]:
+        """Takes bytes from the client; `now` is in seconds.
+
+        What the client does wrong within a frame is answered with a status, and the connection lives on.
+
+        Raises:
+            RemoteProtocolError: the stream itself is lost; close the connection.
+        """
+        happenings = [self._take(frame, now) for frame in self._reader.feed(data)]
+        return [happening for happening in happenings if happening is not None]
+
+    def _take(self, frame: Frame | OversizeFrame, now: float) -> ServerHappening | None:
+        if isinstance(frame, OversizeFrame):
+            return self._oversize(frame)
+        if frame.type == MessageType.REQUEST:
+            return self._request(frame, now)
+        if frame.type == MessageType.DATA:
+            return self._data(frame)
+        return None  # other types are for versions to come
+
+    def _oversize(self, frame: OversizeFrame) -> Refused | None:
+        if frame.type not in (MessageType.REQUEST, MessageType.DATA):
+            return None
+        text = f"request of {frame.length_bytes} bytes is longer than this peer accepts"
+        return self._refuse(frame.stream_id, Code.RESOURCE_EXHAUSTED, text)
+
+    def _request(self, frame: Frame, now: float) -> Call | Refused:
+        stream_id = frame.stream_id
+        if problem := self._stream_id_problem(stream_id):
+            return self._answer_by_itself(stream_id, Code.INVALID_ARGUMENT, problem)
+        self._last_stream_id = stream_id
+        if frame.flags and not self._allows_streams:
+            return self._refuse(stream_id, Code.UNIMPLEMENTED, "streaming calls are not served here")
+        if len(self._open) >= MAX_OPEN_CALLS:
+            text = f"{MAX_OPEN_CALLS} calls already wait for an answer"
+            return self._refuse(stream_id, Code.RESOURCE_EXHAUSTED, text)
+        return self._accept(frame, now)
+
+    def _accept(self, frame: Frame, now: float) -> Call | Refused:
+        try:
+            request = decode_request(frame.data)
+        except RemoteProtocolError as err:
+            return self._refuse(frame.stream_id, Code.INVALID_ARGUMENT, str(err))
+        has_more = bool(frame.flags & Flags.REMOTE_OPEN)
+        is_streaming = bool(frame.flags & (Flags.REMOTE_OPEN | Flags.REMOTE_CLOSED))
+        self._open[frame.stream_id] = _Open(is_streaming, has_more)
+        deadline = now + request.timeout_ns / 1e9 if request.timeout_ns else None
+        return Call(
+            frame.stream_id,
+            request.service,
+            request.method,
+            request.payload,
+            deadline,
+            request.metadata,
+            is_streaming,
+            has_more,
+        )
+
+    def _stream_id_problem(self, stream_id: int) -> str:
+        if stream_id % 2 == 0:
+            return f"stream id {stream_id} is even; a client's ids are odd"
+        if stream_id <= self._last_stream_id:
+            return f"stream id {stream_id} is not above {self._last_stream_id}; ids are never used twice"
+        return ""
+
+    def _data(self, frame: Frame) -> ServerHappening | None:
+        """Takes one message of a stream, or its end; the two never come in one frame from a client."""
+        stream = self._open.get(frame.stream_id)
+        if stream is None or not stream.may_receive:
+            text = f"stream {frame.stream_id} takes no data; it is no longer active, or was never a stream"
+            return self._refuse(frame.stream_id, Code.INVALID_ARGUMENT, text)
+        has_message = not frame.flags & Flags.NO_DATA
+        if not frame.flags & Flags.REMOTE_CLOSED:
+            return StreamMessage(frame.stream_id, frame.data) if has_message else None
+        if has_message or frame.data:
+            text = f"stream {frame.stream_id} ended with data; the end of a client's messages carries none"
+            return self._refuse(frame.stream_id, Code.INVALID_ARGUMENT, text)
+        stream.may_receive = False
+        return StreamEnd(frame.stream_id)
+
+    # ------------------------------------------------------------------ answer
+
+    def is_open(self, stream_id: int) -> bool:
+        """Whether the call still waits for its end."""
+        return stream_id in self._open
+
+    def reply(self, stream_id: int, payload: bytes = b"") -> Status | None:
+        """Ends a call with success: a plain call, or one whose client alone sent messages.
+
+        Returns:
+            None, or the status that was sent instead because no peer would accept a reply that long.
+
+        Raises:
+            LocalProtocolError: no such call waits.
+        """
+        self._forget(stream_id)
+        data = encode_response(Response(None, payload))
+        if len(data) > self._max_send:
+            text = f"reply of {len(data)} bytes is over the limit of {self._max_send}"
+            return self._refuse(stream_id, Code.RESOURCE_EXHAUSTED, text).status
+        self._queue(stream_id, MessageType.RESPONSE, data)
+        return None
+
+    def fail(self, stream_id: int, status: Status) -> None:
+        """Ends a call of any kind with an error.
+
+        Raises:
+            LocalProtocolError: no such call waits, or the status says OK.
+        """
+        if status.code == Code.OK:
+            raise LocalProtocolError(f"call {stream_id} cannot fail with status OK; use reply")
+        self._forget(stream_id)
+        self._send_status(stream_id, status)
+
+    def send(self, stream_id: int, payload: bytes) -> None:
+        """Sends one message of a stream.
+
+        Raises:
+            LocalProtocolError: no such stream is open, or no peer would accept a message that long.
+        """
+        self._check_stream(stream_id)
+        self._queue_message(stream_id, payload)
+
+    def end(self, stream_id: int) -> None:
+        """Ends a stream of our messages with success.
+
+        Raises:
+            LocalProtocolError: no such stream is open.
+        """
+        self._check_stream(stream_id)
+        self._forget(stream_id)
+        self._queue_end(stream_id)
+
+    def _check_stream(self, stream_id: int) -> None:
+        stream = self._open.get(stream_id)
+        if stream is None or not stream.is_streaming:
+            raise LocalProtocolError(
+                f"stream {stream_id} is not open for messages; a plain call takes one reply"
+            )
+
+    def _forget(self, stream_id: int) -> None:
+        if stream_id not in self._open:
+            raise LocalProtocolError(f"no call waits on stream {stream_id}; it was answered or never made")
+        del self._open[stream_id]
+
+    def _refuse(self, stream_id: int, code: Code, text: str) -> Refused:
+        """Answers for the user and forgets the call, if there was one: a stream has one end."""
+        self._open.pop(stream_id, None)
+        return self._answer_by_itself(stream_id, code, text)
+
+    def _answer_by_itself(self, stream_id: int, code: Code, text: str) -> Refused:
+        status = Status(code, text)
+        self._send_status(stream_id, status)
+        return Refused(stream_id, status)
+
+    def _send_status(self, stream_id: int, status: Status) -> None:
+        self._queue(stream_id, MessageType.RESPONSE, encode_response(Response(status)))
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+__all__ = [
+    "Call",
+    "ClientConnection",
+    "ClientHappening",
+    "Refused",
+    "Reply",
+    "ServerConnection",
+    "ServerHappening",
+    "StreamEnd",
+    "StreamMessage",
+]

@@ -1,0 +1,257 @@
+"""ttrpc frames: ten bytes of header, then data. No I/O.
+
+    offset  size  field
+    0       4     data length, big endian
+    4       4     stream id, big endian
+    8       1     message type: 1 request, 2 response, 3 data
+    9       1     flags: 0x01 sender is done, 0x02 sender will send more, 0x04 no message
+    10      n     data
+
+A reader never holds more than one unfinished frame of at most `max_data` bytes plus what it was just fed;
+a longer frame is skipped as it arrives and reported, one that cannot be meant is refused.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.wire.ttrpc._pb import ttrpc_pb2 as pb
+
+HEADER: Final = struct.Struct(">IIBB")
+HEADER_BYTES: Final = HEADER.size
+MAX_SEND_BYTES: Final = 4 << 20
+"""Most data a frame may carry; the limit every ttrpc release enforces on receipt."""
+MAX_RECEIVE_BYTES: Final = 16 << 20
+"""What we accept: ttrpc before 1.2.6 does not check before sending."""
+MAX_SKIP_BYTES: Final = 64 << 20
+"""Above this a length is taken for garbage, not for a frame to be skipped."""
+
+
+class MessageType(IntEnum):
+    """What a frame's data is; other values are ignored by receivers."""
+
+    REQUEST = 1
+    RESPONSE = 2
+    DATA = 3
+
+
+class Flags(IntFlag):
+    """Only streaming calls set any; a unary call's frames carry 0."""
+
+    REMOTE_CLOSED = 0x01
+    REMOTE_OPEN = 0x02
+    NO_DATA = 0x04
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One whole frame. `type` and `flags` are plain numbers: peers may send ones we do not know."""
+
+    stream_id: int
+    type: int
+    flags: int = 0
+    data: bytes = b""
+
+    def encode(self) -> bytes:
+        """Returns the bytes for the wire; the connection has checked the length."""
+        return HEADER.pack(len(self.data), self.stream_id, self.type, self.flags) + self.data
+
+
+@dataclass(frozen=True, slots=True)
+class OversizeFrame:
+    """A frame that was too long to keep; its data has been or is being skipped."""
+
+    stream_id: int
+    type: int
+    length_bytes: int
+
+
+class FrameReader:
+    """Cuts a byte stream into frames, however the bytes arrive."""
+
+    def __init__(self, max_data: int = MAX_RECEIVE_BYTES, max_skip: int = MAX_SKIP_BYTES) -> None:
+        self._max_data = max_data
+        self._max_skip = max(max_skip, max_data)
+        self._buffer = bytearray()
+        self._skip = 0
+        self.frames_read = 0
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the stream stands in the middle of a frame."""
+        return bool(self._buffer) or self._skip > 0
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Frame | OversizeFrame]:
+        """Takes the next bytes of the stream and returns the frames they complete.
+
+        Raises:
+            RemoteProtocolError: a length that cannot be meant; the stream is lost.
+        """
+        self._buffer += data
+        frames: list[Frame | OversizeFrame] = []
+        while (frame := self._next_frame()) is not None:
+            frames.append(frame)
+        self.frames_read += len(frames)
+        return frames
+
+    def _next_frame(self) -> Frame | OversizeFrame | None:
+        self._drop_skipped()
+        if len(self._buffer) < HEADER_BYTES:
+            return None
+        length, stream_id, message_type, flags = HEADER.unpack_from(self._buffer)
+        if length > self._max_data:
+            return self._begin_skip(length, stream_id, message_type)
+        end = HEADER_BYTES + length
+        if len(self._buffer) < end:
+            return None
+        with memoryview(self._buffer) as view:
+            data = bytes(view[HEADER_BYTES:end])
+        del self._buffer[:end]
+        return Frame(stream_id, message_type, flags, data)
+
+    def _begin_skip(self, length: int, stream_id: int, message_type: int) -> OversizeFrame:
+        if length > self._max_skip:
+            msg = f"peer announced a frame of {length} bytes, at most {self._max_data} are accepted; the stream is lost"
+            raise RemoteProtocolError(msg)
+        self._skip = HEADER_BYTES + length
+        self._drop_skipped()
+        return OversizeFrame(stream_id, message_type, length)
+
+    def _drop_skipped(self) -> None:
+        if self._skip:
+            dropped = min(self._skip, len(self._buffer))
+            del self._buffer[:dropped]
+            self._skip -= dropped
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the data of request and response frames says: who is called, with what, and how it ended.
+
+
+MAX_STATUS_TEXT: Final = 64 << 10
+"""Longest status message in characters: an error must always be small enough to be sent."""
+
+
+class Code(IntEnum):
+    """Status codes, the same numbers as in gRPC."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """A google.protobuf.Any: a message we carry and do not read."""
+
+    type_url: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Why a call failed. `code` is a plain number: peers may send ones `Code` does not name."""
+
+    code: int
+    message: str = ""
+    details: tuple[Detail, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call. `timeout_ns` is what was left of the caller's time when it sent, 0 = no limit."""
+
+    service: str
+    method: str
+    payload: bytes = b""
+    timeout_ns: int = 0
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The end of a call: a payload, or a status that is not OK and no payload."""
+
+    status: Status | None = None
+    payload: bytes = b""
+
+
+def encode_request(request: Request) -> bytes:
+    """Returns the data of a request frame.
+
+    Raises:
+        LocalProtocolError: a name or metadata is no valid text.
+    """
+    try:
+        return pb.Request(
+            service=request.service,
+            method=request.method,
+            payload=request.payload,
+            timeout_nano=request.timeout_ns,
+            metadata=[pb.KeyValue(key=key, value=value) for key, value in request.metadata],
+        ).SerializeToString()
+    except (UnicodeEncodeError, ValueError) as err:
+        raise LocalProtocolError(f"request {request.method} cannot be encoded: {err}") from err
+
+
+def decode_request(data: bytes) -> Request:
+    """Reads the data of a request frame.
+
+    Raises:
+        RemoteProtocolError: it is no Request message.
+    """
+    message = pb.Request()
+    _parse(message, data, "request")
+    metadata = tuple((entry.key, entry.value) for entry in message.metadata) if message.metadata else ()
+    return Request(message.service, message.method, message.payload, message.timeout_nano, metadata)
+
+
+def encode_response(response: Response) -> bytes:
+    """Returns the data of a response frame; success with an empty message is no bytes at all."""
+    status = response.status
+    if status is None or status.code == Code.OK:
+        return pb.Response(payload=response.payload).SerializeToString()
+    details = [{"type_url": detail.type_url, "value": detail.value} for detail in status.details]
+    text = status.message[:MAX_STATUS_TEXT].encode("utf-8", "replace").decode()
+    wire = pb.Status(code=status.code, message=text, details=details)
+    return pb.Response(status=wire).SerializeToString()
+
+
+def decode_response(data: bytes) -> Response:
+    """Reads the data of a response frame; an absent status and code 0 are both success.
+
+    Raises:
+        RemoteProtocolError: it is no Response message.
+    """
+    message = pb.Response()
+    _parse(message, data, "response")
+    wire = message.status
+    if not wire.code:
+        return Response(None, message.payload)
+    details = tuple(Detail(any_.type_url, any_.value) for any_ in wire.details)
+    return Response(Status(wire.code, wire.message, details), message.payload)
+
+
+def _parse(message: pb.Request | pb.Response, data: bytes, what: str) -> None:
+    try:
+        message.ParseFromString(data)
+    except DecodeError as err:
+        raise RemoteProtocolError(f"{what} of {len(data)} bytes cannot be decoded: {err}") from err

@@ -1,0 +1,196 @@
+import gc
+import logging
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from nri_plugin.agent import agent
+from nri_plugin.agent.agent import Identity, checked_identity
+from nri_plugin.agent.arguments import HELP
+from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.runtime_link import RuntimeLink
+from nri_plugin.config.loading import Config, load, load_text
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.options import Effect
+from nri_plugin.process.logs import LOGGER_NAME
+from nri_plugin.process.loop import Loop
+from nri_plugin.wire.nri.events import CreateContainer, Synchronize
+from tests.agent_fakes import Bench, Clock, LogLines, recording_log
+from tests.builders import container, node, pod
+
+
+@pytest.fixture(autouse=True)
+def put_the_interpreter_back() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_help_is_printed_and_nothing_else_happens(capsys: pytest.CaptureFixture[str]):
+    assert agent.main(["--help"]) == 0
+    assert capsys.readouterr().out == HELP
+
+
+def test_a_missing_configuration_ends_with_2_and_the_lines_to_add(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert agent.main(["--config", str(tmp_path / "none.yaml")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith("nri-pin: ") for line in lines] == [True, False, False, False]
+    assert lines[-3:] == [
+        "  cpuManagerPolicy: static",
+        '  reservedSystemCPUs: "0"',
+        "  topologyManagerPolicy: best-effort",
+    ]
+
+
+def test_every_wrong_value_is_a_line_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "config.yaml"
+    path.write_text('reservedSystemCPUs: "0"\nlogLevel: loud\nnope: 1\n')
+    assert agent.main(["--config", str(path)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1] for line in lines] == [f"{path}:2:11", f"{path}:3:1"]
+
+
+def test_a_switch_of_threads_is_asked_for_ten_times_as_often_as_usual(capsys: pytest.CaptureFixture[str]):
+    agent.main(["--help"])
+    assert sys.getswitchinterval() == pytest.approx(0.0005)
+
+
+def test_errors_are_log_lines_once_there_is_a_log(capsys: pytest.CaptureFixture[str]):
+    _, lines = recording_log()
+    logger = logging.getLogger(LOGGER_NAME)
+    logger.addHandler(lines)
+    try:
+        agent.complain(HostError("/x", "unreadable"))
+    finally:
+        logger.removeHandler(lines)
+    assert str(lines.fields("cannot start")["err"]) == "/x: unreadable"
+    assert capsys.readouterr().err == ""
+
+
+def test_the_identity_is_the_configurations():
+    config = load_text('reservedSystemCPUs: "0"\npluginName: pin\npluginIndex: "07"\n', "test")
+    assert checked_identity(config) == Identity("pin", "07")
+
+
+def test_pages_are_served_before_the_agent_connects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Their modules load slowly, and the runtime waits for whoever has registered."""
+    order: list[str] = []
+    turn = SimpleNamespace(begin=lambda: order.append("connect"))
+    monkeypatch.setattr(agent, "Turn", lambda *_args, **_options: turn)
+    monkeypatch.setattr(agent, "serve_http", lambda *_args: order.append("pages"))
+
+    def run(
+        loop: Loop, _link: object, _reload: object, _log: object, begin: Callable[[], None], *_rest: object
+    ) -> int:
+        begin()
+        loop.close()
+        return 0
+
+    monkeypatch.setattr(agent, "run", run)
+    config = load_text(f'reservedSystemCPUs: "0"\nstateDir: {tmp_path}\n', "test")
+    assert agent.serve(config, lambda: config, agent.checked_identity(config)) == 0
+    assert order == ["pages", "connect"]
+
+
+def test_garbage_is_collected_by_the_clock_and_again():
+    clock = Clock()
+    loop = Loop(clock)
+    collections: list[str] = []
+
+    def note(phase: str, _info: object) -> None:
+        collections.append(phase)
+
+    try:
+        agent.collect_garbage_by_the_clock(loop)
+        assert not gc.isenabled()
+        gc.callbacks.append(note)
+        for _ in range(2):
+            clock.now += agent.COLLECT_PAUSE_S
+            loop.run_once()
+    finally:
+        gc.callbacks.remove(note)
+        gc.unfreeze()
+        gc.enable()
+        loop.close()
+    assert collections.count("stop") == 2
+
+
+def test_a_reload_without_a_configuration_file_is_said_as_that(tmp_path: Path):
+    log, lines = recording_log()
+    loop = Loop()
+    link = RuntimeLink(
+        loop,
+        open_socket=socket.socket,
+        new_session=Identity("a", "90").session,
+        handler=Bench(node()).handler,
+        log=log,
+    )
+    missing = str(tmp_path / "none.yaml")
+    agent.Reload(partial(load, missing), link, log)()
+    loop.close()
+    told = "there is no configuration to read again, the former one stays in force"
+    assert lines.texts("ERROR") == [told]
+    assert lines.fields(told) == {"file": missing}
+
+
+def reloaded(tmp_path: Path, read: Callable[[], Config]) -> tuple[Bench, LogLines]:
+    """A handler without a cgroup tree, after the reload of what `read` gives."""
+    log, lines = recording_log()
+    loop = Loop()
+    bench = Bench(node(effect=Effect.UPDATE))
+    bench.handler.change_node(bench.handler.node, Effects(None))
+    link = RuntimeLink(
+        loop,
+        open_socket=socket.socket,
+        new_session=Identity("a", "90").session,
+        handler=bench.handler,
+        log=log,
+    )
+    agent.Reload(read, link, log)()
+    loop.close()
+    return bench, lines
+
+
+def test_a_reload_that_finds_a_cgroup_tree_writes_to_it(tmp_path: Path):
+    (tmp_path / "cgroup.controllers").write_text("cpuset")
+    shared, path = pod("s", "Burstable"), tmp_path / "kubepods/burstable/pods/s-c-0"
+    path.mkdir(parents=True)
+    for name in ("cpuset.cpus", "cpuset.cpus.effective"):
+        (path / name).write_text("0-3")
+    text = f'reservedSystemCPUs: "0"\ncgroupRoot: {tmp_path}\n'
+    bench, _ = reloaded(tmp_path, lambda: load_text(text, "test"))
+    bench.handler.change_node(node(effect=bench.handler.node.options.effect, pool_floor=False))
+    bench.ask(Synchronize((shared,), (container(shared, cpu=1, cpus="0-3"),)))
+    assert bench.ask(CreateContainer(pod(), container(pod(), cpu=2))).refusal == ""
+    assert (path / "cpuset.cpus").read_text().strip() == "0-1,4-15"
+
+
+def test_a_reload_knows_isolated_partitions_of_others(tmp_path: Path):
+    (tmp_path / "cgroup.controllers").write_text("cpuset")
+    (tmp_path / "cpuset.cpus.isolated").write_text("1\n")
+    text = f'reservedSystemCPUs: "0"\ncgroupRoot: {tmp_path}\n'
+    bench, _ = reloaded(tmp_path, lambda: load_text(text, "test"))
+    assert str(bench.handler.node.topology.isolated) == "1"
+
+
+def test_a_mistake_in_a_reload_does_not_end_the_agent(tmp_path: Path):
+    def fails() -> Config:
+        raise RuntimeError("a bug")
+
+    _, lines = reloaded(tmp_path, fails)
+    assert lines.texts("ERROR") == [
+        "internal error, configuration not reloaded, the former one stays in force"
+    ]
+
+
+def test_a_reload_changes_what_becomes_of_allocations_that_cannot_be_saved(tmp_path: Path):
+    text = f'reservedSystemCPUs: "0"\ncgroupRoot: {tmp_path}\nonCheckpointFailure: serve\n'
+    bench, _ = reloaded(tmp_path, lambda: load_text(text, "test"))
+    assert bench.handler.checkpoint.serves

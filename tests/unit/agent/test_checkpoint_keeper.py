@@ -1,0 +1,226 @@
+"""What is refused, kept in memory, said and written again while the checkpoint cannot be saved."""
+
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.agent.checkpoint_keeper import IN_TROUBLE_S, LOOK_PAUSE_S, CheckpointKeeper, look_by_the_clock
+from nri_plugin.agent.startup import MemoryStore, warn_of_state_directory
+from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.model.state import Allocation, State
+from nri_plugin.process.loop import Loop
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
+from tests.agent_fakes import Bench, Clock, FakeCheckpoint, recording_log
+from tests.builders import container, cpus, node, pod
+
+FOREVER = 1 << 30
+RUNNING, LATER = pod("running", cpu=2), pod("later", cpu=2)
+SYSTEM = pod("dns", namespace="kube-system")
+BEST_EFFORT, BURSTABLE = pod("be", "BestEffort"), pod("bu", "Burstable")
+TROUBLE = "/run/x/state.json: cannot be saved: no space left"
+
+
+def create(of: Pod, cpu: float = 0, number: int = 0) -> nri.CreateContainer:
+    return nri.CreateContainer(of, container(of, cpu=cpu, number=number, state=ContainerState.CREATED))
+
+
+def started(of: Pod, cpu: float, have: str) -> Container:
+    return container(of, cpu=cpu, cpus=have)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """A container with CPUs 2-3 runs, and the disk is full."""
+    made = Bench(node(pool_floor=False, never_refuse=frozenset({"kube-system"})))
+    made.ask(nri.RunPodSandbox(RUNNING))
+    made.ask(create(RUNNING, 2))
+    made.ask(nri.StartContainer(RUNNING, started(RUNNING, 2, "2-3")))
+    made.checkpoint.failures = FOREVER
+    made.forget()
+    return made
+
+
+def held(bench: Bench) -> dict[str, str]:
+    return {key: str(one.cpus) for key, one in bench.handler.state.allocations.items()}
+
+
+@pytest.mark.parametrize("of", [BEST_EFFORT, BURSTABLE, SYSTEM])
+def test_who_is_promised_nothing_is_created(bench: Bench, of: Pod):
+    assert bench.ask(nri.RunPodSandbox(of)).refusal == ""
+    assert bench.ask(create(of, 0 if of is not BURSTABLE else 0.5)).refusal == ""
+    assert held(bench) == {"running/c": "2-3"}
+
+
+def test_who_would_be_promised_something_is_refused_with_the_reason(bench: Bench):
+    assert bench.ask(create(LATER, 2)).refusal == TROUBLE
+    assert held(bench) == {"running/c": "2-3"}
+    assert bench.handler.checkpoint.unready() == f"the checkpoint cannot be saved: {TROUBLE}"
+
+
+def test_a_container_that_is_restarted_has_what_it_was_promised_already(bench: Bench):
+    bench.ask(nri.StopContainer(RUNNING, started(RUNNING, 2, "2-3")))
+    answer = bench.ask(create(RUNNING, 2, number=1))
+    assert (answer.refusal, answer.response.resources.cpus) == ("", "2-3")
+
+
+def test_a_release_is_served(bench: Bench):
+    assert bench.ask(nri.StopPodSandbox(RUNNING)).refusal == ""
+    assert held(bench) == {}
+
+
+def test_a_namespace_that_is_never_refused_has_its_cpus_from_memory(bench: Bench):
+    assert bench.ask(create(SYSTEM, 2)).refusal == ""
+    assert list(bench.handler.checkpoint.unsaved(bench.handler.state)) == ["dns/c"]
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_a_container_that_nobody_announced_gets_nothing_that_a_restart_would_not_find(
+    bench: Bench, serves: bool
+) -> None:
+    bench.handler.checkpoint.serves = serves
+    unseen = started(LATER, 2, "")
+    assert bench.ask(nri.StartContainer(LATER, unseen)).refusal == ""
+    assert held(bench) == {"running/c": "2-3"}
+    assert TROUBLE in bench.handler.state.containers[unseen.id].unplaced
+    pool = bench.handler.state.shared_pool(bench.handler.node)
+    assert any(line.startswith("write ") and line.endswith(f"={pool}") for line in bench.journal)
+
+
+def test_a_container_that_nobody_announced_keeps_the_cpus_that_the_runtime_tells_of(bench: Bench) -> None:
+    bench.ask(nri.StartContainer(LATER, started(LATER, 2, "6-7")))
+    assert held(bench) == {"running/c": "2-3", "later/c": "6-7"}
+
+
+def test_serving_keeps_allocations_in_memory_counts_them_and_names_them_once(bench: Bench):
+    bench.handler.checkpoint.serves = True
+    assert bench.ask(create(LATER, 2)).refusal == ""
+    assert bench.ask(create(BEST_EFFORT)).refusal == ""
+    assert held(bench) == {"running/c": "2-3", "later/c": "4-5"}
+    assert list(bench.handler.checkpoint.unsaved(bench.handler.state)) == ["later/c"]
+    told = [fields for _, text, fields in bench.lines.lines if "memory only" in text]
+    assert [fields["name"] for fields in told] == ["default/later/c"]
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_a_resize_is_never_left_unsaved(bench: Bench, serves: bool):
+    bench.handler.checkpoint.serves = serves
+    more = nri.UpdateContainer(RUNNING, started(RUNNING, 2, "2-3"), Resources(cpu_shares=4096))
+    assert bench.ask(more).refusal == TROUBLE
+    assert held(bench) == {"running/c": "2-3"}
+
+
+def test_an_update_that_changes_no_allocation_is_answered(bench: Bench):
+    same = nri.UpdateContainer(RUNNING, started(RUNNING, 2, "2-3"), Resources(cpu_shares=2048))
+    assert bench.ask(same).refusal == ""
+
+
+def test_the_condition_is_said_when_it_changes_and_not_for_every_event(bench: Bench):
+    for number in range(5):
+        bench.ask(create(BEST_EFFORT, number=number))
+    assert bench.lines.texts("ERROR") == ["the checkpoint cannot be saved"]
+    bench.checkpoint.failures = 0
+    bench.handler.look_at_checkpoint()
+    bench.handler.look_at_checkpoint()
+    assert bench.lines.texts("INFO").count("the checkpoint is saved again") == 1
+    assert bench.handler.checkpoint.unready() == ""
+    assert bench.checkpoint.saved == bench.handler.state
+
+
+def test_a_stalled_disk_delays_only_the_first_pod_that_needs_no_save(bench: Bench):
+    for number in range(3):
+        bench.ask(create(BEST_EFFORT, number=number))
+    assert bench.checkpoint.timeouts[-3:] == [1.0, IN_TROUBLE_S, IN_TROUBLE_S]
+    bench.ask(create(LATER, 2))
+    assert bench.checkpoint.timeouts[-1] == 1.0
+
+
+def test_the_end_tries_once_more_and_names_what_no_checkpoint_holds(bench: Bench):
+    bench.handler.checkpoint.serves = True
+    bench.ask(create(LATER, 2))
+    bench.forget()
+    bench.handler.close()
+    assert bench.journal == ["save failed", "close"]
+    (told,) = [fields for _, text, fields in bench.lines.lines if "no checkpoint holds" in text]
+    assert (told["name"], str(told["cpus"])) == ("default/later/c", "4-5")
+
+
+def test_the_end_of_an_agent_that_could_save_names_nobody(bench: Bench):
+    bench.checkpoint.failures = 0
+    bench.ask(create(LATER, 2))
+    bench.forget()
+    bench.handler.close()
+    assert bench.lines.texts("WARNING") == []
+
+
+def test_a_checkpoint_that_is_gone_is_written_by_the_clock(bench: Bench):
+    bench.checkpoint.failures, bench.checkpoint.saved = 0, None
+    bench.ask(create(BEST_EFFORT))
+    bench.forget()
+    loop = Loop(Clock())
+    look_by_the_clock(loop, bench.handler.look_at_checkpoint)
+    loop.clock.now += LOOK_PAUSE_S  # type: ignore[attr-defined]
+    loop.run_once()
+    assert bench.journal == []
+    bench.checkpoint.intact = False
+    loop.clock.now += LOOK_PAUSE_S  # type: ignore[attr-defined]
+    loop.run_once()
+    loop.close()
+    assert bench.journal == ["save"]
+
+
+def test_nothing_counts_as_saved_once_the_directory_is_gone(bench: Bench):
+    bench.checkpoint.intact = False
+    bench.handler.look_at_checkpoint()
+    assert list(bench.handler.checkpoint.unsaved(bench.handler.state)) == ["running/c"]
+
+
+def state_of(number: int) -> State:
+    return State(allocations={f"p{number}/c": Allocation(cpus(str(number)))})
+
+
+def test_a_directory_that_returns_holds_the_memory_and_nothing_of_what_lay_there(tmp_path: Path):
+    here, away = tmp_path / "state", tmp_path / "away"
+    file = CheckpointFile(str(here), durable=False)
+    log, _ = recording_log()
+    keeper = CheckpointKeeper(MemoryStore(file), State(), log, directory=str(here))
+    for number in (1, 2):
+        assert keeper.save(state_of(number), 1.0) is None
+    here.rename(away)
+    older = CheckpointFile(str(here), durable=False)
+    for number in (7, 8):
+        older.save(state_of(number))
+    keeper.look(state_of(2))
+    assert CheckpointFile(str(here)).load().state == state_of(2)
+    assert not (here / "state.json.previous").exists()
+
+
+def test_a_file_in_place_of_the_directory_is_named_and_served_around(tmp_path: Path):
+    (tmp_path / "state").write_text("")
+    log, lines = recording_log()
+    file = CheckpointFile(str(tmp_path / "state"), durable=False)
+    assert file.load().state is None
+    keeper = CheckpointKeeper(MemoryStore(file), State(), log, directory=file.directory)
+    warn_of_state_directory(file.directory, keeper, log)
+    assert "is no directory" in keeper.unready()
+    assert lines.texts("ERROR") == ["the checkpoint cannot be saved"]
+    (tmp_path / "state").unlink()
+    keeper.look(State())
+    assert keeper.unready() == ""
+    assert file.load().state == State()
+
+
+def test_only_a_mount_whose_directory_was_removed_asks_for_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log, _ = recording_log()
+    checkpoint = FakeCheckpoint([], failures=FOREVER)
+    keeper = CheckpointKeeper(checkpoint, State(), log, directory=str(tmp_path))
+    keeper.save(state_of(1), 1.0)
+    assert keeper.stuck() == ""
+    monkeypatch.setattr("nri_plugin.agent.checkpoint_keeper.removed_mount", lambda _path: "was removed")
+    error = keeper.save(state_of(1), 1.0)
+    assert str(error) == keeper.stuck() == f"{tmp_path}: was removed"
+    checkpoint.failures = 0
+    keeper.look(state_of(1))
+    assert keeper.stuck() == ""

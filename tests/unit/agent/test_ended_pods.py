@@ -1,0 +1,142 @@
+"""Pods that are over although the runtime did not say so."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from nri_plugin.agent.handler import LOOK_PAUSE_S, SOON_S, EndedPodsWatch, ended_pods, untold_removal
+from nri_plugin.agent.outcome import Outcome
+from nri_plugin.core.engine import decide
+from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.wire.nri.events import (
+    CreateContainer,
+    NRIEvent,
+    RemoveContainer,
+    RunPodSandbox,
+    StopContainer,
+    Synchronize,
+)
+from nri_plugin.wire.nri.messages import ContainerState
+from tests.agent_fakes import Bench
+from tests.builders import container, cpus, machine, node, pod
+
+SMALL = node(machine(nodes=1, cores=3), pool_floor=False)
+A, B = pod("a"), pod("b")
+
+
+def after_runtime_restart() -> Bench:
+    """The runtime lists a pod that was promised all there is, without the container that ended before."""
+    bench = Bench(SMALL)
+    bench.ask(Synchronize((A,), (container(A, cpu=4, cpus="2-5"),)))
+    bench.ask(Synchronize((A,), ()))
+    bench.forget()
+    return bench
+
+
+def test_a_pod_between_two_instances_of_its_container_keeps_its_promise() -> None:
+    bench = after_runtime_restart()
+    assert not bench.handler.release_ended()
+    assert "available=0" in bench.ask(CreateContainer(B, container(B, cpu=4))).refusal
+    assert bench.handler.state.exclusive == cpus("2-5")
+
+
+def test_a_pod_whose_cgroup_is_gone_is_let_go_by_the_clock() -> None:
+    bench = after_runtime_restart()
+    bench.cgroups.missing = {A.cgroup_parent}
+    assert bench.handler.release_ended()
+    assert bench.handler.state == State()
+    assert bench.checkpoint.saved == State()
+    assert not bench.handler.release_ended()
+
+
+def test_nobody_is_refused_for_what_a_pod_holds_whose_cgroup_is_gone() -> None:
+    bench = after_runtime_restart()
+    bench.cgroups.missing = {A.cgroup_parent}
+    assert bench.ask(CreateContainer(B, container(B, cpu=4))).refusal == ""
+    assert bench.handler.state.allocations["b/c"].cpus == cpus("2-5")
+    assert "a/c" not in bench.handler.state.allocations
+
+
+def test_pods_without_promises_are_not_looked_at() -> None:
+    state = Bench(SMALL).handler.state
+    seen: list[CgroupRef] = []
+    assert ended_pods(state, lambda ref: bool(seen.append(ref))) == []
+    assert seen == []
+
+
+def test_the_untold_removal_names_the_pod_and_its_sandbox() -> None:
+    (pod_record,) = after_runtime_restart().handler.state.pods.values()
+    told = untold_removal(pod_record).pod
+    assert (told.id, told.uid, told.namespace, told.name) == ("sb-a", "a", "default", "a")
+
+
+class Clock:
+    """A loop that keeps one timer."""
+
+    def __init__(self) -> None:
+        self.now, self.due, self.then = 100.0, 0.0, lambda: None
+
+    def clock(self) -> float:
+        return self.now
+
+    def set_timer(self, name: str, at: float, then: Callable[[], None]) -> None:
+        assert name == "ended pods"
+        self.due, self.then = at, then
+
+
+def watched() -> tuple[Clock, list[float], EndedPodsWatch]:
+    clock, looks = Clock(), list[float]()
+    watch = EndedPodsWatch(lambda: bool(looks.append(clock.now)), clock)  # type: ignore[arg-type]
+    watch.start()
+    return clock, looks, watch
+
+
+def outcome(before: State, event: NRIEvent) -> Outcome:
+    decision = decide(SMALL, before, event)
+    return Outcome(
+        node=SMALL,
+        event=event,
+        before=before,
+        decision=decision,
+        refusal="",
+        failed=False,
+        decide_s=0,
+        total_s=0,
+    )
+
+
+def test_pods_are_looked_at_by_the_clock() -> None:
+    clock, looks, _ = watched()
+    for _ in range(2):
+        assert clock.due == clock.now + LOOK_PAUSE_S
+        clock.now = clock.due
+        clock.then()
+    assert looks == [110, 120]
+
+
+@pytest.mark.parametrize(("told", "pause_s"), [(False, SOON_S), (True, LOOK_PAUSE_S)])
+def test_a_pod_without_containers_is_looked_at_soon_where_its_end_may_go_untold(
+    told: bool, pause_s: float
+) -> None:
+    clock, _, watch = watched()
+    what = container(A, cpu=2)
+    state = State()
+    for event in (RunPodSandbox(A), CreateContainer(A, what), StopContainer(A, what)):
+        state = decide(SMALL, state, event).state
+    if not told:
+        state = decide(SMALL, state, Synchronize((A,), (replace(what, state=ContainerState.STOPPED),))).state
+    watch(outcome(state, StopContainer(A, what)))
+    assert clock.due == clock.now + LOOK_PAUSE_S
+    watch(outcome(state, RemoveContainer(A, what)))
+    assert clock.due == clock.now + pause_s
+    watch(outcome(state, RemoveContainer(B, container(B))))  # nobody knows it
+
+
+def test_a_pod_that_holds_nothing_and_that_only_its_end_would_remove_is_looked_at_too() -> None:
+    shared = pod("s", "Burstable")
+    state = decide(SMALL, State(), Synchronize((shared,), (container(shared),))).state
+    assert ended_pods(state, lambda _: True) == []
+    state = decide(SMALL, state, RemoveContainer(shared, container(shared))).state
+    assert [one.uid for one in ended_pods(state, lambda _: True)] == ["s"]
+    assert ended_pods(decide(SMALL, State(), RunPodSandbox(shared)).state, lambda _: True) == []

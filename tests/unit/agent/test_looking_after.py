@@ -1,0 +1,242 @@
+"""What is put together to notice drift and a changed machine, on a folder that stands in for both."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from nri_plugin.agent import watches
+from nri_plugin.agent.drift_watch import FIRST_SWEEP_S, DriftReport
+from nri_plugin.agent.kernel_settings import DEAF_S, SWEEP_PAUSE_S, UNWATCHED
+from nri_plugin.agent.status_socket import StatusFeed
+from nri_plugin.agent.watches import LOOK_PAUSE_S, keep_kernel_side, look_after
+from nri_plugin.host.partitions import ON_V1
+from nri_plugin.host.sysfs import discover
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.options import Isolation, Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.process.loop import Loop
+from tests.agent_fakes import Bench
+from tests.builders import machine
+from tests.unit.agent.test_drift_watch import FakeLoop
+
+STATE = State(
+    {"u": PodRecord("u", "s", "web", "shop", cgroup_parent="/pod")},
+    {"own": ContainerRecord("own", "u", "own", Phase.RUNNING, CgroupRef("/pod", "/pod/own"))},
+    {"u/own": Allocation(CPUSet.of(1), cpu_milli=1000)},
+)
+
+
+class Scene:
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.online("0-3")
+        (top / "proc").mkdir()
+        (top / "proc/meminfo").write_text("MemTotal: 1024 kB\n")
+        (top / "cg/pod/own").mkdir(parents=True)
+        (top / "cg/cgroup.controllers").write_text("cpuset\n")
+        (top / "cg/pod/own/cpuset.cpus").write_text("1")
+        node = Node(discover(str(top)), Options(pool_floor=False), CPUSet.of(0))
+        self.bench = Bench(node, STATE)
+        self.bench.cgroups.values["/pod/own"] = CPUSet.of(1)
+        self.loop = Loop(self.bench.clock)
+        self.reports: list[DriftReport] = []
+        self.woken = self.looks = 0
+        self.feed = StatusFeed()
+        self.feed.wake = self.wake
+
+    def look_again(self) -> None:
+        self.looks += 1
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def online(self, cpus: str) -> None:
+        for cpu in CPUSet.parse(cpus):
+            (self.top / f"sys/devices/system/cpu/cpu{cpu}/topology").mkdir(parents=True, exist_ok=True)
+        for name in ("online", "present", "possible"):
+            (self.top / "sys/devices/system/cpu" / name).write_text(f"{cpus}\n")
+
+    def begin(self) -> int:
+        """Watches there are once everything has been looked at."""
+        config = SimpleNamespace(sysfs_root=str(self.top), cgroup_root=f"{self.top}/cg")
+        watch = look_after(
+            config, self.bench.log, self.bench.handler, self.loop, self.feed, self.reports.append, self  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.bench.clock.now += FIRST_SWEEP_S
+        for _ in range(2):
+            self.loop.run_once()
+        return watch.watches
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    monkeypatch.setattr(
+        made.bench.handler._effects._cgroups, "directories", lambda ref: [f"{tmp_path}/cg/pod/own"]
+    )
+    yield made
+    made.loop.close()
+
+
+def test_container_and_its_pod_are_watched(scene: Scene) -> None:
+    assert scene.begin() == 2
+    assert scene.reports == []
+
+
+def test_machine_that_changes_is_followed_and_told(scene: Scene) -> None:
+    scene.begin()
+    assert scene.woken == 0
+    scene.online("0,2-3")
+    scene.bench.clock.now += LOOK_PAUSE_S
+    scene.loop.run_once()
+    assert scene.bench.handler.node.topology.online == CPUSet.parse("0,2-3")
+    assert (scene.woken, scene.looks) == (1, 1)
+
+
+def test_what_lies_beside_cpusets_is_looked_at_after_a_drift(scene: Scene) -> None:
+    scene.bench.cgroups.values["/pod/own"] = CPUSet.parse("0-3")
+    scene.begin()
+    assert [len(scene.reports), scene.looks] == [1, 1]
+
+
+def test_machine_is_not_discovered_again_at_the_start(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    monkeypatch.setattr(watches, "discover", reads.append)
+    scene.begin()
+    assert reads == []
+
+
+def test_machine_that_changed_since_it_was_discovered_is_followed_at_once(scene: Scene) -> None:
+    scene.online("0-2")
+    scene.begin()
+    assert scene.bench.handler.node.topology.online == CPUSet.parse("0-2")
+
+
+def test_without_a_watch_of_the_kernel_it_is_said_and_swept(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(top: str) -> None:
+        raise HostError(top, "cannot be watched: too many open files")
+
+    monkeypatch.setattr(watches, "CgroupWatch", none_left)
+    assert scene.begin() == 0
+    assert scene.bench.lines.texts("WARNING") == ["drift is noticed by the sweep only"]
+
+
+def test_without_a_tree_nothing_is_watched(scene: Scene) -> None:
+    (scene.top / "cg/cgroup.controllers").unlink()
+    assert scene.begin() == 0
+
+
+class V1:
+    """A stand-in for a tree of cgroup v1 with a container that runs, and what is kept beside its cpuset."""
+
+    def __init__(self, top: Path, *, isolation: Isolation, annotation: str = "") -> None:
+        (top / "cg/cpuset/pod/own").mkdir(parents=True)
+        (top / "cg/cpuset/cpuset.cpus").write_text("0-3\n")
+        options = Options(isolation=isolation, annotation_namespaces=frozenset({"shop"}))
+        asked = (("nri-pin/isolation.container.own", annotation),) if annotation else ()
+        pod = replace(STATE.pods["u"], annotations=asked)
+        self.bench = Bench(
+            Node(machine(nodes=1, cores=4), options, CPUSet.of(0)), replace(STATE, pods={"u": pod})
+        )
+        self.loop = FakeLoop(self.bench.clock)
+        config = SimpleNamespace(cgroup_root=f"{top}/cg")
+        keeper = keep_kernel_side(
+            config, self.bench.log, self.bench.handler, self.loop, lambda _: None  # type: ignore[arg-type]
+        )  # fmt: skip
+        assert keeper is not None
+        self.keeper = keeper
+        self.at_start = self.bench.lines.texts("WARNING")
+
+    def look(self) -> None:
+        self.loop.advance(SWEEP_PAUSE_S)
+
+
+def test_isolation_on_cgroup_v1_is_warned_of_at_the_start_and_counted_as_refused(tmp_path: Path) -> None:
+    v1 = V1(tmp_path, isolation=Isolation.PARTITION)
+    assert v1.at_start == ["no partitions here, isolation does nothing"]
+    assert v1.bench.lines.fields(v1.at_start[0])["err"] == ON_V1
+    v1.look()
+    v1.look()
+    assert (v1.keeper.refused, v1.keeper.partitions) == (1, 0)
+    assert v1.bench.lines.texts("WARNING")[1:] == ["no partition, it has an ordinary cpuset"]
+
+
+def test_isolation_by_annotation_is_warned_of_once_asked_for(tmp_path: Path) -> None:
+    v1 = V1(tmp_path, isolation=Isolation.NONE, annotation="isolated")
+    assert v1.at_start == []
+    v1.look()
+    assert v1.bench.lines.fields("no partition, it has an ordinary cpuset")["err"] == ON_V1
+
+
+def test_without_isolation_cgroup_v1_is_no_matter(tmp_path: Path) -> None:
+    v1 = V1(tmp_path, isolation=Isolation.NONE)
+    v1.look()
+    assert (v1.bench.lines.texts("WARNING"), v1.keeper.refused) == ([], 0)
+
+
+class V2:
+    """A stand-in for a tree of cgroup v2 with real inotify: a container and its pod, limited to one CPU."""
+
+    def __init__(self, top: Path) -> None:
+        self.files = [top / "cg/pod/cpu.max", top / "cg/pod/own/cpu.max"]
+        self.files[1].parent.mkdir(parents=True)
+        (top / "cg/cgroup.controllers").write_text("cpuset\n")
+        for file in self.files:
+            file.write_text("100000 100000\n")
+        pod = replace(STATE.pods["u"], qos=QOSClass.GUARANTEED, limit_milli=1000)
+        own = replace(STATE.containers["own"], limit_milli=1000)
+        state = replace(STATE, pods={"u": pod}, containers={"own": own})
+        self.bench = Bench(Node(machine(nodes=1, cores=4), Options(), CPUSet.of(0)), state)
+        self.loop = Loop(self.bench.clock)
+        self.noticed: list[str] = []
+        config = SimpleNamespace(cgroup_root=f"{top}/cg")
+        keeper = keep_kernel_side(
+            config, self.bench.log, self.bench.handler, self.loop, self.noticed.append  # type: ignore[arg-type]
+        )  # fmt: skip
+        assert keeper is not None
+        self.keeper = keeper
+
+    def after(self, seconds: float) -> list[str]:
+        """Pass time and let the loop go round once."""
+        self.bench.clock.now += seconds
+        self.loop.post(lambda: None)  # it does not wait for more than has come
+        self.loop.run_once()
+        return [file.read_text() for file in self.files]
+
+
+def test_quota_that_is_written_back_on_container_or_pod_is_lifted_in_the_next_turn(tmp_path: Path) -> None:
+    v2 = V2(tmp_path)
+    assert v2.after(SWEEP_PAUSE_S) == ["max 100000", "max 100000"]
+    v2.after(0.0)
+    assert (v2.keeper.watches, v2.keeper.lifted) == (2, 2)
+    for file in v2.files:
+        v2.after(DEAF_S)
+        v2.after(0.0)
+        v2.after(DEAF_S)
+        file.write_text("50000 100000\n")
+        assert v2.after(0.0) == ["max 100000", "max 100000"]
+    assert v2.noticed == ["watch", "watch"]
+    v2.loop.close()
+
+
+def test_without_inotify_quotas_are_kept_by_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_arguments: object, **_named: object) -> None:
+        raise HostError("inotify", "cannot be watched")
+
+    monkeypatch.setattr(watches, "CgroupWatch", none_left)
+    v2 = V2(tmp_path)
+    assert v2.bench.lines.texts("WARNING") == [UNWATCHED]
+    v2.after(SWEEP_PAUSE_S)
+    v2.files[0].write_text("50000 100000\n")
+    assert v2.after(0.0)[0] != "max 100000"
+    assert v2.after(SWEEP_PAUSE_S) == ["max 100000", "max 100000"]
+    assert v2.noticed == ["sweep"]
+    v2.loop.close()

@@ -1,0 +1,191 @@
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.cli.doctor.doctor import as_json, as_text, exit_code, summary
+from nri_plugin.cli.doctor.findings import Finding, Step, advice, fine, not_visible, to_do
+from nri_plugin.cli.doctor.node_evidence import Hidden
+from nri_plugin.cli.main import run_command_line
+from nri_plugin.simulator.machine.machine import build_sysfs
+from nri_plugin.simulator.machine.text import parse
+
+LONG = "a sentence that goes on for so long that it does not fit into the columns of a terminal of any kind"
+GROUPS = {
+    "first": (fine("a", "as it should be"), to_do("b", LONG, "do this", "run --this " + "and-that " * 12)),
+    "second": (
+        advice("c", "so so", "perhaps"),
+        not_visible("d", Hidden("/etc/x", "/host/etc/x"), "x is dark"),
+    ),
+}
+
+
+def of(finding: Finding) -> dict[str, tuple[Finding, ...]]:
+    return {"group": (finding,)}
+
+
+def test_a_finding_is_a_label_a_sentence_and_the_next_step() -> None:
+    assert list(as_text(GROUPS, None, colour=False)) == [
+        "first",
+        "  OK     a: as it should be",
+        f"  TO DO  b: {LONG}",
+        "         -> do this:",
+        f"            run --this {'and-that ' * 12}",
+        "",
+        "second",
+        "  ADVICE c: so so",
+        "         -> perhaps",
+        "  ?      d: not visible: mount /etc/x of the node at /host/etc/x (x is dark)",
+        "",
+        "4 checks: 1 OK, 1 to do, 1 with advice, 1 not visible",
+        "To see the rest, mount /etc/x of the node, or, in a cluster:",
+        "  kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nri-pin doctor --root /host",
+    ]
+
+
+def test_text_keeps_to_the_width_and_commands_can_be_pasted() -> None:
+    lines = list(as_text(GROUPS, 60, colour=False))
+    assert [line.split()[0] for line in lines if len(line) > 60] == ["run", "kubectl"]
+
+
+def test_the_last_sentence_has_the_whole_width() -> None:
+    sentence = "To see the rest, mount /etc/x of the node, or, in a cluster:"
+    assert sentence in list(as_text(GROUPS, len(sentence), colour=False))
+
+
+def test_colour_changes_labels_only() -> None:
+    coloured = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in as_text(GROUPS, 80, colour=True)]
+    assert coloured == list(as_text(GROUPS, 80, colour=False))
+    assert any("\x1b[31m" in line for line in as_text(GROUPS, 80, colour=True))
+
+
+@pytest.mark.parametrize(
+    ("finding", "code", "strict_code"),
+    [
+        (fine("a", ""), 0, 0),
+        (to_do("a", "", "x"), 1, 1),
+        (advice("a", "", "x"), 0, 1),
+        (not_visible("a", Hidden("/x", "/host/x"), ""), 0, 1),
+    ],
+)
+def test_only_what_is_to_be_done_counts_unless_strict(finding: Finding, code: int, strict_code: int) -> None:
+    assert exit_code(of(finding), strict=False) == code
+    assert exit_code(of(finding), strict=True) == strict_code
+
+
+def test_programs_get_every_finding_and_the_counts() -> None:
+    told = json.loads(as_json(GROUPS, strict=False))
+    assert told["exit_code"] == 1
+    assert told["counts"] == {"OK": 1, "TO DO": 1, "ADVICE": 1, "NOT VISIBLE": 1}
+    assert told["checks"][1] == {
+        "group": "first",
+        "check": "b",
+        "verdict": "TO DO",
+        "says": LONG,
+        "do": "do this",
+        "command": GROUPS["first"][1].command,
+        "mount": "",
+        "mount_at": "",
+        "steps": [],
+    }
+    assert (told["checks"][3]["mount"], told["checks"][3]["mount_at"]) == ("/etc/x", "/host/etc/x")
+    assert summary(GROUPS).startswith("4 checks")
+
+
+def test_several_steps_are_numbered_and_say_how_to_go_back() -> None:
+    steps = (Step("look"), Step("stop it; wait", "systemctl stop it", "systemctl start it"))
+    finding = to_do("a", "wrong", "go on", steps=steps)
+    assert list(as_text(of(finding), 80, colour=False))[2:9] == [
+        "         -> go on:",
+        "         1.  look",
+        "         2.  stop it; wait:",
+        "                systemctl stop it",
+        "             if it fails:",
+        "                systemctl start it",
+        "",
+    ]
+    (told,) = json.loads(as_json(of(finding), strict=False))["checks"]
+    assert told["steps"][1] == {
+        "do": "stop it; wait",
+        "command": "systemctl stop it",
+        "undo": "systemctl start it",
+    }
+
+
+def test_without_a_configuration_the_first_core_of_that_machine_is_recommended(
+    tmp_path: Path, capsys
+) -> None:
+    root = tmp_path / "node"
+    (root / "etc").mkdir(parents=True)
+    build_sysfs(parse("2 sockets, 1 NUMA node each, 4 cores each, 2 threads each", "smt"), root)
+    run_command_line(["doctor", "--root", str(root), "-o", "json"])
+    told = {row["check"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+    assert 'reservedSystemCPUs: "0,8"' in told["configuration"]["command"]
+
+
+@pytest.fixture
+def copied_node(tmp_path: Path) -> Path:
+    """Files of a node: a machine, containerd 2, a kubelet that pins."""
+    root = tmp_path / "node"
+    root.mkdir()
+    build_sysfs(parse("2 sockets, 1 NUMA node each, 4 cores each", "test"), root)
+    for name, text in {
+        "etc/containerd/config.toml": "version = 3\nimports = ['conf.d/*.toml']\n",
+        "etc/containerd/conf.d/nri.toml": "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n",
+        "var/lib/kubelet/config.yaml": 'kind: KubeletConfiguration\ncpuManagerPolicy: static\nreservedSystemCPUs: "0-1"\n',
+        "proc/cmdline": "quiet isolcpus=managed_irq,6-7\n",
+        "proc/sys/kernel/osrelease": "6.12.1\n",
+        "etc/nri-pin/config.yaml": 'reservedSystemCPUs: "0"\n',
+    }.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_a_copy_of_a_nodes_files_is_judged_by_what_they_say(copied_node: Path, capsys) -> None:
+    assert run_command_line(["doctor", "--root", str(copied_node), "-o", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    verdicts = {row["check"]: row["verdict"] for row in told["checks"]}
+    assert {check for check, verdict in verdicts.items() if verdict == "TO DO"} >= {
+        "nri",
+        "cpu-manager",
+        "reserved-cpus",
+    }
+    assert verdicts["agent"] == "NOT VISIBLE"  # nothing of /run was copied
+    assert verdicts["isolated-cpus"] == "ADVICE"
+    assert verdicts["rivals"] == "NOT VISIBLE"
+    assert verdicts["configuration"] == "OK"
+    (nri,) = [row for row in told["checks"] if row["check"] == "nri"]
+    assert nri["says"] == "off, by /etc/containerd/conf.d/nri.toml:3"
+
+
+def test_a_configuration_that_does_not_fit_the_machine_is_to_be_mended(
+    copied_node: Path, tmp_path: Path, capsys
+) -> None:
+    chosen = tmp_path / "tomorrow.yaml"
+    chosen.write_text('reservedSystemCPUs: "400"\n')
+    run_command_line(["doctor", "--root", str(copied_node), "--config", str(chosen)])
+    told = "".join(capsys.readouterr().out.split())  # folded wherever the paths of this machine end
+    assert f"{chosen}:1:21:reservedSystemCPUs:CPUs400donotexist" in told
+
+
+def test_a_socket_of_the_copy_is_connected_to(
+    copied_node: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    (copied_node / "etc/containerd/conf.d/nri.toml").write_text(
+        "[plugins.'io.containerd.nri.v1.nri']\nsocket_path = '/run/x.sock'\n"
+    )
+    (copied_node / "run").mkdir()
+    monkeypatch.chdir(copied_node / "run")  # a path of a socket is short
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("x.sock")
+        listener.listen()
+        run_command_line(["doctor", "--root", "..", "-o", "json"])
+    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+    assert rows["nri-socket"]["says"] in (
+        "/run/x.sock takes connections",
+        "the runtime listens on /run/x.sock, the agent is configured for /var/run/nri/nri.sock",
+    )

@@ -1,0 +1,152 @@
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.cli.doctor.agent import AgentEvidence, judge
+from nri_plugin.cli.doctor.findings import Finding, Verdict
+from nri_plugin.cli.doctor.node_evidence import Hidden
+from nri_plugin.config.loading import load
+from nri_plugin.model.errors import ConfigError
+
+OUT_OF_SIGHT = Hidden("/run/nri-pin", "/host/run/nri-pin")
+SOUND = {
+    "path": "/etc/nri-pin/config.yaml",
+    "config_error": "",
+    "state_dir": "/run/nri-pin",
+    "trouble": "",
+    "version": "1.0",
+    "own_version": "1.0",
+    "runtime": "containerd 2.1.9",
+    "checkpoint": (),
+    "containers": 3,
+    "in_memory": True,
+    "free_bytes": 1 << 30,
+}
+
+
+def found(**seen: object) -> dict[str, Finding]:
+    return {f.check: f for f in judge(AgentEvidence(**{**SOUND, **seen}))}  # type: ignore[arg-type]
+
+
+def test_an_agent_at_work_has_nothing_to_do() -> None:
+    assert {answer.verdict for answer in found().values()} == {Verdict.OK}
+    assert found()["checkpoint"].says == "sound, 3 containers"
+
+
+def test_creations_that_fail_one_after_the_other_name_who_may_be_it() -> None:
+    assert "failed-creations" not in found(failed_creations=1)
+    answer = found(failed_creations=3, suspects=("10-topology-aware", "koordlet"))["failed-creations"]
+    assert answer.verdict is Verdict.TO_DO
+    assert "the last 3 creations failed" in answer.says
+    assert "10-topology-aware, koordlet may be it" in answer.says
+    assert "none that can be seen here" in found(failed_creations=2)["failed-creations"].says
+
+
+def test_while_the_kubelet_has_to_hand_over_the_agent_is_not_started_first() -> None:
+    missing = "/etc/nri-pin/config.yaml: no configuration: it is needed"
+    answers = found(must_hand_over=True, trouble="nobody listens", config_error=missing)
+    for check in ("configuration", "agent"):
+        assert (answers[check].verdict, answers[check].command) == (Verdict.TO_DO, "")
+        assert "the steps for the kubelet above" in answers[check].do
+
+
+def test_an_agent_that_only_observes_is_said_to_and_leaves_others_alone() -> None:
+    answers = found(observing=True, rivals=("koordlet",))
+    assert answers["observing"].verdict is Verdict.ADVICE
+    assert "pins, refuses and writes nothing" in answers["observing"].says
+    assert answers["rivals"].verdict is Verdict.OK
+    assert found(rivals=("koordlet",))["rivals"].verdict is Verdict.TO_DO
+
+
+@pytest.mark.parametrize(
+    ("seen", "check", "verdict", "words"),
+    [
+        ({"config_error": OUT_OF_SIGHT}, "configuration", Verdict.NOT_VISIBLE, "cannot be seen"),
+        (
+            {"config_error": "c.yaml:3:1: bad\nc.yaml:4:1: worse"},
+            "configuration",
+            Verdict.TO_DO,
+            "c.yaml:3:1: bad (and 1 more)",
+        ),
+        ({"trouble": "no such socket"}, "agent", Verdict.TO_DO, "no agent answers: no such socket"),
+        ({"trouble": OUT_OF_SIGHT}, "agent", Verdict.NOT_VISIBLE, "cannot be seen"),
+        ({"version": "0.9"}, "agent", Verdict.TO_DO, "runs as version 0.9, and this command is 1.0"),
+        ({"runtime": ""}, "agent-runtime", Verdict.TO_DO, "no runtime asks it"),
+        ({"in_memory": False}, "state-directory", Verdict.ADVICE, "on a disk"),
+        ({"free_bytes": 1 << 20}, "free-space", Verdict.TO_DO, "1024 KiB are left"),
+        ({"checkpoint": OUT_OF_SIGHT}, "checkpoint", Verdict.NOT_VISIBLE, "cannot be seen"),
+        ({"checkpoint": None}, "checkpoint", Verdict.OK, "none yet"),
+        ({"checkpoint": ["a", "b", "c", "d", "e"]}, "checkpoint", Verdict.TO_DO, "a; b; c; 2 more"),
+        ({"exporter": ""}, "exporter", Verdict.OK, "takes connections"),
+        ({"exporter": "nobody listens on it"}, "exporter", Verdict.TO_DO, "the cluster is told nothing"),
+        ({"exporter": OUT_OF_SIGHT}, "exporter", Verdict.NOT_VISIBLE, "cannot be seen"),
+        ({"fights": ("shop/web/app",)}, "fights", Verdict.TO_DO, "puts back the CPUs of shop/web/app"),
+        ({"rivals": ("koordlet",)}, "rivals", Verdict.TO_DO, "koordlet gives CPUs"),
+        ({"rivals": OUT_OF_SIGHT}, "rivals", Verdict.NOT_VISIBLE, "cannot be seen"),
+    ],
+)
+def test_every_trouble_has_its_answer(
+    seen: dict[str, object], check: str, verdict: Verdict, words: str
+) -> None:
+    answer = found(**seen)[check]
+    assert (answer.verdict, words in answer.says) == (verdict, True)
+    assert answer.do or verdict is Verdict.OK
+
+
+def test_nothing_is_said_of_what_is_not_there() -> None:
+    answers = found(in_memory=None, free_bytes=None)
+    assert not {"state-directory", "free-space", "exporter"} & set(answers)
+
+
+def test_the_line_that_writes_a_first_configuration_writes_one_that_loads(tmp_path: Path) -> None:
+    path = tmp_path / "below" / "config.yaml"
+    with pytest.raises(ConfigError) as caught:
+        load(str(path))
+    answer = found(path=str(path), config_error=str(caught.value))["configuration"]
+    assert answer.says == f"{path}: there is none"
+    subprocess.run(["sh", "-c", answer.command], check=True)
+    assert load(str(path)).reserved_system_cpus
+    assert shlex.quote(str(path)) in answer.command
+
+
+INSTALL_AGAIN = (
+    "nri-pin install --plugin-dir /opt/nri/plugins --index 95 --config ./config.yaml && "
+    "systemctl restart containerd"
+)
+STARTED = {"plugin": "/opt/nri/plugins/95-nri-pin", "path": "/etc/nri/conf.d/95-nri-pin.conf"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "check", "command"),
+    [
+        ({"trouble": "no such socket"}, "agent", "systemctl restart containerd"),
+        ({"version": "0.9"}, "agent", "systemctl restart containerd"),
+        ({"config_error": "c:3:1: bad"}, "configuration", "systemctl restart containerd"),
+        (
+            {
+                "config_error": "/etc/nri/conf.d/95-nri-pin.conf: no configuration; write:\nreservedSystemCPUs: 0"
+            },
+            "configuration",
+            INSTALL_AGAIN,
+        ),
+        ({"runtime": ""}, "agent-runtime", "journalctl -t nri-pin -n 20"),
+        ({"unit": "crio", "trouble": "no such socket"}, "agent", "systemctl restart crio"),
+    ],
+)
+def test_an_agent_that_the_runtime_starts_is_started_by_a_restart_of_the_runtime(
+    seen: dict[str, object], check: str, command: str
+) -> None:
+    answer = found(**{**STARTED, **seen})[check]
+    assert (answer.verdict, answer.command) == (Verdict.TO_DO, command)
+
+
+def test_nobody_is_told_to_start_a_second_agent_or_to_write_a_second_configuration() -> None:
+    answers = found(**STARTED, trouble="no such socket", config_error="x: no configuration; write:\na: b")
+    told = " ".join(f"{answer.do} {answer.command}" for answer in answers.values())
+    assert "nri-pin run" not in told
+    assert "printf" not in told
+    assert answers["agent"].says.endswith(
+        "; the runtime starts it from /opt/nri/plugins/95-nri-pin, once, at its own start"
+    )

@@ -1,0 +1,175 @@
+from dataclasses import replace
+
+import pytest
+
+from nri_plugin.cli.doctor.findings import Finding, Verdict
+from nri_plugin.cli.doctor.machine import CgroupEvidence, judge_cgroups
+from nri_plugin.cli.doctor.node_evidence import Group, Hidden, Tree
+from nri_plugin.model.sets import CPUSet
+
+ALL = CPUSet.parse("0-7")
+
+
+def group(path: str, effective: str = "0-7", *, passes_on: bool = True, partition: str = "") -> Group:
+    return Group(path, CPUSet(), CPUSet.parse(effective), passes_on, partition)
+
+
+def tree(*groups: Group, version: int = 2) -> Tree:
+    return Tree(version, "/sys/fs/cgroup", "kubepods.slice", (group(""), group("kubepods.slice"), *groups))
+
+
+def found(seen: Tree | Hidden | str, **more: object) -> dict[str, Finding]:
+    return {f.check: f for f in judge_cgroups(CgroupEvidence(seen, ALL, **more))}  # type: ignore[arg-type]
+
+
+def test_a_sound_tree_has_nothing_to_do() -> None:
+    answers = found(tree(group("kubepods.slice/kubepods-burstable.slice"), group("kubepods.slice/a/b", "3")))
+    assert {answer.verdict for answer in answers.values()} == {Verdict.OK}
+
+
+def test_a_tree_out_of_sight_is_one_answer() -> None:
+    answers = found(Hidden("/sys/fs/cgroup", "/host/sys/fs/cgroup"))
+    assert [answer.verdict for answer in answers.values()] == [Verdict.NOT_VISIBLE]
+
+
+def test_version_1_is_good_enough() -> None:
+    assert found(tree(version=1))["cgroups"].verdict is Verdict.ADVICE
+    assert found("no cpuset hierarchy")["cgroups"].verdict is Verdict.TO_DO
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "systemd", "verdict"),
+    [
+        ("systemd", True, Verdict.OK),
+        ("", None, Verdict.OK),
+        ("cgroupfs", True, Verdict.TO_DO),
+        ("systemd", False, Verdict.TO_DO),
+        ("cgroupfs", None, Verdict.TO_DO),  # the tree is of systemd
+    ],
+)
+def test_one_driver_for_kubelet_runtime_and_tree(
+    kubelet: str, systemd: bool | None, verdict: Verdict
+) -> None:
+    answer = found(tree(), kubelet_driver=kubelet, runtime_systemd=systemd)["cgroup-driver"]
+    assert answer.verdict is verdict
+
+
+def test_the_level_that_passes_no_cpusets_on_is_named() -> None:
+    answer = found(tree(group("kubepods.slice/kubepods-besteffort.slice", passes_on=False)))[
+        "cpuset-delegation"
+    ]
+    assert answer.verdict is Verdict.TO_DO
+    assert answer.command == (
+        "echo +cpuset > /sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/cgroup.subtree_control"
+    )
+    pod = group("kubepods.slice/kubepods-besteffort.slice/pod", passes_on=False)
+    assert (
+        found(tree(pod))["cpuset-delegation"].verdict is Verdict.OK
+    )  # a pod passes on when it has containers
+
+
+def test_a_slice_narrower_than_the_machine_is_widened_by_its_owner() -> None:
+    answer = found(tree(group("kubepods.slice/kubepods-burstable.slice", "0-3")))["cpuset-width"]
+    assert answer.verdict is Verdict.TO_DO
+    assert answer.command == "systemctl set-property --runtime kubepods-burstable.slice AllowedCPUs=0-7"
+    by_hand = found(Tree(2, "/sys/fs/cgroup", "kubepods", (group("kubepods", "0-3"),)))["cpuset-width"]
+    assert by_hand.command == "echo 0-7 > /sys/fs/cgroup/kubepods/cpuset.cpus"
+
+
+def test_the_floor_that_keeps_exclusive_cpus_free_is_no_narrowing() -> None:
+    narrow = tree(group("kubepods.slice/kubepods-burstable.slice", "0-5"))
+    assert found(narrow, allowed=CPUSet.parse("6-7"))["cpuset-width"].verdict is Verdict.OK
+
+
+def test_without_the_machines_cpus_nobody_knows_how_wide_is_wide() -> None:
+    answers = {f.check: f for f in judge_cgroups(CgroupEvidence(tree()))}
+    assert answers["cpuset-width"].verdict is Verdict.NOT_VISIBLE
+
+
+@pytest.mark.parametrize(
+    ("partition", "verdict"),
+    [
+        ("member", Verdict.OK),
+        ("isolated", Verdict.ADVICE),
+        ("root invalid (Cpu list in cpuset.cpus not exclusive)", Verdict.TO_DO),
+    ],
+)
+def test_partitions_are_told(partition: str, verdict: Verdict) -> None:
+    assert found(tree(group("kubepods.slice/pod", partition=partition)))["partitions"].verdict is verdict
+
+
+def test_a_node_without_pods_has_no_slices_to_judge() -> None:
+    answers = found(Tree(2, "/sys/fs/cgroup", "", (group(""),)))
+    assert answers["cpuset-width"].verdict is Verdict.OK
+    assert answers["cgroup-driver"].verdict is Verdict.OK
+
+
+def test_containers_that_somebody_else_has_pinned_are_named() -> None:
+    pinned = Group("kubepods.slice/pod/c1", CPUSet.parse("2-3"), CPUSet.parse("2-3"), passes_on=False)
+    free = Group("kubepods.slice/pod/c2", CPUSet(), ALL, passes_on=False)
+    wide = Group("kubepods.slice/pod/c3", ALL, ALL, passes_on=False)
+    answer = found(tree(pinned, free, wide))["foreign-cpusets"]
+    assert (answer.verdict, "c1 on 2-3" in answer.says, "1 pods" in answer.says) == (
+        Verdict.TO_DO,
+        True,
+        True,
+    )
+    assert "see who does it" in answer.do
+    named = found(tree(pinned), culprits=("cpuManagerPolicy static, x:2", "koordlet"))["foreign-cpusets"]
+    assert named.says.endswith("what does it: cpuManagerPolicy static, x:2 and koordlet")
+    assert "foreign-cpusets" not in found(tree(pinned), is_ours=True)
+    assert "foreign-cpusets" not in found(tree(free, wide))
+
+
+def test_partitions_of_our_own_containers_are_as_they_should_be() -> None:
+    ours = (
+        group("kubepods.slice/p/a", "4-5", partition="isolated"),
+        group("kubepods.slice/p/b", "7", partition="root"),
+    )
+    answer = found(tree(*ours), allowed=CPUSet.parse("4-7"))["partitions"]
+    assert answer.verdict is Verdict.OK
+    assert answer.says == "only of our containers, on the CPUs they were promised: 4-5,7"
+
+
+@pytest.mark.parametrize("effective", ["3-4", ""])
+def test_partitions_of_others_are_told_beside_our_own(effective: str) -> None:
+    ours = group("kubepods.slice/p/a", "4-5", partition="isolated")
+    other = group("kubepods.slice/p/vm", effective, partition="root")
+    answer = found(tree(ours, other), allowed=CPUSet.parse("4-5"))["partitions"]
+    assert answer.verdict is Verdict.ADVICE
+    assert answer.says == f"kubepods.slice/p/vm (root, CPUs {effective}) keep CPUs to themselves"
+
+
+def test_without_isolation_nothing_is_said_of_it() -> None:
+    assert "isolation" not in found(tree(version=1), may_partition=False)
+
+
+@pytest.mark.parametrize(
+    ("version", "nests", "may", "says", "do"),
+    [
+        (1, None, None, "cgroup v1 has no partitions", "boot with cgroup v2"),
+        (2, False, None, "this kernel has no partitions below the root", "use Linux 6.7 or later"),
+        (2, True, False, "the agent lacks the capability SYS_ADMIN", "chart: agent.partitions: true"),
+        (2, None, False, "the agent lacks the capability SYS_ADMIN", "chart: agent.partitions: true"),
+    ],
+)
+def test_isolation_that_cannot_be_has_its_reason_and_a_next_step(
+    version: int, nests: bool | None, may: bool | None, says: str, do: str
+) -> None:
+    seen = replace(tree(version=version), nests_partitions=nests)
+    answer = found(seen, asks_partitions=True, may_partition=may)["isolation"]
+    assert (answer.verdict, says in answer.says, do in answer.do) == (Verdict.TO_DO, True, True)
+
+
+@pytest.mark.parametrize(("nests", "may"), [(True, True), (True, None), (None, None)])
+def test_isolation_that_nothing_is_known_against_is_fine(nests: bool | None, may: bool | None) -> None:
+    seen = replace(tree(), nests_partitions=nests)
+    assert found(seen, asks_partitions=True, may_partition=may)["isolation"].verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(("asks", "verdict"), [(True, Verdict.TO_DO), (False, Verdict.ADVICE)])
+def test_the_mark_of_mended_cpus_asks_for_a_boot(asks: bool, verdict: Verdict) -> None:
+    answer = found(replace(tree(), is_spoilt=True), asks_partitions=asks)["isolation"]
+    assert answer.verdict is verdict
+    assert answer.says.startswith("/sys/fs/cgroup/nri-pin-mended: ")
+    assert answer.do.startswith("boot the node anew")

@@ -1,0 +1,269 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
+from nri_plugin.checkpoint.file import OBSERVED_FILE_NAME, CheckpointFile
+from nri_plugin.cli.doctor.evidence import Asked, collect, read_topology
+from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView
+from nri_plugin.cli.doctor.service_evidence import STATE_FILES
+from nri_plugin.core.requests import QOSClass
+from nri_plugin.host.mounts import Mount
+from nri_plugin.model.options import Isolation, Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.machine.machine import build_sysfs
+from nri_plugin.simulator.machine.text import parse
+from nri_plugin.wire.nri.events import Configure
+from tests.builders import machine
+
+STATE = State(
+    {"u1": PodRecord("u1", "s1", "web", "shop", QOSClass.GUARANTEED, "/kubepods/podu1")},
+    {
+        "c1": ContainerRecord(
+            "c1", "u1", "app", Phase.RUNNING, CgroupRef("/kubepods/podu1", "/kubepods/podu1/c1")
+        )
+    },
+    {"u1/app": Allocation(CPUSet.parse("2-3"))},
+)
+
+
+NRI = """version = 3
+[plugins.'io.containerd.nri.v1.nri']
+  plugin_path = "{plugins}"
+  plugin_config_path = "{drop_ins}"
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node's files, and a path that is short enough for sockets."""
+    monkeypatch.chdir(tmp_path)
+    build_sysfs(parse("1 socket, 2 NUMA nodes, 4 cores each", "test"), tmp_path)
+    return tmp_path
+
+
+def write(root: Path, path: str, text: str) -> None:
+    place = root / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+
+
+def process(root: Path, pid: int, name: str, *words: str) -> None:
+    write(root, f"proc/{pid}/comm", name + "\n")
+    write(root, f"proc/{pid}/cmdline", "".join(f"{word}\0" for word in words))
+
+
+def test_a_copy_without_anything_of_runtime_kubelet_and_agent_tells_nothing_of_them(root: Path) -> None:
+    seen = collect(NodeView(str(root), []), Asked())
+    for evidence in (seen.runtime.settings, seen.kubelet.settings, seen.agent.trouble, seen.agent.checkpoint):
+        assert isinstance(evidence, Hidden)
+
+
+def test_a_copy_may_have_neither_runtime_nor_kubelet_nor_agent(root: Path) -> None:
+    for name in ("etc", "proc", "run", "var"):
+        (root / name).mkdir(exist_ok=True)
+    seen = collect(NodeView(str(root), []), Asked())
+    assert isinstance(seen.runtime.name, Hidden)  # a copy has no processes, so that nobody knows
+    assert seen.kubelet.settings is None
+    assert seen.agent.trouble == "/run/nri-pin/agent.sock: there is no such socket"
+    assert (seen.agent.checkpoint, seen.agent.in_memory, seen.agent.exporter) == (None, None, None)
+    assert isinstance(seen.kernel.topology, Topology)
+    assert isinstance(seen.agent.rivals, Hidden)
+
+
+def test_an_agent_that_runs_tells_of_itself_and_of_its_runtime(root: Path) -> None:
+    (root / "state").mkdir()
+    node = Node(machine(nodes=2, cores=4), Options(), CPUSet.parse("0"))
+    socket = StatusSocket(
+        Path("state/agent.sock"),
+        lambda: (node, STATE),
+        StatusFeed(),
+        lambda: Configure("", "containerd", "v2.1.9", 5000, 2000),
+    )
+    try:
+        seen = collect(NodeView(str(root), []), Asked(state_dir="/state"))
+    finally:
+        socket.close()
+    assert (seen.agent.trouble, seen.agent.runtime) == ("", "containerd v2.1.9")
+    assert seen.agent.version == seen.agent.own_version
+    assert seen.runtime.told is not None
+    assert seen.kubelet.reserved == CPUSet.parse("0")
+    assert (seen.cgroups.allowed, seen.cgroups.is_ours) == (CPUSet.parse("2-3"), True)
+
+
+def test_of_an_agent_that_only_observes_nothing_counts_as_promised(root: Path) -> None:
+    (root / "state").mkdir()
+    node = Node(machine(nodes=2, cores=4), Options(), CPUSet.parse("0"))
+    CheckpointFile(str(root / "state"), node, durable=False, name=OBSERVED_FILE_NAME).save(STATE)
+    socket = StatusSocket(
+        Path("state/agent.sock"), lambda: (node, STATE), StatusFeed(), lambda: None, observing=True
+    )
+    try:
+        seen = collect(NodeView(str(root), []), Asked(state_dir="/state"))
+    finally:
+        socket.close()
+    assert (seen.agent.observing, seen.kubelet.is_only_observed) == (True, True)
+    assert (seen.cgroups.allowed, seen.cgroups.is_ours) == (CPUSet(), False)
+    assert (list(seen.agent.checkpoint or ()), seen.agent.containers) == ([], 1)
+
+
+def test_a_checkpoint_is_judged_by_what_it_was_written_for(root: Path) -> None:
+    node = Node(machine(nodes=2, cores=4), Options(), CPUSet.parse("0"))
+    (root / "run/nri-pin").mkdir(parents=True)
+    file = CheckpointFile(str(root / "run/nri-pin"), node, durable=False)
+    file.save(STATE)
+    seen = collect(NodeView(str(root), []), Asked())
+    assert (list(seen.agent.checkpoint or ()), seen.agent.containers) == ([], 1)
+    assert seen.agent.in_memory is not None
+    Path(file.path).write_text("damaged")
+    (words,) = collect(NodeView(str(root), []), Asked()).agent.checkpoint or ()
+    assert "cannot be used" in words
+
+
+def test_the_configuration_is_that_of_the_agent_that_runs(root: Path) -> None:
+    write(root, "etc/other.yaml", 'reservedSystemCPUs: "1"\n')
+    process(root, 1, "init", "/sbin/init")
+    process(
+        root,
+        9,
+        "python3",
+        "/opt/nri-pin/bin/python",
+        "/opt/nri-pin/bin/nri-pin",
+        "run",
+        "--config",
+        "/etc/other.yaml",
+    )
+    seen = collect(NodeView(str(root), []), Asked())
+    assert (seen.agent.path, seen.agent.config_error) == ("/etc/other.yaml", "")
+    assert seen.kubelet.reserved == CPUSet.parse("1")
+
+
+@pytest.mark.parametrize(
+    ("name", "reserved"), [("95-nri-pin.conf", "2"), ("nri-pin.conf", "3"), ("95-other.conf", None)]
+)
+def test_the_configuration_of_an_agent_that_the_runtime_starts_is_its_drop_in(
+    root: Path, name: str, reserved: str | None
+) -> None:
+    write(root, "etc/containerd/config.toml", NRI.format(plugins="/p", drop_ins="/c"))
+    write(root, "etc/nri-pin/config.yaml", 'reservedSystemCPUs: "1"\n')
+    write(root, "p/95-nri-pin", "")
+    write(root, f"c/{name}", f'reservedSystemCPUs: "{reserved}"\n')
+    process(root, 1, "init", "/sbin/init")
+    process(root, 9, "python3", "/opt/python", "-I", "/p/95-nri-pin")
+    seen = collect(NodeView(str(root), []), Asked())
+    assert seen.agent.plugin == "/p/95-nri-pin"
+    if reserved is None:
+        assert seen.agent.path == "/c/95-nri-pin.conf"
+        assert "no configuration" in str(seen.agent.config_error)
+    else:
+        assert (seen.agent.path, seen.agent.config_error) == (f"/c/{name}", "")
+        assert seen.kubelet.reserved == CPUSet.parse(reserved)
+
+
+def test_a_named_configuration_is_judged_instead_of_the_drop_in(root: Path) -> None:
+    write(root, "etc/containerd/config.toml", NRI.format(plugins="/p", drop_ins="/c"))
+    write(root, "p/95-nri-pin", "")
+    write(root, "c/95-nri-pin.conf", 'reservedSystemCPUs: "2"\n')
+    write(root, "tomorrow.yaml", 'reservedSystemCPUs: "1"\n')
+    seen = collect(NodeView(str(root), []), Asked(config=str(root / "tomorrow.yaml")))
+    assert seen.kubelet.reserved == CPUSet.parse("1")
+    assert seen.agent.plugin == "/p/95-nri-pin"
+
+
+def test_in_a_pod_the_agents_own_root_has_its_configuration(root: Path) -> None:
+    (root / "usr").mkdir()
+    (root / "etc").mkdir()
+    process(root, 1, "init", "/sbin/init")
+    process(root, 9, "nri-pin", "/usr/bin/nri-pin", "run")
+    write(root, "proc/9/root/etc/nri-pin/config.yaml", 'reservedSystemCPUs: "2"\n')
+    view = NodeView(str(root), [Mount(str(root), "ext4", ())], in_pod=True)
+    assert collect(view, Asked()).kubelet.reserved == CPUSet.parse("2")
+
+
+def test_programs_that_pin_are_named(root: Path) -> None:
+    process(root, 1, "init", "/sbin/init")
+    process(root, 5, "koordlet", "koordlet")
+    process(root, 6, "irqbalance", "irqbalance")
+    seen = collect(NodeView(str(root), []), Asked())
+    assert (tuple(seen.agent.rivals), seen.kernel.irqbalance) == (("koordlet",), True)  # type: ignore[arg-type]
+
+
+def test_plugins_and_programs_that_may_collide_are_suspected(root: Path) -> None:
+    write(root, "opt/nri/plugins/10-topology-aware", "")
+    write(root, "opt/nri/plugins/90-nri-pin", "")
+    process(root, 1, "init", "/sbin/init")
+    process(root, 7, "koordlet", "/koordlet")
+    seen = collect(NodeView(str(root), []), Asked())
+    assert seen.agent.suspects == ("10-topology-aware", "koordlet")
+    assert seen.cgroups.culprits == ("koordlet",)
+    assert seen.kubelet.restart_runtime == "systemctl restart containerd"
+
+
+def test_the_runtimes_process_says_where_to_look(root: Path) -> None:
+    process(root, 1, "init", "/sbin/init")
+    process(root, 7, "containerd", "containerd", "--config", "/run/c.toml")
+    write(
+        root, "run/c.toml", 'version = 3\n[plugins."io.containerd.nri.v1.nri"]\nsocket_path = "/run/n.sock"\n'
+    )
+    write(root, "var/lib/kubelet/cpu_manager_state", '{"policyName":"static"}')
+    seen = collect(NodeView(str(root), []), Asked())
+    assert (seen.runtime.name, seen.runtime.socket) == ("containerd", "there is no such socket")
+    assert seen.kubelet.states[STATE_FILES[0]] == "static"
+    assert isinstance(seen.kubelet.settings, Hidden)  # there is one, and it is set elsewhere
+
+
+def test_a_machine_out_of_sight_is_not_guessed(tmp_path: Path) -> None:
+    nothing = NodeView(str(tmp_path), [Mount(f"{tmp_path}/run/nri-pin", "tmpfs", ())])
+    assert isinstance(read_topology(nothing), Hidden)
+    seen = collect(nothing, Asked())
+    assert isinstance(seen.runtime.name, Hidden)
+    assert isinstance(seen.kubelet.settings, Hidden)
+
+
+def test_files_of_a_machine_that_make_no_sense_are_told(root: Path) -> None:
+    write(root, "sys/devices/system/cpu/online", "many")
+    assert "many" in str(read_topology(NodeView(str(root), [])))
+
+
+def test_partitions_are_asked_for_by_the_configuration_or_by_what_the_agent_was_told(root: Path) -> None:
+    write(root, "etc/nri-pin/config.yaml", 'reservedSystemCPUs: "1"\n')
+    assert not collect(NodeView(str(root), []), Asked()).cgroups.asks_partitions
+    write(root, "etc/nri-pin/config.yaml", 'reservedSystemCPUs: "1"\nisolation: partition\n')
+    assert collect(NodeView(str(root), []), Asked()).cgroups.asks_partitions
+
+
+@pytest.mark.parametrize(
+    ("isolation", "annotation", "asks"),
+    [
+        (Isolation.PARTITION, "", True),
+        (Isolation.NONE, "isolated", True),
+        (Isolation.NONE, "none", False),
+        (Isolation.NONE, "", False),
+    ],
+)
+def test_an_agent_that_runs_tells_who_asks_for_partitions(
+    root: Path, isolation: Isolation, annotation: str, asks: bool
+) -> None:
+    (root / "state").mkdir()
+    options = Options(isolation=isolation, annotation_namespaces=frozenset({"shop"}))
+    given = (("nri-pin/isolation.container.app", annotation),) if annotation else ()
+    state = replace(STATE, pods={"u1": replace(STATE.pods["u1"], annotations=given)})
+    node = Node(machine(nodes=2, cores=4), options, CPUSet.parse("0"))
+    socket = StatusSocket(Path("state/agent.sock"), lambda: (node, state), StatusFeed(), lambda: None)
+    try:
+        seen = collect(NodeView(str(root), []), Asked(state_dir="/state"))
+    finally:
+        socket.close()
+    assert seen.cgroups.asks_partitions is asks
+
+
+def test_what_the_agent_may_is_seen_where_it_runs(root: Path) -> None:
+    process(root, 1, "init", "/sbin/init")
+    process(root, 9, "nri-pin", "/usr/bin/nri-pin", "run")
+    write(root, "proc/9/status", "CapEff:\t0000000000000000\n")
+    live = NodeView(str(root), [Mount(f"{root}/proc", "proc", ())])
+    assert collect(live, Asked()).cgroups.may_partition is False
+    assert collect(NodeView(str(root), []), Asked()).cgroups.may_partition is None  # of a copy nobody knows

@@ -1,0 +1,260 @@
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.agent.status_client import RuntimeRow
+from nri_plugin.cli.doctor.findings import Finding, Verdict
+from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView
+from nri_plugin.cli.doctor.runtime import TOLERATE, RuntimeEvidence, judge, limits, nri_default, version_of
+from nri_plugin.cli.doctor.service_evidence import CONTAINERD, Broken, NRISettings, read_settings
+
+MAIN = "/etc/containerd/config.toml"
+OUT_OF_SIGHT = Hidden("/etc/containerd", "/host/etc/containerd")
+
+
+def settings(**said: object) -> NRISettings:
+    return NRISettings(**{"runtime": "containerd", "files": (MAIN,), "where": MAIN, **said})  # type: ignore[arg-type]
+
+
+def evidence(version: str | Hidden = "2.1.9", **seen: object) -> RuntimeEvidence:
+    defaults = {
+        "name": "containerd",
+        "version": version,
+        "settings": settings(),
+        "plugins": (),
+        "drop_ins": (),
+    }
+    return RuntimeEvidence(**{**defaults, **seen})  # type: ignore[arg-type]
+
+
+def found(seen: RuntimeEvidence) -> dict[str, Finding]:
+    return {finding.check: finding for finding in judge(seen)}
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict", "words"),
+    [
+        ("1.6.33", Verdict.TO_DO, "has no NRI"),
+        ("1.7.3", Verdict.ADVICE, "older than any"),
+        ("1.7.24~ds1", Verdict.OK, "never synchronizes a plugin that it started itself"),
+        ("v2.1.9", Verdict.OK, "containerd 2.1.9; it cannot refuse containers"),
+        ("2.2.1", Verdict.OK, "no pod totals"),
+        ("2.3.0", Verdict.OK, "containerd 2.3.0"),
+        ("", Verdict.NOT_VISIBLE, "its version cannot be seen"),
+        (Hidden("/usr/bin/containerd", "/host/usr/bin/containerd"), Verdict.NOT_VISIBLE, "version"),
+    ],
+)
+def test_a_release_is_named_with_what_it_lacks(version: str | Hidden, verdict: Verdict, words: str) -> None:
+    answer = found(evidence(version))["runtime"]
+    assert (answer.verdict, words in answer.says) == (verdict, True)
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"), [("1.25.1", Verdict.TO_DO), ("1.31.0", Verdict.OK), ("1.34.1", Verdict.OK)]
+)
+def test_releases_of_crio_count_on_their_own(version: str, verdict: Verdict) -> None:
+    assert (
+        found(evidence(version, name="CRI-O", settings=settings(runtime="CRI-O")))["runtime"].verdict
+        is verdict
+    )
+
+
+def test_a_machine_without_a_runtime_is_told_so_and_nothing_else() -> None:
+    (answer,) = judge(evidence(name="", settings=None))
+    assert answer.verdict is Verdict.TO_DO
+    assert answer.command == "nri-pin demo"
+
+
+@pytest.mark.parametrize(
+    ("version", "said", "verdict", "command"),
+    [
+        ("1.7.24", {}, Verdict.TO_DO, f"disable = false\\n' >> {MAIN} && systemctl restart containerd"),
+        ("1.7.24", {"files": ()}, Verdict.TO_DO, "printf 'version = 2\\n[plugins"),
+        ("1.7.24", {"is_on": True}, Verdict.OK, ""),
+        ("2.1.9", {}, Verdict.OK, ""),
+        ("2.1.9", {"is_on": False, "where": f"{MAIN}:3"}, Verdict.TO_DO, f"sed -i '3s/true/false/' {MAIN}"),
+        ("2.1.9", {"is_disabled_as_plugin": True}, Verdict.TO_DO, ""),
+        (
+            "2.1.9",
+            {"takes_connections": False, "closed_by": f"{MAIN}:7"},
+            Verdict.TO_DO,
+            f"sed -i '7s/true/false/' {MAIN} && systemctl restart containerd",
+        ),
+        ("1.29.0", {"runtime": "CRI-O"}, Verdict.TO_DO, "[crio.nri]\\nenable_nri = true"),
+        ("1.30.0", {"runtime": "CRI-O"}, Verdict.OK, ""),
+    ],
+)
+def test_nri_is_on_by_what_is_written_else_by_the_release(
+    version: str, said: dict[str, object], verdict: Verdict, command: str
+) -> None:
+    name = said.get("runtime", "containerd")
+    answer = found(evidence(version, name=name, settings=settings(**said)))["nri"]
+    assert answer.verdict is verdict
+    assert command in answer.command
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"),
+    [
+        ({"settings": OUT_OF_SIGHT}, Verdict.NOT_VISIBLE),
+        ({"settings": Broken(MAIN, "expected '=' (at line 3)")}, Verdict.TO_DO),
+        ({"version": "", "socket": "there is no such socket"}, Verdict.NOT_VISIBLE),
+        ({"version": "", "socket": ""}, Verdict.OK),
+        ({"version": "", "settings": settings(format_version=3), "socket": "nobody"}, Verdict.OK),
+        ({"settings": OUT_OF_SIGHT, "told": RuntimeRow("containerd", "v2.1.9")}, Verdict.OK),
+    ],
+)
+def test_nri_is_never_on_by_a_guess(seen: dict[str, object], verdict: Verdict) -> None:
+    assert found(evidence(**seen))["nri"].verdict is verdict  # type: ignore[arg-type]
+
+
+def test_what_is_out_of_sight_names_the_mount() -> None:
+    for check, answer in found(
+        evidence(OUT_OF_SIGHT, settings=OUT_OF_SIGHT, plugins=OUT_OF_SIGHT, socket=OUT_OF_SIGHT)
+    ).items():
+        assert answer.verdict is Verdict.NOT_VISIBLE, check
+        assert answer.do == "mount /etc/containerd of the node at /host/etc/containerd"
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict", "words"),
+    [
+        ({"socket": ""}, Verdict.OK, "takes connections"),
+        ({"socket": "nobody listens on it"}, Verdict.TO_DO, "/var/run/nri/nri.sock: nobody listens"),
+        ({"agent_socket": "/run/nri/nri.sock"}, Verdict.OK, "takes connections"),
+        ({"agent_socket": "/run/other.sock"}, Verdict.TO_DO, "the agent is configured for /run/other.sock"),
+        ({"told": RuntimeRow("containerd", "2.1.9"), "socket": "refused"}, Verdict.OK, "connected"),
+    ],
+)
+def test_the_socket_is_where_the_agent_looks(seen: dict[str, object], verdict: Verdict, words: str) -> None:
+    answer = found(evidence(**seen))["nri-socket"]  # type: ignore[arg-type]
+    assert (answer.verdict, words in answer.says) == (verdict, True)
+
+
+def test_no_word_is_lost_on_the_socket_of_an_nri_that_is_off() -> None:
+    assert "nri-socket" not in found(evidence("1.7.24", socket="there is no such socket"))
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict", "says"),
+    [
+        ({}, Verdict.OK, "2 s for a request, 5 s to register"),
+        ({"settings": settings(request_timeout_s=0.5)}, Verdict.TO_DO, "0.5 s for a request"),
+        ({"settings": settings(registration_timeout_s=1.0)}, Verdict.TO_DO, "1 s to register"),
+        ({"told": RuntimeRow("containerd", "2.1.9", "", 1000, 5000)}, Verdict.TO_DO, "1 s for a request"),
+    ],
+)
+def test_times_below_the_default_are_too_short(seen: dict[str, object], verdict: Verdict, says: str) -> None:
+    answer = found(evidence(**seen))["nri-timeouts"]  # type: ignore[arg-type]
+    assert (answer.verdict, says in answer.says) == (verdict, True)
+
+
+@pytest.mark.parametrize(
+    ("plugins", "verdict"),
+    [
+        (None, Verdict.OK),
+        (("README",), Verdict.OK),
+        (("90-nri-pin",), Verdict.OK),
+        (("10-other", "90-nri-pin"), Verdict.ADVICE),
+        (("10-nri-pin", "90-nri-pin"), Verdict.TO_DO),
+    ],
+)
+def test_plugins_that_the_runtime_starts_are_named(plugins: tuple[str, ...] | None, verdict: Verdict) -> None:
+    assert found(evidence(plugins=plugins))["nri-plugins"].verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("drop_ins", "verdict"),
+    [
+        (("90-nri-pin.conf",), Verdict.OK),
+        (("nri-pin.conf",), Verdict.OK),
+        ((), Verdict.TO_DO),
+        (None, Verdict.TO_DO),
+    ],
+)
+def test_an_agent_that_the_runtime_starts_needs_a_drop_in(
+    drop_ins: tuple[str, ...] | None, verdict: Verdict
+) -> None:
+    assert found(evidence(plugins=("90-nri-pin",), drop_ins=drop_ins))["nri-drop-in"].verdict is verdict
+    assert "nri-drop-in" not in found(evidence(drop_ins=drop_ins))
+
+
+CLOSED = settings(
+    validator_is_on=True, required_plugins=("nri-pin",), tolerate_annotation=TOLERATE, is_on=True
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        (settings(), Verdict.OK),
+        (CLOSED, Verdict.OK),
+        (replace(CLOSED, validator_is_on=None), Verdict.TO_DO),
+        (replace(CLOSED, required_plugins=("other",)), Verdict.TO_DO),
+        (replace(CLOSED, tolerate_annotation=""), Verdict.TO_DO),
+    ],
+)
+def test_a_node_that_requires_the_agent_must_come_up_without_it(said: NRISettings, verdict: Verdict) -> None:
+    assert found(evidence("2.2.1", settings=said))["fail-closed"].verdict is verdict
+
+
+def test_versions_are_read_wherever_they_stand() -> None:
+    assert version_of("v2.1.9") == (2, 1, 9)
+    assert version_of("1.7.24~ds1") == (1, 7, 24)
+    assert version_of("unknown") is None
+    assert not nri_default("containerd", (1, 7, 30))
+    assert "2.2 can" in limits("containerd", (2, 1, 9))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        None,
+        "version = 2\n",
+        'version = 2\n  [plugins."io.containerd.nri.v1.nri"]\n  plugin_path = "/p"\n[debug]\n',
+        'version = 2\n[plugins."io.containerd.nri.v1.nri"]\n  disable = true\n',
+        "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true # not yet\nplugin_path = '/p'\n",
+    ],
+)
+def test_the_line_that_switches_nri_on_does_so(before: str | None, tmp_path: Path) -> None:
+    main = tmp_path / "etc/containerd/config.toml"
+    main.parent.mkdir(parents=True)
+    if before is not None:
+        main.write_text(before)
+    view = NodeView(str(tmp_path), [])
+    off = read_settings(view, CONTAINERD)
+    command = found(evidence("1.7.24", settings=off))["nri"].command.partition(" && systemctl")[0]
+    subprocess.run(["sh", "-c", command.replace(MAIN, str(main))], check=True)
+    on = read_settings(view, CONTAINERD)
+    assert isinstance(on, NRISettings)
+    assert (on.is_on, on.format_version) == (True, 2 if before is None else off.format_version)  # type: ignore[union-attr]
+    assert found(evidence("1.7.24", settings=on))["nri"].verdict is Verdict.OK
+
+
+def test_a_closed_socket_is_told_although_an_agent_that_the_runtime_started_is_connected() -> None:
+    """It could not come back."""
+    shut = settings(takes_connections=False, closed_by=f"{MAIN}:7")
+    answer = found(evidence(settings=shut, told=RuntimeRow("containerd", "v2.1.9"), plugins=("90-nri-pin",)))[
+        "nri"
+    ]
+    assert answer.verdict is Verdict.TO_DO
+    assert f"closed by {MAIN}:7: disable_connections is true" in answer.says
+    assert "cannot come back" in answer.says
+
+
+def test_a_closed_socket_of_crio_is_told_by_its_own_name() -> None:
+    shut = settings(runtime="CRI-O", takes_connections=False, closed_by="/etc/crio/crio.conf.d/9.conf:2")
+    answer = found(evidence("1.34.0", name="CRI-O", settings=shut))["nri"]
+    assert "nri_disable_connections is true" in answer.says
+    assert answer.command == "sed -i '2s/true/false/' /etc/crio/crio.conf.d/9.conf && systemctl restart crio"
+
+
+def test_another_socket_is_told_although_an_agent_that_the_runtime_started_is_connected() -> None:
+    told = RuntimeRow("containerd", "v2.1.9")
+    seen = evidence(told=told, agent_socket="/run/other.sock", plugins=("90-nri-pin",))
+    answer = found(seen)["nri-socket"]
+    assert answer.verdict is Verdict.TO_DO
+    assert answer.do.endswith("into the agent's configuration, and restart containerd")
+    assert found(evidence(told=told, agent_socket="/run/other.sock"))["nri-socket"].verdict is Verdict.OK

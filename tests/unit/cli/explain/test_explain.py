@@ -1,0 +1,112 @@
+"""`nri-pin explain`, as its users call it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from nri_plugin.cli.explain.explain import command
+from nri_plugin.model.errors import ConfigError, NriPinError
+from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.simulator.machine.source import read_machine
+from tests.builders import node
+from tests.explained import creation
+from tests.unit.cli.explain_cases import lived
+
+ON = node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
+
+
+def ask(*words: str, width: str = "80") -> Result:
+    return CliRunner().invoke(command, [*words], env={"COLUMNS": width}, catch_exceptions=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    lived(tmp_path, ON, [creation("a", cpu=4), creation("big", cpu=9), creation("web", qos="Burstable")])
+    return tmp_path
+
+
+def test_a_placed_container_is_explained_on_one_screen(folder: Path) -> None:
+    answer = ask("default/a/c", "--state-dir", str(folder))
+    assert answer.exit_code == 0
+    lines = answer.output.splitlines()
+    assert lines[0] == "default/a/c: exclusive CPUs 2-5"
+    assert "decided 2026-01-02 03:04:00 UTC" in lines[1]
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_refused_container_is_explained_and_that_is_no_failure(folder: Path) -> None:
+    answer = ask("big/c", "--state-dir", str(folder))
+    assert answer.exit_code == 0
+    assert answer.output.startswith("default/big/c: refused, TopologyAffinityError")
+    assert "would fit  8 CPUs, on NUMA node 1 (no larger number does)" in answer.output
+
+
+def test_json_holds_everything(folder: Path) -> None:
+    told = json.loads(ask("big/c", "--state-dir", str(folder), "-o", "json").output)
+    assert told["outcome"] == "refused"
+    assert told["sentence"].startswith("TopologyAffinityError: ")
+    assert told["notes"][0].startswith("decided 2026-01-02")
+
+
+def test_a_what_if_that_would_be_refused_tells_scripts() -> None:
+    words = ("--machine", "kep3545-4-numa", "--policy", "single-numa-node")
+    assert ask(*words, "--cpu", "2").exit_code == 0
+    refused = ask(*words, "--cpu", "999")
+    assert refused.exit_code == 1
+    assert refused.output.startswith("what if: refused, TopologyAffinityError")
+
+
+@pytest.mark.parametrize("words", [(), ("a", "--cpu", "2")])
+def test_either_a_container_or_a_what_if_is_asked(words: tuple[str, ...]) -> None:
+    answer = ask(*words)
+    assert answer.exit_code == 2
+    assert "Usage" in answer.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--cpu", "many", "--machine", "laptop"),
+        ("--cpu", "2", "--machine", "laptop", "--option", "no-such=1"),
+        ("--cpu", "2", "--machine", "laptop", "--option", "smtOddCounts=maybe"),
+        ("--cpu", "2", "--machine", "laptop", "--option", "full-pcpus-only"),
+        ("--cpu", "2", "--machine", "laptop", "--option", "reservedSystemCPUs=999"),
+        ("--cpu", "2", "--machine", "laptop", "--device", "example.com/gpu=2"),
+        ("--cpu", "2", "--machine", "no-such-machine"),
+        ("--cpu", "2", "--state-dir", "/no/such/place", "--config", "/no/such/file"),
+    ],
+)
+def test_a_wrong_question_is_refused_with_what_to_do(words: tuple[str, ...]) -> None:
+    answer = ask(*words)
+    assert isinstance(answer.exception, ConfigError)
+    assert len(str(answer.exception)) > 20
+
+
+def test_without_a_state_directory_it_says_what_to_name(tmp_path: Path) -> None:
+    answer = ask("a", "--state-dir", str(tmp_path / "none"))
+    assert isinstance(answer.exception, NriPinError)
+    assert "--state-dir" in str(answer.exception)
+
+
+def test_a_name_that_means_nobody_is_answered_with_names_there_are(folder: Path) -> None:
+    answer = ask("nobody", "--state-dir", str(folder))
+    assert answer.exit_code == 2
+    assert "such as default/a/c" in answer.output
+
+
+@pytest.mark.parametrize("option", ["--state", "--state-dir"])
+def test_beside_a_machine_a_directory_names_the_checkpoint_in_it(tmp_path: Path, option: str) -> None:
+    on = node(read_machine("kep3545-4-numa").topology)
+    lived(tmp_path, on, [creation("a", cpu=4)])
+    answer = ask("--machine", "kep3545-4-numa", option, str(tmp_path), "--cpu", "2")
+    assert answer.exit_code == 0
+    told = " ".join(answer.output.split())
+    assert f"with the promises of {tmp_path}/state.json" in told
+
+
+def test_beside_a_machine_the_agents_own_checkpoint_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nri_plugin.cli.explain.source.read_checkpoint", None)
+    assert "nothing promised" in ask("--machine", "kep3545-4-numa", "--cpu", "2").output

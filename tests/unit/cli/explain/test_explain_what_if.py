@@ -1,0 +1,187 @@
+"""What a command line asks for becomes the event that a runtime would send."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from nri_plugin.cli.explain.what_if import WhatIf, changed, event_of
+from nri_plugin.config import option_checks
+from nri_plugin.config.loading import load_text
+from nri_plugin.core.engine import wanted
+from nri_plugin.core.requests import ContainerRequest
+from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.options import CPUManagerPolicy, SMTOddCounts, TopologyManagerPolicy, UncoreCacheFit
+from nri_plugin.model.sets import NodeMask
+from nri_plugin.model.state import State
+from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.machine.machine import build_topology, load
+from tests.builders import GIB, node
+
+
+def request_of(**words: object) -> ContainerRequest:
+    return wanted(node(), State(), event_of(WhatIf(**words), node()))[2]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "milli"),
+    [("3", 3000), ("1500m", 1500), ("0.1", 100), ("255", 255000), ("1000", 1000000), ("", 0)],
+)
+def test_an_amount_of_cpu_arrives_as_it_was_written(cpu: str, milli: int) -> None:
+    assert request_of(cpu=cpu).cpu_milli == milli
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"cpu": "1e99"}, "--cpu: 1e99 is more than any machine has; ask for 1000000 CPUs or less"),
+        ({"cpu": "1000001"}, "--cpu: 1000001 is more than any machine has"),
+        ({"memory": "1e99"}, "--memory: 1e99 is more than any machine has; ask for 1Ei or less"),
+        (
+            {"hugepages": (("2Mi", "3M"),)},
+            "--hugepages-2Mi: 3M is no whole number of pages of 2Mi; ask for 2Mi or 4Mi",
+        ),
+        ({"hugepages": (("1Gi", "1536Mi"),)}, "pages of 1Gi; ask for 1Gi or 2Gi"),
+    ],
+)
+def test_amounts_that_no_machine_could_give_are_refused(wish: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        request_of(**wish)
+
+
+def test_memory_and_huge_pages_arrive_by_their_names() -> None:
+    asked = request_of(cpu="2", memory="4Gi", hugepages=(("2Mi", "1Gi"),))
+    assert asked.memory_by_resource == {"memory": 4 * GIB, "hugepages-2Mi": GIB}
+
+
+@pytest.mark.parametrize("qos", ["Guaranteed", "Burstable", "BestEffort"])
+def test_the_class_of_the_pod_is_the_one_asked_for(qos: str) -> None:
+    assert request_of(cpu="2", qos=qos).qos == qos
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [("x.com/gpu=2@0", ["0", "0"]), ("x.com/gpu=2@0,1", ["0", "1"]), ("x.com/gpu=1@0-1", ["0-1"])],
+)
+def test_devices_are_where_the_caller_says(text: str, nodes: list[str]) -> None:
+    (given,) = event_of(WhatIf(devices=(text,)), node()).devices
+    assert [str(device.nodes) for device in given.devices] == nodes
+
+
+def test_devices_of_a_described_machine_are_given_as_the_kubelet_would() -> None:
+    description = load("kep693-8-gpus")
+    on = node(build_topology(description))
+    (given,) = event_of(WhatIf(devices=("nvidia.com/gpu=2",)), on, description).devices
+    assert [device.id for device in given.devices] == ["0", "3"]
+    assert given.totals == ((NodeMask.of(0), 4), (NodeMask.of(1), 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gpu", "expected RESOURCE=COUNT"),
+        ("x.com/gpu=0", "expected RESOURCE=COUNT"),
+        ("x.com/gpu=2", "--device x.com/gpu=2@0"),
+        ("x.com/gpu=2@9", "NUMA node 9 does not exist"),
+        ("x.com/gpu=3@0,1", "3 devices on 2 places"),
+        ("x.com/gpu=1@x", "x.com/gpu: "),
+    ],
+)
+def test_devices_that_cannot_be_are_refused_with_what_to_write(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        event_of(WhatIf(devices=(text,)), node())
+
+
+def test_a_described_machine_has_no_more_devices_than_it_has() -> None:
+    description = load("kep693-8-gpus")
+    with pytest.raises(ConfigError, match="9 wanted, the machine has 8"):
+        event_of(WhatIf(devices=("nvidia.com/gpu=9",)), node(), description)
+
+
+def test_options_go_by_their_names_in_the_configuration() -> None:
+    on = changed(
+        node(),
+        [
+            "full-pcpus-only=true",
+            "topologyManagerPolicy=restricted",
+            "smtOddCounts=allow",
+            "reservedSystemCPUs=0-3",
+        ],
+    )
+    assert on.options.full_pcpus_only
+    assert on.options.topology_manager_policy is TopologyManagerPolicy.RESTRICTED
+    assert on.options.smt_odd_counts is SMTOddCounts.ALLOW
+    assert str(on.reserved) == "0-3"
+
+
+def test_an_option_of_the_node_can_be_switched_off() -> None:
+    on = node(full_pcpus_only=True)
+    assert not changed(on, ["full-pcpus-only=false"]).options.full_pcpus_only
+    assert on.options.full_pcpus_only
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["full-pcpus-only=true", "distribute-cpus-across-cores=true"], "can not be used at the same time"),
+        (["strictUncoreCache=true"], "strictUncoreCache: goes only with uncoreCacheFit: best"),
+        (["uncoreCacheFit=best", "distribute-cpus-across-numa=true"], "uncoreCacheFit: best packs CPUs"),
+        (["topologyManagerPolicy=single-numa-node", "align-by-socket=true"], "incompatible"),
+        (["cpuManagerPolicy=none", "full-pcpus-only=true"], "None policy: received unsupported options"),
+        (["full-pcpus-only=perhaps"], "^--option: full-pcpus-only: expected true or false, found perhaps$"),
+        (["reservedSystemCPUs=x"], "reservedSystemCPUs"),
+    ],
+)
+def test_options_that_a_configuration_could_not_have_are_refused(given: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        changed(node(), given)
+
+
+CPU_PAIRS = [(), *combinations(option_checks.CPU_OPTIONS, 1), *combinations(option_checks.CPU_OPTIONS, 2)]
+
+
+@pytest.mark.parametrize("cpu", CPUManagerPolicy)
+@pytest.mark.parametrize(
+    "topology", [TopologyManagerPolicy.RESTRICTED, TopologyManagerPolicy.SINGLE_NUMA_NODE]
+)
+@pytest.mark.parametrize("fit", UncoreCacheFit)
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_an_option_is_taken_when_and_only_when_the_configuration_takes_it(
+    cpu: str, topology: str, fit: str, strict: str
+) -> None:
+    settings = {
+        "cpuManagerPolicy": cpu,
+        "topologyManagerPolicy": topology,
+        "uncoreCacheFit": fit,
+        "strictUncoreCache": strict,
+    }
+    for names in CPU_PAIRS:
+        options = "cpuManagerPolicyOptions: {" + ", ".join(f"{name}: 'true'" for name in names) + "}\n"
+        text = "".join(f"{key}: {value}\n" for key, value in settings.items())
+        gates = "featureGates: {CPUManagerPolicyAlphaOptions: true}\nreservedSystemCPUs: 0-1\n"
+        given = [f"{key}={value}" for key, value in settings.items()] + [f"{name}=true" for name in names]
+        assert taken(lambda: changed(node(), given)) == taken(  # noqa: B023 - called at once
+            lambda: load_text(text + gates + (options if names else ""), "x").node(node().topology)  # noqa: B023
+        ), given
+
+
+def taken(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except ConfigError:
+        return False
+    return True
+
+
+def test_options_that_this_machine_cannot_have_are_refused() -> None:
+    two_sockets = Topology.from_rows([(cpu, cpu, cpu // 4, 0, cpu // 4) for cpu in range(8)])
+    with pytest.raises(ConfigError, match="cpuManagerPolicyOptions: Align by socket is not compatible"):
+        changed(node(two_sockets), ["align-by-socket=true"])
+
+
+def test_the_best_fit_and_the_strict_rule_go_together() -> None:
+    on = changed(node(), ["uncoreCacheFit=best", "strictUncoreCache=true"])
+    assert on.options == replace(
+        node().options, uncore_cache_fit=UncoreCacheFit.BEST, strict_uncore_cache=True
+    )

@@ -1,0 +1,18 @@
+"""A machine in one line."""
+
+from nri_plugin.cli.topology.machine_view import summary
+from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.machine.machine import build_topology, parse
+
+
+def test_the_summary_says_when_memory_is_unknown() -> None:
+    assert summary(Topology.from_rows([(0, 0, 0, 0, 0)])).endswith("1 CPU (SMT 1), memory unknown")
+
+
+def test_the_summary_says_when_there_is_no_l3() -> None:
+    assert "no L3 cache" in summary(build_topology(parse("1 core, no L3")))
+
+
+def test_the_summary_counts_only_what_is_an_l3() -> None:
+    assert "1 uncore cache (2 CPUs without), " in summary(build_topology(parse("4 cores, no L3 on 2-3")))
+    assert "2 uncore caches, " in summary(build_topology(parse("2 L3, 2 cores each")))

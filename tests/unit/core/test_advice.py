@@ -1,0 +1,104 @@
+"""The end of a refusal: what would have fitted and what stands in the way, in a few true words."""
+
+from dataclasses import replace
+
+import pytest
+
+from nri_plugin.core.decision import InformedCreate
+from nri_plugin.core.engine import decide
+from nri_plugin.model.errors import LONGEST_REFUSAL, AdmissionError
+from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.model.state import State
+from tests.builders import GIB, machine, node
+from tests.explained import after, creation
+
+SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
+
+
+def advice(on: Node, event: InformedCreate, state: State | None = None) -> str:
+    refusal = decide(on, state or State(), event).refusal
+    assert refusal is not None
+    assert str(refusal).endswith(f"; {refusal.advice}")
+    return refusal.advice
+
+
+def test_the_reason_word_comes_first_then_numbers_then_advice() -> None:
+    refusal = str(decide(node(topology_manager_policy=SINGLE), State(), creation(cpu=10)).refusal)
+    order = ["TopologyAffinityError: ", "cpu: 10 wanted, 14 available", "would fit: 8 CPUs", "nobody else"]
+    assert [refusal.index(words) for words in order] == sorted(refusal.index(words) for words in order)
+    assert refusal.startswith("TopologyAffinityError: ")
+
+
+def test_a_laxer_policy_is_named_with_the_nodes_it_would_take() -> None:
+    words = advice(node(topology_manager_policy=SINGLE), creation(cpu=10))
+    assert "policy best-effort on NUMA nodes 0-1" in words
+
+
+def test_whoever_must_end_is_named_and_whoever_stands_in_the_way() -> None:
+    on = node(topology_manager_policy=SINGLE)
+    state = after(on, creation("a", cpu=6), creation("b", cpu=2))
+    words = advice(on, creation(cpu=8), state)
+    assert "after default/b ends" in words
+    assert "in the way: default/a/c (6 CPUs 2-7), default/b/c (2 CPUs 8-9)" in words
+
+
+def test_nobody_is_blamed_for_what_would_not_fit_without_them() -> None:
+    on = node(topology_manager_policy=SINGLE)
+    state = after(on, creation("a", cpu=6))
+    assert advice(on, creation(cpu=9), state).endswith("without other pods it would not fit either")
+
+
+def test_less_memory_is_offered_where_less_cpus_do_not_help() -> None:
+    on = node(topology_manager_policy=SINGLE, memory_manager_policy=MemoryManagerPolicy.STATIC)
+    state = after(on, creation("a", cpu=2, memory=14 * GIB), creation("b", cpu=6, memory=14 * GIB))
+    words = advice(on, creation(cpu=2, memory=5 * GIB), state)
+    assert "would fit: 2Gi of memory" in words
+
+
+def test_an_odd_number_gets_both_whole_numbers() -> None:
+    assert "would fit: 2 or 4 CPUs" in advice(node(full_pcpus_only=True), creation(cpu=3))
+
+
+def test_an_admitted_container_costs_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nri_plugin.core import engine
+
+    def refuse_to_try(*_: object) -> AdmissionError:
+        raise AssertionError("asked for advice")
+
+    monkeypatch.setattr(engine, "advised", refuse_to_try)
+    assert decide(node(), State(), creation(cpu=2)).refusal is None
+
+
+def test_few_trials_are_made_while_a_runtime_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nri_plugin.core import advice as module
+
+    made = []
+    real = module.place
+    monkeypatch.setattr(module, "place", lambda *args: made.append(args) or real(*args))
+    on = node(machine(8), topology_manager_policy=SINGLE)
+    state = after(on, *(creation(f"p{number}", cpu=3) for number in range(16)))
+    decide(on, state, creation(cpu=8))
+    assert 0 < len(made) <= 5
+
+
+def test_an_event_on_a_pod_holds_it_whatever_there_is_to_say() -> None:
+    on = node(machine(8), topology_manager_policy=SINGLE, memory_manager_policy=MemoryManagerPolicy.STATIC)
+    names = [f"a-pod-with-a-very-long-name-{number:0>30}" for number in range(8)]
+    state = after(on, *(creation(name, cpu=5, memory=13 * GIB + 12345) for name in names))
+    refusal = decide(on, state, creation(cpu=8, memory=10 * GIB, gpus=tuple(range(8)))).refusal
+    assert refusal is not None
+    assert len(str(refusal)) <= LONGEST_REFUSAL
+    assert str(refusal).endswith(refusal.advice)
+
+
+def test_what_is_not_about_room_gets_no_advice() -> None:
+    def broken(_: object) -> None:
+        raise ValueError("no such file")
+
+    on = replace(node(), hint_providers=(broken,))
+    refusal = decide(on, State(), creation(cpu=2)).refusal
+    assert refusal is not None
+    assert (refusal.advice, refusal.obstacle) == ("", "")
+    assert str(refusal).endswith("failed: ValueError: no such file")
+    untold = creation(cpu=256)
+    assert str(decide(node(), State(), untold).refusal).endswith("which reads the request from the pod")

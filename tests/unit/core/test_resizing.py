@@ -1,0 +1,350 @@
+"""Resize in place, event by event."""
+
+from dataclasses import replace
+
+import pytest
+
+from nri_plugin.core.decision import Decision
+from nri_plugin.core.drift import Observed, Target, drifts
+from nri_plugin.core.engine import decide
+from nri_plugin.core.validator import new_violations
+from nri_plugin.model.options import (
+    CPUManagerPolicy,
+    MemoryManagerPolicy,
+    Node,
+    ReservedMemory,
+    SMTOddCounts,
+    TopologyManagerPolicy,
+)
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, State
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, Resources
+from tests.builders import GIB, container, cpu_resources, machine, node, pod
+
+POD = pod()
+KEY = "p1/c"
+
+
+def running(on: Node, cpu: float = 2, memory: int = 0, state: State | None = None) -> tuple[State, Container]:
+    """A state with the pod's container running, and the container as the runtime has it stored."""
+    what = container(POD, cpu=cpu, memory=memory)
+    state = state or State()
+    for event in (nri.RunPodSandbox(POD), nri.CreateContainer(POD, what), nri.StartContainer(POD, what)):
+        decision = decide(on, state, event)
+        assert decision.refusal is None
+        state = decision.state
+    cpus = str(state.desired_cpus(on, state.containers[what.id]))
+    return state, replace(what, resources=cpu_resources(cpu, memory, cpus=cpus))
+
+
+def resize(on: Node, state: State, what: Container, cpu: float, memory: int = 0) -> Decision:
+    return decide(on, state, nri.UpdateContainer(POD, what, cpu_resources(cpu, memory)))
+
+
+def reply(decision: Decision) -> str:
+    assert decision.refusal is None, str(decision.refusal)
+    assert isinstance(decision.response, nri.UpdateContainerResponse)
+    (own,) = decision.response.updates
+    return own.resources.cpus
+
+
+def done(on: Node, decision: Decision, what: Container, cpu: float) -> tuple[State, Container]:
+    """The runtime succeeded."""
+    stored = replace(what, resources=cpu_resources(cpu, cpus=reply(decision)))
+    return decide(on, decision.state, nri.PostUpdateContainer(POD, stored)).state, stored
+
+
+def held(state: State) -> Allocation:
+    return state.allocations[KEY]
+
+
+def test_growth_keeps_what_was_promised_and_takes_the_nearest() -> None:
+    on = node()
+    state, what = running(on)
+    decision = resize(on, state, what, 4)
+    assert reply(decision) == "2-5"
+    state, _ = done(on, decision, what, 4)
+    assert (str(held(state).cpus), [str(step) for step in held(state).grown], held(state).cpu_milli) == (
+        "2-5",
+        ["4-5"],
+        4000,
+    )
+    assert held(state).resize is None
+
+
+def test_others_leave_what_it_grows_by_before_the_answer() -> None:
+    on = node()
+    other = pod("other", "BestEffort")
+    state = State()
+    beside = container(other)
+    for event in (
+        nri.RunPodSandbox(other),
+        nri.CreateContainer(other, beside),
+        nri.StartContainer(other, beside),
+    ):
+        state = decide(on, state, event).state
+    state, what = running(on, state=state)
+    decision = resize(on, state, what, 4)
+    shrunk = {write.container_id: str(write.cpus) for write in decision.writes}
+    assert shrunk[beside.id] == "0-1,6-15"
+    assert shrunk.get(what.id, "2-3") == "2-3"  # its own cgroup is the runtime's until it says it is done
+
+
+def test_shrinking_gives_back_the_last_grown_once_the_runtime_is_done() -> None:
+    on = node()
+    state, what = running(on)
+    state, what = done(on, resize(on, state, what, 6), what, 6)
+    decision = resize(on, state, what, 4)
+    assert reply(decision) == "2-5"
+    assert str(decision.state.exclusive) == "2-7"
+    state, what = done(on, decision, what, 4)
+    assert str(state.exclusive) == "2-5"
+    assert reply(resize(on, state, what, 2)) == "2-3"
+
+
+def test_what_was_promised_at_the_start_is_not_given_back() -> None:
+    on = node()
+    state, what = running(on, cpu=4)
+    decision = resize(on, state, what, 2)
+    assert str(decision.refusal) == (
+        "UnexpectedAdmissionError: resize in place of the container from 4 to 2 CPUs: the 4 it was promised at its start (2-5) "
+        "stay; ask for 4 or more, or make the pod anew"
+    )
+    assert decision.state is state
+
+
+def test_too_much_is_refused_with_the_numbers() -> None:
+    on = node()
+    state, what = running(on)
+    decision = resize(on, state, what, 20)
+    assert "requested=18, available=12; to grow beside 2-3" in str(decision.refusal)
+
+
+@pytest.mark.parametrize("policy", [TopologyManagerPolicy.SINGLE_NUMA_NODE, TopologyManagerPolicy.RESTRICTED])
+def test_a_strict_topology_policy_keeps_it_on_its_numa_nodes(policy: TopologyManagerPolicy) -> None:
+    on = node(topology_manager_policy=policy)
+    state, what = running(on)
+    assert reply(resize(on, state, what, 6)) == "2-7"
+    refused = resize(on, state, what, 8)
+    assert "available=4; to grow beside 2-3 on NUMA nodes 0, where topology policy keeps it" in str(
+        refused.refusal
+    )
+    assert reply(resize(node(), state, what, 8)) == "2-9"
+
+
+def test_exclusive_to_a_fraction_and_the_shared_pool_to_exclusive_are_refused() -> None:
+    on = node()
+    state, what = running(on)
+    assert "keeps a whole number of them" in str(resize(on, state, what, 1.5).refusal)
+    state, what = running(on, cpu=0.5)
+    assert "runs in the shared pool and stays there" in str(resize(on, state, what, 2).refusal)
+    assert resize(on, state, what, 0.7).refusal is None
+
+
+def test_full_pcpus_only_grows_by_whole_cores_only() -> None:
+    on = node(full_pcpus_only=True)
+    state, what = running(on)
+    assert "3 cpus is not a multiple of the 2 cpus per core" in str(resize(on, state, what, 3).refusal)
+    assert reply(resize(on, state, what, 4)) == "2-5"
+
+
+def test_an_update_without_cpu_or_with_the_same_is_no_resize() -> None:
+    on = node()
+    state, what = running(on)
+    for asked in (Resources(), Resources(memory_limit_bytes=GIB), cpu_resources(2)):
+        decision = decide(on, state, nri.UpdateContainer(POD, what, asked))
+        assert decision.refusal is None
+        assert decision.state.allocations == state.allocations
+
+
+def test_a_failed_growth_is_noticed_at_the_next_try() -> None:
+    """No PostUpdateContainer came, and the runtime still has the old cpuset stored."""
+    on = node()
+    state, what = running(on)
+    state = resize(on, state, what, 6).state
+    assert str(state.exclusive) == "2-7"
+    decision = resize(on, state, what, 4)
+    assert reply(decision) == "2-5"
+    state, what = done(on, decision, what, 4)
+    assert str(state.exclusive) == "2-5"
+
+
+def test_a_success_nobody_heard_of_is_noticed_at_the_next_try() -> None:
+    on = node()
+    state, what = running(on)
+    decision = resize(on, state, what, 4)
+    stored = replace(what, resources=cpu_resources(4, cpus=reply(decision)))
+    state, _ = done(on, resize(on, decision.state, stored, 6), stored, 6)
+    assert [str(step) for step in held(state).grown] == ["4-5", "6-7"]
+
+
+@pytest.mark.parametrize(("stored", "expected"), [("2-3", "2-3"), ("2-5", "2-5")])
+def test_synchronize_tells_how_a_resize_ended(stored: str, expected: str) -> None:
+    on = node()
+    state, what = running(on)
+    state = resize(on, state, what, 4).state
+    listed = replace(what, resources=cpu_resources(2, cpus=stored))
+    after = decide(on, state, nri.Synchronize((POD,), (listed,))).state
+    assert (str(held(after).cpus), held(after).resize) == (expected, None)
+
+
+@pytest.mark.parametrize(("cpu", "expected"), [(2, "2-3"), (4, "2-5")])
+def test_an_instance_made_in_the_middle_tells_by_its_request(cpu: float, expected: str) -> None:
+    on = node()
+    state, what = running(on)
+    state = resize(on, state, what, 4).state
+    again = decide(on, state, nri.CreateContainer(POD, container(POD, cpu=cpu, number=1)))
+    assert (str(held(again.state).cpus), held(again.state).resize) == (expected, None)
+
+
+def test_a_shrink_that_failed_leaves_nobody_on_its_cpus() -> None:
+    on = node()
+    state, what = running(on)
+    state, what = done(on, resize(on, state, what, 6), what, 6)
+    state = resize(on, state, what, 4).state
+    other = pod("p2")
+    decision = decide(on, state, nri.CreateContainer(other, container(other, cpu=2)))
+    assert str(decision.state.allocations["p2/c"].cpus) == "8-9"
+
+
+def test_the_runtimes_own_write_is_no_drift_while_it_has_not_said_that_it_is_done() -> None:
+    on = node()
+    state, what = running(on)
+    state = resize(on, state, what, 4).state
+    target = Target(state.containers[what.id].cgroup, what.id)
+    for seen in ("2-3", "2-5"):
+        assert not drifts(on, state, [Observed(target, CPUSet.parse(seen), CPUSet.parse(seen))])
+    (found,) = drifts(on, state, [Observed(target, CPUSet.parse("2-7"), CPUSet.parse("2-7"))])
+    assert found.desired == CPUSet.of(2, 3)
+
+
+def test_memory_grows_where_it_is_and_mems_never_shrink() -> None:
+    reserved = tuple(ReservedMemory(number, "memory", GIB) for number in (0, 1))
+    on = node(memory_manager_policy=MemoryManagerPolicy.STATIC, reserved_memory=reserved)
+    state, what = running(on, memory=4 * GIB)
+    mems = held(state).mems
+    state = resize(on, state, what, 2, 8 * GIB).state
+    state = decide(on, state, nri.PostUpdateContainer(POD, what)).state
+    assert (held(state).memory[0].size_bytes, held(state).mems) == (8 * GIB, mems)
+    refused = resize(on, state, what, 2, 60 * GIB)
+    assert f"resize in place from {8 * GIB} to {60 * GIB} bytes of memory: NUMA nodes 0, where it is" in str(
+        refused.refusal
+    )
+    state = resize(on, state, what, 2, 2 * GIB).state
+    state = decide(on, state, nri.PostUpdateContainer(POD, what)).state
+    assert (held(state).memory[0].size_bytes, held(state).mems) == (2 * GIB, mems)
+
+
+def test_a_pod_that_cannot_grow_is_refused_before_anything_is_done() -> None:
+    on = node()
+    whole = pod(cpu=2)
+    state = decide(on, State(), nri.RunPodSandbox(whole)).state
+    what = container(whole, cpu=2)
+    state = decide(on, state, nri.CreateContainer(whole, what)).state
+    refused = decide(on, state, nri.UpdatePodSandbox(whole, resources=cpu_resources(20)))
+    assert "requested=18, available=12; pod p1 cannot grow from 2000m to 20000m" in str(refused.refusal)
+    after = decide(on, state, nri.UpdatePodSandbox(whole, resources=cpu_resources(4))).state
+    assert after.pods["p1"].cpu_milli == 4000
+    for event in (
+        nri.UpdatePodSandbox(whole),
+        nri.UpdatePodSandbox(pod("nobody"), resources=cpu_resources(4)),
+    ):
+        assert decide(on, state, event).state is state
+
+
+def pod_total(on: Node, state: State, cpu: float) -> Decision:
+    return decide(on, state, nri.UpdatePodSandbox(pod("p1", cpu=4), resources=cpu_resources(cpu)))
+
+
+def shrunk_pod(on: Node, *containers: Container) -> State:
+    """A pod of 4 CPUs, that many of its containers created."""
+    whole = pod("p1", cpu=4)
+    state = decide(on, State(), nri.RunPodSandbox(whole)).state
+    for what in containers:
+        decision = decide(on, state, nri.CreateContainer(whole, what))
+        assert decision.refusal is None
+        state = decision.state
+    return state
+
+
+def test_a_pod_below_the_first_size_of_its_container_is_refused_in_the_words_of_the_container() -> None:
+    on = node()
+    what = container(pod("p1", cpu=4), cpu=4)
+    state = shrunk_pod(on, what)
+    refused = str(pod_total(on, state, 2).refusal)
+    assert refused == (
+        "UnexpectedAdmissionError: resize in place of the pod from 4 to 2 CPUs: the 4 it was promised at its start "
+        "(2-5) stay; ask for 4 or more, or make the pod anew"
+    )
+    assert pod_total(on, state, 2).state is state
+    by_container = decide(on, state, nri.UpdateContainer(pod("p1", cpu=4), what, cpu_resources(2))).refusal
+    assert str(by_container) == refused.replace("the pod from", "the container from")
+
+
+def test_a_pod_to_half_a_cpu_is_refused_too() -> None:
+    state = shrunk_pod(node(), container(pod("p1", cpu=4), cpu=4))
+    assert "from 4 to 0.5 CPUs: the 4 it was" in str(pod_total(node(), state, 0.5).refusal)
+
+
+def test_a_pod_may_give_back_what_it_grew_by_and_what_its_shared_containers_have() -> None:
+    on = node()
+    state = shrunk_pod(on, container(pod("p1", cpu=4), cpu=2))
+    larger = pod_total(on, state, 6).state
+    assert pod_total(on, larger, 2).refusal is None
+    assert "the 2 it was promised" in str(pod_total(on, larger, 1.5).refusal)
+
+
+def test_the_same_total_again_changes_nothing() -> None:
+    on = node()
+    state = pod_total(on, shrunk_pod(on, container(pod("p1", cpu=4), cpu=2)), 6).state
+    assert pod_total(on, state, 6).state is state
+
+
+def test_cpus_that_an_annotation_gave_bound_no_total() -> None:
+    on = node(annotation_namespaces=frozenset({"default"}))
+    asked = {"nri-pin/exclusive-cpus.container.c": "2"}
+    some = replace(pod("p1", cpu=1.5, qos="Burstable"), annotations=asked)
+    state = decide(on, State(), nri.RunPodSandbox(some)).state
+    state = decide(on, state, nri.CreateContainer(some, container(some, cpu=1.5))).state
+    assert len(state.allocations[KEY].cpus) == 2
+    lower = decide(on, state, nri.UpdatePodSandbox(some, resources=cpu_resources(0.5)))
+    assert lower.refusal is None
+
+
+def test_under_policy_none_earlier_promises_stay_as_they_are() -> None:
+    state, what = running(node())
+    decision = resize(node(cpu_manager_policy=CPUManagerPolicy.NONE), state, what, 4)
+    assert decision.refusal is None
+    assert held(decision.state).cpus == CPUSet.of(2, 3)
+
+
+def test_the_last_cpus_of_the_shared_pool_are_not_given() -> None:
+    on = node(machine(nodes=1, cores=2), reserved="")
+    state, what = running(on)
+    assert "last CPUs of the shared pool" in str(resize(on, state, what, 4).refusal)
+
+
+@pytest.mark.parametrize("rule", [SMTOddCounts.KUBELET, SMTOddCounts.REJECT])
+def test_an_update_that_is_no_resize_is_not_refused_to_a_container_that_runs_unplaced(
+    rule: SMTOddCounts,
+) -> None:
+    on = node(smt_odd_counts=rule)
+    unplaced = container(POD, cpu=15)
+    state = decide(on, State(), nri.Synchronize((POD,), (unplaced,))).state
+    assert state.containers[unplaced.id].unplaced
+    same = decide(on, state, nri.UpdateContainer(POD, unplaced, Resources(cpu_shares=0, cpus="0-3")))
+    assert same.refusal is None
+    assert decide(on, state, nri.UpdateContainer(POD, unplaced, cpu_resources(4))).refusal is not None
+
+
+def test_the_runtime_is_not_asked_for_cpus_that_went_offline_whatever_is_promised() -> None:
+    on = node()
+    state, what = running(on, cpu=4)
+    online = on.topology.online - CPUSet.of(5)
+    rows = [(cpu, cpu // 2, 0, 0, 0) for cpu in online]
+    smaller = replace(on, topology=replace(on.topology.from_rows(rows), offline=CPUSet.of(5)))
+    decision = resize(smaller, state, what, 6)
+    assert CPUSet.parse(reply(decision)) <= online
+    assert new_violations(smaller, state, nri.UpdateContainer(POD, what, cpu_resources(6)), decision) == []
+    assert CPUSet.of(5) <= held(decision.state).cpus

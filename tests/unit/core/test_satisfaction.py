@@ -1,0 +1,127 @@
+"""Whom a changed configuration would not have placed so."""
+
+import pytest
+
+from nri_plugin.core.outdated import allocatable_memory, overcommitted, unsatisfied
+from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
+from nri_plugin.model.state import Allocation, MemoryBlock, PodRecord, State
+from tests.builders import GIB, cpus, node, nodes
+
+BLOCK = MemoryBlock(nodes(0, 1), "memory", GIB)
+
+
+def state(cpu_list: str, **more: object) -> State:
+    return State(
+        pods={"u": PodRecord("u", "s", "db", "shop")},
+        allocations={"u/c": Allocation(cpus(cpu_list), **more)},  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "held", "reason"),
+    [
+        ({}, state("2-5"), None),
+        (
+            {"cpu_manager_policy": CPUManagerPolicy.NONE},
+            state("2-5"),
+            "keeps exclusive CPUs 2-5, cpuManagerPolicy none promises none",
+        ),
+        ({"reserved": "2-3"}, state("2-5"), "has CPUs 2-3, which are reserved"),
+        (
+            {"full_pcpus_only": True},
+            state("2-4"),
+            "has no whole cores (2-4), full-pcpus-only gives nothing else",
+        ),
+        ({"full_pcpus_only": True}, state("2-5"), None),
+        (
+            {"topology_manager_policy": TopologyManagerPolicy.SINGLE_NUMA_NODE},
+            state("6-9"),
+            "is on NUMA nodes 0-1, single-numa-node allows one",
+        ),
+        (
+            {"topology_manager_policy": TopologyManagerPolicy.SINGLE_NUMA_NODE},
+            state("2-5", mems=nodes(1)),
+            "is on NUMA nodes 0-1, single-numa-node allows one",
+        ),
+        (
+            {"topology_manager_policy": TopologyManagerPolicy.RESTRICTED},
+            state("6-9", affinity=nodes(0, 1), preferred=False),
+            "is on NUMA nodes 0-1 without a preferred hint, restricted refuses that",
+        ),
+        (
+            {"topology_manager_policy": TopologyManagerPolicy.RESTRICTED},
+            state("6-9", affinity=nodes(0, 1)),
+            None,
+        ),
+        ({"strict_uncore_cache": True}, state("6-9"), "is on 2 uncore caches, strictUncoreCache allows one"),
+        ({"strict_uncore_cache": True}, state("2-5"), None),
+        (
+            {"memory_manager_policy": MemoryManagerPolicy.NONE},
+            state("", memory=(BLOCK,), mems=nodes(0, 1)),
+            "keeps its memory on NUMA nodes 0-1, memoryManagerPolicy None binds none",
+        ),
+        (
+            {"memory_manager_policy": MemoryManagerPolicy.STATIC},
+            state("", memory=(BLOCK,), mems=nodes(0, 7)),
+            "is bound to NUMA nodes 7, which have no memory",
+        ),
+    ],
+)
+def test_who_would_not_be_placed_so_is_told_with_the_reason(
+    options: dict[str, object], held: State, reason: str | None
+) -> None:
+    expected = [] if reason is None else [f"shop/db/c {reason}"]
+    assert unsatisfied(node(**options), held) == expected  # type: ignore[arg-type]
+
+
+def test_a_promise_of_an_unknown_pod_is_named_by_its_key() -> None:
+    held = State(allocations={"u/c": Allocation(cpus("0"))})
+    assert unsatisfied(node(), held) == ["u/c has CPUs 0, which are reserved"]
+
+
+def holding(*blocks: tuple[str, tuple[int, ...], int]) -> State:
+    return State(
+        pods={name: PodRecord(name, "s", name, "shop") for name, _, _ in blocks},
+        allocations={
+            f"{name}/c": Allocation(memory=(MemoryBlock(nodes(*on), "memory", size * GIB),), mems=nodes(*on))
+            for name, on, size in blocks
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("held", "found"),
+    [
+        (holding(("a", (0,), 34)), []),
+        (
+            holding(("a", (0,), 20), ("b", (0,), 20)),
+            [
+                (
+                    f"NUMA nodes 0: {40 * GIB} bytes of memory are allocated and {34 * GIB} are allocatable; "
+                    "restart some of shop/a/c, shop/b/c"
+                )
+            ],
+        ),
+        (holding(("a", (0, 1), 60)), []),
+        (
+            holding(("a", (0, 1), 60), ("b", (1,), 10)),
+            [
+                (
+                    f"NUMA nodes 0-1: {70 * GIB} bytes of memory are allocated and {68 * GIB} are allocatable; "
+                    "restart some of shop/a/c, shop/b/c"
+                )
+            ],
+        ),
+    ],
+)
+def test_more_memory_than_there_is_is_told_with_its_nodes_bytes_and_holders(
+    held: State, found: list[str]
+) -> None:
+    assert overcommitted(held, {(0, "memory"): 34 * GIB, (1, "memory"): 34 * GIB}) == found
+
+
+def test_what_is_allocatable_counts_only_where_memory_is_allocated() -> None:
+    assert allocatable_memory(node()) == {}
+    static = node(memory_manager_policy=MemoryManagerPolicy.STATIC)
+    assert set(allocatable_memory(static)) >= {(0, "memory"), (1, "memory")}
+    assert overcommitted(holding(("a", (0,), 1000)), {}) == []

@@ -1,0 +1,115 @@
+import pytest
+
+from nri_plugin.core.decision import CpusetWrite, Decision
+from nri_plugin.core.validator import new_violations
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, State
+from nri_plugin.wire.nri.events import (
+    CreateContainer,
+    CreateContainerResponse,
+    NRIResponse,
+    StopContainerResponse,
+    SynchronizeResponse,
+    UpdateContainer,
+    UpdateContainerResponse,
+)
+from nri_plugin.wire.nri.messages import ContainerUpdate, Resources
+from tests.builders import container, cpus, node, pod
+
+NODE = node()
+POD = pod("p", cpu=2)
+EVENT = CreateContainer(POD, container(POD, "c", cpu=2))
+PROMISED = State().with_allocation("p/c", Allocation(cpus=cpus("2-3"), cpu_milli=2000))
+SLICE = CgroupRef("/kubepods/burstable")
+
+
+def granting(text: str, state: State = PROMISED) -> Decision:
+    return Decision(state, CreateContainerResponse(resources=Resources(cpus=text)))
+
+
+def test_a_sound_decision_has_nothing_against_it():
+    assert new_violations(NODE, State(), EVENT, granting("2-3")) == []
+
+
+def test_a_container_may_not_be_given_what_is_exclusive_to_another():
+    decision = granting("2-5", PROMISED.with_allocation("q/c", Allocation(cpus=cpus("4-5"))))
+    assert new_violations(NODE, State(), EVENT, decision) == [
+        "container c would run on CPUs that are exclusive to others: 4-5"
+    ]
+
+
+def test_nothing_may_be_given_that_is_not_online():
+    assert new_violations(NODE, State(), EVENT, granting("2-3,99")) == [
+        "container c would be given CPUs that are not online: 99"
+    ]
+
+
+def test_a_slice_may_not_cover_exclusive_cpus():
+    decision = Decision(PROMISED, writes=(CpusetWrite(SLICE, cpus("0-15")),))
+    assert new_violations(NODE, PROMISED, EVENT, decision) == [
+        "cgroup /kubepods/burstable would run on CPUs that are exclusive to others: 2-3"
+    ]
+
+
+def test_an_empty_cpuset_may_not_be_written():
+    decision = Decision(PROMISED, writes=(CpusetWrite(SLICE, CPUSet()),))
+    assert new_violations(NODE, PROMISED, EVENT, decision) == [
+        "cgroup /kubepods/burstable would be given no CPU"
+    ]
+
+
+def test_a_running_container_may_be_written_its_own_cpus():
+    record = ContainerRecord("id", "p", "c", Phase.RUNNING, CgroupRef("/kubepods/podp", "/x"))
+    decision = Decision(
+        PROMISED.with_container(record), writes=(CpusetWrite(record.cgroup, cpus("2-3"), "id"),)
+    )
+    assert new_violations(NODE, PROMISED, EVENT, decision) == []
+
+
+def test_a_state_that_breaks_an_invariant_is_told_and_an_old_flaw_is_not():
+    flawed = State().with_allocation("old/c", Allocation(cpus=cpus("0")))  # reserved
+    worse = flawed.with_allocation("p/c", Allocation(cpus=cpus("1")))
+    assert new_violations(NODE, flawed, EVENT, Decision(flawed)) == []
+    assert new_violations(NODE, flawed, EVENT, Decision(worse)) == ["reserved CPU 1 is exclusive to p/c"]
+
+
+def test_a_slice_may_not_mix_strictly_reserved_cpus_with_others():
+    strict = node(strict_cpu_reservation=True)
+    sound = Decision(PROMISED, writes=(CpusetWrite(SLICE, cpus("4-15")), CpusetWrite(SLICE, cpus("0-1"))))
+    assert new_violations(strict, PROMISED, EVENT, sound) == []
+    mixed = Decision(PROMISED, writes=(CpusetWrite(SLICE, cpus("0,4-15")),))
+    assert new_violations(strict, PROMISED, EVENT, mixed) == [
+        "cgroup /kubepods/burstable would run on CPUs that are strictly reserved: 0"
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", [CreateContainerResponse, UpdateContainerResponse, StopContainerResponse, SynchronizeResponse]
+)
+def test_the_runtime_may_not_be_asked_either_to_let_others_run_on_exclusive_cpus(
+    kind: type[NRIResponse],
+) -> None:
+    beside = ContainerRecord("id", "q", "web", Phase.RUNNING, CgroupRef("/kubepods/podq"))
+    state = PROMISED.with_container(beside)
+
+    def asking(text: str) -> Decision:
+        return Decision(state, kind(updates=(ContainerUpdate("id", Resources(cpus=text)),)))
+
+    event = UpdateContainer(POD, container(POD, "c", cpu=2), Resources())
+    assert new_violations(NODE, state, event, asking("4-15")) == []
+    assert new_violations(NODE, state, event, asking("")) == []
+    assert new_violations(NODE, state, event, asking("3-15")) == [
+        "container web would run on CPUs that are exclusive to others: 3"
+    ]
+
+
+def test_a_container_may_be_updated_to_its_own_cpus_and_an_unknown_one_to_the_pool_alone() -> None:
+    record = ContainerRecord("id", "p", "c", Phase.RUNNING, CgroupRef("/kubepods/podp", "/x"))
+    state = PROMISED.with_container(record)
+    event = UpdateContainer(POD, container(POD, "c", cpu=2), Resources())
+    own = UpdateContainerResponse((ContainerUpdate("id", Resources(cpus="2-3")),))
+    stranger = UpdateContainerResponse((ContainerUpdate("x", Resources(cpus="2-3")),))
+    assert new_violations(NODE, state, event, Decision(state, own)) == []
+    assert new_violations(NODE, state, event, Decision(state, stranger)) == [
+        "container x would run on CPUs that are exclusive to others: 2-3"
+    ]

@@ -1,0 +1,205 @@
+"""A decision is told as it was made: the same outcome, the same words, every step of the way."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from nri_plugin.core.engine import decide
+from nri_plugin.explain.explanation import Outcome, explain, settings
+from nri_plugin.model.bounds import DEVICES
+from nri_plugin.model.options import (
+    CPUManagerPolicy,
+    MemoryManagerPolicy,
+    Options,
+    SMTOddCounts,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
+from nri_plugin.model.state import Amounts, ContainerFacts, PodFacts, QOSClass, State
+from nri_plugin.policy.device_hints import Device, DeviceResource
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Pod
+from tests.builders import GIB, container, node, nodes, pod
+from tests.explained import after, creation
+
+SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
+
+
+def test_an_exclusive_container_is_told_from_hint_to_cpus() -> None:
+    on = node(topology_manager_policy=SINGLE)
+    told = explain(on, State(), creation(cpu=4))
+    assert (told.outcome, told.cpus, told.sentence) == (Outcome.EXCLUSIVE, "2-5", "")
+    assert [one.resource for one in told.hints] == ["cpu"]
+    assert told.merged
+    assert (told.merged.nodes, told.merged.because) == ("0", "as good, and lower in number")
+    assert [step.stage for step in told.taking] == ["whole-core"]
+    assert told.why[0] == "exclusive: the pod is Guaranteed and 4 is a whole number of CPUs"
+    assert told.shared_pool == "0-1,6-15"
+
+
+def test_a_refusal_has_the_words_of_the_decision() -> None:
+    on = node(topology_manager_policy=SINGLE)
+    event = creation(cpu=10)
+    told = explain(on, State(), event)
+    refusal = decide(on, State(), event).refusal
+    assert refusal is not None
+    assert (told.outcome, told.reason, told.sentence) == (
+        Outcome.REFUSED,
+        "TopologyAffinityError",
+        str(refusal),
+    )
+    assert told.taking == ()
+    assert told.why == ()
+    assert [fit.text for fit in told.fits] == [
+        "8 CPUs",
+        "topologyManagerPolicy restricted",
+        "topologyManagerPolicy best-effort",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (creation(cpu=2, qos="Burstable"), "the pod is Burstable; only whole CPUs"),
+        (creation(qos="BestEffort"), "the pod is BestEffort; only whole CPUs"),
+        (creation(cpu=1.5), "1500m is no whole number of CPUs"),
+        (creation(), "it asks for no CPUs"),
+    ],
+)
+def test_why_a_container_is_shared(event, why: str) -> None:
+    told = explain(node(), State(), event)
+    assert told.outcome is Outcome.SHARED
+    assert told.why[0].startswith(f"shared: {why}")
+    assert told.hints == ()
+
+
+def test_under_policy_none_nobody_is_exclusive_and_that_is_why() -> None:
+    told = explain(node(cpu_manager_policy=CPUManagerPolicy.NONE), State(), creation(cpu=2))
+    assert told.why[0] == "shared: cpuManagerPolicy none gives nobody exclusive CPUs"
+
+
+def test_resources_of_the_whole_pod_are_why() -> None:
+    event = creation(cpu=2)
+    facts = PodFacts("new", QOSClass.GUARANTEED, (ContainerFacts("c", amounts=Amounts(2000)),), Amounts(4000))
+    told = explain(node(), State(), replace(event, facts=facts))
+    assert told.why[0] == "shared: its pod sets resources for the pod as a whole (spec.resources)"
+
+
+def test_an_annotation_that_is_heard_is_why() -> None:
+    on = node(annotation_namespaces=frozenset({"default"}))
+    of = pod("new", "Burstable")
+    of = Pod(
+        **{name: getattr(of, name) for name in of.__slots__}
+        | {"annotations": {"nri-pin/exclusive-cpus.pod": "2"}}
+    )
+    told = explain(on, State(), nri.CreateContainer(of, container(of, cpu=2)))
+    assert told.outcome is Outcome.EXCLUSIVE
+    assert told.why[0].startswith("exclusive: annotation nri-pin/exclusive-cpus asks for 2")
+
+
+def test_a_number_that_grew_to_whole_cores_is_told() -> None:
+    told = explain(node(smt_odd_counts=SMTOddCounts.ROUND_UP), State(), creation(cpu=3))
+    assert "3 became 4 to fill the last core" in told.why[0]
+    assert told.subject.exclusive_cpus == 4
+
+
+def test_memory_that_is_bound_is_told() -> None:
+    on = node(memory_manager_policy=MemoryManagerPolicy.STATIC, topology_manager_policy=SINGLE)
+    told = explain(on, State(), creation(cpu=2, memory=GIB))
+    assert told.mems == "0"
+    assert told.why[1] == "memory: promised on NUMA node 0, and bound to it"
+
+
+def test_a_namespace_that_is_never_refused_is_unplaced_and_told_why() -> None:
+    on = node(topology_manager_policy=SINGLE, never_refuse=frozenset({"default"}))
+    told = explain(on, State(), creation(cpu=10))
+    assert told.outcome is Outcome.UNPLACED
+    assert told.sentence.startswith("TopologyAffinityError")
+    assert told.cpus == "0-15"
+    assert told.fits
+
+
+def test_a_restarted_container_is_told_as_if_it_were_placed_now() -> None:
+    on = node(topology_manager_policy=SINGLE)
+    held = after(on, creation(cpu=4))
+    told = explain(on, held, creation(cpu=4))
+    assert (told.cpus, told.steps) == ("2-5", ("kept",))
+    assert told.merged
+    assert told.numa_nodes[0].holders == ()
+
+
+def test_under_pod_scope_the_pods_total_is_asked_for_and_then_kept() -> None:
+    on = node(topology_manager_policy=SINGLE, topology_manager_scope=TopologyManagerScope.POD)
+    first = explain(on, State(), creation(cpu=2, total=4))
+    assert first.merged
+    assert first.merged.scope == "pod-scope"
+    assert "cpu: 4 wanted" in first.hints[0].numbers
+    state = after(on, creation(cpu=2, total=4))
+    of = pod("new", cpu=4)
+    second = explain(on, state, nri.CreateContainer(of, container(of, "d", cpu=2)))
+    assert second.merged
+    assert (second.merged.scope, second.merged.nodes, second.hints) == ("pod-scope-kept", "0", ())
+    assert second.outcome is Outcome.EXCLUSIVE
+
+
+def test_cpus_that_an_ended_container_of_the_pod_leaves_are_told() -> None:
+    on = node()
+    state = after(on, creation(cpu=4))
+    of = pod("new")
+    state = decide(on, state, nri.StopContainer(of, container(of, cpu=4))).state
+    told = explain(on, state, nri.CreateContainer(of, container(of, "d", cpu=4)))
+    assert told.why[-1] == "exclusive: CPUs 2-5 pass on to it from a container of its pod that has ended"
+
+
+def test_who_shares_the_pool_is_counted() -> None:
+    state = after(
+        node(), creation("a", qos="Burstable"), creation("b", qos="Burstable"), creation("c", cpu=2)
+    )
+    told = explain(node(), state, creation(cpu=2))
+    assert told.pool_containers == 2
+
+
+def test_an_annotation_that_makes_no_sense_is_told_without_a_story() -> None:
+    on = node(annotation_namespaces=frozenset({"default"}))
+    of = pod("new", "Burstable")
+    of = Pod(
+        **{name: getattr(of, name) for name in of.__slots__}
+        | {"annotations": {"nri-pin/exclusive-cpus.pod": "no"}}
+    )
+    told = explain(on, State(), nri.CreateContainer(of, container(of, cpu=2)))
+    assert told.outcome is Outcome.REFUSED
+    assert told.hints == ()
+    assert "would fit" not in told.sentence
+
+
+def test_settings_name_what_is_not_usual() -> None:
+    found = dict(settings(Options(full_pcpus_only=True, smt_odd_counts=SMTOddCounts.ALLOW)))
+    assert found == {
+        "cpuManagerPolicy": "static",
+        "topologyManagerPolicy": "none",
+        "topologyManagerScope": "container",
+        "memoryManagerPolicy": "None",
+        "full-pcpus-only": "true",
+        "smtOddCounts": "allow",
+    }
+
+
+def test_everything_is_json() -> None:
+    on = node(topology_manager_policy=SINGLE)
+    told = explain(on, State(), creation(cpu=10, gpus=(0, 1)))
+    back = json.loads(json.dumps(told.as_dict()))
+    assert back["outcome"] == "refused"
+    assert back["subject"]["devices"] == [
+        {"resource": "example.com/gpu", "devices": [["0", "0"], ["1", "1"]]}
+    ]
+    assert back["settings"]["topologyManagerPolicy"] == "single-numa-node"
+
+
+def test_devices_beyond_the_bounds_are_told() -> None:
+    many = DeviceResource("x/gpu", tuple(Device(f"g{number}", nodes(1)) for number in range(DEVICES + 1)))
+    told = explain(node(), State(), replace(creation(cpu=4), devices=(many,)))
+    assert told.why[-1] == "devices: not counted, it has more than 256, or more than 16 resources of them"
+    assert told.subject.devices == ()
+    assert [one.resource for one in told.hints] == ["cpu"]
+    assert "devices-not-counted" in told.steps

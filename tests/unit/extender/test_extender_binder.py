@@ -1,0 +1,26 @@
+"""The binding that is sent."""
+
+from nri_plugin.extender.server import KubeBinder
+
+
+class Client:
+    sent = None
+
+    def send(self, *args, **kwargs):
+        self.sent = args, kwargs
+
+
+def test_a_binding_names_pod_uid_node_and_annotations():
+    client = Client()
+    KubeBinder(client).bind("ns", "p", "u", "n", {"a": "b"})
+    assert client.sent == (
+        ("POST", "/api/v1/namespaces/ns/pods/p/binding"),
+        {
+            "body": {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": "p", "namespace": "ns", "uid": "u", "annotations": {"a": "b"}},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": "n"},
+            }
+        },
+    )

@@ -1,0 +1,84 @@
+"""What following the API says, and when."""
+
+import logging
+
+from nri_plugin.extender.server import ClusterFeed, PodSink, Told, TopologySink
+from nri_plugin.kube.api_client import PODS
+from nri_plugin.kube.watch import Backoff
+from nri_plugin.model.errors import KubeAPIError
+
+
+class Cache:
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *args: self.calls.append((name, *args))
+
+
+def sink_of(made, caplog):
+    log = logging.getLogger("watches")
+    caplog.set_level(logging.INFO, "watches")
+    cache = Cache()
+    return made(cache, Told(log, "things")), cache
+
+
+def test_trouble_is_said_once_and_its_end_once(caplog):
+    sink, cache = sink_of(PodSink, caplog)
+    for _ in range(3):
+        sink.failed(KubeAPIError("GET /x", "no answer"))
+    sink.listed([])
+    sink.listed([])
+    assert [record.getMessage() for record in caplog.records] == ["cannot be followed", "followed again"]
+    assert cache.calls == [("on_pods_read", [])] * 2
+
+
+def test_a_cluster_without_the_kind_has_no_topologies_and_no_trouble(caplog):
+    sink, cache = sink_of(TopologySink, caplog)
+    sink.failed(KubeAPIError("GET /x", "not found", status=404))
+    sink.failed(KubeAPIError("GET /x", "not found", status=404))
+    assert cache.calls == [("on_topologies_listed", ())] * 2
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+
+
+def test_other_failures_leave_what_is_known(caplog):
+    sink, cache = sink_of(TopologySink, caplog)
+    sink.failed(KubeAPIError("GET /x", "broken", status=500))
+    assert cache.calls == []
+
+
+class Once:
+    """A follower that fails first."""
+
+    def __init__(self, feed):
+        self.feed, self.done = feed, []
+
+    def forget(self):
+        self.done.append("forget")
+
+    def run(self):
+        self.done.append("run")
+        if len(self.done) > 1:
+            self.feed.stop()
+            return
+        raise ZeroDivisionError("of ours")
+
+
+def test_a_fault_of_ours_is_said_and_following_begins_anew(caplog):
+    feed = ClusterFeed(None, logging.getLogger("watches"), backoff=lambda: Backoff(0.001, 0.001))
+    once = Once(feed)
+    feed._keep_following(once, PODS)
+    assert once.done == ["run", "forget", "run"]
+    (record,) = caplog.records
+    assert (record.getMessage(), record.fields["what"]) == ("following failed, beginning anew", "pods")
+
+
+def test_objects_are_handed_on(caplog):
+    sink, cache = sink_of(TopologySink, caplog)
+    sink.changed({"metadata": {"name": "n"}})
+    sink.deleted({"metadata": {"name": "n"}})
+    pods, pod_cache = sink_of(PodSink, caplog)
+    pods.changed({"a": 1})
+    pods.deleted({"a": 1})
+    assert cache.calls == [("on_nrt", {"metadata": {"name": "n"}}), ("on_nrt_deleted", "n")]
+    assert pod_cache.calls == [("on_pod", {"a": 1}), ("on_pod_deleted", {"a": 1})]

@@ -1,0 +1,66 @@
+"""Counting with zones."""
+
+from nri_plugin.extender.nodes import charge_everywhere, drain, fitting, lists_none, numa_zones, take_from_one
+from tests.kube_builders import amounts, topology, zone
+
+
+def test_zones_are_found_by_name_whatever_their_order_and_gaps():
+    found = numa_zones(topology("n", {130: {"cpu": "1"}, 2: {"cpu": "2"}}))
+    assert [(one.id, one.available["cpu"]) for one in found] == [(130, 1000), (2, 2000)]
+
+
+def test_a_request_fits_where_all_of_it_is():
+    zones = (zone(0, cpu="4", memory="1Gi"), zone(1, cpu="8", memory="8Gi"), zone(2, cpu="8", memory="1Gi"))
+    request = amounts({"cpu": "8", "memory": "2Gi"})
+    assert fitting(request, zones, None, is_guaranteed=True) == {1}
+
+
+def test_a_pod_that_is_not_guaranteed_needs_cpus_listed_not_available():
+    zones = (zone(0, cpu="0"), zone(1))
+    assert fitting(amounts({"cpu": "8"}), zones, None, is_guaranteed=False) == {0}
+
+
+def test_devices_are_compared_for_every_pod():
+    zones = (zone(0, vendor__gpu="1"), zone(1, vendor__gpu="2"))
+    assert fitting(amounts({"vendor/gpu": "2"}), zones, None, is_guaranteed=False) == {1}
+
+
+def test_a_device_that_no_zone_lists_has_no_numa_node_but_memory_without_one_is_nowhere():
+    zones = (zone(0, cpu="1"),)
+    assert fitting(amounts({"vendor/gpu": "2"}), zones, None, is_guaranteed=True) is None
+    assert fitting(amounts({"memory": "2"}), zones, None, is_guaranteed=True) == frozenset()
+
+
+def test_what_the_node_cannot_allocate_is_refused_where_that_is_known():
+    zones = (zone(0, vendor__gpu="2"),)
+    request = amounts({"vendor/gpu": "1"})
+    assert fitting(request, zones, {}, is_guaranteed=True) == frozenset()
+    assert fitting(request, zones, {"vendor/gpu": 1}, is_guaranteed=True) == {0}
+
+
+def test_nothing_asked_needs_nothing():
+    assert fitting(amounts({"cpu": "0"}), (), None, is_guaranteed=True) is None
+
+
+def test_taking_goes_by_id_not_by_place():
+    zones = (zone(7, cpu="4"), zone(0, cpu="4"))
+    after, short = take_from_one(zones, 7, amounts({"cpu": "3"}), is_guaranteed=True)
+    assert [one.available["cpu"] for one in after] == [1000, 4000]
+    assert not short
+    assert take_from_one(zones, 7, amounts({"cpu": "5"}), is_guaranteed=True)[1] == ["cpu"]
+
+
+def test_draining_empties_one_zone_before_the_next():
+    zones = (zone(0, cpu="4", memory="1Gi"), zone(1, cpu="4"))
+    after = drain(zones, [1, 0], amounts({"cpu": "6", "memory": "512Mi"}))
+    assert [dict(one.available) for one in after] == [amounts({"cpu": "2", "memory": "512Mi"}), {"cpu": 0}]
+
+
+def test_a_charge_is_counted_on_every_zone_and_none_goes_below_zero():
+    after = charge_everywhere((zone(0, cpu="4"), zone(1, cpu="1")), amounts({"cpu": "2", "memory": "1"}))
+    assert [dict(one.available) for one in after] == [{"cpu": 2000}, {"cpu": 0}]
+
+
+def test_a_request_for_what_no_zone_lists_needs_no_numa_node():
+    assert lists_none((zone(0, cpu="1"),), ["vendor/gpu"])
+    assert not lists_none((zone(0, cpu="1"),), ["vendor/gpu", "cpu"])

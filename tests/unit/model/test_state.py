@@ -1,0 +1,108 @@
+"""The state's own judgement of itself, and what is derived from it."""
+
+import pytest
+
+from nri_plugin.model.state import (
+    Allocation,
+    CgroupRef,
+    ContainerRecord,
+    Phase,
+    PodRecord,
+    State,
+    allocation_key,
+    named,
+    owner_of,
+    pod_of,
+)
+from tests.builders import cpus, machine, node, nodes
+
+ON = node()
+
+
+def record(name: str = "c", phase: Phase = Phase.RUNNING) -> ContainerRecord:
+    return ContainerRecord(f"id-{name}", "p", name, phase, CgroupRef("/kubepods/podp"))
+
+
+@pytest.mark.parametrize(
+    ("allocations", "said"),
+    [
+        (
+            {"a/c": Allocation(cpus("2-3")), "b/c": Allocation(cpus("3-4"))},
+            "CPU 3 is exclusive to both a/c and b/c",
+        ),
+        ({"a/c": Allocation(cpus("1-2"))}, "reserved CPU 1 is exclusive to a/c"),
+        ({"a/c": Allocation(mems=nodes(5))}, "a/c is bound to NUMA nodes without memory: 5"),
+    ],
+)
+def test_a_broken_promise_is_named(allocations: dict[str, Allocation], said: str) -> None:
+    assert State(allocations=allocations).violations(ON) == [said]
+
+
+def test_an_empty_shared_pool_is_wrong_only_while_somebody_needs_it() -> None:
+    on = node(machine(nodes=1, cores=2), reserved="")
+    full = State(allocations={"p/a": Allocation(cpus("0-3"))}, containers={"id-a": record("a")})
+    assert full.violations(on) == []
+    assert full.with_container(record("b", Phase.STOPPED)).violations(on) == []
+    assert full.with_container(record("b")).violations(on) == [
+        "the shared pool is empty while shared containers exist"
+    ]
+
+
+def test_a_sound_state_has_no_violations() -> None:
+    state = State(allocations={"a/c": Allocation(cpus("2-3"), nodes(0)), "b/c": Allocation(cpus("4"))})
+    assert state.violations(ON) == []
+    assert state.shared_pool(ON) == cpus("0-1,5-15")
+    assert state.available(ON) == cpus("5-15")
+
+
+def test_releasing_a_pod_leaves_pods_with_longer_names_alone() -> None:
+    state = State(allocations={"p/c": Allocation(cpus("2")), "p1/c": Allocation(cpus("3"))})
+    assert set(state.released("p").allocations) == {"p1/c"}
+
+
+def test_changes_return_new_states() -> None:
+    empty = State()
+    changed = empty.with_container(record()).with_allocation("p/c", Allocation(cpus("2")))
+    assert empty == State()
+    assert changed.without_container("id-c").without_allocation("p/c") == empty
+
+
+def test_strictly_reserved_cpus_are_no_part_of_the_shared_pool() -> None:
+    strict = node(strict_cpu_reservation=True)
+    state = State(allocations={"a/c": Allocation(cpus("2-3"))})
+    assert state.shared_pool(strict) == cpus("4-15")
+    assert state.available(strict) == cpus("4-15")
+    assert state.violations(strict) == []
+
+
+def test_strictly_reserved_cpus_are_the_shared_pool_when_nothing_else_is_left() -> None:
+    strict = node(strict_cpu_reservation=True)
+    full = State(allocations={"a/c": Allocation(cpus("2-15"))}, containers={"id-b": record("b")})
+    assert full.shared_pool(strict) == cpus("0-1")
+    assert full.violations(strict) == []
+
+
+@pytest.mark.parametrize(
+    ("uid", "name"),
+    [("u", "c"), ("team/db-0", "c"), ("team", "db-0/c"), ("", "c"), ("a/b/c", "%2F"), ("u", "%/")],
+)
+def test_an_allocation_key_tells_whose_it_is(uid: str, name: str) -> None:
+    assert owner_of(allocation_key(uid, name)) == (uid, name)
+    assert pod_of(allocation_key(uid, name)) == uid
+
+
+def test_allocation_keys_of_two_pods_are_never_one() -> None:
+    assert allocation_key("team/db-0", "c") != allocation_key("team", "db-0/c")
+    assert allocation_key("u", "a/b") != allocation_key("u", "a%2Fb")
+
+
+def test_only_the_pod_itself_loses_its_allocations() -> None:
+    keys = [allocation_key(uid, "c") for uid in ("team", "team/db-0", "team/db-0/c")]
+    state = State(allocations={key: Allocation() for key in keys})
+    assert list(state.released("team").allocations) == keys[1:]
+    assert list(state.released("team/db-0").allocations) == [keys[0], keys[2]]
+
+
+def test_an_allocation_is_named_by_its_pod_where_that_is_known() -> None:
+    pods = {"a/0": PodRecord("a/0", "sandbox", "db-0", "shop")}
+    assert [named(pods, key) for key in ("a/0/c", "a/c")] == ["shop/db-0/c", "a/c"]

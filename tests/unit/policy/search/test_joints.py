@@ -1,0 +1,129 @@
+"""The least cost of taking some nodes of a cluster, against trying all sets."""
+
+from itertools import combinations
+
+import pytest
+
+from nri_plugin.model import bits
+from nri_plugin.policy.search.clusters import NEVER, Cluster, Joint, inside, joints_of, layout, outside
+
+LEVELS = {a: {b: 10 if a == b else 12 if a // 2 == b // 2 else 30 for b in range(7)} for a in range(7)}
+TREE = layout(LEVELS).clusters[0]
+COSTS = {node: (node % 3, 100 + 7 * (node * node % 5)) for node in range(7)}
+
+
+def cost_of(taken, nodes, unit=1):
+    pairs = sum(2 * LEVELS[a][b] * unit for a, b in combinations(taken, 2))
+    return pairs + sum(COSTS[node][node in taken] for node in nodes)
+
+
+def test_a_single_node_is_a_joint_of_its_own():
+    assert joints_of(Cluster(0b100), 0b111) == [Joint(0b100)]
+
+
+def test_nodes_equally_far_from_each_other_are_one_bunch():
+    flat = layout({a: {b: 10 if a == b else 30 for b in range(5)} for a in range(5)}).clusters[0]
+    assert joints_of(flat, 0b11011) == [Joint(0b11011, apart=60)]
+
+
+def test_single_nodes_beside_clusters_are_a_bunch_too():
+    rows = {a: {b: 10 if a == b else 12 if max(a, b) < 3 else 30 for b in range(6)} for a in range(6)}
+    (tree,) = layout(rows).clusters
+    assert joints_of(tree, 0b111111) == [
+        Joint(0b000111, apart=24),
+        Joint(0b111000, apart=60),
+        Joint(0b111111, 0, 1, 60),
+    ]
+    assert joints_of(tree, 0b101010) == [
+        Joint(0b101000, apart=60),
+        Joint(0b10, apart=60),
+        Joint(0b101010, 0, 1, 60),
+    ]
+
+
+def test_parts_come_before_their_wholes_and_the_last_is_all():
+    joints = joints_of(TREE, 0b1111111)
+    assert joints[-1].nodes == 0b1111111
+    for place, joint in enumerate(joints):
+        if joint.one >= 0:
+            assert max(joint.one, joint.other) < place
+            assert joints[joint.one].nodes | joints[joint.other].nodes == joint.nodes
+    assert len(joints) == 7
+
+
+def test_nodes_that_are_not_there_leave_no_joints():
+    assert joints_of(TREE, 0b1010010) == [Joint(0b1010010, apart=60)]
+
+
+@pytest.mark.parametrize("nodes", [0b1111111, 0b0110101])
+@pytest.mark.parametrize("unit", [1, 5])
+def test_the_least_cost_is_that_of_the_cheapest_set(nodes, unit):
+    joints = joints_of(TREE, nodes)
+    ids = list(bits.iterate(nodes))
+    for count in range(1, len(ids) + 1):
+        rows = inside(joints, COSTS, unit, count)
+        assert rows[-1][-1] == 2 * min(cost_of(taken, ids, unit) for taken in combinations(ids, count))
+
+
+def test_rows_end_at_the_number_that_is_wanted():
+    joints = joints_of(TREE, 0b1111111)
+    whole, part = inside(joints, COSTS, 1, 7), inside(joints, COSTS, 1, 1)
+    assert part[:-1] == [row[:2] for row in whole[:-1]]
+
+
+def test_a_node_that_cannot_be_left_is_taken():
+    costs = COSTS | {4: (NEVER, 500)}
+    joints = joints_of(TREE, 0b1111111)
+    assert inside(joints, costs, 1, 0)[-1][-1] >= NEVER
+    assert inside(joints, costs, 1, 1)[-1][-1] == 2 * (500 + sum(node % 3 for node in range(7)) - 1)
+
+
+def cheapest(nodes, taken, count):
+    """Twice the cost of the best set of `count` that has `taken` of the mask `nodes`."""
+    sets = [
+        cost_of(those, range(7), 3)
+        for those in combinations(range(7), count)
+        if sum(nodes >> node & 1 for node in those) == taken
+    ]
+    return 2 * min(sets) if sets else None
+
+
+def cost_of_some(joint, some, taken):
+    """Twice the least that `taken` of `some` of a bunch's nodes cost."""
+    ids = list(bits.iterate(some))
+    return min(
+        2 * sum(COSTS[node][node in those] for node in ids) + 3 * joint.apart * taken * (taken - 1)
+        for those in combinations(ids, taken)
+    )
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_what_the_others_cost_completes_what_a_joint_costs(count):
+    joints = joints_of(TREE, 0b1111111)
+    rows = inside(joints, COSTS, 3, count)
+    rest = outside(joints, rows, COSTS, 3, count)
+    for joint, row, found in zip(joints[:-1], rows, rest, strict=False):
+        for taken in range(min(joint.nodes.bit_count(), count) + 1):
+            best, whole = cheapest(joint.nodes, taken, count), row[taken] + found[-1][taken]
+            assert whole == best if best is not None else whole >= NEVER
+    assert rest[-1] == [[NEVER] * count + [0]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize(
+    "rows", [LEVELS, {a: dict.fromkeys(range(7), 25) for a in range(7)}], ids=["levels", "flat"]
+)
+def test_what_the_others_cost_is_told_for_the_first_nodes_of_a_bunch_too(monkeypatch, rows, count):
+    monkeypatch.setitem(globals(), "LEVELS", rows)
+    joints = joints_of(layout(rows).clusters[0], 0b1111111)
+    rest = outside(joints, inside(joints, COSTS, 3, count), COSTS, 3, count)
+    bunches = [(joint, found) for joint, found in zip(joints, rest, strict=True) if joint.one < 0]
+    for joint, found in bunches:
+        ids = list(bits.iterate(joint.nodes))
+        assert len(found) == len(ids)
+        for some in range(1, len(ids) + 1):
+            first = bits.from_ids(ids[:some])
+            for taken in range(min(some, count) + 1):
+                best = cheapest(first, taken, count)
+                whole = found[some - 1][taken] + cost_of_some(joint, first, taken)
+                assert whole == best if best is not None else whole >= NEVER

@@ -1,0 +1,116 @@
+"""Sets that several families prefer alike."""
+
+from nri_plugin.policy.hints import Family, Need
+from nri_plugin.policy.search.budget import Budget
+from nri_plugin.policy.search.hint_sets import best_agreed
+from nri_plugin.policy.search.mask_order import Distances, Order
+from tests.unit.policy.rings import ring
+
+NODES = range(10)
+ALL = (1 << 10) - 1
+SOCKETS = tuple(0b11 << 2 * socket for socket in range(5))
+
+
+def family(amount, by_node=None, **changes):
+    fields = {"nodes": ALL, "required": 0, "preferred_size": 2} | changes
+    return Family(needs=(Need(amount, by_node or dict.fromkeys(NODES, 10)),), **fields)
+
+
+def best(*families, order=None, steps=10_000):
+    return best_agreed(families, order or Order(), Budget(steps))
+
+
+def test_all_families_must_prefer_the_set():
+    left = family(10, {5: 5, 6: 5, 7: 5})
+    right = family(10, {6: 5, 7: 5, 8: 5})
+    assert best(left, right) == 1 << 6 | 1 << 7
+
+
+def test_families_that_prefer_different_sizes_prefer_nothing_together():
+    assert best(family(20), family(30, preferred_size=3)) is None
+
+
+def test_nothing_is_preferred_when_the_preferred_size_is_too_small():
+    assert best(family(21)) is None
+    assert best(family(1, preferred_size=2, at_least=3)) is None
+    assert best(family(1), family(1, at_least=3)) is None
+
+
+def test_what_one_requires_or_lacks_counts_for_all():
+    assert best(family(20, required=0b1000), family(20, nodes=ALL & ~1)) == 0b1010
+
+
+def test_the_closest_set_comes_before_the_lowest():
+    only = {1: 10, 2: 10, 7: 10, 8: 10, 9: 10}
+    assert best(family(20, only)) == 0b110
+    assert best(family(20, only), order=Order(ring())) == 1 << 8 | 1 << 9
+
+
+def by_socket(amount, fewest, **changes):
+    return family(amount, sockets=SOCKETS, fewest_sockets=fewest, **changes)
+
+
+def test_with_sockets_more_nodes_on_as_few_sockets_are_preferred_too():
+    free = {4: 5, 5: 5, 0: 4, 2: 4}
+    assert best(by_socket(10, 1, by_node=free, preferred_size=1)) == 0b110000
+    assert best(by_socket(8, 2, by_node=free, preferred_size=1)) == 0b101
+
+
+def test_the_narrowest_set_comes_before_one_on_whole_sockets():
+    assert best(by_socket(10, 1, preferred_size=1)) == 0b1
+    assert best(by_socket(20, 1, preferred_size=2), order=Order(ring())) == 0b11
+    assert best(by_socket(20, 1, preferred_size=3)) == 0b11
+
+
+def test_the_size_that_another_family_prefers_is_kept():
+    assert best(by_socket(10, 1, preferred_size=1), family(20)) == 0b11
+    assert best(by_socket(10, 2, preferred_size=1), family(20)) == 0b101
+    assert best(by_socket(10, 2, preferred_size=5), by_socket(10, 1, preferred_size=6)) is None
+
+
+def test_of_several_choices_of_sockets_the_closest_wins():
+    rows = {
+        a: {b: far + (a != b and min(a, b) < 8) for b, far in of.items()} for a, of in ring().rows.items()
+    }
+    apart = by_socket(20, 1, preferred_size=1)
+    assert best(apart) == 0b11
+    assert best(apart, order=Order(Distances(rows))) == 1 << 8 | 1 << 9
+
+
+def test_where_the_mask_alone_decides_the_lowest_is_not_looked_at_again():
+    budget = Budget(14)
+    assert best_agreed([family(20)], Order(), budget) == 0b11
+    assert not budget.is_spent
+
+
+def test_all_sockets_wanted_must_be_touched():
+    assert best(by_socket(20, 2, preferred_size=1, required=0b11)) == 0b111
+
+
+def test_past_the_budget_there_may_be_one_that_was_not_found():
+    assert best(family(20, {8: 10, 9: 10})) == 1 << 8 | 1 << 9
+    assert best(family(20, {8: 10, 9: 10}), steps=0) is None
+
+
+def test_past_the_budget_the_best_found_so_far_stays():
+    budget = Budget(30)
+    sockets = by_socket(20, 1, preferred_size=3)
+    assert best_agreed([sockets], Order(ring()), budget) == 0b11
+    assert budget.is_spent
+
+
+def test_once_one_is_found_the_reserve_goes_into_the_best():
+    ends = family(20, dict.fromkeys((0, 4, 8, 9), 10))
+    for reserve, best_found in ((0, 1 << 0 | 1 << 4), (4_000, 1 << 8 | 1 << 9)):
+        budget = Budget(30)
+        budget.reserve = reserve
+        assert best_agreed([ends], Order(ring()), budget) == best_found
+        assert budget.is_spent == (reserve == 0)
+    budget = Budget(0)
+    budget.reserve = 4_000
+    assert best_agreed([ends], Order(ring()), budget) is None
+    assert budget.reserve == 4_000
+
+
+def test_all_nodes_may_be_what_is_preferred():
+    assert best(family(100, preferred_size=10)) == ALL

@@ -1,0 +1,175 @@
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from nri_plugin.process.loop import Loop
+
+
+class Clock:
+    """Seconds that pass only when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def loop(clock: Clock) -> Iterator[Loop]:
+    made = Loop(clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def test_run_returns_the_code_of_the_first_stop(loop: Loop):
+    loop.post(lambda: loop.stop(3))
+    loop.post(lambda: loop.stop(4))
+    assert loop.run() == 3
+
+
+def test_a_readable_socket_runs_its_action(loop: Loop, pair):
+    ours, theirs = pair
+    got: list[bytes] = []
+    loop.watch(ours, lambda: got.append(ours.recv(10)))
+    theirs.send(b"hi")
+    loop.run_once()
+    assert got == [b"hi"]
+
+
+def test_a_forgotten_socket_runs_nothing(loop: Loop, pair):
+    ours, theirs = pair
+    loop.watch(ours, pytest.fail)
+    loop.forget(ours)
+    loop.forget(ours)
+    theirs.send(b"hi")
+    loop.post(lambda: None)
+    loop.run_once()
+
+
+def test_a_socket_forgotten_by_its_own_write_action_is_not_read(loop: Loop, pair):
+    ours, theirs = pair
+    theirs.send(b"hi")
+    loop.watch(ours, pytest.fail, lambda: loop.forget(ours))
+    loop.run_once()
+
+
+def test_watching_again_replaces_the_actions(loop: Loop, pair):
+    ours, _ = pair
+    written: list[int] = []
+    loop.watch(ours, pytest.fail, lambda: written.append(1))
+    loop.run_once()
+    loop.watch(ours, pytest.fail)
+    loop.post(lambda: None)
+    loop.run_once()
+    assert written == [1]
+
+
+def test_a_timer_runs_once_when_it_is_due(loop: Loop, clock: Clock):
+    ran: list[float] = []
+    loop.set_timer("a", 105.0, lambda: ran.append(clock.now))
+    loop.post(lambda: None)
+    loop.run_once()
+    assert ran == []
+    clock.now = 105.0
+    loop.run_once()
+    clock.now = 200.0
+    loop.post(lambda: None)
+    loop.run_once()
+    assert ran == [105.0]
+
+
+def test_a_timer_of_the_same_name_replaces_and_none_removes(loop: Loop, clock: Clock):
+    ran: list[str] = []
+    loop.set_timer("a", 1.0, lambda: ran.append("old"))
+    loop.set_timer("a", 2.0, lambda: ran.append("new"))
+    loop.set_timer("b", 1.0, lambda: ran.append("b"))
+    loop.set_timer("b", None, lambda: None)
+    loop.set_timer("b", None, lambda: None)
+    loop.run_once()
+    assert ran == ["new"]
+
+
+def test_a_timer_may_remove_another_that_is_due(loop: Loop):
+    ran: list[str] = []
+
+    def first() -> None:
+        ran.append("first")
+        loop.set_timer("second", None, first)
+
+    loop.set_timer("first", 1.0, first)
+    loop.set_timer("second", 2.0, lambda: ran.append("second"))
+    loop.run_once()
+    assert ran == ["first"]
+
+
+def test_a_timer_set_by_a_timer_waits_for_the_next_round(loop: Loop):
+    ran: list[int] = []
+
+    def again() -> None:
+        ran.append(1)
+        loop.set_timer("a", 1.0, again)
+
+    loop.set_timer("a", 1.0, again)
+    loop.run_once()
+    assert ran == [1]
+    loop.run_once()
+    assert ran == [1, 1]
+
+
+def test_a_timer_of_minus_infinity_is_due_at_once(loop: Loop):
+    ran: list[int] = []
+    loop.set_timer("a", float("-inf"), lambda: ran.append(1))
+    loop.run_once()
+    assert ran == [1]
+
+
+def test_post_from_another_thread_wakes_the_loop_and_runs_here(loop: Loop):
+    names: list[str] = []
+
+    def hand_over() -> None:
+        loop.post(lambda: names.append(threading.current_thread().name))
+        loop.post(lambda: loop.stop(0))
+
+    thread = threading.Thread(target=hand_over)
+    thread.start()
+    assert loop.run() == 0
+    thread.join()
+    assert names == [threading.current_thread().name]
+
+
+def test_more_posts_than_the_wake_up_socket_holds_are_all_run(loop: Loop):
+    ran: list[int] = []
+    for _ in range(100_000):
+        loop.post(lambda: ran.append(1))
+    loop.run_once()
+    assert len(ran) == 100_000
+
+
+def test_a_signal_runs_its_action_in_the_loop(loop: Loop):
+    before = signal.getsignal(signal.SIGUSR1), signal.set_wakeup_fd(-1)
+    try:
+        loop.handle_signals({signal.SIGUSR1: lambda: loop.stop(7)})
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert loop.run() == 7
+    finally:
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.set_wakeup_fd(before[1])

@@ -1,0 +1,110 @@
+"""The tree a described machine is built as; that it reads back the same is a property test."""
+
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.host.sysfs import discover_facts
+from nri_plugin.model.errors import HostError
+from nri_plugin.simulator.machine.machine import build_sysfs, parse
+
+SMALL = parse("# A small one\n2 sockets, 1 core, SMT 2, offline 3, isolated 1, hugepages 4 x 2Mi, memory 1Gi")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    build_sysfs(SMALL, str(tmp_path))
+    return tmp_path
+
+
+def test_cpu_lists(root: Path) -> None:
+    where = root / "sys/devices/system/cpu"
+    lists = {
+        name: (where / name).read_text() for name in ("online", "present", "possible", "offline", "isolated")
+    }
+    assert lists == {
+        "online": "0-2\n",
+        "present": "0-3\n",
+        "possible": "0-3\n",
+        "offline": "3\n",
+        "isolated": "1\n",
+    }
+
+
+def test_an_offline_cpu_has_a_switch_and_nothing_else(root: Path) -> None:
+    where = root / "sys/devices/system/cpu/cpu3"
+    assert [entry.name for entry in where.iterdir()] == ["online"]
+    assert (where / "online").read_text() == "0\n"
+    assert not (root / "sys/devices/system/node/node1/cpu3").exists()
+
+
+def test_lists_and_bit_maps_say_the_same(root: Path) -> None:
+    where = root / "sys/devices/system/cpu/cpu1/topology"
+    assert (where / "core_cpus_list").read_text() == "1\n"
+    assert (where / "thread_siblings").read_text() == "00000002\n"
+    assert (where / "package_cpus").read_text() == "00000002\n"
+    assert (where / "physical_package_id").read_text() == "1\n"
+
+
+def test_caches_and_dies_have_the_ids_that_other_programs_ask_for(tmp_path: Path) -> None:
+    machine = parse("2 sockets, 2 L3 each, 2 cores each, SMT 2, memory 1Gi")
+    build_sysfs(machine, str(tmp_path))
+    cpus = tmp_path / "sys/devices/system/cpu"
+    sharers: dict[tuple[str, ...], set[str]] = {}
+    for cache in sorted(cpus.glob("cpu*/cache/index*")):
+        key = tuple((cache / name).read_text().strip() for name in ("level", "type", "id"))
+        sharers.setdefault(key, set()).add((cache / "shared_cpu_list").read_text())
+    assert all(len(lists) == 1 for lists in sharers.values())  # an id names one cache
+    assert len(sharers) == 3 * 8 + 4
+    assert {path.read_text() for path in cpus.glob("cpu*/topology/die_id")} == {"0\n"}
+    for one in cpus.glob("cpu*/topology"):
+        assert (one / "die_cpus_list").read_text() == (one / "package_cpus_list").read_text()
+
+
+def test_links_lead_from_nodes_to_cpus_and_back(root: Path) -> None:
+    system = root / "sys/devices/system"
+    assert (system / "node/node0/cpu2").resolve() == (system / "cpu/cpu2").resolve()
+    assert (system / "cpu/cpu2/node0").resolve() == (system / "node/node0").resolve()
+
+
+def test_memory_and_pools(root: Path) -> None:
+    node = root / "sys/devices/system/node/node1"
+    assert "Node 1 MemTotal:       1048576 kB" in (node / "meminfo").read_text()
+    assert (node / "hugepages/hugepages-2048kB/nr_hugepages").read_text() == "4\n"
+    assert (root / "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages").read_text() == "8\n"
+    assert "MemTotal:        2097152 kB" in (root / "proc/meminfo").read_text()
+
+
+def test_cpuinfo_names_the_model_for_each_online_cpu(root: Path) -> None:
+    text = (root / "proc/cpuinfo").read_text()
+    assert text.count("model name\t: A small one\n") == 3
+
+
+def test_wide_bit_maps_are_in_groups_of_32(tmp_path: Path) -> None:
+    build_sysfs(parse("33 cores"), str(tmp_path))
+    assert (tmp_path / "sys/devices/system/node/node0/cpumap").read_text() == "00000001,ffffffff\n"
+
+
+def test_a_machine_without_numa_has_no_node_directory(tmp_path: Path) -> None:
+    build_sysfs(parse("2 sockets, 1 core, no NUMA"), str(tmp_path))
+    assert not (tmp_path / "sys/devices/system/node").exists()
+
+
+def test_the_facts_of_the_tree_are_those_described(root: Path) -> None:
+    facts = discover_facts(str(root)).as_dict()
+    assert facts["cores"] == ["0,2", "1"]
+    assert facts["smt_widths"] == [1, 2]
+    assert facts["llc"] == [{"cpus": "0,2", "level": "L3"}, {"cpus": "1", "level": "L3"}]
+    assert facts["distances"] == [[10, 21], [21, 10]]
+    assert facts["hugepages_total"] == {"2048": 8}
+
+
+def test_a_tree_is_never_written_over_another(root: Path) -> None:
+    with pytest.raises(HostError, match="/sys: is there already; name an empty directory"):
+        build_sysfs(SMALL, str(root))
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HostError, match=r"file.*: cannot be written: not a directory"):
+        build_sysfs(SMALL, str(tmp_path / "file"))
