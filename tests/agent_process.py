@@ -40,8 +40,8 @@ PATIENT_AGENT = (
     f"""\
 import sys
 from nri_plugin.__main__ import main
-from nri_plugin.app import informing
-informing.EXPORTER_LIMIT_S, informing.SHARE_OF_TIME = {PATIENCE_S}, 1.0
+from nri_plugin.agent import pod_facts
+pod_facts.EXPORTER_LIMIT_S, pod_facts.SHARE_OF_TIME = {PATIENCE_S}, 1.0
 sys.exit(main(sys.argv[1:]))
 """,
 )
@@ -197,7 +197,7 @@ def launcher(yield_s: float) -> str:
     return f"""\
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-from nri_plugin.app import turn
+from nri_plugin.agent import turn
 turn.YIELD_S = {yield_s}
 from nri_plugin.__main__ import main
 sys.exit(main())
