@@ -13,6 +13,9 @@ from .pods import ContainerSpec, PodSpec
 from .report import Expectations
 from .waiting import wait_for
 
+GONE_S = 120
+"""Only ever waited for where something keeps a pod's cgroup."""
+
 
 @dataclass
 class Pod:
@@ -107,11 +110,24 @@ class Node(Expectations):
         self.pods.remove(pod)
 
     def _remove_cgroups(self, pod: Pod) -> None:
-        """Remove the pod's own cgroup in every hierarchy, as the kubelet does last of all."""
+        """Remove the pod's own cgroup in every hierarchy, as the kubelet does last of all.
+
+        The first try may fail: systemd removes the scopes in it some time after the runtime has answered. The kubelet
+        tries until it is gone.
+        """
         name = pod.spec.cgroup_parent(self.runtime.systemd).rpartition("/")[2]
-        for directory in [*CGROUPS.rglob(name)]:
-            with suppress(OSError):  # systemd may have removed it already
-                directory.rmdir()
+
+        def is_gone() -> bool:
+            try:
+                found = [one for top in CGROUPS.rglob(name) for one in (top, *top.rglob("*")) if one.is_dir()]
+            except OSError:  # systemd removed one while it was looked at
+                return False
+            for directory in reversed(found):
+                with suppress(OSError):
+                    directory.rmdir()
+            return not found
+
+        wait_for(is_gone, GONE_S, f"the cgroups of pod {pod.spec.name} are gone")
 
     def remove_all(self) -> None:
         """Leave an empty node behind."""
