@@ -159,6 +159,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def agent_restarts(self) -> None:
         self.node.agent.look()
+        self.node.agent.sweep()  # a cgroup above that somebody narrowed holds no CPU that was released since
         before = self.running()
         self.connect(self.machine, self.node.disconnect())
         assert self.running() == before
