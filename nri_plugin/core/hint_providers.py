@@ -1,6 +1,6 @@
 """Who is asked where a container should go: one small interface, and the providers behind it.
 
-A hint provider is a function from a question to wishes (`policy.hints.Wish`), one for each resource it cares
+A hint provider is a function from a question to hint sets (`policy.hints.HintSet`), one for each resource it cares
 about; None where it does not care. Devices, CPU and memory are providers of our own. Others come from installed
 packages, by an entry point of the group `nri_pin.hint_providers` (`app/outside_providers.py`):
 
@@ -9,14 +9,14 @@ packages, by an entry point of the group `nri_pin.hint_providers` (`app/outside_
     licences = "our_site.placement:licences"
 
     # our_site/placement.py: containers of one namespace belong on NUMA node 0
-    from nri_plugin.policy.hints import Hint, Wish
+    from nri_plugin.policy.hints import Hint, HintSet
 
     def licences(question):
         if question.pod.namespace != "licensed":
             return None
-        return (Wish("our.site/licence", (Hint(0b1, True),), why="licence: the dongle is on NUMA node 0"),)
+        return (HintSet("our.site/licence", (Hint(0b1, True),), why="licence: the dongle is on NUMA node 0"),)
 
-Its wishes are merged with ours, whatever the QoS class, and its `why` stands in refusals. A provider must be quick
+Its hint sets are merged with ours, whatever the QoS class, and its `why` stands in refusals. A provider must be quick
 (a runtime waits), must not block, and must answer the same question alike: decisions are made again to explain them.
 """
 
@@ -30,10 +30,10 @@ from nri_plugin.model.options import HintProvider, MemoryManagerPolicy, Node
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import PodRecord, State
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
-from nri_plugin.policy.cpu_policy import cpu_wishes
-from nri_plugin.policy.device_hints import device_wishes
-from nri_plugin.policy.hints import Provider, Wish
-from nri_plugin.policy.memory_assignment import memory_wishes
+from nri_plugin.policy.cpu_policy import cpu_hint_sets
+from nri_plugin.policy.device_hints import device_hint_sets
+from nri_plugin.policy.hints import HintSet, Provider
+from nri_plugin.policy.memory_assignment import memory_hint_sets
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState, Reuse, memory_machine, memory_state
 
 
@@ -62,13 +62,13 @@ class Question:
 
 def devices(question: Question) -> Provider:
     """Near the devices the container has been given."""
-    return device_wishes(question.node.topology.node_ids, question.request.devices)
+    return device_hint_sets(question.node.topology.node_ids, question.request.devices)
 
 
 def cpus(question: Question) -> Provider:
     """Where exclusive CPUs are available."""
     node = question.node
-    return cpu_wishes(
+    return cpu_hint_sets(
         tables_of(node),
         question.exclusive_cpus,
         question.state.available(node),
@@ -81,7 +81,7 @@ def memory(question: Question) -> Provider:
     """Where memory can be promised."""
     request = memory_request(question.node, question.request)
     state = memory_state_of(question.node, question.state)
-    return memory_wishes(state, request, reuse=question.reuse) if request else None
+    return memory_hint_sets(state, request, reuse=question.reuse) if request else None
 
 
 OWN: tuple[HintProvider, ...] = (devices, cpus, memory)
@@ -89,7 +89,7 @@ OWN: tuple[HintProvider, ...] = (devices, cpus, memory)
 
 
 def ask(question: Question) -> list[Provider]:
-    """The wishes of all providers, those from outside last.
+    """The hint sets of all providers, those from outside last.
 
     Raises:
         AdmissionError: one from outside failed; a container is not placed on half the truth.
@@ -100,17 +100,19 @@ def ask(question: Question) -> list[Provider]:
 
 def _ask_outside(provider: HintProvider, question: Question) -> Provider:
     try:
-        wishes: object = provider(question)
+        hint_sets: object = provider(question)
     except AdmissionError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the agent
         raise HintProviderError(
             f"hint provider {_name(provider)} failed: {type(error).__name__}: {error}"
         ) from None
-    if wishes is None or (isinstance(wishes, tuple) and all(isinstance(wish, Wish) for wish in wishes)):
-        return wishes
+    if hint_sets is None or (
+        isinstance(hint_sets, tuple) and all(isinstance(hint_set, HintSet) for hint_set in hint_sets)
+    ):
+        return hint_sets
     raise HintProviderError(
-        f"hint provider {_name(provider)} answered with {type(wishes).__name__}, expected None or a tuple of Wish"
+        f"hint provider {_name(provider)} answered with {type(hint_sets).__name__}, expected None or a tuple of HintSet"
     )
 
 

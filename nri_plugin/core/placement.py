@@ -43,8 +43,8 @@ from nri_plugin.model.state import Allocation, ContainerRecord, MemoryBlock, Pod
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import Note, cpu_tables
 from nri_plugin.policy.cpu_policy import allocate_cpus, take_cpus, whole_core_count
-from nri_plugin.policy.device_hints import device_wishes, devices_by_node
-from nri_plugin.policy.hints import Hint, Provider, Wish
+from nri_plugin.policy.device_hints import device_hint_sets, devices_by_node
+from nri_plugin.policy.hints import Hint, HintSet, Provider
 from nri_plugin.policy.memory_assignment import allocate_memory
 from nri_plugin.policy.memory_state import NO_REUSE
 from nri_plugin.policy.merge import MergedHint, admit
@@ -292,10 +292,10 @@ def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: Containe
     hint = MergedHint(affinity or None, pod.affinity_preferred)
     if pod.devices_counted:
         return hint
-    devices = device_wishes(node.topology.node_ids, request.devices)
+    devices = device_hint_sets(node.topology.node_ids, request.devices)
     if devices:
         why = f"pod: placed on NUMA nodes {affinity or 'any'} with its first container"
-        kept = (Wish("pod", (Hint(affinity.mask or None, hint.preferred),), why=why),)
+        kept = (HintSet("pod", (Hint(affinity.mask or None, hint.preferred),), why=why),)
         admit(node.options.topology_manager_policy, node.topology.node_mask, (devices, kept))
     return hint
 

@@ -11,7 +11,7 @@ from nri_plugin.model.options import Options, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import PLACES, Stage
-from nri_plugin.policy.hints import Family, Wish
+from nri_plugin.policy.hints import Family, HintSet
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.policy.merge import Contender, MergedHint, admits, contenders
 from nri_plugin.policy.search.budget import Budget, BudgetSpentError
@@ -21,7 +21,7 @@ from nri_plugin.policy.search.mask_order import Order
 # ----------------------------------------------------------------------------------------------------
 # What each provider answered and what the merge made of it, as values for people.
 #
-# Nothing is decided here: the wishes are those of the providers, the contenders those of the merge.
+# Nothing is decided here: the hint sets are those of the providers, the contenders those of the merge.
 
 
 CPU = "cpu"
@@ -86,14 +86,14 @@ class Merged:
     contenders: int | None = None
 
 
-def hints_of(wish: Wish) -> ResourceHints:
-    """The wish in words and values."""
-    listed = [Hinted(_list(hint.nodes or 0), hint.preferred) for hint in wish.hints or ()]
-    rule = rule_of(wish.resource, wish.family) if wish.family else ""
-    if wish.family:
-        listed += [_hinted(wish.family, mask) for mask in _some(wish.family)]
-    answer = "anywhere" if wish.hints is None else "hints" if listed else "nowhere"
-    return ResourceHints(wish.resource, wish.why, answer, tuple(listed), rule, wish.exact)
+def hints_of(hint_set: HintSet) -> ResourceHints:
+    """The hint set in words and values."""
+    listed = [Hinted(_list(hint.nodes or 0), hint.preferred) for hint in hint_set.hints or ()]
+    rule = rule_of(hint_set.resource, hint_set.family) if hint_set.family else ""
+    if hint_set.family:
+        listed += [_hinted(hint_set.family, mask) for mask in _some(hint_set.family)]
+    answer = "anywhere" if hint_set.hints is None else "hints" if listed else "nowhere"
+    return ResourceHints(hint_set.resource, hint_set.why, answer, tuple(listed), rule, hint_set.exact)
 
 
 def rule_of(resource: str, family: Family) -> str:

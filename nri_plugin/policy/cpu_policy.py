@@ -24,9 +24,9 @@ from nri_plugin.policy.hints import (
     LISTED_NODES,
     Family,
     Hint,
+    HintSet,
     Need,
     Provider,
-    Wish,
     by_numa_node,
     masks_in_order,
     smallest_size,
@@ -119,7 +119,7 @@ def exclusive_count(cpu_milli: int, *, guaranteed: bool) -> int:
     return cpu_milli // 1000 if guaranteed and cpu_milli % 1000 == 0 else 0
 
 
-def cpu_wishes(
+def cpu_hint_sets(
     tables: CPUTables,
     count: int,
     available: CPUSet,
@@ -143,13 +143,13 @@ def cpu_wishes(
     if held:
         if len(held) != count:
             why = f"cpu: {count} wanted, but the container already holds {len(held)} ({held})"
-            return (Wish("cpu", (), why=why),)
+            return (HintSet("cpu", (), why=why),)
         available, reusable = held, CPUSet()
     free = (available | reusable).mask & tables.online
-    return (_wish(tables, count, free, reusable.mask, align_by_socket=align_by_socket),)
+    return (_hint_set(tables, count, free, reusable.mask, align_by_socket=align_by_socket),)
 
 
-def _wish(tables: CPUTables, count: int, free: int, reusable: int, *, align_by_socket: bool) -> Wish:
+def _hint_set(tables: CPUTables, count: int, free: int, reusable: int, *, align_by_socket: bool) -> HintSet:
     """A mask is a hint when its nodes have enough free CPUs and all reusable ones.
 
     It is preferred when no smaller mask has enough CPUs in all, those in use and reserved included.
@@ -167,9 +167,9 @@ def _wish(tables: CPUTables, count: int, free: int, reusable: int, *, align_by_s
             for mask, size in masks_in_order(tuple(free_by_node))
             if sums[mask] >= count and required & ~mask == 0
         )
-        return Wish("cpu", hints, why=why)
+        return HintSet("cpu", hints, why=why)
     if sum(free_by_node.values()) < count:
-        return Wish("cpu", (), why=why)
+        return HintSet("cpu", (), why=why)
     family = Family(
         nodes=sum(1 << node for node in free_by_node),
         required=required,
@@ -178,7 +178,7 @@ def _wish(tables: CPUTables, count: int, free: int, reusable: int, *, align_by_s
         sockets=tuple(tables.nodes_of(socket) for socket in tables.sockets) if fewest_sockets else (),
         fewest_sockets=fewest_sockets,
     )
-    return Wish("cpu", (), family, why)
+    return HintSet("cpu", (), family, why)
 
 
 def _fewest_sockets(tables: CPUTables, nodes: int) -> int:

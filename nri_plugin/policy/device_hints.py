@@ -1,4 +1,4 @@
-"""Where a container's devices are: one wish for each device resource, before those for CPU and memory.
+"""Where a container's devices are: one hint set for each device resource, before those for CPU and memory.
 
 The kubelet has given the devices before a runtime is told of the container, so nothing is chosen here:
 a set of NUMA nodes is a hint when every device is attached to one of them. That holds for every QoS class.
@@ -22,9 +22,9 @@ from nri_plugin.policy.hints import (
     LISTED_NODES,
     Family,
     Hint,
+    HintSet,
     Need,
     Provider,
-    Wish,
     masks_in_order,
     smallest_size,
 )
@@ -73,19 +73,19 @@ def device_totals(places: Iterable[tuple[NodeMask, int]]) -> tuple[tuple[NodeMas
     return tuple(sorted(counts.items(), key=lambda item: (len(item[0]), tuple(item[0]))))
 
 
-def device_wishes(nodes: Sequence[int], resources: Iterable[DeviceResource]) -> Provider:
-    """The wishes for a container's devices; resources of which no device has a known place wish nothing.
+def device_hint_sets(nodes: Sequence[int], resources: Iterable[DeviceResource]) -> Provider:
+    """The hint sets for a container's devices; resources of which no device has a known place have none.
 
     Args:
         nodes: all NUMA nodes of the machine, ascending.
         resources: what the container has been given, in the order of the kubelet's providers.
     """
     of_machine = NodeMask.from_ids(nodes)
-    wishes = [_wish(of_machine, resource) for resource in resources if resource.devices]
-    return tuple(wish for wish in wishes if wish is not None) or None
+    hint_sets = [_hint_set(of_machine, resource) for resource in resources if resource.devices]
+    return tuple(hint_set for hint_set in hint_sets if hint_set is not None) or None
 
 
-def _wish(of_machine: NodeMask, resource: DeviceResource) -> Wish | None:
+def _hint_set(of_machine: NodeMask, resource: DeviceResource) -> HintSet | None:
     """The sets of device nodes that every device is near; preferred at the size that could hold as many devices.
 
     Differs: where the resource's other devices are not known, the given ones count as all there are, and one
@@ -99,18 +99,18 @@ def _wish(of_machine: NodeMask, resource: DeviceResource) -> Wish | None:
     if not placed and not resource.totals:
         return None  # no device of the resource has a place: it does not matter where they are
     if resource.totals and len(placed) < len(given):
-        return Wish(resource.name, (), why=_why(resource))  # a device without a place is near no node
+        return HintSet(resource.name, (), why=_why(resource))  # a device without a place is near no node
     near = _near_all(reduce(or_, (*placed, *totals)), placed)
     budget = Budget()
     narrowest = _narrowest(near, totals, len(placed), budget)
     why = _why(resource)
     nodes = tuple(bits.iterate(near.nodes))
     if len(nodes) > LISTED_NODES:
-        return Wish(
+        return HintSet(
             resource.name, (), replace(near, preferred_size=narrowest), why, exact=not budget.is_spent
         )
     hints = tuple(Hint(mask, size == narrowest) for mask, size in masks_in_order(nodes) if mask in near)
-    return Wish(resource.name, hints, why=why)
+    return HintSet(resource.name, hints, why=why)
 
 
 def _near_all(nodes: int, placed: Sequence[int]) -> Family:

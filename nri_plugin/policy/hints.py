@@ -1,8 +1,8 @@
-"""What a provider wishes for one resource: the NUMA node masks on which the request fits.
+"""The hint set of a provider for one resource: the NUMA node masks on which the request fits.
 
-A machine of up to eight NUMA nodes has at most 255 masks, and a wish lists its
+A machine of up to eight NUMA nodes has at most 255 masks, and a hint set lists its
 hints, in the kubelet's order: by size, then by ascending node ids. Beyond that
-the list would double with each node, so a wish then carries a `Family`: the
+the list would double with each node, so a hint set then carries a `Family`: the
 capacity of each node and the need, from which any mask can be judged.
 """
 
@@ -92,8 +92,8 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What one provider wishes for one resource.
+class HintSet:
+    """The hints of one provider for one resource.
 
     Attributes:
         resource: `cpu`, `memory`, `hugepages-SIZE` or a device's resource name.
@@ -115,8 +115,8 @@ class Wish:
     def anywhere(self) -> frozenset[bool]:
         """The `preferred` of its hints that name no nodes.
 
-        Source: kubelet topologymanager, filterProvidersHints: no wish counts as "anywhere, preferred",
-        a wish that nothing fits as "anywhere, not preferred".
+        Source: kubelet topologymanager, filterProvidersHints: no hint set counts as "anywhere, preferred",
+        a hint set that nothing fits as "anywhere, not preferred".
         """
         if self.hints is None:
             return frozenset({True})
@@ -145,8 +145,8 @@ class Wish:
         return True in self.anywhere or self.names(mask)
 
 
-Provider = tuple[Wish, ...] | None
-"""The wishes of one provider; None or none at all when it does not care."""
+Provider = tuple[HintSet, ...] | None
+"""The hint sets of one provider; None or none at all when it does not care."""
 
 
 @lru_cache(maxsize=64)

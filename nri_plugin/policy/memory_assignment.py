@@ -15,9 +15,9 @@ from nri_plugin.policy.hints import (
     LISTED_NODES,
     Family,
     Hint,
+    HintSet,
     Need,
     Provider,
-    Wish,
     by_numa_node,
     masks_in_order,
     sums_by_mask,
@@ -36,16 +36,16 @@ from nri_plugin.policy.search.hint_sets import lowest_member, narrowest_size, ro
 # Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (calculateHints, regenerateHints).
 
 
-def memory_wishes(
+def memory_hint_sets(
     state: MemoryState,
     request: Mapping[str, int],
     *,
     held: Sequence[MemoryBlock] = (),
     reuse: Reuse = NO_REUSE,
 ) -> Provider:
-    """Where the requested memory fits, one wish for each resource, all with the same hints.
+    """Where the requested memory fits, one hint set for each resource, all with the same hints.
 
-    When nothing fits the wishes have no preference: the request then passes the merge and is
+    When nothing fits the hint sets have no preference: the request then passes the merge and is
     refused by the allocation, as the kubelet has it.
 
     Args:
@@ -56,20 +56,22 @@ def memory_wishes(
         reuse: what the pod's init containers left.
     """
     if held:
-        return _held_wishes(request, held)
+        return _held_hint_sets(request, held)
     if not request:
         return None
     budget = Budget()
     hints, family = memory_hints(state, request, reuse, budget)
     listed = hints if hints or family else None
     exact = not budget.is_spent
-    return tuple(Wish(name, listed, family, _why(state, name, size), exact) for name, size in request.items())
+    return tuple(
+        HintSet(name, listed, family, _why(state, name, size), exact) for name, size in request.items()
+    )
 
 
-def _held_wishes(request: Mapping[str, int], held: Sequence[MemoryBlock]) -> Provider:
+def _held_hint_sets(request: Mapping[str, int], held: Sequence[MemoryBlock]) -> Provider:
     if len(held) != len(request) or any(request.get(b.resource) != b.size_bytes for b in held):
         return None
-    return tuple(Wish(b.resource, (Hint(b.nodes.mask, preferred=True),)) for b in held)
+    return tuple(HintSet(b.resource, (Hint(b.nodes.mask, preferred=True),)) for b in held)
 
 
 def memory_hints(

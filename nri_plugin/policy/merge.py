@@ -1,10 +1,10 @@
-"""Merging the wishes of all providers into one hint, exactly, without walking their product.
+"""Merging the hint sets of all providers into one hint, exactly, without walking their product.
 
-A merge picks one hint of each wish and intersects the masks. The outcome is
+A merge picks one hint of each hint set and intersects the masks. The outcome is
 preferred when all picked hints are and all their masks are equal. So the
-preferred outcomes are the masks that every wish prefers, and only when there
+preferred outcomes are the masks that every hint set prefers, and only when there
 is none are the possible intersections looked at. Both sets depend on each
-wish's set of masks alone: no combination is ever enumerated.
+hint set's set of masks alone: no combination is ever enumerated.
 
 Source: kubelet v1.36 pkg/kubelet/cm/topologymanager/policy.go and policy_*.go.
 """
@@ -18,13 +18,13 @@ from nri_plugin.model import bits
 from nri_plugin.model.errors import TopologyAffinityError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.policy.hints import Family, Provider, Wish
+from nri_plugin.policy.hints import Family, HintSet, Provider
 from nri_plugin.policy.search.budget import STEP_BUDGET, Budget
 from nri_plugin.policy.search.hint_sets import best_agreed, best_intersection, narrowest_size
 from nri_plugin.policy.search.mask_order import Distances, Order, TieBreak, band
 
 # ----------------------------------------------------------------------------------------------------
-# All masks that arise by picking one mask of each wish and intersecting them.
+# All masks that arise by picking one mask of each hint set and intersecting them.
 
 
 FOLD_LIMIT = 2048
@@ -34,9 +34,9 @@ COUNT_NODES = 12
 """Above this many nodes supersets are not counted: the table has two to that power entries."""
 
 
-def possible_intersections(all_nodes: int, wishes: Iterable[Wish]) -> set[int]:
-    """The non-empty intersections of one listed mask of each wish; "anywhere" stands for all nodes."""
-    choices = [_choices(all_nodes, wish) for wish in wishes]
+def possible_intersections(all_nodes: int, hint_sets: Iterable[HintSet]) -> set[int]:
+    """The non-empty intersections of one listed mask of each hint set; "anywhere" stands for all nodes."""
+    choices = [_choices(all_nodes, hint_set) for hint_set in hint_sets]
     choices = [choice for choice in choices if choice != {all_nodes}]
     if all_nodes.bit_count() <= COUNT_NODES and _pairs(choices) > FOLD_LIMIT:
         return _by_counting(all_nodes, choices)
@@ -46,9 +46,9 @@ def possible_intersections(all_nodes: int, wishes: Iterable[Wish]) -> set[int]:
     return reached - {0}
 
 
-def _choices(all_nodes: int, wish: Wish) -> set[int]:
-    masks = {mask & all_nodes for mask in wish.masks}
-    return masks | {all_nodes} if wish.anywhere else masks
+def _choices(all_nodes: int, hint_set: HintSet) -> set[int]:
+    masks = {mask & all_nodes for mask in hint_set.masks}
+    return masks | {all_nodes} if hint_set.anywhere else masks
 
 
 def _pairs(choices: Sequence[set[int]]) -> int:
@@ -58,7 +58,7 @@ def _pairs(choices: Sequence[set[int]]) -> int:
 def _by_counting(all_nodes: int, choices: Sequence[set[int]]) -> set[int]:
     """The intersections, from how many picks have an intersection that contains a given mask.
 
-    That number is the product, over the wishes, of their masks that contain it. Inclusion and
+    That number is the product, over the hint sets, of their masks that contain it. Inclusion and
     exclusion then gives the number of picks whose intersection is the mask itself.
     """
     nodes = list(bits.iterate(all_nodes))
@@ -126,61 +126,61 @@ def merge(
     distances: Distances | None = None,
     tie_break: TieBreak | None = None,
 ) -> MergedHint:
-    """The hint that the policy makes of all wishes.
+    """The hint that the policy makes of all hint sets.
 
-    Exact for any wishes on machines of up to `hints.LISTED_NODES` nodes. With families on larger ones it
+    Exact for any hint sets on machines of up to `hints.LISTED_NODES` nodes. With families on larger ones it
     is exact within the step budget of the searches; past it, the best hint found so far, and it says so.
 
     Args:
         policy: the topology policy.
         nodes: all NUMA nodes of the machine.
-        providers: the wishes of each provider.
+        providers: the hint sets of each provider.
         distances: among masks of one size the closer wins before the lower (prefer-closest-numa-nodes).
         tie_break: among masks equal in that the smaller rank wins before the lower mask.
     """
     if policy is TopologyManagerPolicy.NONE:
         return MergedHint(None, preferred=False)
-    wishes = [wish for provider in providers for wish in provider or ()]
+    hint_sets = [hint_set for provider in providers for hint_set in provider or ()]
     if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
-        return _merge_single(nodes.mask, wishes, Order(None, tie_break))
+        return _merge_single(nodes.mask, hint_sets, Order(None, tie_break))
     order = Order(distances, tie_break)
-    if any(wish.family for wish in wishes):
-        return _merge_searching(nodes.mask, wishes, order)
-    return _merge_listed(nodes.mask, wishes, order)
+    if any(hint_set.family for hint_set in hint_sets):
+        return _merge_searching(nodes.mask, hint_sets, order)
+    return _merge_listed(nodes.mask, hint_sets, order)
 
 
-def _merge_listed(all_nodes: int, wishes: Sequence[Wish], order: Order) -> MergedHint:
-    """All wishes are lists: what all prefer, else the best of all intersections."""
-    agreed = _agreed_in_lists(all_nodes, wishes)
+def _merge_listed(all_nodes: int, hint_sets: Sequence[HintSet], order: Order) -> MergedHint:
+    """All hint sets are lists: what all prefer, else the best of all intersections."""
+    agreed = _agreed_in_lists(all_nodes, hint_sets)
     if agreed:
         return MergedHint(NodeMask(_narrowest_best(agreed, order)), preferred=True)
-    target = max(map(_narrowest, wishes))
-    masks = possible_intersections(all_nodes, wishes)
+    target = max(map(_narrowest, hint_sets))
+    masks = possible_intersections(all_nodes, hint_sets)
     size = min({mask.bit_count() for mask in masks}, key=lambda size: band(size, target), default=0)
     best = min((mask for mask in masks if mask.bit_count() == size), key=order.of, default=all_nodes)
     return MergedHint(NodeMask(best), preferred=False)
 
 
-def _agreed_in_lists(all_nodes: int, wishes: Sequence[Wish]) -> set[int]:
-    """Masks that every wish prefers, all nodes if all prefer anywhere."""
-    choosy = [wish.preferred for wish in wishes if True not in wish.anywhere]
+def _agreed_in_lists(all_nodes: int, hint_sets: Sequence[HintSet]) -> set[int]:
+    """Masks that every hint set prefers, all nodes if all prefer anywhere."""
+    choosy = [hint_set.preferred for hint_set in hint_sets if True not in hint_set.anywhere]
     if choosy:
         return {mask & all_nodes for mask in choosy[0].intersection(*choosy[1:])} - {0}
-    return {mask & all_nodes for wish in wishes for mask in wish.preferred} - {0} | {all_nodes}
+    return {mask & all_nodes for hint_set in hint_sets for mask in hint_set.preferred} - {0} | {all_nodes}
 
 
-def _merge_searching(all_nodes: int, wishes: Sequence[Wish], order: Order) -> MergedHint:
-    """The same where some wishes are families: a quarter of the steps is left when nothing is what all prefer."""
+def _merge_searching(all_nodes: int, hint_sets: Sequence[HintSet], order: Order) -> MergedHint:
+    """The same where some hint sets are families: a quarter of the steps is left when nothing is what all prefer."""
     first = Budget(STEP_BUDGET * 3 // 4)
     first.reserve = STEP_BUDGET // 4
-    agreed = _agreed(all_nodes, wishes, order, first)
+    agreed = _agreed(all_nodes, hint_sets, order, first)
     if agreed:
         mask = _narrowest_best(agreed, order)
-        return MergedHint(NodeMask(mask), preferred=True, exact=_is_exact(wishes, mask, order, first))
+        return MergedHint(NodeMask(mask), preferred=True, exact=_is_exact(hint_sets, mask, order, first))
     rest = Budget(first.reserve + max(0, first.left))
-    target = max(_narrowest(wish, rest) for wish in wishes)
-    mask = best_intersection(all_nodes, wishes, target, order, rest) or all_nodes
-    exact = _is_exact(wishes, mask, order, rest) and not first.is_spent
+    target = max(_narrowest(hint_set, rest) for hint_set in hint_sets)
+    mask = best_intersection(all_nodes, hint_sets, target, order, rest) or all_nodes
+    exact = _is_exact(hint_sets, mask, order, rest) and not first.is_spent
     return MergedHint(NodeMask(mask), preferred=False, exact=exact)
 
 
@@ -190,54 +190,62 @@ def _narrowest_best(masks: Collection[int], order: Order) -> int:
     return min(masks, key=lambda mask: (mask.bit_count(), order.of(mask)))
 
 
-def _is_exact(wishes: Sequence[Wish], mask: int, order: Order, budget: Budget) -> bool:
+def _is_exact(hint_sets: Sequence[HintSet], mask: int, order: Order, budget: Budget) -> bool:
     """Whether no search was cut short, and the tie break could be followed where it counted."""
-    if budget.is_spent or not all(wish.exact for wish in wishes):
+    if budget.is_spent or not all(hint_set.exact for hint_set in hint_sets):
         return False
     return order.tie_break is None or mask.bit_count() == 1 or order.tie_break.is_additive
 
 
-def _merge_single(all_nodes: int, wishes: Sequence[Wish], order: Order) -> MergedHint:
+def _merge_single(all_nodes: int, hint_sets: Sequence[HintSet], order: Order) -> MergedHint:
     """Only preferred hints of one node, or of none in particular, count; all nodes means "anywhere"."""
-    agreed = [mask for mask in _agreed_nodes(all_nodes, wishes) if any(wish.names(mask) for wish in wishes)]
+    agreed = [
+        mask
+        for mask in _agreed_nodes(all_nodes, hint_sets)
+        if any(hint_set.names(mask) for hint_set in hint_sets)
+    ]
     if agreed:
         mask = min(agreed, key=order.of)
         return MergedHint(NodeMask(mask) if mask != all_nodes else None, preferred=True)
-    return MergedHint(None, preferred=all(True in wish.anywhere for wish in wishes))
+    return MergedHint(None, preferred=all(True in hint_set.anywhere for hint_set in hint_sets))
 
 
-def _agreed_nodes(all_nodes: int, wishes: Sequence[Wish]) -> list[int]:
-    """Masks of one node that every wish prefers."""
+def _agreed_nodes(all_nodes: int, hint_sets: Sequence[HintSet]) -> list[int]:
+    """Masks of one node that every hint set prefers."""
     masks = [1 << node for node in bits.iterate(all_nodes)]
-    return [mask for mask in masks if all(wish.prefers(mask) for wish in wishes)]
+    return [mask for mask in masks if all(hint_set.prefers(mask) for hint_set in hint_sets)]
 
 
-def _agreed(all_nodes: int, wishes: Sequence[Wish], order: Order, budget: Budget) -> set[int]:
-    """Masks that every wish prefers: the listed ones, and the best of those that nobody lists."""
-    listed = {mask for wish in wishes for mask in wish.preferred}
-    agreed = {mask & all_nodes for mask in listed if all(wish.prefers(mask) for wish in wishes)}
-    families = [wish.family for wish in wishes if wish.family and True not in wish.anywhere]
-    if all(True in wish.anywhere or wish.family for wish in wishes):
-        agreed |= _agreed_in_families(all_nodes, wishes, families, order, budget) if families else {all_nodes}
+def _agreed(all_nodes: int, hint_sets: Sequence[HintSet], order: Order, budget: Budget) -> set[int]:
+    """Masks that every hint set prefers: the listed ones, and the best of those that nobody lists."""
+    listed = {mask for hint_set in hint_sets for mask in hint_set.preferred}
+    agreed = {mask & all_nodes for mask in listed if all(hint_set.prefers(mask) for hint_set in hint_sets)}
+    families = [
+        hint_set.family for hint_set in hint_sets if hint_set.family and True not in hint_set.anywhere
+    ]
+    if all(True in hint_set.anywhere or hint_set.family for hint_set in hint_sets):
+        agreed |= (
+            _agreed_in_families(all_nodes, hint_sets, families, order, budget) if families else {all_nodes}
+        )
     return agreed - {0}
 
 
 def _agreed_in_families(
-    all_nodes: int, wishes: Sequence[Wish], families: Sequence[Family], order: Order, budget: Budget
+    all_nodes: int, hint_sets: Sequence[HintSet], families: Sequence[Family], order: Order, budget: Budget
 ) -> set[int]:
     """Preferred members of all families: every one of a single node, else the best."""
     if all(family.preferred_size == 1 or family.fewest_sockets for family in families):
-        single = set(_agreed_nodes(all_nodes, wishes))
+        single = set(_agreed_nodes(all_nodes, hint_sets))
         if single:
             return single
     found = best_agreed(families, order, budget)
     return set() if found is None else {found & all_nodes}
 
 
-def _narrowest(wish: Wish, budget: Budget | None = None) -> int:
-    sizes = [mask.bit_count() for mask in wish.masks]
-    if wish.family is not None:
-        sizes.append(narrowest_size(wish.family, budget))
+def _narrowest(hint_set: HintSet, budget: Budget | None = None) -> int:
+    sizes = [mask.bit_count() for mask in hint_set.masks]
+    if hint_set.family is not None:
+        sizes.append(narrowest_size(hint_set.family, budget))
     return min(sizes, default=0)
 
 
@@ -262,23 +270,27 @@ def contenders(
     Empty where nothing is chosen (policy `none`), and where too many sets of nodes would have to be told: on larger
     machines only single nodes are, and only where all prefer one.
     """
-    wishes = [wish for provider in providers for wish in provider or ()]
+    hint_sets = [hint_set for provider in providers for hint_set in provider or ()]
     order = Order(distances, tie_break)
     if policy is TopologyManagerPolicy.NONE:
         return []
-    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE or any(wish.family for wish in wishes):
-        single = [one for one in _agreed_nodes(nodes.mask, wishes) if any(wish.names(one) for wish in wishes)]
+    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE or any(hint_set.family for hint_set in hint_sets):
+        single = [
+            one
+            for one in _agreed_nodes(nodes.mask, hint_sets)
+            if any(hint_set.names(one) for hint_set in hint_sets)
+        ]
         return [Contender(mask, preferred=True) for mask in sorted(single, key=order.of)]
-    agreed = _agreed_in_lists(nodes.mask, wishes)
+    agreed = _agreed_in_lists(nodes.mask, hint_sets)
     first = sorted(agreed, key=lambda mask: (mask.bit_count(), order.of(mask)))
-    target = max(map(_narrowest, wishes), default=0)
-    others = possible_intersections(nodes.mask, wishes) - agreed
+    target = max(map(_narrowest, hint_sets), default=0)
+    others = possible_intersections(nodes.mask, hint_sets) - agreed
     rest = sorted(others, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)))
     return [Contender(mask, mask in agreed) for mask in (*first, *rest)]
 
 
 # ----------------------------------------------------------------------------------------------------
-# One decision of the Topology Manager: merge all wishes, then admit or refuse with the numbers.
+# One decision of the Topology Manager: merge all hint sets, then admit or refuse with the numbers.
 
 
 def admit(
@@ -294,7 +306,7 @@ def admit(
     Args:
         policy: the topology policy; `none` asks nobody and admits "anywhere".
         nodes: all NUMA nodes of the machine.
-        providers: wishes for the container's request, or for the pod's totals in pod scope; the
+        providers: hint sets for the container's request, or for the pod's totals in pod scope; the
             kubelet's order is devices, CPU, memory.
         distances: see `merge`.
         tie_break: see `merge`.
@@ -309,8 +321,8 @@ def admit(
 
 
 def _refusal(policy: TopologyManagerPolicy, merged: MergedHint, providers: Sequence[Provider]) -> str:
-    wishes = [wish for provider in providers for wish in provider or ()]
-    numbers = "; ".join(dict.fromkeys(wish.why for wish in wishes if wish.why))
+    hint_sets = [hint_set for provider in providers for hint_set in provider or ()]
+    numbers = "; ".join(dict.fromkeys(hint_set.why for hint_set in hint_sets if hint_set.why))
     return (
         f"resources cannot be allocated with topology locality: policy {policy} needs {_needed(policy)}, "
         f"{_found(merged)}" + (f"; {numbers}" if numbers else "") + _doubt(merged)

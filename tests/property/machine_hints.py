@@ -1,8 +1,8 @@
-"""Machines for merging: their distances, and what providers wish on them, as families and as lists."""
+"""Machines for merging: their distances, and what providers hint set on them, as families and as lists."""
 
 from hypothesis import strategies as st
 
-from nri_plugin.policy.hints import Family, Hint, Need, Wish
+from nri_plugin.policy.hints import Family, Hint, HintSet, Need
 from tests.oracles.merge import members_of
 
 NODES = (0, 1, 2, 4, 5, 7)
@@ -91,12 +91,12 @@ HINTS = st.tuples(st.sampled_from(sorted(subsets(ALL_NODES))), st.booleans())
 
 
 @st.composite
-def wishes_in_both_forms(draw):
-    """A wish with a family, perhaps beside listed hints, and the same wish with everything listed."""
+def hint_sets_in_both_forms(draw):
+    """A hint set with a family, perhaps beside listed hints, and the same hint set with everything listed."""
     family = draw(families())
     listed = draw(st.just([]) | st.lists(HINTS, max_size=2))
     members = [mask for mask in subsets(ALL_NODES) if family is not None and is_member(family, mask)]
-    return Wish("r", tuple(Hint(*hint) for hint in listed), family), [
+    return HintSet("r", tuple(Hint(*hint) for hint in listed), family), [
         *listed,
         *((mask, is_preferred(family, mask)) for mask in members),
     ]

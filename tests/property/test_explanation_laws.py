@@ -28,7 +28,7 @@ from nri_plugin.wire.nri.events import CreateContainerResponse
 from tests.builders import GIB
 from tests.explained import creation
 from tests.property.machines import rows_of_any_machine
-from tests.property.test_merge_laws import machines_and_lists, wishes_of
+from tests.property.test_merge_laws import hint_sets_of, machines_and_lists
 
 MIB = 1 << 20
 POLICIES = st.sampled_from(TopologyManagerPolicy)
@@ -156,8 +156,8 @@ def test_the_sentence_claims_nothing_that_is_not_so(drawn):
 @given(POLICIES, machines_and_lists())
 def test_the_first_contender_is_the_outcome_of_the_merge(policy, drawn):
     all_nodes, lists = drawn
-    nodes, wishes = NodeMask(all_nodes), wishes_of(lists)
-    merged, found = merge(policy, nodes, wishes), contenders(policy, nodes, wishes)
+    nodes, hint_sets = NodeMask(all_nodes), hint_sets_of(lists)
+    merged, found = merge(policy, nodes, hint_sets), contenders(policy, nodes, hint_sets)
     if merged.affinity is not None and found:
         assert (found[0].nodes, found[0].preferred) == (merged.affinity.mask, merged.preferred)
     assert len({one.nodes for one in found}) == len(found)

@@ -7,7 +7,7 @@ from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy import memory_assignment
-from nri_plugin.policy.memory_assignment import allocate_memory, memory_wishes
+from nri_plugin.policy.memory_assignment import allocate_memory, memory_hint_sets
 from nri_plugin.policy.memory_state import MemoryMachine, memory_state
 from nri_plugin.policy.merge import MergedHint, merge
 from tests.oracles.memory import hints as slow_hints
@@ -31,8 +31,8 @@ def play(machine, steps):
     """States after each container that was admitted; some containers leave again."""
     state, held, states = memory_state(machine), [], []
     for request, policy, leaves in steps:
-        wishes = memory_wishes(state, request)
-        hint = merge(policy, NodeMask.from_ids(machine.nodes), [wishes])
+        hint_sets = memory_hint_sets(state, request)
+        hint = merge(policy, NodeMask.from_ids(machine.nodes), [hint_sets])
         try:
             grant = allocate_memory(state, request, hint)
         except AdmissionError:
@@ -86,7 +86,7 @@ def test_hints_are_those_of_the_slow_reading(machine, steps, request):
 
 
 def closed_form(call):
-    """`call()` with wishes in the form of large machines."""
+    """`call()` with hint sets in the form of large machines."""
     before = memory_assignment.LISTED_NODES
     memory_assignment.LISTED_NODES = 0
     try:
@@ -99,8 +99,8 @@ def closed_form(call):
 def test_large_machines_merge_by_the_same_rules_as_small_ones(machine, steps, request, policy):
     for state, _ in play(machine, steps)[-1:]:
         nodes = NodeMask.from_ids(machine.nodes)
-        listed = memory_wishes(state, request)
-        closed = closed_form(lambda state=state: memory_wishes(state, request))
+        listed = memory_hint_sets(state, request)
+        closed = closed_form(lambda state=state: memory_hint_sets(state, request))
         assert merge(policy, nodes, [closed]) == merge(policy, nodes, [listed])
 
 

@@ -14,7 +14,7 @@ from math import prod
 from operator import sub
 
 from nri_plugin.model import bits
-from nri_plugin.policy.hints import Family, Need, Wish
+from nri_plugin.policy.hints import Family, HintSet, Need
 from nri_plugin.policy.search.budget import Budget, BudgetSpentError
 from nri_plugin.policy.search.closest import Limit, Region, can_leave, closest, limits_of, ways_to_leave
 from nri_plugin.policy.search.mask_order import Order, band
@@ -160,7 +160,7 @@ def _best_sums(amounts: Sequence[tuple[int, ...]], needs: int) -> list[list[list
 
 
 # ----------------------------------------------------------------------------------------------------
-# The best intersection of one mask of each wish, where some wishes are families.
+# The best intersection of one mask of each hint set, where some hint sets are families.
 #
 # A mask is an intersection when each family has a member that contains it and
 # every other node is missing from one of these members at least. So, for a mask,
@@ -169,14 +169,14 @@ def _best_sums(amounts: Sequence[tuple[int, ...]], needs: int) -> list[list[list
 
 
 def best_intersection(
-    all_nodes: int, wishes: Sequence[Wish], target: int, order: Order, budget: Budget
+    all_nodes: int, hint_sets: Sequence[HintSet], target: int, order: Order, budget: Budget
 ) -> int:
-    """The best intersection of one mask of each wish; 0 when all are empty.
+    """The best intersection of one mask of each hint set; 0 when all are empty.
 
     Best is: of size `target`, else narrower and then the widest, else wider and then the narrowest;
     by `order` among those of that size. Past the budget: the best found so far.
     """
-    picks = [_Pick(within, families, budget) for within, families in _picks(all_nodes, wishes)]
+    picks = [_Pick(within, families, budget) for within, families in _picks(all_nodes, hint_sets)]
     found = 0
     try:
         for size in _sizes_by_band(target, all_nodes.bit_count()):
@@ -199,15 +199,15 @@ def _sizes_by_band(target: int, largest: int) -> list[int]:
     return sorted(range(1, largest + 1), key=lambda size: band(size, target))
 
 
-def _picks(all_nodes: int, wishes: Sequence[Wish]) -> list[tuple[int, tuple[Family, ...]]]:
-    """The distinct ways to pick listed masks: (their intersection, families of the other wishes)."""
+def _picks(all_nodes: int, hint_sets: Sequence[HintSet]) -> list[tuple[int, tuple[Family, ...]]]:
+    """The distinct ways to pick listed masks: (their intersection, families of the other hint sets)."""
     picks: dict[tuple[int, tuple[int, ...]], None] = {(all_nodes, ()): None}
     families: dict[int, Family] = {}
-    for number, wish in enumerate(wishes):
-        masks = {mask & all_nodes for mask in wish.masks} | ({all_nodes} if wish.anywhere else set())
+    for number, hint_set in enumerate(hint_sets):
+        masks = {mask & all_nodes for mask in hint_set.masks} | ({all_nodes} if hint_set.anywhere else set())
         grown = {(within & mask, chosen): None for within, chosen in picks for mask in masks}
-        if wish.family is not None:
-            families[number] = wish.family
+        if hint_set.family is not None:
+            families[number] = hint_set.family
             grown |= {(within, (*chosen, number)): None for within, chosen in picks}
         picks = {pick: None for pick in grown if pick[0]}
     return [(within, tuple(families[number] for number in chosen)) for within, chosen in picks]

@@ -1,6 +1,6 @@
-"""Wishes and their hints."""
+"""Hint sets and their hints."""
 
-from nri_plugin.policy.hints import Family, Hint, Need, Wish, masks_in_order, smallest_size, sums_by_mask
+from nri_plugin.policy.hints import Family, Hint, HintSet, Need, masks_in_order, smallest_size, sums_by_mask
 
 
 def test_masks_come_by_size_then_by_ascending_nodes():
@@ -32,19 +32,19 @@ def test_a_family_may_ask_for_a_number_of_nodes():
     assert 0b11 in family
 
 
-def test_no_wish_is_anywhere_preferred_and_no_fit_is_anywhere_not_preferred():
-    assert Wish("r", None).anywhere == {True}
-    assert Wish("r", ()).anywhere == {False}
-    assert Wish("r", (), Family(1, 0, (), 1)).anywhere == frozenset()
-    assert Wish("r", (Hint(None, True), Hint(1, True))).anywhere == {True}
+def test_no_hint_set_is_anywhere_preferred_and_no_fit_is_anywhere_not_preferred():
+    assert HintSet("r", None).anywhere == {True}
+    assert HintSet("r", ()).anywhere == {False}
+    assert HintSet("r", (), Family(1, 0, (), 1)).anywhere == frozenset()
+    assert HintSet("r", (Hint(None, True), Hint(1, True))).anywhere == {True}
 
 
-def test_a_wish_prefers_what_it_names_and_anything_when_it_has_no_preference():
-    wish = Wish("r", (Hint(0b1, True), Hint(0b11, False)), Family(0b1100, 0, (), 2))
-    assert [mask for mask in range(16) if wish.prefers(mask)] == [0b0001, 0b1100]
-    assert Wish("r", None).prefers(0b1)
-    assert not Wish("r", None).names(0b1)
-    assert not Wish("r", ()).prefers(0b1)
+def test_a_hint_set_prefers_what_it_names_and_anything_when_it_has_no_preference():
+    hint_set = HintSet("r", (Hint(0b1, True), Hint(0b11, False)), Family(0b1100, 0, (), 2))
+    assert [mask for mask in range(16) if hint_set.prefers(mask)] == [0b0001, 0b1100]
+    assert HintSet("r", None).prefers(0b1)
+    assert not HintSet("r", None).names(0b1)
+    assert not HintSet("r", ()).prefers(0b1)
 
 
 def test_a_family_prefers_its_narrowest_members_and_those_on_as_few_sockets_where_these_count():
@@ -64,4 +64,4 @@ def test_a_family_prefers_its_narrowest_members_and_those_on_as_few_sockets_wher
 def test_unless_told_a_member_has_a_node_sockets_do_not_count_and_nothing_is_said():
     assert 0 not in Family(0b1, 0, (), 1)
     assert Family(0b1, 0, (), 1).fewest_sockets == 0
-    assert Wish("r", None).why == ""
+    assert HintSet("r", None).why == ""

@@ -26,9 +26,15 @@ from nri_plugin.model.quantity import parse_bytes, parse_cpu_milli
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.cpu_assignment import CPUTables
-from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes, exclusive_count, reusable_after, take_cpus
+from nri_plugin.policy.cpu_policy import (
+    allocate_cpus,
+    cpu_hint_sets,
+    exclusive_count,
+    reusable_after,
+    take_cpus,
+)
 from nri_plugin.policy.hints import Provider
-from nri_plugin.policy.memory_assignment import allocate_memory, memory_wishes
+from nri_plugin.policy.memory_assignment import allocate_memory, memory_hint_sets
 from nri_plugin.policy.memory_state import (
     MemoryMachine,
     memory_state,
@@ -215,8 +221,8 @@ class CPUManager:
         milli = parse_cpu_milli(container.requests.get("cpu", "0"))
         return exclusive_count(milli, guaranteed=pod.guaranteed)
 
-    def wishes(self, pod: Pod, container: Container) -> Provider:
-        return cpu_wishes(
+    def hint_sets(self, pod: Pod, container: Container) -> Provider:
+        return cpu_hint_sets(
             self.tables,
             self.count(pod, container),
             self.available,
@@ -225,18 +231,18 @@ class CPUManager:
             align_by_socket=self.options.align_by_socket,
         )
 
-    def pod_wishes(self, pod: Pod) -> Provider:
+    def pod_hint_sets(self, pod: Pod) -> Provider:
         counts = {container.name: self.count(pod, container) for container in pod.containers}
         total = pod.total(counts)
         assigned = CPUSet()
         for container in pod.containers:
             cpus = self.held.get((pod.uid, container.name))
             if cpus is not None and len(cpus) != counts[container.name]:
-                return cpu_wishes(self.tables, len(cpus) + 1, self.available, held=cpus)
+                return cpu_hint_sets(self.tables, len(cpus) + 1, self.available, held=cpus)
             assigned |= cpus or CPUSet()
         reusable = self.reusable.get(pod.uid, CPUSet()) | assigned
         held = assigned if len(assigned) == total else CPUSet()
-        return cpu_wishes(
+        return cpu_hint_sets(
             self.tables,
             total,
             self.available,
@@ -282,19 +288,19 @@ class MemoryManager:
     def __post_init__(self) -> None:
         self.state = memory_state(self.machine)
 
-    def wishes(self, pod: Pod, container: Container) -> Provider:
+    def hint_sets(self, pod: Pod, container: Container) -> Provider:
         if not pod.has_memory:
             return None
         held = self.blocks.get((pod.uid, container.name), ())
-        return memory_wishes(self.state, container.memory, held=held, reuse=self.reuse.get(pod.uid, {}))
+        return memory_hint_sets(self.state, container.memory, held=held, reuse=self.reuse.get(pod.uid, {}))
 
-    def pod_wishes(self, pod: Pod) -> Provider:
+    def pod_hint_sets(self, pod: Pod) -> Provider:
         if not pod.has_memory:
             return None
         names = {name for c in pod.containers if not c.init for name in c.memory}
         request = {n: pod.total({c.name: c.memory.get(n, 0) for c in pod.containers}) for n in sorted(names)}
         held = next((b for c in pod.containers if (b := self.blocks.get((pod.uid, c.name)))), ())
-        return memory_wishes(self.state, request, held=held, reuse=self.reuse.get(pod.uid, {}))
+        return memory_hint_sets(self.state, request, held=held, reuse=self.reuse.get(pod.uid, {}))
 
     def allocate(self, pod: Pod, container: Container, merged: MergedHint) -> None:
         key = pod.uid, container.name
@@ -343,8 +349,8 @@ def shown_blocks(blocks: Sequence[MemoryBlock]) -> list[dict]:
     return [{"type": b.resource, "size": b.size_bytes, "numa": list(b.nodes)} for b in blocks]
 
 
-def shown_wishes(provider: Provider) -> dict[str, list] | None:
-    """As the recordings show hints: null without a wish, {} when memory fits nowhere."""
+def shown_hint_sets(provider: Provider) -> dict[str, list] | None:
+    """As the recordings show hints: null without a hint set, {} when memory fits nowhere."""
     if provider is None:
         return None
     return {w.resource: [list(hint) for hint in w.hints] for w in provider if w.hints is not None}

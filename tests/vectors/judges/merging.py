@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nri_plugin.config.option_checks import topology_manager_refusals, topology_options_on
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.policy.hints import Hint, Provider, Wish
+from nri_plugin.policy.hints import Hint, HintSet, Provider
 from nri_plugin.policy.merge import MergedHint, admits, merge
 from nri_plugin.policy.search.mask_order import Distances
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
@@ -19,7 +19,7 @@ def hints_of(recorded: Sequence[Sequence] | None) -> tuple[Hint, ...] | None:
 
 
 def provider_of(recorded: Mapping[str, Sequence[Sequence] | None] | None) -> Provider:
-    return tuple(Wish(name, hints_of(hints)) for name, hints in (recorded or {}).items())
+    return tuple(HintSet(name, hints_of(hints)) for name, hints in (recorded or {}).items())
 
 
 def distances_of(case: Case) -> Distances:

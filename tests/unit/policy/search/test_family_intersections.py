@@ -1,7 +1,7 @@
-"""Intersections where some wishes are families."""
+"""Intersections where some hint sets are families."""
 
 from nri_plugin.model import bits
-from nri_plugin.policy.hints import Family, Hint, Need, Wish
+from nri_plugin.policy.hints import Family, Hint, HintSet, Need
 from nri_plugin.policy.search.budget import Budget
 from nri_plugin.policy.search.hint_sets import best_intersection
 from nri_plugin.policy.search.mask_order import Distances, Order
@@ -10,44 +10,44 @@ NODES = range(34)
 ALL = bits.from_ids(NODES)
 
 
-def wish(amount, each=10, **changes):
+def hint_set(amount, each=10, **changes):
     fields = {"nodes": ALL, "required": 0, "preferred_size": 1} | changes
-    return Wish("r", (), Family(needs=(Need(amount, dict.fromkeys(NODES, each)),), **fields))
+    return HintSet("r", (), Family(needs=(Need(amount, dict.fromkeys(NODES, each)),), **fields))
 
 
 BY_MASK = Order()
 
 
-def best(wishes, target, order=BY_MASK, steps=20_000):
-    return best_intersection(ALL, wishes, target, order, Budget(steps))
+def best(hint_sets, target, order=BY_MASK, steps=20_000):
+    return best_intersection(ALL, hint_sets, target, order, Budget(steps))
 
 
 def test_one_family_gives_its_lowest_member():
-    assert best([wish(25)], 3) == 0b111
+    assert best([hint_set(25)], 3) == 0b111
 
 
 def test_two_families_may_meet_in_fewer_nodes_than_either_has():
-    assert best([wish(25), wish(5)], 1) == 0b1
+    assert best([hint_set(25), hint_set(5)], 1) == 0b1
 
 
 def test_needs_that_cannot_do_without_the_same_nodes_widen_the_result():
-    whole = wish(10 * len(NODES))
+    whole = hint_set(10 * len(NODES))
     assert best([whole, whole], 2) == ALL
 
 
 def test_a_node_that_all_require_is_in_the_intersection():
-    assert best([wish(5, required=0b1000), wish(5, required=0b1000)], 1) == 0b1000
-    assert best([wish(5, required=0b1000), wish(5, required=0b0100)], 1) == 0b0001
+    assert best([hint_set(5, required=0b1000), hint_set(5, required=0b1000)], 1) == 0b1000
+    assert best([hint_set(5, required=0b1000), hint_set(5, required=0b0100)], 1) == 0b0001
 
 
 def test_listed_masks_and_families_are_combined():
-    listed = Wish("device", (Hint(0b1100, True), Hint(1 << 20, True)))
-    assert best([listed, wish(15)], 2) == 0b1100
-    assert best([listed, wish(15)], 1) == 0b0100
+    listed = HintSet("device", (Hint(0b1100, True), Hint(1 << 20, True)))
+    assert best([listed, hint_set(15)], 2) == 0b1100
+    assert best([listed, hint_set(15)], 1) == 0b0100
 
 
 def test_nothing_in_common_is_nothing():
-    left, right = wish(5, nodes=0b0011), wish(5, nodes=0b1100)
+    left, right = hint_set(5, nodes=0b0011), hint_set(5, nodes=0b1100)
     assert best([left, right], 1) == 0
 
 
@@ -57,70 +57,70 @@ CHAIN = Order(Distances({one: {other: 10 + abs(one - other) for other in NODES} 
 
 def test_the_closest_intersection_wins():
     needs = (Need(30, {3: 10, 9: 10, 10: 10, 20: 10}),)
-    only = Wish("r", (), Family(ALL, 0, needs, 1))
+    only = HintSet("r", (), Family(ALL, 0, needs, 1))
     assert best([only, only], 2) == 1 << 3 | 1 << 9
     assert best([only, only], 2, CHAIN) == 1 << 9 | 1 << 10
 
 
 def test_listed_masks_are_told_apart_by_distance_too():
-    listed = Wish("device", (Hint(0b1001, True), Hint(0b1100, True)))
-    assert best([listed, wish(15)], 2) == 0b1001
-    assert best([listed, wish(15)], 2, CHAIN) == 0b1100
+    listed = HintSet("device", (Hint(0b1001, True), Hint(0b1100, True)))
+    assert best([listed, hint_set(15)], 2) == 0b1001
+    assert best([listed, hint_set(15)], 2, CHAIN) == 0b1100
 
 
 def test_past_the_budget_a_set_that_does_for_one_family_is_the_answer():
-    left, right = wish(5, nodes=0b0111), wish(5, nodes=0b1110)
+    left, right = hint_set(5, nodes=0b0111), hint_set(5, nodes=0b1110)
     assert best([left, right], 1, steps=0) == 0b0010
     assert best([left, right], 2, steps=0) == 0b0110
 
 
 def test_past_the_budget_it_is_what_all_can_use_where_nothing_does_for_one_alone():
-    left, right = wish(30, nodes=0b0111), wish(30, nodes=0b1110)
+    left, right = hint_set(30, nodes=0b0111), hint_set(30, nodes=0b1110)
     assert best([left, right], 1, steps=0) == 0b0110
 
 
 def test_past_the_budget_nothing_in_common_is_still_nothing():
-    assert best([wish(5, nodes=0b0011), wish(5, nodes=0b1100)], 1, steps=0) == 0
-    assert best([wish(5, nodes=0b0011), wish(25, nodes=0b0011)], 1, steps=0) == 0
+    assert best([hint_set(5, nodes=0b0011), hint_set(5, nodes=0b1100)], 1, steps=0) == 0
+    assert best([hint_set(5, nodes=0b0011), hint_set(25, nodes=0b0011)], 1, steps=0) == 0
 
 
 def test_past_the_budget_listed_masks_that_nobody_else_can_use_are_passed_over():
-    either = Wish("r", (Hint(0b1, True),), wish(5, nodes=0b0011).family)
-    assert best([either, wish(5, nodes=0b0010)], 1, steps=0) == 0b0010
+    either = HintSet("r", (Hint(0b1, True),), hint_set(5, nodes=0b0011).family)
+    assert best([either, hint_set(5, nodes=0b0010)], 1, steps=0) == 0b0010
 
 
 def test_past_the_budget_the_narrowest_set_that_does_for_one_family_is_the_answer():
-    both = [wish(15, nodes=0b0111), wish(15, nodes=0b0111)]
+    both = [hint_set(15, nodes=0b0111), hint_set(15, nodes=0b0111)]
     assert best(both, 1, steps=0) == 0b011
 
 
 def test_past_the_budget_narrower_than_wanted_goes_before_wider():
-    narrow = Wish("r", (Hint(0b11000000, True),), wish(50).family)
-    assert best([narrow, wish(50)], 3, steps=0) == 0b11000000
+    narrow = HintSet("r", (Hint(0b11000000, True),), hint_set(50).family)
+    assert best([narrow, hint_set(50)], 3, steps=0) == 0b11000000
 
 
 def test_what_cannot_be_or_is_listed_is_not_searched():
-    assert best([wish(10 * len(NODES) + 1)], 1, steps=0) == 0
-    assert best([Wish("device", (Hint(0b1100, True),))], 2, steps=0) == 0b1100
-    assert best([Wish("device", (Hint(0b1100, True),))], 1, steps=0) == 0b1100
-    assert best([Wish("device", (Hint(0b1100, True), Hint(0b1, True)))], 1, steps=0) == 0b1
+    assert best([hint_set(10 * len(NODES) + 1)], 1, steps=0) == 0
+    assert best([HintSet("device", (Hint(0b1100, True),))], 2, steps=0) == 0b1100
+    assert best([HintSet("device", (Hint(0b1100, True),))], 1, steps=0) == 0b1100
+    assert best([HintSet("device", (Hint(0b1100, True), Hint(0b1, True)))], 1, steps=0) == 0b1
     budget = Budget(0)
-    assert best_intersection(ALL, [Wish("device", (Hint(0b1100, True),))], 2, BY_MASK, budget) == 0b1100
+    assert best_intersection(ALL, [HintSet("device", (Hint(0b1100, True),))], 2, BY_MASK, budget) == 0b1100
     assert not budget.is_spent
 
 
 def test_past_the_budget_what_cannot_be_is_no_answer():
-    impossible = wish(10 * len(NODES) + 1).family
-    either = Wish("r", (Hint(0b1100, True),), impossible)
-    assert best([either, wish(15)], 5, steps=0) == 0b1100
-    nowhere = Wish("r", (Hint(0b1, True),), wish(15, nodes=0b0111).family)
-    assert best([nowhere, wish(15, nodes=0b0110)], 1, steps=0) == 0b0110
+    impossible = hint_set(10 * len(NODES) + 1).family
+    either = HintSet("r", (Hint(0b1100, True),), impossible)
+    assert best([either, hint_set(15)], 5, steps=0) == 0b1100
+    nowhere = HintSet("r", (Hint(0b1, True),), hint_set(15, nodes=0b0111).family)
+    assert best([nowhere, hint_set(15, nodes=0b0110)], 1, steps=0) == 0b0110
 
 
 def of_formula(seed):
-    """Wishes of two or three families, and of listed masks, over eight nodes."""
+    """Hint sets of two or three families, and of listed masks, over eight nodes."""
     families = [
-        Wish(
+        HintSet(
             "r",
             (Hint(0b1110 << seed % 3, True),) if seed % 4 == number else (),
             Family(
@@ -137,7 +137,7 @@ def of_formula(seed):
         )
         for number in range(2 + seed % 2)
     ]
-    listed = Wish("device", (Hint(0b01111100, True), Hint(0b11110011 >> seed % 2, True)))
+    listed = HintSet("device", (Hint(0b01111100, True), Hint(0b11110011 >> seed % 2, True)))
     return [*families, listed] if seed % 3 else families
 
 
@@ -210,7 +210,7 @@ def test_so_much_is_looked_at_where_little_can_be_left_out():
     steps = []
     for seed in range(8):
         families = [
-            Wish(
+            HintSet(
                 "r",
                 (),
                 Family(
@@ -226,4 +226,4 @@ def test_so_much_is_looked_at_where_little_can_be_left_out():
 
 
 def test_the_closest_intersection_is_looked_for_only_at_a_size_that_has_one():
-    assert best([wish(25)], 1, CHAIN) == 0b111
+    assert best([hint_set(25)], 1, CHAIN) == 0b111
