@@ -14,8 +14,8 @@ from nri_plugin.policy.cpu_assignment import PLACES, Stage
 from nri_plugin.policy.hints import Family, HintSet
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.policy.merge import Contender, MergedHint, admits, contenders
-from nri_plugin.policy.search.budget import Budget, BudgetSpentError
-from nri_plugin.policy.search.hint_sets import lowest_member, roomiest
+from nri_plugin.policy.search import Budget, BudgetSpentError
+from nri_plugin.policy.search.intersections import lowest_member, roomiest
 from nri_plugin.policy.search.mask_order import Order
 
 # ----------------------------------------------------------------------------------------------------

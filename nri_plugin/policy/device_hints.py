@@ -28,8 +28,8 @@ from nri_plugin.policy.hints import (
     masks_in_order,
     smallest_size,
 )
-from nri_plugin.policy.search.budget import Budget, BudgetSpentError
-from nri_plugin.policy.search.hint_sets import narrowest_size
+from nri_plugin.policy.search import Budget, BudgetSpentError
+from nri_plugin.policy.search.intersections import narrowest_size
 
 NAMED_IDS = 8
 """So many device ids are named in a refusal; the others are counted."""

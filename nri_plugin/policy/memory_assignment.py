@@ -24,8 +24,8 @@ from nri_plugin.policy.hints import (
 )
 from nri_plugin.policy.memory_state import NO_REUSE, MemoryState, Reuse
 from nri_plugin.policy.merge import MergedHint
-from nri_plugin.policy.search.budget import Budget, BudgetSpentError
-from nri_plugin.policy.search.hint_sets import lowest_member, narrowest_size, roomiest
+from nri_plugin.policy.search import Budget, BudgetSpentError
+from nri_plugin.policy.search.intersections import lowest_member, narrowest_size, roomiest
 
 # ----------------------------------------------------------------------------------------------------
 # Where memory fits: the Memory Manager's hints.

@@ -19,8 +19,8 @@ from nri_plugin.model.errors import TopologyAffinityError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.hints import Family, HintSet, Provider
-from nri_plugin.policy.search.budget import STEP_BUDGET, Budget
-from nri_plugin.policy.search.hint_sets import best_agreed, best_intersection, narrowest_size
+from nri_plugin.policy.search import STEP_BUDGET, Budget
+from nri_plugin.policy.search.intersections import best_agreed, best_intersection, narrowest_size
 from nri_plugin.policy.search.mask_order import Distances, Order, TieBreak, band
 
 # ----------------------------------------------------------------------------------------------------

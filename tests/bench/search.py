@@ -102,7 +102,7 @@ def _topologies() -> Iterator[tuple[str, Topology]]:
 def _merged(filled: Filled, rule: TopologyTieBreak) -> Result:
     broken = tie_break(rule, filled.tables, filled.free, filled.count)
     if filled.distances is not None:
-        _ = filled.distances.layout  # worked out once per machine
+        _ = filled.distances.tree  # worked out once per machine
     return _timed(
         lambda: merge(
             TopologyManagerPolicy.BEST_EFFORT,
@@ -139,7 +139,7 @@ def _one(nodes: int, kind: str, rng: random.Random) -> Result:
     hint_sets = [_hint_set(nodes, str(number), rng) for number in range(PROVIDERS)]
     distances = _distances(nodes, kind, rng) if kind != "none" else None
     if distances is not None:
-        _ = distances.layout  # worked out once per machine
+        _ = distances.tree  # worked out once per machine
     every = NodeMask((1 << nodes) - 1)
     return _timed(
         lambda: merge(TopologyManagerPolicy.BEST_EFFORT, every, [tuple(hint_sets)], distances=distances)

@@ -16,7 +16,6 @@ Before all of them comes a node that somebody wished for: of equals those with i
 Differs: the kubelet knows only `packed`, and no wish.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -27,7 +26,7 @@ from nri_plugin.model.options import TopologyTieBreak
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import CPUTables
-from nri_plugin.policy.search.clusters import Layout, layout, layout_in_planes
+from nri_plugin.policy.search.levels import DistanceGroup, DistanceRows, distance_tree
 
 # ----------------------------------------------------------------------------------------------------
 # How far the NUMA nodes of a set are from each other: the option prefer-closest-numa-nodes.
@@ -45,12 +44,12 @@ class Distances:
     Differs: the kubelet numbers the columns from 0 and crashes where node ids have gaps.
     """
 
-    rows: Mapping[int, Mapping[int, int]]
+    rows: DistanceRows
 
     @cached_property
-    def layout(self) -> Layout:
-        """The nodes in clusters."""
-        return layout_in_planes(self.rows)
+    def tree(self) -> DistanceGroup | None:
+        """The nodes in groups; None on a machine that is not built in levels."""
+        return distance_tree(self.rows)
 
     def total(self, nodes: int) -> int:
         """Sum over all ordered pairs of the mask's nodes, a node with itself included."""
@@ -228,9 +227,9 @@ class Order:
         far = self.distances.total(mask) if self.distances else 0
         return far, self.tie_break.rank(mask) if self.tie_break else 0, mask
 
-    def layout_of(self, nodes: int) -> Layout:
-        """Clusters that hold `nodes`, all equally far apart where distances do not count."""
-        return self.distances.layout if self.distances else _one_cluster(nodes)
+    def distance_tree(self, nodes: int) -> DistanceGroup | None:
+        """A tree that holds `nodes`, of one group where distances do not count; None where there is none."""
+        return self.distances.tree if self.distances else _equally_far(nodes)
 
     @property
     def span(self) -> int:
@@ -244,6 +243,5 @@ def band(size: int, target: int) -> tuple[bool, int]:
 
 
 @lru_cache(maxsize=16)
-def _one_cluster(nodes: int) -> Layout:
-    ids = list(bits.iterate(nodes))
-    return layout({one: dict.fromkeys(ids, 0) for one in ids})
+def _equally_far(nodes: int) -> DistanceGroup:
+    return DistanceGroup(nodes, tuple(DistanceGroup(1 << node) for node in bits.iterate(nodes)))

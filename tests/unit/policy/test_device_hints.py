@@ -4,10 +4,10 @@ import pytest
 
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NO_NODES, NodeMask
+from nri_plugin.policy import search
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_hint_sets, device_totals
 from nri_plugin.policy.hints import Family, HintSet, Need
 from nri_plugin.policy.merge import merge
-from nri_plugin.policy.search import budget
 
 ALL = (0, 1, 2, 3)
 
@@ -146,7 +146,7 @@ def test_a_hint_set_says_when_its_preferred_size_could_not_be_found_out(
 ) -> None:
     between = gpus([0, 1], [2, 3], of=[*everywhere(*range(16)), ((4, 5), 1)])
     assert only_hint_set(between, nodes=range(16)).exact
-    monkeypatch.setattr(budget, "STEP_BUDGET", 2)
+    monkeypatch.setattr(search, "STEP_BUDGET", 2)
     assert not only_hint_set(between, nodes=range(16)).exact
 
 
@@ -174,5 +174,5 @@ def test_a_hint_set_that_fits_nowhere_names_the_device_without_a_place() -> None
 def test_the_search_among_devices_between_nodes_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = gpus([0], [1], [2], of=[*everywhere(*range(16)), ((4, 5), 1)])
     assert only_hint_set(apart, nodes=range(16)).exact
-    monkeypatch.setattr(budget, "STEP_BUDGET", 10)
+    monkeypatch.setattr(search, "STEP_BUDGET", 10)
     assert not only_hint_set(apart, nodes=range(16)).exact

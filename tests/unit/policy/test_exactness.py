@@ -1,4 +1,4 @@
-"""On machines built in levels, on two planes too, every hint is exact within the usual number of steps."""
+"""On machines built in levels, and on any of 16 nodes, every hint is exact within the usual number of steps."""
 
 import pytest
 
@@ -12,7 +12,7 @@ CASES = 40
 SIZES = (9, 10, 12, 16, 24, 32, 34, 48, 64)
 MACHINES = (
     {f"{nodes} nodes in levels": levels(nodes) for nodes in SIZES}
-    | {f"{nodes} nodes on two planes": levels(nodes, crossing=4) for nodes in (16, 24, 32)}
+    | {f"{nodes} nodes on two planes": levels(nodes, crossing=4) for nodes in (10, 12, 16)}
     | {
         name: topology
         for name, topology in ((name, build_topology(text)) for name, text in shipped().items())

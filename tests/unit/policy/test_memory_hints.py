@@ -3,10 +3,10 @@
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import MemoryBlock
+from nri_plugin.policy import search
 from nri_plugin.policy.memory_assignment import is_barred, memory_hint_sets
 from nri_plugin.policy.memory_state import MemoryMachine, memory_machine, memory_state
 from nri_plugin.policy.merge import merge
-from nri_plugin.policy.search import budget
 from tests.unit.policy.shapes import machine
 
 TWO = memory_machine(machine(2, 1, memory_bytes={0: 10, 1: 10}))
@@ -112,7 +112,7 @@ def test_beyond_eight_nodes_what_fits_nowhere_has_no_preference():
 def test_hint_sets_say_when_their_preferred_size_could_not_be_found_out(monkeypatch):
     hint_sets = memory_hint_sets(memory_state(wide(16)), {"memory": 25})
     assert [hint_set.exact for hint_set in hint_sets] == [True]
-    monkeypatch.setattr(budget, "STEP_BUDGET", 2)
+    monkeypatch.setattr(search, "STEP_BUDGET", 2)
     doubtful = memory_hint_sets(memory_state(wide(16)), {"memory": 25})
     assert [hint_set.exact for hint_set in doubtful] == [False]
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from nri_plugin.policy import merge as merging
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.hints import Family, Hint, HintSet, Need
 from nri_plugin.policy.merge import MergedHint, admits, contenders, merge
-from nri_plugin.policy.search.budget import Budget
+from nri_plugin.policy.search import Budget
 from nri_plugin.policy.search.mask_order import Distances, tie_break
 
 NONE, BEST, RESTRICTED, SINGLE = (

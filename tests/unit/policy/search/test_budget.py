@@ -2,7 +2,7 @@
 
 import pytest
 
-from nri_plugin.policy.search.budget import STEP_BUDGET, Budget, BudgetSpentError
+from nri_plugin.policy.search import STEP_BUDGET, Budget, BudgetSpentError
 
 
 def test_a_search_has_the_usual_number_of_steps_unless_told():

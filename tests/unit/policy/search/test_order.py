@@ -24,9 +24,9 @@ def test_the_mask_alone_decides_where_nothing_else_is_asked_for():
 
 
 def test_without_distances_all_nodes_are_equally_far_apart():
-    (cluster,) = Order().layout_of(0b1101).clusters
-    assert (cluster.nodes, cluster.apart, len(cluster.parts)) == (0b1101, 0, 3)
-    assert Order(FAR).layout_of(0b1).clusters == FAR.layout.clusters
+    group = Order().distance_tree(0b1101)
+    assert (group.nodes, group.distance, len(group.parts)) == (0b1101, 0, 3)
+    assert Order(FAR).distance_tree(0b1) is FAR.tree
 
 
 def test_no_two_ranks_are_as_far_apart_as_the_span():

@@ -1,8 +1,8 @@
 """Sets that several families prefer alike."""
 
 from nri_plugin.policy.hints import Family, Need
-from nri_plugin.policy.search.budget import Budget
-from nri_plugin.policy.search.hint_sets import best_agreed
+from nri_plugin.policy.search import Budget
+from nri_plugin.policy.search.intersections import best_agreed
 from nri_plugin.policy.search.mask_order import Distances, Order
 from tests.unit.policy.rings import ring
 

@@ -2,8 +2,8 @@
 
 from nri_plugin.model import bits
 from nri_plugin.policy.hints import Family, Hint, HintSet, Need
-from nri_plugin.policy.search.budget import Budget
-from nri_plugin.policy.search.hint_sets import best_intersection
+from nri_plugin.policy.search import Budget
+from nri_plugin.policy.search.intersections import best_intersection
 from nri_plugin.policy.search.mask_order import Distances, Order
 
 NODES = range(34)

@@ -1,12 +1,12 @@
-"""Which nodes families can do without."""
+"""Which nodes hint sets can exclude."""
 
 from itertools import product
 
 import pytest
 
 from nri_plugin.policy.hints import Family, Need
-from nri_plugin.policy.search.budget import Budget, BudgetSpentError
-from nri_plugin.policy.search.closest import Limit, can_leave, limits_of, ways_to_leave
+from nri_plugin.policy.search import Budget, BudgetSpentError
+from nri_plugin.policy.search.closest import Constraint, can_exclude, constraints_of, uses_of_excluding
 
 FOUR = 0b1111
 
@@ -16,54 +16,54 @@ def family(amount, *have, required=0, at_least=1):
 
 
 def possible(nodes, *families, size=1, steps=1_000):
-    return can_leave(nodes, families, limits_of(FOUR, size, families), Budget(steps))
+    return can_exclude(nodes, families, constraints_of(FOUR, size, families), Budget(steps))
 
 
 def test_a_family_can_spare_what_it_has_beyond_its_need():
-    (limit,) = limits_of(FOUR, 1, [family(5, 4, 3, 2, 1)])
-    assert limit == Limit(5, ({0: 4, 1: 3, 2: 2, 3: 1},))
+    (constraint,) = constraints_of(FOUR, 1, [family(5, 4, 3, 2, 1)])
+    assert constraint == Constraint(5, ({0: 4, 1: 3, 2: 2, 3: 1},))
 
 
 def test_what_a_node_has_beyond_the_need_does_not_count():
-    (limit,) = limits_of(FOUR, 1, [family(3, 9, 3, 0, 0)])
-    assert limit == Limit(3, ({0: 3, 1: 3, 2: 0, 3: 0},))
+    (constraint,) = constraints_of(FOUR, 1, [family(3, 9, 3, 0, 0)])
+    assert constraint == Constraint(3, ({0: 3, 1: 3, 2: 0, 3: 0},))
 
 
 def test_a_need_that_any_nodes_of_that_size_meet_is_no_limit():
-    assert limits_of(FOUR, 3, [family(6, 4, 3, 2, 1)]) == []
-    assert limits_of(FOUR, 2, [family(6, 4, 3, 2, 1)]) != []
-    assert limits_of(FOUR, 1, [family(0, 0, 0, 0, 0)]) == []
+    assert constraints_of(FOUR, 3, [family(6, 4, 3, 2, 1)]) == []
+    assert constraints_of(FOUR, 2, [family(6, 4, 3, 2, 1)]) != []
+    assert constraints_of(FOUR, 1, [family(0, 0, 0, 0, 0)]) == []
 
 
 def test_nodes_that_not_all_can_use_are_never_left():
-    assert limits_of(0b0011, 1, [family(3, 4, 0, 2, 1)]) == []
-    (limit,) = limits_of(0b0011, 1, [family(4, 4, 0, 2, 1)])
-    assert limit == Limit(3, ({0: 4, 1: 0},))
+    assert constraints_of(0b0011, 1, [family(3, 4, 0, 2, 1)]) == []
+    (constraint,) = constraints_of(0b0011, 1, [family(4, 4, 0, 2, 1)])
+    assert constraint == Constraint(3, ({0: 4, 1: 0},))
 
 
 def test_one_limit_of_several_families_is_its_own_sum():
-    assert len(limits_of(FOUR, 1, [family(5, 4, 3, 2, 1), family(0)])) == 1
+    assert len(constraints_of(FOUR, 1, [family(5, 4, 3, 2, 1), family(0)])) == 1
 
 
 def test_a_number_of_nodes_is_a_limit_too():
-    (limit,) = limits_of(FOUR, 1, [family(0, at_least=2)])
-    assert limit == Limit(2, ({0: 1, 1: 1, 2: 1, 3: 1},))
-    assert limits_of(FOUR, 2, [family(0, at_least=2)]) == []
+    (constraint,) = constraints_of(FOUR, 1, [family(0, at_least=2)])
+    assert constraint == Constraint(2, ({0: 1, 1: 1, 2: 1, 3: 1},))
+    assert constraints_of(FOUR, 2, [family(0, at_least=2)]) == []
 
 
 def test_with_several_families_the_last_limit_is_all_together_weighted_alike():
-    *_, both = limits_of(FOUR, 1, [family(4, 4, 2, 0, 0), family(2, 0, 0, 1, 2)])
-    assert both == Limit(2 * 2 + 4 * 1, ({0: 8, 1: 4, 2: 0, 3: 0}, {0: 0, 1: 0, 2: 4, 3: 8}))
+    *_, both = constraints_of(FOUR, 1, [family(4, 4, 2, 0, 0), family(2, 0, 0, 1, 2)])
+    assert both == Constraint(2 * 2 + 4 * 1, ({0: 8, 1: 4, 2: 0, 3: 0}, {0: 0, 1: 0, 2: 4, 3: 8}))
     one = Family(FOUR, 0, (Need(4, {0: 4, 1: 2}), Need(2, {2: 1, 3: 2})), 1)
-    assert len(limits_of(FOUR, 1, [one])) == 2
+    assert len(constraints_of(FOUR, 1, [one])) == 2
 
 
 def test_a_node_is_left_by_a_family_that_does_not_require_it():
     families = [family(5, 4, 3, 2, 1, required=0b1), family(5, 4, 3, 2, 1, required=0b11)]
-    limits = limits_of(FOUR, 1, families)[:-1]
-    assert ways_to_leave(0, families, limits) == set()
-    assert ways_to_leave(1, families, limits) == {(3, 0)}
-    assert ways_to_leave(2, families, limits) == {(2, 0), (0, 2)}
+    constraints = constraints_of(FOUR, 1, families)[:-1]
+    assert uses_of_excluding(0, families, constraints) == set()
+    assert uses_of_excluding(1, families, constraints) == {(3, 0)}
+    assert uses_of_excluding(2, families, constraints) == {(2, 0), (0, 2)}
 
 
 def test_each_node_must_be_left_by_somebody():
@@ -91,9 +91,9 @@ def test_dealing_turns_back_where_it_went_wrong():
 def test_the_dearest_node_is_dealt_first():
     alike = Family((1 << 6) - 1, 0, (Need(12, dict(enumerate([4, 4, 6, 6, 1, 1]))),), 1)
     families = [alike, alike]
-    limits = limits_of((1 << 6) - 1, 1, families)
-    assert [limit.spare for limit in limits[:2]] == [10, 10]
-    assert can_leave(range(4), families, limits, Budget(4)) is True
+    constraints = constraints_of((1 << 6) - 1, 1, families)
+    assert [constraint.capacity for constraint in constraints[:2]] == [10, 10]
+    assert can_exclude(range(4), families, constraints, Budget(4)) is True
 
 
 def test_what_all_together_cannot_spare_is_seen_at_once():
@@ -105,9 +105,9 @@ def test_the_same_situation_is_not_tried_twice():
     nodes = range(16)
     alike = Family((1 << 16) - 1, 0, (Need(17, dict.fromkeys(nodes, 2)),), 1)
     families = [alike, alike]
-    limits = limits_of((1 << 16) - 1, 1, families)[:2]
+    constraints = constraints_of((1 << 16) - 1, 1, families)[:2]
     budget = Budget(2_000)
-    assert not can_leave(nodes, families, limits, budget)
+    assert not can_exclude(nodes, families, constraints, budget)
     assert budget.left > 1_500
 
 
@@ -120,8 +120,8 @@ def test_dealing_stops_when_the_budget_is_spent():
 def test_as_many_nodes_as_the_kernel_knows_can_be_dealt_out():
     nodes = range(1024)
     alike = Family((1 << 1024) - 1, 0, (Need(2, dict.fromkeys(nodes, 1)),), 1)
-    limits = limits_of((1 << 1024) - 1, 1, [alike, alike])
-    assert can_leave(nodes, [alike, alike], limits, Budget(1_100))
+    constraints = constraints_of((1 << 1024) - 1, 1, [alike, alike])
+    assert can_exclude(nodes, [alike, alike], constraints, Budget(1_100))
 
 
 def of_formula(seed):
@@ -157,8 +157,8 @@ def left_by_trying(nodes, families):
 @pytest.mark.parametrize("seed", range(40))
 def test_nodes_can_be_left_as_trying_every_way_tells(seed):
     families, nodes = of_formula(seed)
-    limits = limits_of((1 << 6) - 1, 1, families)
-    assert can_leave(nodes, families, limits, Budget(1_000)) is left_by_trying(nodes, families)
+    constraints = constraints_of((1 << 6) - 1, 1, families)
+    assert can_exclude(nodes, families, constraints, Budget(1_000)) is left_by_trying(nodes, families)
 
 
 def test_so_much_is_looked_at():
@@ -167,7 +167,7 @@ def test_so_much_is_looked_at():
     for seed in range(40):
         families, nodes = of_formula(seed)
         budget = Budget(1_000)
-        can_leave(nodes, families, limits_of((1 << 6) - 1, 1, families), budget)
+        can_exclude(nodes, families, constraints_of((1 << 6) - 1, 1, families), budget)
         steps.append(1_000 - budget.left)
     assert steps == [
         1,

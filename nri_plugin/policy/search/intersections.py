@@ -15,8 +15,15 @@ from operator import sub
 
 from nri_plugin.model import bits
 from nri_plugin.policy.hints import Family, HintSet, Need
-from nri_plugin.policy.search.budget import Budget, BudgetSpentError
-from nri_plugin.policy.search.closest import Limit, Region, can_leave, closest, limits_of, ways_to_leave
+from nri_plugin.policy.search import Budget, BudgetSpentError
+from nri_plugin.policy.search.closest import (
+    Constraint,
+    SearchSpace,
+    can_exclude,
+    closest,
+    constraints_of,
+    uses_of_excluding,
+)
 from nri_plugin.policy.search.mask_order import Order, band
 
 # ----------------------------------------------------------------------------------------------------
@@ -235,15 +242,15 @@ class _Pick:
             return 0
         if not self.families:
             return self.within if self.within.bit_count() == size else 0
-        limits = limits_of(self.common, size, self.families)
+        constraints = constraints_of(self.common, size, self.families)
 
         def holds(mask: int) -> bool:
-            return self._works(mask, limits)
+            return self._works(mask, constraints)
 
-        lowest = lowest_member(self._outline(limits), size, self.budget, holds)
+        lowest = lowest_member(self._outline(constraints), size, self.budget, holds)
         if lowest is None or order.is_by_mask:
             return lowest or 0
-        return closest(Region(self.common, size, self.families, holds), order, lowest, self.budget)
+        return closest(SearchSpace(self.common, size, self.families, holds), order, lowest, self.budget)
 
     def some(self, target: int) -> Iterator[int]:
         """Intersections found without a search: `common`, and sets that do for one family alone.
@@ -263,23 +270,25 @@ class _Pick:
         """Whether each family has a member."""
         return all(family.nodes in family for family in self.families)
 
-    def _outline(self, limits: Sequence[Limit]) -> Family:
+    def _outline(self, constraints: Sequence[Constraint]) -> Family:
         """A family that holds all intersections, and more.
 
         What all families together can spare bounds what all nodes outside the mask take, each at the
         family for which it takes least. Put the other way round, a mask must hold the rest.
         """
-        takes = {node: ways_to_leave(node, self.families, limits) for node in bits.iterate(self.common)}
-        forced = bits.from_ids(node for node, ways in takes.items() if not ways)
-        if not limits:
+        takes = {
+            node: uses_of_excluding(node, self.families, constraints) for node in bits.iterate(self.common)
+        }
+        forced = bits.from_ids(node for node, choices in takes.items() if not choices)
+        if not constraints:
             return Family(self.common, forced, (), 0)
-        least = {node: min(use[-1] for use in ways) for node, ways in takes.items() if ways}
-        return Family(self.common, forced, (Need(sum(least.values()) - limits[-1].spare, least),), 0)
+        least = {node: min(use[-1] for use in choices) for node, choices in takes.items() if choices}
+        return Family(self.common, forced, (Need(sum(least.values()) - constraints[-1].capacity, least),), 0)
 
-    def _works(self, mask: int, limits: Sequence[Limit]) -> bool:
+    def _works(self, mask: int, constraints: Sequence[Constraint]) -> bool:
         if any(mask in family for family in self.families):
             return True
-        return can_leave(bits.iterate(self.common & ~mask), self.families, limits, self.budget)
+        return can_exclude(bits.iterate(self.common & ~mask), self.families, constraints, self.budget)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -341,4 +350,4 @@ def _best_in(family: Family, size: int, order: Order, budget: Budget) -> list[in
     if lowest is None or order.is_by_mask:
         return [] if lowest is None else [lowest]
     budget.release()
-    return [closest(Region(family.nodes, size, (family,), family.__contains__), order, lowest, budget)]
+    return [closest(SearchSpace(family.nodes, size, (family,), family.__contains__), order, lowest, budget)]

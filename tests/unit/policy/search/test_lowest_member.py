@@ -2,8 +2,8 @@
 
 from nri_plugin.model import bits
 from nri_plugin.policy.hints import Family, Need
-from nri_plugin.policy.search.budget import Budget
-from nri_plugin.policy.search.hint_sets import lowest_member, narrowest_size, roomiest
+from nri_plugin.policy.search import Budget
+from nri_plugin.policy.search.intersections import lowest_member, narrowest_size, roomiest
 
 NODES = range(64)
 ALL = bits.from_ids(NODES)
