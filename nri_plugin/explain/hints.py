@@ -11,9 +11,9 @@ from nri_plugin.model.options import Options, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import PLACES, Stage
-from nri_plugin.policy.hints import Family, HintSet
+from nri_plugin.policy.hints import HintRule, HintSet
 from nri_plugin.policy.memory_state import MEMORY
-from nri_plugin.policy.merge import Contender, MergedHint, admits, contenders
+from nri_plugin.policy.merge import Candidate, MergedHint, admits, candidates
 from nri_plugin.policy.search import Budget, BudgetSpentError
 from nri_plugin.policy.search.intersections import lowest_member, roomiest
 from nri_plugin.policy.search.mask_order import Order
@@ -21,7 +21,7 @@ from nri_plugin.policy.search.mask_order import Order
 # ----------------------------------------------------------------------------------------------------
 # What each provider answered and what the merge made of it, as values for people.
 #
-# Nothing is decided here: the hint sets are those of the providers, the contenders those of the merge.
+# Nothing is decided here: the hint sets are those of the providers, the candidates those of the merge.
 
 
 CPU = "cpu"
@@ -89,27 +89,27 @@ class Merged:
 def hints_of(hint_set: HintSet) -> ResourceHints:
     """The hint set in words and values."""
     listed = [Hinted(_list(hint.nodes or 0), hint.preferred) for hint in hint_set.hints or ()]
-    rule = rule_of(hint_set.resource, hint_set.family) if hint_set.family else ""
-    if hint_set.family:
-        listed += [_hinted(hint_set.family, mask) for mask in _some(hint_set.family)]
+    rule = rule_of(hint_set.resource, hint_set.rule) if hint_set.rule else ""
+    if hint_set.rule:
+        listed += [_hinted(hint_set.rule, mask) for mask in _some(hint_set.rule)]
     answer = "anywhere" if hint_set.hints is None else "hints" if listed else "nowhere"
     return ResourceHints(hint_set.resource, hint_set.why, answer, tuple(listed), rule, hint_set.exact)
 
 
-def rule_of(resource: str, family: Family) -> str:
-    """Which sets of NUMA nodes are in the family, in words."""
+def rule_of(resource: str, rule: HintRule) -> str:
+    """The sets of NUMA nodes that the rule describes, in words."""
     if resource == CPU:
-        need = f"with {family.needs[0].amount} CPUs available together"
+        need = f"with {rule.needs[0].amount} CPUs available together"
     elif is_memory(resource):
         need = "with all the memory and huge pages asked for free together, and no other use of them"
     else:
         need = "where all of it fits"
-    least = f" of {family.at_least} or more" if family.at_least > 1 else ""
-    required = f" that include {_list(family.required)}" if family.required else ""
-    sockets = f", or on {_number(family.fewest_sockets, 'socket')}" if family.fewest_sockets else ""
+    least = f" of {rule.at_least} or more" if rule.at_least > 1 else ""
+    required = f" that include {_list(rule.required)}" if rule.required else ""
+    sockets = f", or on {_number(rule.fewest_sockets, 'socket')}" if rule.fewest_sockets else ""
     return (
-        f"any set{least} of NUMA nodes {_list(family.nodes)}{required} {need}; "
-        f"preferred: of {_number(family.preferred_size, 'node')}{sockets}"
+        f"any set{least} of NUMA nodes {_list(rule.nodes)}{required} {need}; "
+        f"preferred: of {_number(rule.preferred_size, 'node')}{sockets}"
     )
 
 
@@ -120,8 +120,8 @@ def is_memory(resource: str) -> bool:
 
 def merged_of(terms: MergeTerms, merged: MergedHint, scope: str) -> Merged:
     """The merge, and why its outcome beats the next best."""
-    known = contenders(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
-    winner = Contender(merged.affinity.mask, merged.preferred) if merged.affinity else None
+    known = candidates(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
+    winner = Candidate(merged.affinity.mask, merged.preferred) if merged.affinity else None
     next_best = next((one for one in known if one != winner), None) if winner in known else None
     return Merged(
         policy=terms.policy,
@@ -136,7 +136,7 @@ def merged_of(terms: MergeTerms, merged: MergedHint, scope: str) -> Merged:
     )
 
 
-def _because(terms: MergeTerms, winner: Contender, other: Contender) -> str:
+def _because(terms: MergeTerms, winner: Candidate, other: Candidate) -> str:
     """In the order in which a merge compares: preferred, width, distance, tie break, number."""
     if winner.preferred != other.preferred:
         return "all prefer it, not so the other"
@@ -163,29 +163,29 @@ def _between_equals(order: Order, winner: int, other: int) -> str:
     return "as good, and lower in number"
 
 
-def _some(family: Family) -> list[int]:
+def _some(rule: HintRule) -> list[int]:
     """A few members: the preferred single nodes, else one of each size from the preferred one on.
 
     The lowest of its size, or the roomiest where a search would take too long.
     """
-    if family.preferred_size == 1:
-        single = [1 << node for node in bits.iterate(family.nodes) if family.prefers(1 << node)]
+    if rule.preferred_size == 1:
+        single = [1 << node for node in bits.iterate(rule.nodes) if rule.prefers(1 << node)]
         if single:
             return single
-    first = max(1, family.at_least, family.preferred_size)
-    found = [_lowest(family, size) for size in range(first, family.nodes.bit_count() + 1)[:FEW]]
-    return [mask for mask in found if mask is not None and mask in family]
+    first = max(1, rule.at_least, rule.preferred_size)
+    found = [_lowest(rule, size) for size in range(first, rule.nodes.bit_count() + 1)[:FEW]]
+    return [mask for mask in found if mask is not None and mask in rule]
 
 
-def _lowest(family: Family, size: int) -> int | None:
+def _lowest(rule: HintRule, size: int) -> int | None:
     try:
-        return lowest_member(family, size, Budget())
+        return lowest_member(rule, size, Budget())
     except BudgetSpentError:
-        return roomiest(family, size)
+        return roomiest(rule, size)
 
 
-def _hinted(family: Family, mask: int) -> Hinted:
-    return Hinted(_list(mask), family.prefers(mask))
+def _hinted(rule: HintRule, mask: int) -> Hinted:
+    return Hinted(_list(mask), rule.prefers(mask))
 
 
 def _list(mask: int) -> str:

@@ -22,8 +22,8 @@ from nri_plugin.policy.cpu_assignment import CPUTables, Note, Stage, take_distri
 from nri_plugin.policy.device_hints import proportional_shares
 from nri_plugin.policy.hints import (
     LISTED_NODES,
-    Family,
     Hint,
+    HintRule,
     HintSet,
     Need,
     Provider,
@@ -170,7 +170,7 @@ def _hint_set(tables: CPUTables, count: int, free: int, reusable: int, *, align_
         return HintSet("cpu", hints, why=why)
     if sum(free_by_node.values()) < count:
         return HintSet("cpu", (), why=why)
-    family = Family(
+    rule = HintRule(
         nodes=sum(1 << node for node in free_by_node),
         required=required,
         needs=(Need(count, free_by_node),),
@@ -178,7 +178,7 @@ def _hint_set(tables: CPUTables, count: int, free: int, reusable: int, *, align_
         sockets=tuple(tables.nodes_of(socket) for socket in tables.sockets) if fewest_sockets else (),
         fewest_sockets=fewest_sockets,
     )
-    return HintSet("cpu", (), family, why)
+    return HintSet("cpu", (), rule, why)
 
 
 def _fewest_sockets(tables: CPUTables, nodes: int) -> int:

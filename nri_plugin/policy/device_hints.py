@@ -20,8 +20,8 @@ from nri_plugin.model import bits
 from nri_plugin.model.sets import NO_NODES, NodeMask
 from nri_plugin.policy.hints import (
     LISTED_NODES,
-    Family,
     Hint,
+    HintRule,
     HintSet,
     Need,
     Provider,
@@ -113,15 +113,15 @@ def _hint_set(of_machine: NodeMask, resource: DeviceResource) -> HintSet | None:
     return HintSet(resource.name, hints, why=why)
 
 
-def _near_all(nodes: int, placed: Sequence[int]) -> Family:
+def _near_all(nodes: int, placed: Sequence[int]) -> HintRule:
     """All sets of `nodes` that touch each of the masks `placed`."""
     required = bits.from_ids(bits.lowest(mask) for mask in placed if mask.bit_count() == 1)
     open_masks = dict.fromkeys(mask for mask in placed if not mask & required)
     needs = tuple(Need(1, dict.fromkeys(bits.iterate(mask), 1)) for mask in open_masks)
-    return Family(nodes, required, needs, 0)
+    return HintRule(nodes, required, needs, 0)
 
 
-def _narrowest(near: Family, totals: Mapping[int, int], count: int, budget: Budget) -> int:
+def _narrowest(near: HintRule, totals: Mapping[int, int], count: int, budget: Budget) -> int:
     """Nodes that `count` devices of the resource take when none of them is in use; more than known past the budget."""
     given = narrowest_size(near, budget)
     if all(mask.bit_count() == 1 for mask in totals):

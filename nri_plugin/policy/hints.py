@@ -2,7 +2,7 @@
 
 A machine of up to eight NUMA nodes has at most 255 masks, and a hint set lists its
 hints, in the kubelet's order: by size, then by ascending node ids. Beyond that
-the list would double with each node, so a hint set then carries a `Family`: the
+the list would double with each node, so a hint set then carries a `HintRule`: the
 capacity of each node and the need, from which any mask can be judged.
 """
 
@@ -52,7 +52,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Family:
+class HintRule:
     """All masks m with `required` inside m, m inside `nodes`, `at_least` members and every need met.
 
     Adding a node of `nodes` to a member gives a member.
@@ -97,9 +97,9 @@ class HintSet:
 
     Attributes:
         resource: `cpu`, `memory`, `hugepages-SIZE` or a device's resource name.
-        hints: the listed hints; None when the provider has no preference; empty (and no `family`)
+        hints: the listed hints; None when the provider has no preference; empty (and no `rule`)
             when nothing fits.
-        family: further hints in closed form.
+        rule: further hints in closed form.
         why: the numbers behind it, for people.
         exact: False when fewer hints than these may be preferred: how many nodes the request takes at
             least could not be found out within the steps there are.
@@ -107,7 +107,7 @@ class HintSet:
 
     resource: str
     hints: tuple[Hint, ...] | None
-    family: Family | None = None
+    rule: HintRule | None = None
     why: str = ""
     exact: bool = True
 
@@ -120,7 +120,7 @@ class HintSet:
         """
         if self.hints is None:
             return frozenset({True})
-        if not self.hints and self.family is None:
+        if not self.hints and self.rule is None:
             return frozenset({False})
         return frozenset(preferred for nodes, preferred in self.hints if nodes is None)
 
@@ -138,7 +138,7 @@ class HintSet:
         """Whether exactly `mask` is one of its preferred hints."""
         if mask in self.preferred:
             return True
-        return self.family is not None and self.family.prefers(mask)
+        return self.rule is not None and self.rule.prefers(mask)
 
     def prefers(self, mask: int) -> bool:
         """Whether placing the resource on exactly `mask`, or anywhere, is preferred."""

@@ -13,8 +13,8 @@ from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.hints import (
     LISTED_NODES,
-    Family,
     Hint,
+    HintRule,
     HintSet,
     Need,
     Provider,
@@ -60,11 +60,11 @@ def memory_hint_sets(
     if not request:
         return None
     budget = Budget()
-    hints, family = memory_hints(state, request, reuse, budget)
-    listed = hints if hints or family else None
+    hints, rule = memory_hints(state, request, reuse, budget)
+    listed = hints if hints or rule else None
     exact = not budget.is_spent
     return tuple(
-        HintSet(name, listed, family, _why(state, name, size), exact) for name, size in request.items()
+        HintSet(name, listed, rule, _why(state, name, size), exact) for name, size in request.items()
     )
 
 
@@ -76,8 +76,8 @@ def _held_hint_sets(request: Mapping[str, int], held: Sequence[MemoryBlock]) -> 
 
 def memory_hints(
     state: MemoryState, request: Mapping[str, int], reuse: Reuse, budget: Budget | None = None
-) -> tuple[tuple[Hint, ...], Family | None]:
-    """The masks with enough free memory: listed, and beyond eight NUMA nodes partly as a family.
+) -> tuple[tuple[Hint, ...], HintRule | None]:
+    """The masks with enough free memory: listed, and beyond eight NUMA nodes partly as a rule.
 
     A hint is preferred when no smaller mask has enough allocatable memory, promised or not; past the
     budget when none does that is known.
@@ -95,14 +95,14 @@ def memory_hints(
         return tuple(Hint(mask, size == narrowest) for mask, size in allowed), None
     masks = _special_masks(state, request, reuse)
     hints = tuple(Hint(mask, size == narrowest) for mask, size in masks if not is_barred(state, mask))
-    return hints, _family(state, request, narrowest)
+    return hints, _rule(state, request, narrowest)
 
 
 def _narrowest(state: MemoryState, request: Mapping[str, int], budget: Budget | None) -> int:
     """Nodes that the request takes on a machine with nothing promised; 0 when even all are too few."""
     nodes = state.machine.nodes
     needs = tuple(Need(size, state.machine.allocatable_of(name)) for name, size in request.items())
-    return narrowest_size(Family(bits.from_ids(nodes), 0, needs, 0), budget)
+    return narrowest_size(HintRule(bits.from_ids(nodes), 0, needs, 0), budget)
 
 
 def is_barred(state: MemoryState, mask: int) -> bool:
@@ -125,7 +125,7 @@ def _with_room(
 
 
 def _special_masks(state: MemoryState, request: Mapping[str, int], reuse: Reuse) -> list[tuple[int, int]]:
-    """Masks with room that no family describes: ungrouped nodes, groups, and what can be reused."""
+    """Masks with room that no rule describes: ungrouped nodes, groups, and what can be reused."""
     masks = set(state.group.values()) | {mask for mask, _ in reuse}
     for name, size in request.items():
         masks = {mask for mask in masks if _room(state, name, mask, reuse) >= size}
@@ -142,12 +142,12 @@ def _room(state: MemoryState, name: str, mask: int, reuse: Reuse) -> int:
     )
 
 
-def _family(state: MemoryState, request: Mapping[str, int], narrowest: int) -> Family | None:
+def _rule(state: MemoryState, request: Mapping[str, int], narrowest: int) -> HintRule | None:
     """All masks of two or more nodes that have no blocks yet."""
     unused = bits.from_ids(node for node in state.machine.nodes if not state.assignments[node])
     needs = tuple(Need(size, state.free(name)) for name, size in request.items())
-    family = Family(unused, 0, needs, narrowest, at_least=2)
-    return family if unused in family else None
+    rule = HintRule(unused, 0, needs, narrowest, at_least=2)
+    return rule if unused in rule else None
 
 
 def _why(state: MemoryState, resource: str, size: int) -> str:
@@ -226,32 +226,32 @@ def _choose(state: MemoryState, request: Mapping[str, int], hint: MergedHint, re
 
 def _best(state: MemoryState, request: Mapping[str, int], reuse: Reuse, within: int) -> Hint:
     """The best hint whose nodes include `within`: preferred, then narrowest, then lowest."""
-    hints, family = memory_hints(state, request, reuse)
+    hints, rule = memory_hints(state, request, reuse)
     fitting = [hint for hint in hints if hint.nodes is not None and within & ~hint.nodes == 0]
-    if family is not None:
-        fitting += _lowest_of(family, within)
+    if rule is not None:
+        fitting += _lowest_of(rule, within)
     if not fitting:
         raise InsufficientMemoryError(_shortfall(state, request, within))
     return min(fitting, key=lambda hint: (not hint.preferred, (hint.nodes or 0).bit_count(), hint.nodes))
 
 
-def _lowest_of(family: Family, within: int) -> list[Hint]:
+def _lowest_of(rule: HintRule, within: int) -> list[Hint]:
     """The lowest member of the smallest size that contains `within`; no member is narrower than preferred.
 
     Past the budget the one with most room, of the smallest size where that is a member.
     """
-    if within & ~family.nodes:
+    if within & ~rule.nodes:
         return []
-    grown = replace(family, required=family.required | within)
+    grown = replace(rule, required=rule.required | within)
     budget = Budget()
-    first = max(family.at_least, family.preferred_size, grown.required.bit_count())
-    sizes = range(first, family.nodes.bit_count() + 1)
+    first = max(rule.at_least, rule.preferred_size, grown.required.bit_count())
+    sizes = range(first, rule.nodes.bit_count() + 1)
     try:
         lowest = (lowest_member(grown, size, budget) for size in sizes)
         mask = next(mask for mask in lowest if mask is not None)
     except BudgetSpentError:
         mask = next(mask for size in sizes if (mask := roomiest(grown, size)) in grown)
-    return [Hint(mask, mask.bit_count() == family.preferred_size)]
+    return [Hint(mask, mask.bit_count() == rule.preferred_size)]
 
 
 def _free(state: MemoryState, resource: str, nodes: int) -> int:

@@ -18,7 +18,7 @@ from nri_plugin.model import bits
 from nri_plugin.model.errors import TopologyAffinityError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.policy.hints import Family, HintSet, Provider
+from nri_plugin.policy.hints import HintRule, HintSet, Provider
 from nri_plugin.policy.search import STEP_BUDGET, Budget
 from nri_plugin.policy.search.intersections import best_agreed, best_intersection, narrowest_size
 from nri_plugin.policy.search.mask_order import Distances, Order, TieBreak, band
@@ -128,7 +128,7 @@ def merge(
 ) -> MergedHint:
     """The hint that the policy makes of all hint sets.
 
-    Exact for any hint sets on machines of up to `hints.LISTED_NODES` nodes. With families on larger ones it
+    Exact for any hint sets on machines of up to `hints.LISTED_NODES` nodes. With rules on larger ones it
     is exact within the step budget of the searches; past it, the best hint found so far, and it says so.
 
     Args:
@@ -144,7 +144,7 @@ def merge(
     if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
         return _merge_single(nodes.mask, hint_sets, Order(None, tie_break))
     order = Order(distances, tie_break)
-    if any(hint_set.family for hint_set in hint_sets):
+    if any(hint_set.rule for hint_set in hint_sets):
         return _merge_searching(nodes.mask, hint_sets, order)
     return _merge_listed(nodes.mask, hint_sets, order)
 
@@ -170,7 +170,7 @@ def _agreed_in_lists(all_nodes: int, hint_sets: Sequence[HintSet]) -> set[int]:
 
 
 def _merge_searching(all_nodes: int, hint_sets: Sequence[HintSet], order: Order) -> MergedHint:
-    """The same where some hint sets are families: a quarter of the steps is left when nothing is what all prefer."""
+    """The same where some hint sets are rules: a quarter of the steps is left when nothing is what all prefer."""
     first = Budget(STEP_BUDGET * 3 // 4)
     first.reserve = STEP_BUDGET // 4
     agreed = _agreed(all_nodes, hint_sets, order, first)
@@ -220,51 +220,47 @@ def _agreed(all_nodes: int, hint_sets: Sequence[HintSet], order: Order, budget: 
     """Masks that every hint set prefers: the listed ones, and the best of those that nobody lists."""
     listed = {mask for hint_set in hint_sets for mask in hint_set.preferred}
     agreed = {mask & all_nodes for mask in listed if all(hint_set.prefers(mask) for hint_set in hint_sets)}
-    families = [
-        hint_set.family for hint_set in hint_sets if hint_set.family and True not in hint_set.anywhere
-    ]
-    if all(True in hint_set.anywhere or hint_set.family for hint_set in hint_sets):
-        agreed |= (
-            _agreed_in_families(all_nodes, hint_sets, families, order, budget) if families else {all_nodes}
-        )
+    rules = [hint_set.rule for hint_set in hint_sets if hint_set.rule and True not in hint_set.anywhere]
+    if all(True in hint_set.anywhere or hint_set.rule for hint_set in hint_sets):
+        agreed |= _agreed_in_rules(all_nodes, hint_sets, rules, order, budget) if rules else {all_nodes}
     return agreed - {0}
 
 
-def _agreed_in_families(
-    all_nodes: int, hint_sets: Sequence[HintSet], families: Sequence[Family], order: Order, budget: Budget
+def _agreed_in_rules(
+    all_nodes: int, hint_sets: Sequence[HintSet], rules: Sequence[HintRule], order: Order, budget: Budget
 ) -> set[int]:
-    """Preferred members of all families: every one of a single node, else the best."""
-    if all(family.preferred_size == 1 or family.fewest_sockets for family in families):
+    """Preferred members of all rules: every one of a single node, else the best."""
+    if all(rule.preferred_size == 1 or rule.fewest_sockets for rule in rules):
         single = set(_agreed_nodes(all_nodes, hint_sets))
         if single:
             return single
-    found = best_agreed(families, order, budget)
+    found = best_agreed(rules, order, budget)
     return set() if found is None else {found & all_nodes}
 
 
 def _narrowest(hint_set: HintSet, budget: Budget | None = None) -> int:
     sizes = [mask.bit_count() for mask in hint_set.masks]
-    if hint_set.family is not None:
-        sizes.append(narrowest_size(hint_set.family, budget))
+    if hint_set.rule is not None:
+        sizes.append(narrowest_size(hint_set.rule, budget))
     return min(sizes, default=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class Candidate:
     """A hint that a merge may come to, and did not need to."""
 
     nodes: int
     preferred: bool
 
 
-def contenders(
+def candidates(
     policy: TopologyManagerPolicy,
     nodes: NodeMask,
     providers: Sequence[Provider],
     *,
     distances: Distances | None = None,
     tie_break: TieBreak | None = None,
-) -> list[Contender]:
+) -> list[Candidate]:
     """What `merge` with the same arguments chooses from, the best first; for people, slower than a merge.
 
     Empty where nothing is chosen (policy `none`), and where too many sets of nodes would have to be told: on larger
@@ -274,19 +270,19 @@ def contenders(
     order = Order(distances, tie_break)
     if policy is TopologyManagerPolicy.NONE:
         return []
-    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE or any(hint_set.family for hint_set in hint_sets):
+    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE or any(hint_set.rule for hint_set in hint_sets):
         single = [
             one
             for one in _agreed_nodes(nodes.mask, hint_sets)
             if any(hint_set.names(one) for hint_set in hint_sets)
         ]
-        return [Contender(mask, preferred=True) for mask in sorted(single, key=order.of)]
+        return [Candidate(mask, preferred=True) for mask in sorted(single, key=order.of)]
     agreed = _agreed_in_lists(nodes.mask, hint_sets)
     first = sorted(agreed, key=lambda mask: (mask.bit_count(), order.of(mask)))
     target = max(map(_narrowest, hint_sets), default=0)
     others = possible_intersections(nodes.mask, hint_sets) - agreed
     rest = sorted(others, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)))
-    return [Contender(mask, mask in agreed) for mask in (*first, *rest)]
+    return [Candidate(mask, mask in agreed) for mask in (*first, *rest)]
 
 
 # ----------------------------------------------------------------------------------------------------

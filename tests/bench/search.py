@@ -19,7 +19,7 @@ from nri_plugin.model import bits
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.topology import Topology
-from nri_plugin.policy.hints import Family, HintSet, Need, smallest_size
+from nri_plugin.policy.hints import HintRule, HintSet, Need, smallest_size
 from nri_plugin.policy.merge import MergedHint, merge
 from nri_plugin.policy.search.mask_order import Distances, tie_break
 from nri_plugin.simulator.machine.machine import build_topology, shipped
@@ -151,7 +151,7 @@ def _hint_set(nodes: int, name: str, rng: random.Random) -> HintSet:
     most = list(accumulate(sorted(free.values(), reverse=True)))
     amount = rng.randint(1, max(1, most[rng.randrange(nodes // 2)]))
     narrowest = smallest_size(dict.fromkeys(free, ON_A_NODE), amount) or nodes
-    return HintSet(name, (), Family(bits.from_ids(free), 0, (Need(amount, free),), narrowest))
+    return HintSet(name, (), HintRule(bits.from_ids(free), 0, (Need(amount, free),), narrowest))
 
 
 def _distances(nodes: int, kind: str, rng: random.Random) -> Distances:

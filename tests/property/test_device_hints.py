@@ -55,9 +55,9 @@ def test_where_more_than_eight_nodes_have_devices_the_same_sets_are_meant_withou
     known = [*others, *nine]
     hint_set = device_hint_sets(range(12), [resource(places, known)])[0]
     expected = by_definition(places, [*places, *known])
-    if hint_set.family is None:
+    if hint_set.rule is None:
         assert [tuple(hint) for hint in hint_set.hints] == expected
         return
     assert hint_set.hints == ()
-    assert {mask for mask in range(1, 1 << 12) if mask in hint_set.family} == {mask for mask, _ in expected}
+    assert {mask for mask in range(1, 1 << 12) if mask in hint_set.rule} == {mask for mask, _ in expected}
     assert all(hint_set.names(mask) == preferred for mask, preferred in expected)

@@ -23,7 +23,7 @@ from nri_plugin.model.options import (
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
-from nri_plugin.policy.merge import contenders, merge
+from nri_plugin.policy.merge import candidates, merge
 from nri_plugin.wire.nri.events import CreateContainerResponse
 from tests.builders import GIB
 from tests.explained import creation
@@ -157,7 +157,7 @@ def test_the_sentence_claims_nothing_that_is_not_so(drawn):
 def test_the_first_contender_is_the_outcome_of_the_merge(policy, drawn):
     all_nodes, lists = drawn
     nodes, hint_sets = NodeMask(all_nodes), hint_sets_of(lists)
-    merged, found = merge(policy, nodes, hint_sets), contenders(policy, nodes, hint_sets)
+    merged, found = merge(policy, nodes, hint_sets), candidates(policy, nodes, hint_sets)
     if merged.affinity is not None and found:
         assert (found[0].nodes, found[0].preferred) == (merged.affinity.mask, merged.preferred)
     assert len({one.nodes for one in found}) == len(found)

@@ -116,7 +116,7 @@ def test_a_wished_node_changes_neither_admission_nor_width_nor_distance(policy, 
 @given(
     POLICIES, st.lists(hint_sets_in_both_forms(), min_size=1, max_size=4), DISTANCES, st.none() | tie_breaks()
 )
-def test_a_family_merges_like_the_list_of_its_members(policy, drawn, rows, tie_break):
+def test_a_rule_merges_like_the_list_of_its_members(policy, drawn, rows, tie_break):
     result = merge(
         policy,
         NodeMask(ALL_NODES),

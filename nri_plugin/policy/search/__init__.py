@@ -1,7 +1,7 @@
 """Hints on machines with more than eight NUMA nodes.
 
 With n NUMA nodes there are 2**n sets of nodes. The kubelet lists them, and stops at eight nodes. Here a hint
-set carries its hints as a rule instead (`policy.hints.ImplicitHints`): which nodes may be used, which must
+set carries its hints as a rule instead (`policy.hints.HintRule`): which nodes may be used, which must
 be, and how much the nodes of a set must have together. This page says how the best set is found without
 listing the sets. The words are those of integer programming: constraint, capacity, lower bound, relaxation.
 

@@ -13,7 +13,7 @@ from math import prod
 from operator import add, sub
 
 from nri_plugin.model import bits
-from nri_plugin.policy.hints import Family, Need
+from nri_plugin.policy.hints import HintRule, Need
 from nri_plugin.policy.search import Budget, BudgetSpentError
 from nri_plugin.policy.search.levels import DistanceRows, LevelSearch, NodeChoices, Selection, Uses
 from nri_plugin.policy.search.mask_order import Order, Share, TieBreak
@@ -38,7 +38,7 @@ class Constraint:
     uses: tuple[dict[int, int], ...]
 
 
-def constraints_of(common: int, size: int, families: Sequence[Family]) -> list[Constraint]:
+def constraints_of(common: int, size: int, rules: Sequence[HintRule]) -> list[Constraint]:
     """What each hint set can spare of each need; needs that any `size` nodes of `common` meet are left out.
 
     What a node has beyond a need does not count. With several hint sets one more constraint follows from the others:
@@ -46,17 +46,17 @@ def constraints_of(common: int, size: int, families: Sequence[Family]) -> list[C
     """
     asked = [
         (number, need)
-        for number, family in enumerate(families)
-        for need in (*family.needs, Need(family.at_least, dict.fromkeys(bits.iterate(family.nodes), 1)))
-        if _can_be_missed(need, family.nodes, common, size)
+        for number, rule in enumerate(rules)
+        for need in (*rule.needs, Need(rule.at_least, dict.fromkeys(bits.iterate(rule.nodes), 1)))
+        if _can_be_missed(need, rule.nodes, common, size)
     ]
     nodes = list(bits.iterate(common))
     constraints = []
     for number, need in asked:
-        uses = [dict.fromkeys(nodes, 0)] * len(families)
+        uses = [dict.fromkeys(nodes, 0)] * len(rules)
         uses[number] = {node: need.capped(node) for node in nodes}
-        constraints.append(Constraint(_total(need, families[number].nodes) - need.amount, tuple(uses)))
-    if len(constraints) < 2 or len(families) < 2:
+        constraints.append(Constraint(_total(need, rules[number].nodes) - need.amount, tuple(uses)))
+    if len(constraints) < 2 or len(rules) < 2:
         return constraints
     product = prod(need.amount for _, need in asked)
     return [*constraints, _weighted_sum(constraints, [product // need.amount for _, need in asked])]
@@ -82,24 +82,24 @@ def _weighted_sum(constraints: Sequence[Constraint], weights: Sequence[int]) -> 
     return Constraint(sum(weight * one.capacity for one, weight in weighted), tuple(uses))
 
 
-def uses_of_excluding(node: int, families: Sequence[Family], constraints: Sequence[Constraint]) -> set[Uses]:
+def uses_of_excluding(node: int, rules: Sequence[HintRule], constraints: Sequence[Constraint]) -> set[Uses]:
     """What each hint set that can exclude the node takes for it, by constraint; empty when none can."""
     return {
         tuple(constraint.uses[number][node] for constraint in constraints)
-        for number, family in enumerate(families)
-        if not family.required >> node & 1
+        for number, rule in enumerate(rules)
+        if not rule.required >> node & 1
     }
 
 
 def can_exclude(
-    nodes: Iterable[int], families: Sequence[Family], constraints: Sequence[Constraint], budget: Budget
+    nodes: Iterable[int], rules: Sequence[HintRule], constraints: Sequence[Constraint], budget: Budget
 ) -> bool:
     """Whether all of `nodes` can be excluded together, each by one of the hint sets.
 
     Raises:
         BudgetSpentError: the budget ran out.
     """
-    choices = [uses_of_excluding(node, families, constraints) for node in nodes]
+    choices = [uses_of_excluding(node, rules, constraints) for node in nodes]
     if not all(choices):
         return False
     # nodes that cost nothing somewhere are excluded there; the heaviest of the others are tried first
@@ -240,13 +240,13 @@ class SearchSpace:
     Attributes:
         common: mask of the nodes to choose from.
         size: how many.
-        families: the hint sets that must exclude the other nodes.
+        rules: the hint sets that must exclude the other nodes.
         is_possible: whether a set of that size is an intersection.
     """
 
     common: int
     size: int
-    families: tuple[Family, ...]
+    rules: tuple[HintRule, ...]
     is_possible: Callable[[int], bool]
 
 
@@ -258,7 +258,7 @@ def closest(space: SearchSpace, order: Order, known: int, budget: Budget) -> int
     try:
         # Where there is room, the best set of all is possible. It is found faster without constraints.
         if not search.is_settled([]):
-            search.is_settled(constraints_of(space.common, space.size, space.families))
+            search.is_settled(constraints_of(space.common, space.size, space.rules))
     except BudgetSpentError:
         pass
     return search.best
@@ -287,24 +287,24 @@ class _BestSet:
         Raises:
             BudgetSpentError: the budget ran out.
         """
-        rule = self._order.tie_break
-        if not rule or not rule.goal:
+        tie_break = self._order.tie_break
+        if not tie_break or not tie_break.goal:
             return self._is_best_by_shares(constraints, 0, 0)
         # A set with too few CPUs ranks behind all others: such sets are a problem of their own, without the goal.
-        is_short = self._may_be_short(rule)
-        found = [self._is_best_by_shares(constraints, 0, rule.short)] if is_short else []
-        return all([*found, self._is_best_by_shares(constraints, rule.goal, 0)])
+        is_short = self._may_be_short(tie_break)
+        found = [self._is_best_by_shares(constraints, 0, tie_break.short)] if is_short else []
+        return all([*found, self._is_best_by_shares(constraints, tie_break.goal, 0)])
 
-    def _may_be_short(self, rule: TieBreak) -> bool:
+    def _may_be_short(self, tie_break: TieBreak) -> bool:
         """Whether a possible set may have fewer CPUs than the tie break counts."""
-        (family, *others) = self._space.families
+        (rule, *others) = self._space.rules
         return bool(others) or not any(
-            need.amount >= rule.goal
+            need.amount >= tie_break.goal
             and all(
-                need.by_node.get(node, 0) <= rule.shares(node)[-1].gain
+                need.by_node.get(node, 0) <= tie_break.shares(node)[-1].gain
                 for node in bits.iterate(self._space.common)
             )
-            for need in family.needs
+            for need in rule.needs
         )
 
     def _is_best_by_shares(self, constraints: Sequence[Constraint], goal: int, further: int) -> bool:
@@ -364,11 +364,11 @@ class _BestSet:
         return far * self._unit + (rank << self._width) + mask
 
     def _choices(self, node: int, constraints: Sequence[Constraint], goal: int) -> NodeChoices:
-        rows, rule = self._order.distances, self._order.tie_break
+        rows, tie_break = self._order.distances, self._order.tie_break
         own = (rows.rows[node][node] if rows else 0) * self._unit + (1 << node)
-        shares = rule.shares(node) if rule else [Share(0, 0)]
+        shares = tie_break.shares(node) if tie_break else [Share(0, 0)]
         nothing = (0,) * len(constraints)
-        excluded = uses_of_excluding(node, self._space.families, constraints)
+        excluded = uses_of_excluding(node, self._space.rules, constraints)
         if not goal:
             return NodeChoices(((own + (shares[0].rank << self._width), nothing),), tuple(excluded))
         return NodeChoices(

@@ -1,8 +1,8 @@
-"""The sets that several families prefer alike.
+"""The sets that several rules prefer alike.
 
-A family prefers its members of one size; with align-by-socket also those that touch as few sockets as
+A rule prefers its members of one size; with align-by-socket also those that touch as few sockets as
 can be, however many nodes they have. These are told apart by the sockets touched: each choice of
-sockets gives one smaller family.
+sockets gives one smaller rule.
 """
 
 from bisect import insort
@@ -14,7 +14,7 @@ from math import prod
 from operator import sub
 
 from nri_plugin.model import bits
-from nri_plugin.policy.hints import Family, HintSet, Need
+from nri_plugin.policy.hints import HintRule, HintSet, Need
 from nri_plugin.policy.search import Budget, BudgetSpentError
 from nri_plugin.policy.search.closest import (
     Constraint,
@@ -27,7 +27,7 @@ from nri_plugin.policy.search.closest import (
 from nri_plugin.policy.search.mask_order import Order, band
 
 # ----------------------------------------------------------------------------------------------------
-# Finding masks in families too large to list: machines of more than eight NUMA nodes.
+# Finding masks in rules too large to list: machines of more than eight NUMA nodes.
 #
 # Masks are tried from the highest node down, "leave it out" before "put it in",
 # which visits them by ascending value: the first that fits is the lowest. A
@@ -37,40 +37,40 @@ from nri_plugin.policy.search.mask_order import Order, band
 # never by time.
 
 
-def narrowest_size(family: Family, budget: Budget | None = None) -> int:
-    """The smallest size of a member (a lower bound of it past the budget); 0 for an empty family."""
+def narrowest_size(rule: HintRule, budget: Budget | None = None) -> int:
+    """The smallest size of a member (a lower bound of it past the budget); 0 for an empty rule."""
     budget = budget or Budget()
-    sizes = [_size_for(need, family) for need in _with_sum(family.needs)]
-    first = max([family.at_least, family.required.bit_count(), *sizes])
+    sizes = [_size_for(need, rule) for need in _with_sum(rule.needs)]
+    first = max([rule.at_least, rule.required.bit_count(), *sizes])
     try:
-        for size in range(first, family.nodes.bit_count() + 1):
-            if lowest_member(family, size, budget) is not None:
+        for size in range(first, rule.nodes.bit_count() + 1):
+            if lowest_member(rule, size, budget) is not None:
                 return size
     except BudgetSpentError:
         return first
     return 0
 
 
-def _size_for(need: Need, family: Family) -> int:
+def _size_for(need: Need, rule: HintRule) -> int:
     """How many nodes this need alone takes; more than there are when it cannot be met."""
-    have = sorted((need.by_node.get(node, 0) for node in bits.iterate(family.nodes)), reverse=True)
+    have = sorted((need.by_node.get(node, 0) for node in bits.iterate(rule.nodes)), reverse=True)
     totals = enumerate(accumulate(have), 1)
     return next((size for size, total in totals if total >= need.amount), len(have) + 1)
 
 
 def lowest_member(
-    family: Family, size: int, budget: Budget, accept: Callable[[int], bool] | None = None
+    rule: HintRule, size: int, budget: Budget, accept: Callable[[int], bool] | None = None
 ) -> int | None:
-    """The lowest mask of exactly `size` nodes in the family, `at_least` aside, that `accept` lets pass.
+    """The lowest mask of exactly `size` nodes in the rule, `at_least` aside, that `accept` lets pass.
 
     Raises:
         BudgetSpentError: `budget` ran out first.
     """
-    fixed = family.required
-    if fixed & ~family.nodes or fixed.bit_count() > size:
+    fixed = rule.required
+    if fixed & ~rule.nodes or fixed.bit_count() > size:
         return None
-    nodes = list(bits.iterate(family.nodes & ~fixed))
-    needs = _with_sum(family.needs)
+    nodes = list(bits.iterate(rule.nodes & ~fixed))
+    needs = _with_sum(rule.needs)
     amounts = [tuple(need.by_node.get(node, 0) for need in needs) for node in nodes]
     left = tuple(
         need.amount - sum(need.by_node.get(node, 0) for node in bits.iterate(fixed)) for need in needs
@@ -97,13 +97,13 @@ def _with_sum(needs: Sequence[Need]) -> Sequence[Need]:
     return (*needs, Need(product * len(asked), by_node))
 
 
-def roomiest(family: Family, size: int) -> int:
-    """The `size` nodes that have most, each need weighted alike; often a member of the family, not always."""
-    needs = _with_sum(family.needs)[-1:]
-    rest = list(bits.iterate(family.nodes & ~family.required))
+def roomiest(rule: HintRule, size: int) -> int:
+    """The `size` nodes that have most, each need weighted alike; often a member of the rule, not always."""
+    needs = _with_sum(rule.needs)[-1:]
+    rest = list(bits.iterate(rule.nodes & ~rule.required))
     rest.sort(key=lambda node: sum(-need.by_node.get(node, 0) for need in needs))
-    more = max(0, size - family.required.bit_count())
-    return family.required | bits.from_ids(rest[:more])
+    more = max(0, size - rule.required.bit_count())
+    return rule.required | bits.from_ids(rest[:more])
 
 
 class _Search:
@@ -167,11 +167,11 @@ def _best_sums(amounts: Sequence[tuple[int, ...]], needs: int) -> list[list[list
 
 
 # ----------------------------------------------------------------------------------------------------
-# The best intersection of one mask of each hint set, where some hint sets are families.
+# The best intersection of one mask of each hint set, where some hint sets are rules.
 #
-# A mask is an intersection when each family has a member that contains it and
+# A mask is an intersection when each rule has a member that contains it and
 # every other node is missing from one of these members at least. So, for a mask,
-# the other nodes are dealt out: each to one family that can do without it.
+# the other nodes are dealt out: each to one rule that can do without it.
 # Masks are tried in the order of preference; the first that works is the answer.
 
 
@@ -183,7 +183,7 @@ def best_intersection(
     Best is: of size `target`, else narrower and then the widest, else wider and then the narrowest;
     by `order` among those of that size. Past the budget: the best found so far.
     """
-    picks = [_Pick(within, families, budget) for within, families in _picks(all_nodes, hint_sets)]
+    picks = [_Pick(within, rules, budget) for within, rules in _picks(all_nodes, hint_sets)]
     found = 0
     try:
         for size in _sizes_by_band(target, all_nodes.bit_count()):
@@ -206,43 +206,43 @@ def _sizes_by_band(target: int, largest: int) -> list[int]:
     return sorted(range(1, largest + 1), key=lambda size: band(size, target))
 
 
-def _picks(all_nodes: int, hint_sets: Sequence[HintSet]) -> list[tuple[int, tuple[Family, ...]]]:
-    """The distinct ways to pick listed masks: (their intersection, families of the other hint sets)."""
+def _picks(all_nodes: int, hint_sets: Sequence[HintSet]) -> list[tuple[int, tuple[HintRule, ...]]]:
+    """The distinct ways to pick listed masks: (their intersection, rules of the other hint sets)."""
     picks: dict[tuple[int, tuple[int, ...]], None] = {(all_nodes, ()): None}
-    families: dict[int, Family] = {}
+    rules: dict[int, HintRule] = {}
     for number, hint_set in enumerate(hint_sets):
         masks = {mask & all_nodes for mask in hint_set.masks} | ({all_nodes} if hint_set.anywhere else set())
         grown = {(within & mask, chosen): None for within, chosen in picks for mask in masks}
-        if hint_set.family is not None:
-            families[number] = hint_set.family
+        if hint_set.rule is not None:
+            rules[number] = hint_set.rule
             grown |= {(within, (*chosen, number)): None for within, chosen in picks}
         picks = {pick: None for pick in grown if pick[0]}
-    return [(within, tuple(families[number] for number in chosen)) for within, chosen in picks]
+    return [(within, tuple(rules[number] for number in chosen)) for within, chosen in picks]
 
 
 @dataclass(frozen=True)
 class _Pick:
-    """Listed masks whose intersection is `within`, and a member of each family still to be chosen."""
+    """Listed masks whose intersection is `within`, and a member of each rule still to be chosen."""
 
     within: int
-    families: tuple[Family, ...]
+    rules: tuple[HintRule, ...]
     budget: Budget
 
     @cached_property
     def common(self) -> int:
-        """Nodes of `within` that all families can use."""
+        """Nodes of `within` that all rules can use."""
         mask = self.within
-        for family in self.families:
-            mask &= family.nodes
+        for rule in self.rules:
+            mask &= rule.nodes
         return mask
 
     def best(self, size: int, order: Order) -> int:
         """The best intersection of `size` nodes, 0 if there is none."""
         if self.common.bit_count() < size or not self._has_any:
             return 0
-        if not self.families:
+        if not self.rules:
             return self.within if self.within.bit_count() == size else 0
-        constraints = constraints_of(self.common, size, self.families)
+        constraints = constraints_of(self.common, size, self.rules)
 
         def holds(mask: int) -> bool:
             return self._works(mask, constraints)
@@ -250,59 +250,59 @@ class _Pick:
         lowest = lowest_member(self._outline(constraints), size, self.budget, holds)
         if lowest is None or order.is_by_mask:
             return lowest or 0
-        return closest(SearchSpace(self.common, size, self.families, holds), order, lowest, self.budget)
+        return closest(SearchSpace(self.common, size, self.rules, holds), order, lowest, self.budget)
 
     def some(self, target: int) -> Iterator[int]:
-        """Intersections found without a search: `common`, and sets that do for one family alone.
+        """Intersections found without a search: `common`, and sets that do for one rule alone.
 
-        The other families may have all nodes then.
+        The other rules may have all nodes then.
         """
         if not self.common or not self._has_any:
             return
         yield self.common
-        for family in self.families:
-            inside = replace(family, nodes=self.common)
+        for rule in self.rules:
+            inside = replace(rule, nodes=self.common)
             found = (roomiest(inside, size) for size in _sizes_by_band(target, self.common.bit_count()))
             yield from islice((mask for mask in found if mask in inside), 1)
 
     @property
     def _has_any(self) -> bool:
-        """Whether each family has a member."""
-        return all(family.nodes in family for family in self.families)
+        """Whether each rule has a member."""
+        return all(rule.nodes in rule for rule in self.rules)
 
-    def _outline(self, constraints: Sequence[Constraint]) -> Family:
-        """A family that holds all intersections, and more.
+    def _outline(self, constraints: Sequence[Constraint]) -> HintRule:
+        """A rule that holds all intersections, and more.
 
-        What all families together can spare bounds what all nodes outside the mask take, each at the
-        family for which it takes least. Put the other way round, a mask must hold the rest.
+        What all rules together can spare bounds what all nodes outside the mask take, each at the
+        rule for which it takes least. Put the other way round, a mask must hold the rest.
         """
-        takes = {
-            node: uses_of_excluding(node, self.families, constraints) for node in bits.iterate(self.common)
-        }
+        takes = {node: uses_of_excluding(node, self.rules, constraints) for node in bits.iterate(self.common)}
         forced = bits.from_ids(node for node, choices in takes.items() if not choices)
         if not constraints:
-            return Family(self.common, forced, (), 0)
+            return HintRule(self.common, forced, (), 0)
         least = {node: min(use[-1] for use in choices) for node, choices in takes.items() if choices}
-        return Family(self.common, forced, (Need(sum(least.values()) - constraints[-1].capacity, least),), 0)
+        return HintRule(
+            self.common, forced, (Need(sum(least.values()) - constraints[-1].capacity, least),), 0
+        )
 
     def _works(self, mask: int, constraints: Sequence[Constraint]) -> bool:
-        if any(mask in family for family in self.families):
+        if any(mask in rule for rule in self.rules):
             return True
-        return can_exclude(bits.iterate(self.common & ~mask), self.families, constraints, self.budget)
+        return can_exclude(bits.iterate(self.common & ~mask), self.rules, constraints, self.budget)
 
 
 # ----------------------------------------------------------------------------------------------------
 
 
-def best_agreed(families: Sequence[Family], order: Order, budget: Budget) -> int | None:
-    """The narrowest, then best, of the sets that every family prefers; None if there is none.
+def best_agreed(rules: Sequence[HintRule], order: Order, budget: Budget) -> int | None:
+    """The narrowest, then best, of the sets that every rule prefers; None if there is none.
 
     Past the budget: the best found so far, or None although there may be one.
     """
-    for size in _preferred_sizes(families):
+    for size in _preferred_sizes(rules):
         found: list[int] = []
         try:
-            for parts in product(*(list(_preferred(family, size)) for family in families)):
+            for parts in product(*(list(_preferred(rule, size)) for rule in rules)):
                 budget.step()
                 found += _best_in(_conjunction(parts), size, order, budget)
         except BudgetSpentError:
@@ -312,42 +312,42 @@ def best_agreed(families: Sequence[Family], order: Order, budget: Budget) -> int
     return None
 
 
-def _preferred_sizes(families: Sequence[Family]) -> list[int]:
-    """Those that each family may prefer a member of, ascending."""
-    fixed = {family.preferred_size for family in families if not family.fewest_sockets}
-    largest = min(family.nodes.bit_count() for family in families)
+def _preferred_sizes(rules: Sequence[HintRule]) -> list[int]:
+    """Those that each rule may prefer a member of, ascending."""
+    fixed = {rule.preferred_size for rule in rules if not rule.fewest_sockets}
+    largest = min(rule.nodes.bit_count() for rule in rules)
     return [size for size in range(1, largest + 1) if fixed <= {size}]
 
 
-def _preferred(family: Family, size: int) -> Iterator[Family]:
-    """Families whose members of `size` nodes are those that `family` prefers."""
-    if size == family.preferred_size:
-        yield family
+def _preferred(rule: HintRule, size: int) -> Iterator[HintRule]:
+    """Rules whose members of `size` nodes are those that `rule` prefers."""
+    if size == rule.preferred_size:
+        yield rule
         return
-    for sockets in combinations(family.sockets, family.fewest_sockets):
-        others = [nodes for nodes in family.sockets if nodes not in sockets]
+    for sockets in combinations(rule.sockets, rule.fewest_sockets):
+        others = [nodes for nodes in rule.sockets if nodes not in sockets]
         touched = tuple(Need(1, dict.fromkeys(bits.iterate(nodes), 1)) for nodes in sockets)
-        nodes = family.nodes
+        nodes = rule.nodes
         for other in others:
             nodes &= ~other
-        yield replace(family, nodes=nodes, needs=family.needs + touched)
+        yield replace(rule, nodes=nodes, needs=rule.needs + touched)
 
 
-def _conjunction(families: Sequence[Family]) -> Family:
-    """The masks that are in every family."""
-    nodes, required = families[0].nodes, 0
+def _conjunction(rules: Sequence[HintRule]) -> HintRule:
+    """The masks that are in every rule."""
+    nodes, required = rules[0].nodes, 0
     needs: list[Need] = []
-    for family in families:
-        nodes &= family.nodes
-        required |= family.required
-        needs += [need for need in family.needs if need not in needs]
-    return Family(nodes, required, tuple(needs), 0, max(family.at_least for family in families))
+    for rule in rules:
+        nodes &= rule.nodes
+        required |= rule.required
+        needs += [need for need in rule.needs if need not in needs]
+    return HintRule(nodes, required, tuple(needs), 0, max(rule.at_least for rule in rules))
 
 
-def _best_in(family: Family, size: int, order: Order, budget: Budget) -> list[int]:
+def _best_in(rule: HintRule, size: int, order: Order, budget: Budget) -> list[int]:
     """The best member of `size` nodes, if there is one."""
-    lowest = lowest_member(family, size, budget) if size >= family.at_least else None
+    lowest = lowest_member(rule, size, budget) if size >= rule.at_least else None
     if lowest is None or order.is_by_mask:
         return [] if lowest is None else [lowest]
     budget.release()
-    return [closest(SearchSpace(family.nodes, size, (family,), family.__contains__), order, lowest, budget)]
+    return [closest(SearchSpace(rule.nodes, size, (rule,), rule.__contains__), order, lowest, budget)]

@@ -7,7 +7,7 @@ from nri_plugin.explain.hints import Hinted, Merged, hints_of
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
-from nri_plugin.policy.hints import Family, Hint, HintSet, Need
+from nri_plugin.policy.hints import Hint, HintRule, HintSet, Need
 from tests.builders import machine, node
 from tests.explained import after, creation
 
@@ -33,8 +33,8 @@ def test_no_preference_and_no_place_are_not_the_same(hints, answer: str) -> None
 
 
 def test_a_rule_stands_for_too_many_sets_with_a_few_of_them() -> None:
-    family = Family(0x1FF, 0, (Need(6, dict.fromkeys(NINE, 4)),), 2)
-    told = hints_of(HintSet("cpu", (), family))
+    rule = HintRule(0x1FF, 0, (Need(6, dict.fromkeys(NINE, 4)),), 2)
+    told = hints_of(HintSet("cpu", (), rule))
     assert told.answer == "hints"
     assert told.rule == "any set of NUMA nodes 0-8 with 6 CPUs available together; preferred: of 2 nodes"
     assert [one.nodes for one in told.hints] == ["0-1", "0-2", "0-3", "0-4"]
@@ -42,15 +42,15 @@ def test_a_rule_stands_for_too_many_sets_with_a_few_of_them() -> None:
 
 
 def test_single_nodes_of_a_rule_are_all_told() -> None:
-    family = Family(0x1FF, 0, (Need(4, {node: 4 if node % 2 else 1 for node in NINE}),), 1)
-    assert [one.nodes for one in hints_of(HintSet("cpu", (), family)).hints] == ["1", "3", "5", "7"]
+    rule = HintRule(0x1FF, 0, (Need(4, {node: 4 if node % 2 else 1 for node in NINE}),), 1)
+    assert [one.nodes for one in hints_of(HintSet("cpu", (), rule)).hints] == ["1", "3", "5", "7"]
 
 
 def test_a_rule_for_memory_and_devices_says_what_it_is_about() -> None:
     needs = (Need(6, dict.fromkeys(NINE, 4)),)
-    memory = hints_of(HintSet("memory", (), Family(0x1FF, 0, needs, 2, at_least=2))).rule
+    memory = hints_of(HintSet("memory", (), HintRule(0x1FF, 0, needs, 2, at_least=2))).rule
     assert memory.startswith("any set of 2 or more of NUMA nodes 0-8 with all the memory")
-    devices = hints_of(HintSet("example.com/gpu", (), Family(0x1FF, 0b1, (), 1))).rule
+    devices = hints_of(HintSet("example.com/gpu", (), HintRule(0x1FF, 0b1, (), 1))).rule
     assert "that include 0 where all of it fits" in devices
 
 

@@ -80,9 +80,9 @@ def test_beyond_eight_nodes_hints_are_not_listed():
         cpu_tables(Topology.from_rows(rows)), 3, CPUSet((1 << 12) - 1), reusable=cpus("5")
     )
     assert hint_set.hints == ()
-    assert hint_set.family is not None
-    assert hint_set.family.preferred_size == 3
-    assert [mask in hint_set.family for mask in (0b111, 0b100011)] == [False, True]
+    assert hint_set.rule is not None
+    assert hint_set.rule.preferred_size == 3
+    assert [mask in hint_set.rule for mask in (0b111, 0b100011)] == [False, True]
     (none,) = cpu_hint_sets(cpu_tables(Topology.from_rows(rows)), 13, CPUSet((1 << 12) - 1))
     where = ", ".join(f"{node}: 1 of 1" for node in range(8))
     why = f"cpu: 13 wanted, 12 available (by NUMA node {where}, and 4 more)"
@@ -93,10 +93,10 @@ def test_beyond_eight_nodes_hints_are_not_listed():
 def test_beyond_eight_nodes_sockets_are_told_where_they_count():
     tables = cpu_tables(machine(5, 2, cores=2, threads=1))
     (hint_set,) = cpu_hint_sets(tables, 5, CPUSet(tables.online))
-    assert (hint_set.family.sockets, hint_set.family.fewest_sockets) == ((), 0)
+    assert (hint_set.rule.sockets, hint_set.rule.fewest_sockets) == ((), 0)
     (hint_set,) = cpu_hint_sets(tables, 5, CPUSet(tables.online), align_by_socket=True)
-    assert hint_set.family.sockets == (0b11, 0b1100, 0b110000, 0b11000000, 0b1100000000)
-    assert hint_set.family.fewest_sockets == 2
+    assert hint_set.rule.sockets == (0b11, 0b1100, 0b110000, 0b11000000, 0b1100000000)
+    assert hint_set.rule.fewest_sockets == 2
 
 
 def test_sockets_do_not_count_unless_they_are_asked_for():
@@ -251,7 +251,7 @@ def test_what_a_whole_machine_cannot_hold_is_preferred_nowhere():
     assert len(hints(eight, 8, CPUSet(eight.online))) == 1
     nine = cpu_tables(machine(9, 1, cores=1, threads=1))
     (hint_set,) = cpu_hint_sets(nine, 9, CPUSet(nine.online))
-    assert hint_set.family is not None
+    assert hint_set.rule is not None
 
 
 def test_an_odd_number_may_be_allowed():

@@ -6,7 +6,7 @@ from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NO_NODES, NodeMask
 from nri_plugin.policy import search
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_hint_sets, device_totals
-from nri_plugin.policy.hints import Family, HintSet, Need
+from nri_plugin.policy.hints import HintRule, HintSet, Need
 from nri_plugin.policy.merge import merge
 
 ALL = (0, 1, 2, 3)
@@ -115,10 +115,10 @@ def test_beyond_eight_device_nodes_the_same_sets_are_hinted_at_without_a_list(gi
     nodes = tuple(range(12))
     hint_set = only_hint_set(gpus(*given, of=everywhere(*nodes)), nodes=nodes)
     assert hint_set.hints == ()
-    assert hint_set.family is not None
+    assert hint_set.rule is not None
     for mask in range(1, 1 << 12):
         near_all = all(any(mask >> node & 1 for node in on) for on in given)
-        assert (mask in hint_set.family) == near_all
+        assert (mask in hint_set.rule) == near_all
 
 
 def test_up_to_eight_device_nodes_hints_are_listed_however_many_nodes_there_are() -> None:
@@ -152,7 +152,7 @@ def test_a_hint_set_says_when_its_preferred_size_could_not_be_found_out(
 
 def test_beyond_eight_nodes_what_single_places_settle_is_asked_only_once() -> None:
     hint_set = only_hint_set(gpus([3], [3, 4], [4, 5], of=everywhere(*range(12))), nodes=range(12))
-    assert hint_set.family == Family((1 << 12) - 1, 1 << 3, (Need(1, {4: 1, 5: 1}),), 2)
+    assert hint_set.rule == HintRule((1 << 12) - 1, 1 << 3, (Need(1, {4: 1, 5: 1}),), 2)
 
 
 def test_where_all_devices_are_between_nodes_the_fewest_nodes_near_enough_of_them_count() -> None:

@@ -92,10 +92,10 @@ def test_held_blocks_are_hinted_at_while_the_request_is_the_same():
     assert memory_hint_sets(memory_state(TWO), both, held=held[:1]) is None
 
 
-def test_beyond_eight_nodes_unused_nodes_form_a_family_and_the_rest_is_listed():
+def test_beyond_eight_nodes_unused_nodes_form_a_rule_and_the_rest_is_listed():
     state = memory_state(wide(34), [[block(0b01, 1)], [block(0b110, 12)]])
     (hint_set,) = memory_hint_sets(state, {"memory": 8})
-    assert (hint_set.family.nodes & 0b1111, hint_set.family.preferred_size, hint_set.family.at_least) == (
+    assert (hint_set.rule.nodes & 0b1111, hint_set.rule.preferred_size, hint_set.rule.at_least) == (
         0b1000,
         1,
         2,
@@ -106,7 +106,7 @@ def test_beyond_eight_nodes_unused_nodes_form_a_family_and_the_rest_is_listed():
 
 def test_beyond_eight_nodes_what_fits_nowhere_has_no_preference():
     (hint_set,) = memory_hint_sets(memory_state(wide(9)), {"memory": 91})
-    assert (hint_set.hints, hint_set.family) == (None, None)
+    assert (hint_set.hints, hint_set.rule) == (None, None)
 
 
 def test_hint_sets_say_when_their_preferred_size_could_not_be_found_out(monkeypatch):
@@ -121,10 +121,10 @@ def test_hint_sets_say_when_their_preferred_size_could_not_be_found_out(monkeypa
     assert not merge(best_effort, nodes, [doubtful]).exact
 
 
-def test_beyond_eight_nodes_what_fits_no_single_node_has_a_family_alone():
+def test_beyond_eight_nodes_what_fits_no_single_node_has_a_rule_alone():
     (hint_set,) = memory_hint_sets(memory_state(wide(9)), {"memory": 25})
     assert hint_set.hints == ()
-    assert hint_set.family.preferred_size == 3
+    assert hint_set.rule.preferred_size == 3
 
 
 def test_beyond_eight_nodes_what_is_reusable_counts_for_its_mask():
@@ -150,7 +150,7 @@ def test_what_can_be_reused_makes_no_node_larger_than_it_is():
 
 def test_up_to_eight_nodes_all_masks_are_listed():
     (hint_set,) = memory_hint_sets(memory_state(wide(8)), {"memory": 1})
-    assert (len(hint_set.hints), hint_set.family) == (255, None)
+    assert (len(hint_set.hints), hint_set.rule) == (255, None)
 
 
 def test_beyond_eight_nodes_a_node_with_some_room_is_no_hint_for_a_byte_more():

@@ -10,8 +10,8 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy import merge as merging
 from nri_plugin.policy.cpu_assignment import cpu_tables
-from nri_plugin.policy.hints import Family, Hint, HintSet, Need
-from nri_plugin.policy.merge import MergedHint, admits, contenders, merge
+from nri_plugin.policy.hints import Hint, HintRule, HintSet, Need
+from nri_plugin.policy.merge import MergedHint, admits, candidates, merge
 from nri_plugin.policy.search import Budget
 from nri_plugin.policy.search.mask_order import Distances, tie_break
 
@@ -100,9 +100,9 @@ def test_strict_policies_admit_only_preferred_hints(policy, preferred, admitted)
     assert admits(policy, MergedHint(None, preferred)) is admitted
 
 
-def family(amount, nodes=16, free=10, size=2, required=0):
+def rule(amount, nodes=16, free=10, size=2, required=0):
     by_node = dict.fromkeys(range(nodes), free)
-    return HintSet("r", (), Family((1 << nodes) - 1, required, (Need(amount, by_node),), size))
+    return HintSet("r", (), HintRule((1 << nodes) - 1, required, (Need(amount, by_node),), size))
 
 
 def ring(nodes, special=()):
@@ -117,14 +117,14 @@ def ring(nodes, special=()):
 
 
 def test_a_hint_is_exact_until_a_search_runs_out_of_steps(monkeypatch):
-    hint_sets = [(family(20),)]
+    hint_sets = [(rule(20),)]
     assert merge(BEST, NodeMask(0xFFFF), hint_sets) == MergedHint(NodeMask(0b11), True)
     monkeypatch.setattr(merging, "STEP_BUDGET", 0)
     assert merge(BEST, NodeMask(0xFFFF), hint_sets) == MergedHint(NodeMask(0b11), False, exact=False)
 
 
 def test_among_sets_of_nodes_of_a_large_machine_the_closest_wins():
-    hint_sets = [(family(20),)]
+    hint_sets = [(rule(20),)]
     far = ring(16, {(0, 1): 12})
     assert merge(BEST, NodeMask(0xFFFF), hint_sets, distances=far) == MergedHint(NodeMask(0b110), True)
     listed = [*hint_sets, hint_set((0b1001, False), (0b1100, False))]
@@ -133,7 +133,7 @@ def test_among_sets_of_nodes_of_a_large_machine_the_closest_wins():
 
 def test_single_nodes_of_a_large_machine_are_told_apart_by_their_own_distance():
     distances = ring(16, {(4, 4): 9})
-    assert merge(BEST, NodeMask(0xFFFF), [(family(10, size=1),)], distances=distances).affinity == NodeMask(
+    assert merge(BEST, NodeMask(0xFFFF), [(rule(10, size=1),)], distances=distances).affinity == NodeMask(
         1 << 4
     )
 
@@ -141,7 +141,7 @@ def test_single_nodes_of_a_large_machine_are_told_apart_by_their_own_distance():
 def test_what_fits_one_node_of_a_large_machine_but_nowhere_together_agrees_on_nothing():
     here, there = ({node: 10 if (node < 8) is low else 0 for node in range(16)} for low in (True, False))
     hint_sets = [
-        (HintSet(name, (), Family(0xFFFF, 0, (Need(5, free),), 1)),)
+        (HintSet(name, (), HintRule(0xFFFF, 0, (Need(5, free),), 1)),)
         for name, free in (("a", here), ("b", there))
     ]
     hint = merge(RESTRICTED, NodeMask(0xFFFF), hint_sets)
@@ -150,7 +150,7 @@ def test_what_fits_one_node_of_a_large_machine_but_nowhere_together_agrees_on_no
 
 
 ALL16 = NodeMask(0xFFFF)
-ANYWHERE = replace(family(20), hints=(Hint(None, True),))
+ANYWHERE = replace(rule(20), hints=(Hint(None, True),))
 
 
 @pytest.mark.parametrize(
@@ -166,22 +166,22 @@ ANYWHERE = replace(family(20), hints=(Hint(None, True),))
         (TWO, [hint_set((None, True), (0b100, True))], (0b11, True), "but none that the machine has not"),
         (
             ALL16,
-            [(family(20),), hint_set((0b110, True), (0b11, False))],
+            [(rule(20),), hint_set((0b110, True), (0b11, False))],
             (0b110, True),
             "what is listed must be preferred",
         ),
         (
             ALL16,
-            [(family(20),), (HintSet("r", None),)],
+            [(rule(20),), (HintSet("r", None),)],
             (0b11, True),
-            "who does not care agrees with a family",
+            "who does not care agrees with a rule",
         ),
         (ALL16, [(ANYWHERE,), hint_set((1 << 20, True))], (1, False), "nor where one is content anywhere"),
         (
             ALL16,
-            [(family(20),), hint_set((1 << 20, True))],
+            [(rule(20),), hint_set((1 << 20, True))],
             (0b11, False),
-            "nor do nodes it has not agree with a family",
+            "nor do nodes it has not agree with a rule",
         ),
     ],
 )
@@ -191,44 +191,39 @@ def test_what_all_prefer(nodes, providers, expected, rule):
         assert merged(BEST, nodes, *providers)[0] == expected[0], rule
 
 
-def test_a_hint_set_for_anywhere_is_not_held_to_its_family():
+def test_a_hint_set_for_anywhere_is_not_held_to_its_rule():
     low, high = ({node: 10 if (node < 8) is here else 0 for node in range(16)} for here in (True, False))
-    anywhere = HintSet("a", (Hint(None, True),), Family(0xFFFF, 0, (Need(20, low),), 2))
-    there = HintSet("b", (), Family(0xFFFF, 0, (Need(20, high),), 2))
+    anywhere = HintSet("a", (Hint(None, True),), HintRule(0xFFFF, 0, (Need(20, low),), 2))
+    there = HintSet("b", (), HintRule(0xFFFF, 0, (Need(20, high),), 2))
     assert merged(BEST, ALL16, (anywhere, there)) == (0x300, True)
 
 
-def test_a_listed_mask_counts_beside_the_members_of_its_family():
-    both = HintSet("a", (Hint(0b100, True),), family(20).family)
+def test_a_listed_mask_counts_beside_the_members_of_its_rule():
+    both = HintSet("a", (Hint(0b100, True),), rule(20).rule)
     assert merged(BEST, ALL16, (both,)) == (0b100, True)
 
 
 def test_single_nodes_need_no_search(monkeypatch):
     monkeypatch.setattr(merging, "STEP_BUDGET", 0)
-    assert merge(BEST, ALL16, [(family(10, size=1),)]) == MergedHint(NodeMask(1), True)
+    assert merge(BEST, ALL16, [(rule(10, size=1),)]) == MergedHint(NodeMask(1), True)
     pairs = tuple(0b11 << node for node in range(0, 16, 2))
-    on_sockets = Family(0xFFFF, 0, (Need(5, dict.fromkeys(range(16), 10)),), 2, 1, pairs, 1)
+    on_sockets = HintRule(0xFFFF, 0, (Need(5, dict.fromkeys(range(16), 10)),), 2, 1, pairs, 1)
     assert merge(BEST, ALL16, [(HintSet("r", (), on_sockets),)]) == MergedHint(NodeMask(1), True)
 
 
 def test_a_doubtful_hint_set_makes_the_hint_doubtful():
-    doubtful = replace(family(20), exact=False)
-    assert merge(BEST, ALL16, [(family(20),)]).exact
-    assert not merge(BEST, ALL16, [(family(20), doubtful)]).exact
+    doubtful = replace(rule(20), exact=False)
+    assert merge(BEST, ALL16, [(rule(20),)]).exact
+    assert not merge(BEST, ALL16, [(rule(20), doubtful)]).exact
 
 
 def test_a_tie_break_that_does_not_add_up_leaves_only_single_nodes_without_doubt():
     """An uncore cache with CPUs of several nodes."""
     tables = cpu_tables(Topology.from_rows([(cpu, cpu, 0, cpu // 2, cpu // 4) for cpu in range(32)]))
-    rule = tie_break(TopologyTieBreak.BEST_FIT, tables, CPUSet(tables.online), 2)
-    assert not rule.is_additive
-    assert [
-        merge(BEST, ALL16, [(family(10 * size, size=size),)], tie_break=rule).exact for size in (1, 2, 3)
-    ] == [
-        True,
-        False,
-        False,
-    ]
+    best_fit = tie_break(TopologyTieBreak.BEST_FIT, tables, CPUSet(tables.online), 2)
+    assert not best_fit.is_additive
+    hints = [merge(BEST, ALL16, [(rule(10 * size, size=size),)], tie_break=best_fit) for size in (1, 2, 3)]
+    assert [hint.exact for hint in hints] == [True, False, False]
 
 
 class Recorded(Budget):
@@ -247,7 +242,7 @@ def test_three_quarters_of_the_steps_may_go_into_what_all_prefer(monkeypatch, st
     monkeypatch.setattr(merging, "Budget", Recorded)
     monkeypatch.setattr(merging, "STEP_BUDGET", steps)
     Recorded.made.clear()
-    apart = [(family(20, required=1),), (family(20, required=2),), hint_set((0b100, True), (0b11, False))]
+    apart = [(rule(20, required=1),), (rule(20, required=2),), hint_set((0b100, True), (0b11, False))]
     found = merge(BEST, ALL16, apart)
     first, rest = Recorded.made
     assert first.steps == steps * 3 // 4
@@ -256,12 +251,12 @@ def test_three_quarters_of_the_steps_may_go_into_what_all_prefer(monkeypatch, st
 
 
 def test_a_hint_is_doubtful_when_what_all_prefer_was_not_looked_at_to_the_end(monkeypatch):
-    """Two sockets out of eight, for two families that have room on different ones."""
+    """Two sockets out of eight, for two rules that have room on different ones."""
     pairs = tuple(0b11 << node for node in range(0, 16, 2))
 
     def on_two_sockets(have, free):
         needs = (Need(15, {node: 10 if node in have else free for node in range(16)}),)
-        return HintSet("r", (), Family(0xFFFF, 0, needs, 2, 1, pairs, 2))
+        return HintSet("r", (), HintRule(0xFFFF, 0, needs, 2, 1, pairs, 2))
 
     hint_sets = (on_two_sockets(range(8), 1), on_two_sockets(range(8, 16), 1))
     monkeypatch.setattr(merging, "Budget", Recorded)
@@ -289,8 +284,8 @@ def test_where_nothing_is_preferred_the_widest_of_the_narrowest_hint_sets_sets_t
     assert merged(BEST, FOUR, narrow, wide, distances=ring(4, {(0, 1): 30})) == (0b1100, False)
 
 
-def test_where_families_agree_on_nothing_the_widest_need_sets_the_size():
-    apart = (family(5, required=0b01), family(35, required=0b10, size=4))
+def test_where_rules_agree_on_nothing_the_widest_need_sets_the_size():
+    apart = (rule(5, required=0b01), rule(35, required=0b10, size=4))
     assert merge(BEST, ALL16, (apart,)) == MergedHint(NodeMask(0b1111), False)
 
 
@@ -304,15 +299,15 @@ def test_narrower_goes_before_wider_where_nothing_is_of_the_size():
     assert merged(BEST, FOUR, few, many) == (0b0001, False)
 
 
-def test_families_that_have_no_node_in_common_go_anywhere():
-    low, high = (HintSet("r", (), Family(mask, 0, (), 1)) for mask in (0xFF, 0xFF00))
+def test_rules_that_have_no_node_in_common_go_anywhere():
+    low, high = (HintSet("r", (), HintRule(mask, 0, (), 1)) for mask in (0xFF, 0xFF00))
     assert merge(BEST, ALL16, ((low, high),)) == MergedHint(ALL16, False)
 
 
 @pytest.mark.parametrize("policy", [BEST, RESTRICTED, SINGLE])
 def test_the_first_contender_is_what_the_merge_chooses(policy) -> None:
     hint_sets = ((HintSet("cpu", (Hint(0b01, True), Hint(0b10, True), Hint(0b11, False))),),)
-    found = contenders(policy, NodeMask(0b11), hint_sets)
+    found = candidates(policy, NodeMask(0b11), hint_sets)
     merged = merge(policy, NodeMask(0b11), hint_sets)
     assert merged.affinity is not None
     assert (found[0].nodes, found[0].preferred) == (merged.affinity.mask, merged.preferred)
@@ -320,4 +315,4 @@ def test_the_first_contender_is_what_the_merge_chooses(policy) -> None:
 
 
 def test_policy_none_has_no_contenders() -> None:
-    assert contenders(NONE, NodeMask(0b11), ()) == []
+    assert candidates(NONE, NodeMask(0b11), ()) == []

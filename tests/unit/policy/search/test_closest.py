@@ -8,7 +8,7 @@ from nri_plugin.model import bits
 from nri_plugin.model.options import TopologyTieBreak
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.policy.cpu_assignment import cpu_tables
-from nri_plugin.policy.hints import Family, Need
+from nri_plugin.policy.hints import HintRule, Need
 from nri_plugin.policy.search import Budget
 from nri_plugin.policy.search.closest import SearchSpace, closest
 from nri_plugin.policy.search.mask_order import Distances, Order, tie_break
@@ -25,8 +25,8 @@ ROOM = {0: 5, 1: 1, 2: 3, 3: 4, 4: 0, 5: 4, 6: 3, 7: 3, 8: 1, 9: 5}
 
 
 def space(size, *needs, required=0):
-    family = Family(ALL, required, tuple(Need(amount, by_node) for amount, by_node in needs), size)
-    return SearchSpace(ALL, size, (family,), family.__contains__)
+    rule = HintRule(ALL, required, tuple(Need(amount, by_node) for amount, by_node in needs), size)
+    return SearchSpace(ALL, size, (rule,), rule.__contains__)
 
 
 def by_trying(where, order):

@@ -1,7 +1,7 @@
-"""Intersections where some hint sets are families."""
+"""Intersections where some hint sets are rules."""
 
 from nri_plugin.model import bits
-from nri_plugin.policy.hints import Family, Hint, HintSet, Need
+from nri_plugin.policy.hints import Hint, HintRule, HintSet, Need
 from nri_plugin.policy.search import Budget
 from nri_plugin.policy.search.intersections import best_intersection
 from nri_plugin.policy.search.mask_order import Distances, Order
@@ -12,7 +12,7 @@ ALL = bits.from_ids(NODES)
 
 def hint_set(amount, each=10, **changes):
     fields = {"nodes": ALL, "required": 0, "preferred_size": 1} | changes
-    return HintSet("r", (), Family(needs=(Need(amount, dict.fromkeys(NODES, each)),), **fields))
+    return HintSet("r", (), HintRule(needs=(Need(amount, dict.fromkeys(NODES, each)),), **fields))
 
 
 BY_MASK = Order()
@@ -22,11 +22,11 @@ def best(hint_sets, target, order=BY_MASK, steps=20_000):
     return best_intersection(ALL, hint_sets, target, order, Budget(steps))
 
 
-def test_one_family_gives_its_lowest_member():
+def test_one_rule_gives_its_lowest_member():
     assert best([hint_set(25)], 3) == 0b111
 
 
-def test_two_families_may_meet_in_fewer_nodes_than_either_has():
+def test_two_rules_may_meet_in_fewer_nodes_than_either_has():
     assert best([hint_set(25), hint_set(5)], 1) == 0b1
 
 
@@ -40,7 +40,7 @@ def test_a_node_that_all_require_is_in_the_intersection():
     assert best([hint_set(5, required=0b1000), hint_set(5, required=0b0100)], 1) == 0b0001
 
 
-def test_listed_masks_and_families_are_combined():
+def test_listed_masks_and_rules_are_combined():
     listed = HintSet("device", (Hint(0b1100, True), Hint(1 << 20, True)))
     assert best([listed, hint_set(15)], 2) == 0b1100
     assert best([listed, hint_set(15)], 1) == 0b0100
@@ -57,7 +57,7 @@ CHAIN = Order(Distances({one: {other: 10 + abs(one - other) for other in NODES} 
 
 def test_the_closest_intersection_wins():
     needs = (Need(30, {3: 10, 9: 10, 10: 10, 20: 10}),)
-    only = HintSet("r", (), Family(ALL, 0, needs, 1))
+    only = HintSet("r", (), HintRule(ALL, 0, needs, 1))
     assert best([only, only], 2) == 1 << 3 | 1 << 9
     assert best([only, only], 2, CHAIN) == 1 << 9 | 1 << 10
 
@@ -68,7 +68,7 @@ def test_listed_masks_are_told_apart_by_distance_too():
     assert best([listed, hint_set(15)], 2, CHAIN) == 0b1100
 
 
-def test_past_the_budget_a_set_that_does_for_one_family_is_the_answer():
+def test_past_the_budget_a_set_that_does_for_one_rule_is_the_answer():
     left, right = hint_set(5, nodes=0b0111), hint_set(5, nodes=0b1110)
     assert best([left, right], 1, steps=0) == 0b0010
     assert best([left, right], 2, steps=0) == 0b0110
@@ -85,17 +85,17 @@ def test_past_the_budget_nothing_in_common_is_still_nothing():
 
 
 def test_past_the_budget_listed_masks_that_nobody_else_can_use_are_passed_over():
-    either = HintSet("r", (Hint(0b1, True),), hint_set(5, nodes=0b0011).family)
+    either = HintSet("r", (Hint(0b1, True),), hint_set(5, nodes=0b0011).rule)
     assert best([either, hint_set(5, nodes=0b0010)], 1, steps=0) == 0b0010
 
 
-def test_past_the_budget_the_narrowest_set_that_does_for_one_family_is_the_answer():
+def test_past_the_budget_the_narrowest_set_that_does_for_one_rule_is_the_answer():
     both = [hint_set(15, nodes=0b0111), hint_set(15, nodes=0b0111)]
     assert best(both, 1, steps=0) == 0b011
 
 
 def test_past_the_budget_narrower_than_wanted_goes_before_wider():
-    narrow = HintSet("r", (Hint(0b11000000, True),), hint_set(50).family)
+    narrow = HintSet("r", (Hint(0b11000000, True),), hint_set(50).rule)
     assert best([narrow, hint_set(50)], 3, steps=0) == 0b11000000
 
 
@@ -110,20 +110,20 @@ def test_what_cannot_be_or_is_listed_is_not_searched():
 
 
 def test_past_the_budget_what_cannot_be_is_no_answer():
-    impossible = hint_set(10 * len(NODES) + 1).family
+    impossible = hint_set(10 * len(NODES) + 1).rule
     either = HintSet("r", (Hint(0b1100, True),), impossible)
     assert best([either, hint_set(15)], 5, steps=0) == 0b1100
-    nowhere = HintSet("r", (Hint(0b1, True),), hint_set(15, nodes=0b0111).family)
+    nowhere = HintSet("r", (Hint(0b1, True),), hint_set(15, nodes=0b0111).rule)
     assert best([nowhere, hint_set(15, nodes=0b0110)], 1, steps=0) == 0b0110
 
 
 def of_formula(seed):
-    """Hint sets of two or three families, and of listed masks, over eight nodes."""
-    families = [
+    """Hint sets of two or three rules, and of listed masks, over eight nodes."""
+    rules = [
         HintSet(
             "r",
             (Hint(0b1110 << seed % 3, True),) if seed % 4 == number else (),
-            Family(
+            HintRule(
                 0xFF & ~(1 << seed % 8 if seed % 3 == number else 0),
                 1 << seed % 8 if seed % 5 == 1 + number else 0,
                 (
@@ -138,7 +138,7 @@ def of_formula(seed):
         for number in range(2 + seed % 2)
     ]
     listed = HintSet("device", (Hint(0b01111100, True), Hint(0b11110011 >> seed % 2, True)))
-    return [*families, listed] if seed % 3 else families
+    return [*rules, listed] if seed % 3 else rules
 
 
 def found_in_steps(seed, target, steps=10_000):
@@ -209,18 +209,18 @@ def test_so_good_is_what_is_found_in_few_steps():
 def test_so_much_is_looked_at_where_little_can_be_left_out():
     steps = []
     for seed in range(8):
-        families = [
+        rules = [
             HintSet(
                 "r",
                 (),
-                Family(
+                HintRule(
                     0xFF, 0, (Need(20 + (seed + way) % 4, {n: (n * way + seed) % 7 for n in range(8)}),), 1
                 ),
             )
             for way in (3, 4, 5)
         ]
         budget = Budget(10_000)
-        best_intersection(0xFF, families[: 2 + seed % 2], 2, BY_MASK, budget)
+        best_intersection(0xFF, rules[: 2 + seed % 2], 2, BY_MASK, budget)
         steps.append(10_000 - budget.left)
     assert steps == [0, 22, 18, 21, 17, 14, 65, 0]
 
