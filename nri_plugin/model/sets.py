@@ -6,7 +6,6 @@ changes one there returns a new one here.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 from typing import NewType, Self
 
 from nri_plugin.model import bits
@@ -141,83 +140,6 @@ class NodeMask(IDSet):
 
     def __le__(self, other: "NodeMask") -> bool:
         return self.mask & ~other.mask == 0
-
-    # By the names of KEP-693.
-
-    def add(self, *ids: int) -> "NodeMask":
-        """This set and the given ids.
-
-        Raises:
-            ValueError: an id is negative.
-        """
-        return NodeMask(self.mask | bits.from_ids(ids))
-
-    def remove(self, *ids: int) -> "NodeMask":
-        """This set without the given ids.
-
-        Raises:
-            ValueError: an id is negative.
-        """
-        return NodeMask(self.mask & ~bits.from_ids(ids))
-
-    def intersection(self, *others: "NodeMask") -> "NodeMask":
-        """What is in this set and in all others."""
-        return reduce(NodeMask.__and__, others, self)
-
-    def union(self, *others: "NodeMask") -> "NodeMask":
-        """What is in this set or in any other."""
-        return reduce(NodeMask.__or__, others, self)
-
-    def clear(self) -> "NodeMask":
-        """The empty set."""
-        return NodeMask()
-
-    def fill(self, size: int) -> "NodeMask":
-        """All ids below `size`.
-
-        Differs: the kubelet's masks are 64 wide and always filled to that; these have no width.
-        """
-        return NodeMask((1 << size) - 1)
-
-    def is_set(self, number: int) -> bool:
-        """Whether the id is a member."""
-        return number in self
-
-    def any_set(self, *ids: int) -> bool:
-        """Whether at least one of the ids is a member."""
-        return any(number in self for number in ids)
-
-    def is_equal(self, other: "NodeMask") -> bool:
-        """Whether both have the same members."""
-        return self.mask == other.mask
-
-    def is_empty(self) -> bool:
-        """Whether it has no member."""
-        return not self.mask
-
-    def is_narrower_than(self, other: "NodeMask") -> bool:
-        """Whether it has fewer members or, with equally many, is the lower mask."""
-        return (len(self), self.mask) < (len(other), other.mask)
-
-    def is_less_than(self, other: "NodeMask") -> bool:
-        """Whether it is the lower mask: the highest id on which the two differ is not in it."""
-        return self.mask < other.mask
-
-    def is_greater_than(self, other: "NodeMask") -> bool:
-        """Whether it is the higher mask."""
-        return self.mask > other.mask
-
-    def count(self) -> int:
-        """How many members it has."""
-        return self.mask.bit_count()
-
-    def get_bits(self) -> list[NUMANodeID]:
-        """The members, ascending."""
-        return list(self)
-
-    def to_binary(self) -> str:
-        """The mask in binary digits, node 0 rightmost, at least two: the kubelet's text for a mask."""
-        return f"{self.mask:02b}"
 
     def isdisjoint(self, other: "NodeMask") -> bool:
         """Whether the two sets share no member."""

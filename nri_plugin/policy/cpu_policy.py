@@ -320,15 +320,6 @@ def check_full_pcpus(
         )
 
 
-def reusable_after(reusable: CPUSet, cpus: CPUSet, *, init: bool) -> CPUSet:
-    """What the pod's later containers may take over, once a container has got `cpus`.
-
-    Plain init containers leave theirs to those that follow; restartable ones and app containers keep
-    what they take.
-    """
-    return reusable | cpus if init else reusable - cpus
-
-
 # ----------------------------------------------------------------------------------------------------
 
 

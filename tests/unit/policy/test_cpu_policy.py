@@ -12,9 +12,9 @@ from nri_plugin.policy.cpu_policy import (
     check_full_pcpus,
     cpu_hint_sets,
     exclusive_count,
-    reusable_after,
 )
 from nri_plugin.policy.hints import HintSet
+from tests.oracles.manager_steps import reusable_after
 from tests.unit.policy.shapes import machine
 
 TWO = cpu_tables(machine(2, 1, cores=4, threads=2))

