@@ -10,13 +10,13 @@ from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Options, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
-from nri_plugin.policy.cpu_assignment import PLACES, Stage
+from nri_plugin.policy.cpu_assignment import PLACES, AssignmentStage
 from nri_plugin.policy.hints import HintRule, HintSet
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.policy.merge import Candidate, MergedHint, admits, candidates
-from nri_plugin.policy.search import Budget, BudgetSpentError
+from nri_plugin.policy.search import BudgetSpentError, StepBudget
 from nri_plugin.policy.search.intersections import lowest_member, roomiest
-from nri_plugin.policy.search.mask_order import Order
+from nri_plugin.policy.search.mask_order import MaskOrder
 
 # ----------------------------------------------------------------------------------------------------
 # What each provider answered and what the merge made of it, as values for people.
@@ -147,12 +147,12 @@ def _because(terms: MergeTerms, winner: Candidate, other: Candidate) -> str:
     return _between_equals(_order(terms), winner.nodes, other.nodes)
 
 
-def _order(terms: MergeTerms) -> Order:
+def _order(terms: MergeTerms) -> MaskOrder:
     is_single = terms.policy is TopologyManagerPolicy.SINGLE_NUMA_NODE
-    return Order(None if is_single else terms.distances, terms.tie_break)
+    return MaskOrder(None if is_single else terms.distances, terms.tie_break)
 
 
-def _between_equals(order: Order, winner: int, other: int) -> str:
+def _between_equals(order: MaskOrder, winner: int, other: int) -> str:
     (far, rank, _), (other_far, other_rank, _) = order.of(winner), order.of(other)
     if far != other_far:
         return f"closer together: distances add up to {far}, not {other_far}"
@@ -179,7 +179,7 @@ def _some(rule: HintRule) -> list[int]:
 
 def _lowest(rule: HintRule, size: int) -> int | None:
     try:
-        return lowest_member(rule, size, Budget())
+        return lowest_member(rule, size, StepBudget())
     except BudgetSpentError:
         return roomiest(rule, size)
 
@@ -200,13 +200,13 @@ def _number(count: int, what: str) -> str:
 
 
 _OPTIONS = {
-    Stage.SOCKETS_OF_HINT: "align-by-socket",
-    Stage.SHARE_OF_DEVICES: "deviceProportionalCPUs",
-    Stage.EQUAL_SHARE: "distribute-cpus-across-numa",
-    Stage.WHOLE_CACHE: "prefer-align-cpus-by-uncorecache",
-    Stage.PART_OF_CACHE: "prefer-align-cpus-by-uncorecache",
-    Stage.BEST_FIT: "uncoreCacheFit: best",
-    Stage.ONE_CACHE: "strictUncoreCache",
+    AssignmentStage.SOCKETS_OF_HINT: "align-by-socket",
+    AssignmentStage.SHARE_OF_DEVICES: "deviceProportionalCPUs",
+    AssignmentStage.EQUAL_SHARE: "distribute-cpus-across-numa",
+    AssignmentStage.WHOLE_CACHE: "prefer-align-cpus-by-uncorecache",
+    AssignmentStage.PART_OF_CACHE: "prefer-align-cpus-by-uncorecache",
+    AssignmentStage.BEST_FIT: "uncoreCacheFit: best",
+    AssignmentStage.ONE_CACHE: "strictUncoreCache",
 }
 """The option without which a step is not taken."""
 
@@ -216,7 +216,7 @@ class TakingStep:
     """CPUs taken in one step.
 
     Attributes:
-        stage: in which way; see `policy.taking.Stage`.
+        stage: in which way; see `policy.cpu_assignment.AssignmentStage`.
         place: where CPUs were on offer: a stage of `policy.taking.PLACES`, or empty.
         on_offer: how many there were.
         option: the option that made it so; empty for the default order.
@@ -246,15 +246,15 @@ class _Listener:
     """Adds up what is told: steps of one way in one place are one step."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[Stage | None, int, Stage, int]] = []
-        self._place: Stage | None = None
+        self.steps: list[tuple[AssignmentStage | None, int, AssignmentStage, int]] = []
+        self._place: AssignmentStage | None = None
         self._on_offer = 0
 
-    def __call__(self, stage: Stage, cpus: int) -> None:
+    def __call__(self, stage: AssignmentStage, cpus: int) -> None:
         if stage in PLACES:
             self._place, self._on_offer = stage, cpus
             return
-        if stage is Stage.ONE_CACHE and self.steps:
+        if stage is AssignmentStage.ONE_CACHE and self.steps:
             self.steps.clear()  # says of all CPUs what the best fit had said of them
         last = self.steps[-1] if self.steps else None
         if last and last[:3] == (self._place, self._on_offer, stage):
@@ -275,7 +275,12 @@ def taking_of(question: Question, hint: MergedHint) -> tuple[TakingStep, ...]:
 
 
 def _step(
-    topology: Topology, options: Options, place: Stage | None, on_offer: int, stage: Stage, taken: int
+    topology: Topology,
+    options: Options,
+    place: AssignmentStage | None,
+    on_offer: int,
+    stage: AssignmentStage,
+    taken: int,
 ) -> TakingStep:
     cpus = CPUSet(taken)
     return TakingStep(
@@ -293,8 +298,8 @@ def _step(
     )
 
 
-def _option(options: Options, place: Stage | None, stage: Stage) -> str:
-    if stage is Stage.SINGLE_CPUS and options.distribute_cpus_across_cores:
+def _option(options: Options, place: AssignmentStage | None, stage: AssignmentStage) -> str:
+    if stage is AssignmentStage.SINGLE_CPUS and options.distribute_cpus_across_cores:
         return "distribute-cpus-across-cores"
     return _OPTIONS.get(stage) or (_OPTIONS.get(place, "") if place else "")
 

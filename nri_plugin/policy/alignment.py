@@ -13,7 +13,7 @@ from nri_plugin.policy.cpu_assignment import CPUTables
 
 
 @dataclass(frozen=True, slots=True)
-class Alignment:
+class CPUAlignment:
     """At which levels a set of CPUs is aligned; nothing is aligned where there are no CPUs.
 
     Attributes:
@@ -47,7 +47,7 @@ class Footprint:
     numa_nodes: NodeMask
     uncore_caches: tuple[int, ...]
     offline: CPUSet
-    aligned: Alignment
+    aligned: CPUAlignment
 
 
 def footprint(topology: Topology, cpus: CPUSet, mems: NodeMask = NO_NODES) -> Footprint:
@@ -57,7 +57,7 @@ def footprint(topology: Topology, cpus: CPUSet, mems: NodeMask = NO_NODES) -> Fo
     sockets = tuple(int(number) for number, members in topology.sockets if members.mask & online)
     caches = tuple(int(number) for number, members in topology.caches if members.mask & online)
     nodes = topology.nodes_of(CPUSet(online))
-    aligned = Alignment(
+    aligned = CPUAlignment(
         numa_node=bool(online) and len(nodes | mems) == 1,
         socket=len(sockets) == 1,
         uncore_cache=is_in_one_cache(topology, CPUSet(online)),
@@ -83,7 +83,7 @@ def is_in_one_cache(topology: Topology, cpus: CPUSet) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class Fragmentation:
     """CPUs of a NUMA node or of an uncore cache.
 
     Attributes:
@@ -101,7 +101,7 @@ class Broken:
     ratio: float
 
 
-def by_numa_node(tables: CPUTables, allocatable: CPUSet, available: CPUSet) -> Iterator[Broken]:
+def by_numa_node(tables: CPUTables, allocatable: CPUSet, available: CPUSet) -> Iterator[Fragmentation]:
     """Of each NUMA node with CPUs; the groups are its uncore caches."""
     for number, cpus in tables.nodes:
         yield _broken(number, cpus, tables.caches_in[cpus], allocatable.mask, available.mask)
@@ -109,7 +109,7 @@ def by_numa_node(tables: CPUTables, allocatable: CPUSet, available: CPUSet) -> I
 
 def by_cache(
     tables: CPUTables, topology: Topology, allocatable: CPUSet, available: CPUSet
-) -> Iterator[Broken]:
+) -> Iterator[Fragmentation]:
     """Of each uncore cache; the groups are its cores."""
     for number, cache in topology.caches:
         groups = tables.cores_in_cache[cache.mask]
@@ -127,6 +127,6 @@ def fragmentation(free: int, groups: Iterable[int]) -> float:
     return partly / free.bit_count()
 
 
-def _broken(number: int, cpus: int, groups: Iterable[int], allocatable: int, available: int) -> Broken:
+def _broken(number: int, cpus: int, groups: Iterable[int], allocatable: int, available: int) -> Fragmentation:
     ratio = fragmentation(available & cpus, (group & cpus & allocatable for group in groups))
-    return Broken(number, CPUSet(cpus), CPUSet(cpus & allocatable), CPUSet(cpus & available), ratio)
+    return Fragmentation(number, CPUSet(cpus), CPUSet(cpus & allocatable), CPUSet(cpus & available), ratio)

@@ -28,7 +28,7 @@ from operator import add, or_
 
 from nri_plugin.model.errors import InsufficientCPUsError, UncoreCacheAlignmentError
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.policy.cpu_assignment import CPUTables, Note, Stage, lowest_bits
+from nri_plugin.policy.cpu_assignment import AssignmentStage, CPUTables, Note, lowest_bits
 
 # ----------------------------------------------------------------------------------------------------
 # Which cores inside given caches: as few as possible are split between containers.
@@ -48,7 +48,7 @@ Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CorePlan:
     """How a number of CPUs is made up of cores.
 
     Attributes:
@@ -80,7 +80,7 @@ def count_cores(classes: Sequence[CoreClass], cores: Iterable[int], free: int) -
     return tuple(found.values())
 
 
-def plan(classes: Sequence[CoreClass], counts: Counts, need: int) -> Plan:
+def plan(classes: Sequence[CoreClass], counts: Counts, need: int) -> CorePlan:
     """The fewest split cores for `need` CPUs, and then none opened if that can be.
 
     The counts must hold `need` CPUs. Whole cores go first, the largest first: whatever else is taken
@@ -97,10 +97,10 @@ def plan(classes: Sequence[CoreClass], counts: Counts, need: int) -> Plan:
         need -= taken * size
         has_whole_left |= taken < number
     if not need:
-        return Plan(whole, 0, 0, opens=False)
+        return CorePlan(whole, 0, 0, opens=False)
     if has_whole_left:  # its threads are more than the need, else it had been taken
-        return Plan(whole, need, 1, opens=not any(number and free >= need for free, number in parts))
-    return Plan(whole, need, _pieces(parts, need), opens=False)
+        return CorePlan(whole, need, 1, opens=not any(number and free >= need for free, number in parts))
+    return CorePlan(whole, need, _pieces(parts, need), opens=False)
 
 
 def _pieces(parts: Iterable[tuple[int, int]], need: int) -> int:
@@ -113,7 +113,7 @@ def _pieces(parts: Iterable[tuple[int, int]], need: int) -> int:
     return pieces
 
 
-def take_cores(cores: Sequence[int], free: int, chosen: Plan) -> int:
+def take_cores(cores: Sequence[int], free: int, chosen: CorePlan) -> int:
     """The CPUs of a plan out of `cores`, each time the first that will do."""
     quota = dict(chosen.whole)
     taken = 0
@@ -125,7 +125,7 @@ def take_cores(cores: Sequence[int], free: int, chosen: Plan) -> int:
     return taken | _take_parts([core & free & ~taken for core in cores], cores, chosen)
 
 
-def _take_parts(left: Sequence[int], cores: Sequence[int], chosen: Plan) -> int:
+def _take_parts(left: Sequence[int], cores: Sequence[int], chosen: CorePlan) -> int:
     """The rest of a plan: the freest part-free cores, of which the last is the tightest that will do."""
     usable = [part for part, core in zip(left, cores, strict=True) if chosen.opens or part != core]
     usable.sort(key=int.bit_count)
@@ -311,7 +311,7 @@ def take_best_fit(tables: CPUTables, available: CPUSet, count: int, *, note: Not
         raise InsufficientCPUsError(count, len(available))
     cpus = machine.take(machine.best(count).caches, count)
     if note:
-        note(Stage.BEST_FIT, cpus)
+        note(AssignmentStage.BEST_FIT, cpus)
     return CPUSet(cpus)
 
 
@@ -338,12 +338,12 @@ def take_in_one_cache(
 
 def _noted(cpus: CPUSet, note: Note | None) -> CPUSet:
     if note:
-        note(Stage.ONE_CACHE, cpus.mask)
+        note(AssignmentStage.ONE_CACHE, cpus.mask)
     return cpus
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _NodeSpace:
     """What is free on a NUMA node.
 
     Attributes:
@@ -361,7 +361,7 @@ class _Node:
     alike: tuple[tuple[int, Counts], ...]
 
 
-def node_sets(nodes: Sequence[_Node], size: int, need: int) -> Iterator[tuple[_Node, ...]]:
+def node_sets(nodes: Sequence[_NodeSpace], size: int, need: int) -> Iterator[tuple[_NodeSpace, ...]]:
     """Every set of `size` nodes that holds `need`, but of those that offer the same only the lowest.
 
     Fewer nodes than `size` must not hold it. The larger a node the later it is used, so the first set is the tightest.
@@ -371,7 +371,7 @@ def node_sets(nodes: Sequence[_Node], size: int, need: int) -> Iterator[tuple[_N
     yield from _sets(groups, size, need)
 
 
-def _sets(groups: Sequence[Sequence[_Node]], size: int, need: int) -> Iterator[tuple[_Node, ...]]:
+def _sets(groups: Sequence[Sequence[_NodeSpace]], size: int, need: int) -> Iterator[tuple[_NodeSpace, ...]]:
     if not size:
         yield ()
         return
@@ -410,14 +410,14 @@ class _Machine:
         ]
         return min(found, key=_rank)[0]
 
-    def _nodes_as_caches(self, nodes: Sequence[_Node], count: int) -> Choice:
+    def _nodes_as_caches(self, nodes: Sequence[_NodeSpace], count: int) -> Choice:
         """The best choice where each node is one cache: no set of nodes need be listed."""
         of_node = {node.number: cache for node in nodes for cache in node.caches}
         renamed = [replace(cache, number=number) for number, cache in of_node.items()]
         found = choose_caches(self.classes, renamed, count)
         return replace(found, caches=tuple(of_node[cache.number] for cache in found.caches))
 
-    def _nodes(self) -> list[_Node]:
+    def _nodes(self) -> list[_NodeSpace]:
         nodes = []
         for number, cpus in enumerate(self.tables.node_sets):
             free = (cpus & self.free).bit_count()
@@ -425,10 +425,10 @@ class _Machine:
                 caches = self._caches_on(cpus, self.tables.caches_in[cpus])
                 is_apart = all(cache & ~cpus == 0 for cache in self.tables.caches_in[cpus])
                 alike = sorted((cache.free, cache.cores) for cache in caches) if is_apart else [(-number, ())]
-                nodes.append(_Node(number, cpus, free, caches, tuple(alike)))
+                nodes.append(_NodeSpace(number, cpus, free, caches, tuple(alike)))
         return nodes
 
-    def _caches(self, nodes: Sequence[_Node]) -> tuple[Cache, ...]:
+    def _caches(self, nodes: Sequence[_NodeSpace]) -> tuple[Cache, ...]:
         if len(nodes) == 1:
             return nodes[0].caches
         masks = {mask for node in nodes for mask in self.tables.caches_in[node.cpus]}
@@ -455,7 +455,7 @@ class _Machine:
         return take_cores(cores, cpus, plan(self.classes, counts, count))
 
 
-def _rank(found: tuple[Choice, Sequence[_Node]]) -> tuple[object, ...]:
+def _rank(found: tuple[Choice, Sequence[_NodeSpace]]) -> tuple[object, ...]:
     choice, nodes = found
     free = sorted((node.free for node in nodes), reverse=True)
     numbers = sorted(node.number for node in nodes)

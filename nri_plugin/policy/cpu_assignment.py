@@ -28,7 +28,7 @@ from nri_plugin.policy.hints import LISTED_NODES
 # same code chooses with and without anybody listening, so that what is told is what happened.
 
 
-class Stage(StrEnum):
+class AssignmentStage(StrEnum):
     """What a note is about."""
 
     NODES_OF_HINT = "nodes-of-hint"
@@ -48,11 +48,17 @@ class Stage(StrEnum):
 
 
 PLACES = frozenset(
-    {Stage.NODES_OF_HINT, Stage.SOCKETS_OF_HINT, Stage.SHARE_OF_DEVICES, Stage.EQUAL_SHARE, Stage.ANYWHERE}
+    {
+        AssignmentStage.NODES_OF_HINT,
+        AssignmentStage.SOCKETS_OF_HINT,
+        AssignmentStage.SHARE_OF_DEVICES,
+        AssignmentStage.EQUAL_SHARE,
+        AssignmentStage.ANYWHERE,
+    }
 )
 """Those that say where CPUs are taken from now on; the others say what was taken."""
 
-Note = Callable[[Stage, int], None]
+Note = Callable[[AssignmentStage, int], None]
 """Told of a stage, and the mask of CPUs on offer or taken."""
 
 
@@ -259,14 +265,16 @@ class _Taker:
         self.need = need
         self.taken = 0
 
-    def take(self, cpus: int, stage: Stage) -> None:
+    def take(self, cpus: int, stage: AssignmentStage) -> None:
         if self.note:
             self.note(stage, cpus)
         self.taken |= cpus
         self.free &= ~cpus
         self.need -= cpus.bit_count()
 
-    def take_each_whole(self, units: Iterable[int], stage: Stage, average: int | None = None) -> None:
+    def take_each_whole(
+        self, units: Iterable[int], stage: AssignmentStage, average: int | None = None
+    ) -> None:
         """Take each unit that is wholly free and not larger than the need; others are passed over.
 
         With `average` a unit counts as free only when it also has that many CPUs: the kubelet's
@@ -313,11 +321,11 @@ class _Taker:
     def take_whole_nodes_and_sockets(self) -> None:
         average = self.tables.cpus_per_socket
         if self.tables.nodes_first:
-            self.take_each_whole(self.nodes(), Stage.WHOLE_NODE)
-            self.take_each_whole(self.sockets(), Stage.WHOLE_SOCKET, average)
+            self.take_each_whole(self.nodes(), AssignmentStage.WHOLE_NODE)
+            self.take_each_whole(self.sockets(), AssignmentStage.WHOLE_SOCKET, average)
         else:
-            self.take_each_whole(self.sockets(), Stage.WHOLE_SOCKET, average)
-            self.take_each_whole(self.nodes(), Stage.WHOLE_NODE)
+            self.take_each_whole(self.sockets(), AssignmentStage.WHOLE_SOCKET, average)
+            self.take_each_whole(self.nodes(), AssignmentStage.WHOLE_NODE)
 
     def take_caches(self) -> None:
         """Whole caches while the need is large, then the rest from one cache if it fits exactly.
@@ -327,7 +335,7 @@ class _Taker:
         """
         order = self.caches() if self.need else []
         if self.need >= self.tables.cpus_per_cache:
-            self.take_each_whole(order, Stage.WHOLE_CACHE)
+            self.take_each_whole(order, AssignmentStage.WHOLE_CACHE)
         for cache in order:
             if not self.need:
                 return
@@ -349,9 +357,9 @@ class _Taker:
             if not self.need:
                 return
             if room == cache and cache.bit_count() <= self.need:
-                self.take(cache, Stage.WHOLE_CACHE)
+                self.take(cache, AssignmentStage.WHOLE_CACHE)
             elif room.bit_count() >= self.need:
-                self.take(take_packed(tables, CPUSet(room), self.need).mask, Stage.PART_OF_CACHE)
+                self.take(take_packed(tables, CPUSet(room), self.need).mask, AssignmentStage.PART_OF_CACHE)
 
     def take_part_of_cache(self, cache: int) -> None:
         """Take the free CPUs of the lowest cores of `cache`, if they are exactly as many as needed.
@@ -369,11 +377,11 @@ class _Taker:
         if threads > 1 and self.need % 2 and cpus.bit_count() > self.need:
             cpus &= ~(1 << cpus.bit_length() - 1)
         if cpus.bit_count() == self.need:
-            self.take(cpus, Stage.PART_OF_CACHE)
+            self.take(cpus, AssignmentStage.PART_OF_CACHE)
 
     def take_whole_cores(self) -> None:
         if self.need:
-            self.take_each_whole(self.cores(), Stage.WHOLE_CORE, self.tables.cpus_per_core)
+            self.take_each_whole(self.cores(), AssignmentStage.WHOLE_CORE, self.tables.cpus_per_core)
 
     def take_rest(self, *, spread: bool) -> None:
         """Single CPUs: fill cores in use first (packed), or go by CPU number in each socket (spread)."""
@@ -383,7 +391,9 @@ class _Taker:
         while self.need:
             part = next(units) & self.free
             size = part.bit_count()
-            self.take(part if size <= self.need else lowest_bits(part, self.need), Stage.SINGLE_CPUS)
+            self.take(
+                part if size <= self.need else lowest_bits(part, self.need), AssignmentStage.SINGLE_CPUS
+            )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -443,7 +453,7 @@ def _carried_out(tables: CPUTables, free: int, plan: Shares, *, spread: bool, no
     for node, count in plan:
         there = node & free & ~taken
         if note:
-            note(Stage.EQUAL_SHARE, there)
+            note(AssignmentStage.EQUAL_SHARE, there)
         taken |= take_packed(tables, CPUSet(there), count, spread=spread, note=note).mask
     return CPUSet(taken)
 

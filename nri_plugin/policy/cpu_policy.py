@@ -18,7 +18,7 @@ from nri_plugin.model.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.model.options import FullPCPUsRule, Options, SMTOddCounts, UncoreCacheFit
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
-from nri_plugin.policy.cpu_assignment import CPUTables, Note, Stage, take_distributed, take_packed
+from nri_plugin.policy.cpu_assignment import AssignmentStage, CPUTables, Note, take_distributed, take_packed
 from nri_plugin.policy.device_hints import proportional_shares
 from nri_plugin.policy.hints import (
     LISTED_NODES,
@@ -254,7 +254,10 @@ def allocate_cpus(
     if affinity is not None:
         near = on_offer & CPUSet(_near(tables, affinity, options))
         if note:
-            note(Stage.SOCKETS_OF_HINT if options.align_by_socket else Stage.NODES_OF_HINT, near.mask)
+            note(
+                AssignmentStage.SOCKETS_OF_HINT if options.align_by_socket else AssignmentStage.NODES_OF_HINT,
+                near.mask,
+            )
         aligned = _in_proportion(tables, count, near, affinity, weight_by_node or {}, options, note)
         aligned |= take_cpus(tables, near - aligned, min(count, len(near)) - len(aligned), options, note)
     rest = count - len(aligned)
@@ -262,7 +265,7 @@ def allocate_cpus(
     if len(left) < rest:
         raise InsufficientCPUsError(rest, len(left), _found_so_far(count, aligned, affinity))
     if note and rest:
-        note(Stage.ANYWHERE, left.mask)
+        note(AssignmentStage.ANYWHERE, left.mask)
     return aligned | take_cpus(tables, left, rest, options, note)
 
 
@@ -287,7 +290,7 @@ def _in_proportion(
     cpus = CPUSet()
     for node, share in proportional_shares(count, weights, room, unit=tables.cpus_per_core).items():
         if note and share:
-            note(Stage.SHARE_OF_DEVICES, on_node[node].mask)
+            note(AssignmentStage.SHARE_OF_DEVICES, on_node[node].mask)
         cpus |= take_cpus(tables, on_node[node], share, options, note)
     return cpus
 

@@ -65,7 +65,7 @@ def preferred_devices(
     nodes = tuple(nodes_by_device.get(name, NodeMask()).mask for name in ids)
     forced, optional = _within_affinity(nodes, forced, size, affinity)
     weights = _Weights.of(ids, links)
-    search = _Search(weights, size, STEP_BUDGET if len(ids) > EXACT_DEVICES else None)
+    search = _DeviceSearch(weights, size, STEP_BUDGET if len(ids) > EXACT_DEVICES else None)
     for candidates in _narrowest(nodes, forced, optional, size, search):
         search.try_all(sorted(forced), [number for number in candidates if number not in forced])
         if search.spent:
@@ -87,7 +87,7 @@ def _within_affinity(
 
 
 def _narrowest(
-    nodes: Sequence[int], forced: frozenset[int], optional: Sequence[int], size: int, search: "_Search"
+    nodes: Sequence[int], forced: frozenset[int], optional: Sequence[int], size: int, search: "_DeviceSearch"
 ) -> Iterable[tuple[int, ...]]:
     """The sets of devices to choose from, one for each way to be on the fewest NUMA nodes."""
     everyone = (*forced, *optional)
@@ -113,7 +113,7 @@ def _of_width(
     everyone: Sequence[int],
     order: Sequence[int],
     width: int,
-    search: "_Search",
+    search: "_DeviceSearch",
 ) -> Iterable[tuple[int, ...]]:
     """The devices near each set of `width` nodes that is near all forced ones."""
     for members in combinations(order, width):
@@ -157,7 +157,7 @@ class _Weights:
 
 
 @dataclass(slots=True)
-class _Search:
+class _DeviceSearch:
     """Depth first over devices in order, "take it" before "leave it"; keeps the best set.
 
     Attributes:

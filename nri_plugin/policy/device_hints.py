@@ -28,7 +28,7 @@ from nri_plugin.policy.hints import (
     masks_in_order,
     smallest_size,
 )
-from nri_plugin.policy.search import Budget, BudgetSpentError
+from nri_plugin.policy.search import BudgetSpentError, StepBudget
 from nri_plugin.policy.search.intersections import narrowest_size
 
 NAMED_IDS = 8
@@ -101,7 +101,7 @@ def _hint_set(of_machine: NodeMask, resource: DeviceResource) -> HintSet | None:
     if resource.totals and len(placed) < len(given):
         return HintSet(resource.name, (), why=_why(resource))  # a device without a place is near no node
     near = _near_all(reduce(or_, (*placed, *totals)), placed)
-    budget = Budget()
+    budget = StepBudget()
     narrowest = _narrowest(near, totals, len(placed), budget)
     why = _why(resource)
     nodes = tuple(bits.iterate(near.nodes))
@@ -121,7 +121,7 @@ def _near_all(nodes: int, placed: Sequence[int]) -> HintRule:
     return HintRule(nodes, required, needs, 0)
 
 
-def _narrowest(near: HintRule, totals: Mapping[int, int], count: int, budget: Budget) -> int:
+def _narrowest(near: HintRule, totals: Mapping[int, int], count: int, budget: StepBudget) -> int:
     """Nodes that `count` devices of the resource take when none of them is in use; more than known past the budget."""
     given = narrowest_size(near, budget)
     if all(mask.bit_count() == 1 for mask in totals):
@@ -133,7 +133,7 @@ def _narrowest(near: HintRule, totals: Mapping[int, int], count: int, budget: Bu
         return given
 
 
-def _is_enough(nodes: int, size: int, totals: Mapping[int, int], count: int, budget: Budget) -> bool:
+def _is_enough(nodes: int, size: int, totals: Mapping[int, int], count: int, budget: StepBudget) -> bool:
     """Whether some `size` of the nodes have `count` devices near them; a device between nodes counts once."""
     for members in combinations(bits.iterate(nodes), size):
         budget.step()

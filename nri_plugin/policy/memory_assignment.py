@@ -24,7 +24,7 @@ from nri_plugin.policy.hints import (
 )
 from nri_plugin.policy.memory_state import NO_REUSE, MemoryState, Reuse
 from nri_plugin.policy.merge import MergedHint
-from nri_plugin.policy.search import Budget, BudgetSpentError
+from nri_plugin.policy.search import BudgetSpentError, StepBudget
 from nri_plugin.policy.search.intersections import lowest_member, narrowest_size, roomiest
 
 # ----------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def memory_hint_sets(
         return _held_hint_sets(request, held)
     if not request:
         return None
-    budget = Budget()
+    budget = StepBudget()
     hints, rule = memory_hints(state, request, reuse, budget)
     listed = hints if hints or rule else None
     exact = not budget.is_spent
@@ -75,7 +75,7 @@ def _held_hint_sets(request: Mapping[str, int], held: Sequence[MemoryBlock]) -> 
 
 
 def memory_hints(
-    state: MemoryState, request: Mapping[str, int], reuse: Reuse, budget: Budget | None = None
+    state: MemoryState, request: Mapping[str, int], reuse: Reuse, budget: StepBudget | None = None
 ) -> tuple[tuple[Hint, ...], HintRule | None]:
     """The masks with enough free memory: listed, and beyond eight NUMA nodes partly as a rule.
 
@@ -98,7 +98,7 @@ def memory_hints(
     return hints, _rule(state, request, narrowest)
 
 
-def _narrowest(state: MemoryState, request: Mapping[str, int], budget: Budget | None) -> int:
+def _narrowest(state: MemoryState, request: Mapping[str, int], budget: StepBudget | None) -> int:
     """Nodes that the request takes on a machine with nothing promised; 0 when even all are too few."""
     nodes = state.machine.nodes
     needs = tuple(Need(size, state.machine.allocatable_of(name)) for name, size in request.items())
@@ -243,7 +243,7 @@ def _lowest_of(rule: HintRule, within: int) -> list[Hint]:
     if within & ~rule.nodes:
         return []
     grown = replace(rule, required=rule.required | within)
-    budget = Budget()
+    budget = StepBudget()
     first = max(rule.at_least, rule.preferred_size, grown.required.bit_count())
     sizes = range(first, rule.nodes.bit_count() + 1)
     try:

@@ -19,9 +19,9 @@ from nri_plugin.model.errors import TopologyAffinityError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.hints import HintRule, HintSet, Provider
-from nri_plugin.policy.search import STEP_BUDGET, Budget
+from nri_plugin.policy.search import STEP_BUDGET, StepBudget
 from nri_plugin.policy.search.intersections import best_agreed, best_intersection, narrowest_size
-from nri_plugin.policy.search.mask_order import Distances, Order, TieBreak, band
+from nri_plugin.policy.search.mask_order import Distances, MaskOrder, TieBreak, band
 
 # ----------------------------------------------------------------------------------------------------
 # All masks that arise by picking one mask of each hint set and intersecting them.
@@ -142,14 +142,14 @@ def merge(
         return MergedHint(None, preferred=False)
     hint_sets = [hint_set for provider in providers for hint_set in provider or ()]
     if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
-        return _merge_single(nodes.mask, hint_sets, Order(None, tie_break))
-    order = Order(distances, tie_break)
+        return _merge_single(nodes.mask, hint_sets, MaskOrder(None, tie_break))
+    order = MaskOrder(distances, tie_break)
     if any(hint_set.rule for hint_set in hint_sets):
         return _merge_searching(nodes.mask, hint_sets, order)
     return _merge_listed(nodes.mask, hint_sets, order)
 
 
-def _merge_listed(all_nodes: int, hint_sets: Sequence[HintSet], order: Order) -> MergedHint:
+def _merge_listed(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder) -> MergedHint:
     """All hint sets are lists: what all prefer, else the best of all intersections."""
     agreed = _agreed_in_lists(all_nodes, hint_sets)
     if agreed:
@@ -169,35 +169,35 @@ def _agreed_in_lists(all_nodes: int, hint_sets: Sequence[HintSet]) -> set[int]:
     return {mask & all_nodes for hint_set in hint_sets for mask in hint_set.preferred} - {0} | {all_nodes}
 
 
-def _merge_searching(all_nodes: int, hint_sets: Sequence[HintSet], order: Order) -> MergedHint:
+def _merge_searching(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder) -> MergedHint:
     """The same where some hint sets are rules: a quarter of the steps is left when nothing is what all prefer."""
-    first = Budget(STEP_BUDGET * 3 // 4)
+    first = StepBudget(STEP_BUDGET * 3 // 4)
     first.reserve = STEP_BUDGET // 4
     agreed = _agreed(all_nodes, hint_sets, order, first)
     if agreed:
         mask = _narrowest_best(agreed, order)
         return MergedHint(NodeMask(mask), preferred=True, exact=_is_exact(hint_sets, mask, order, first))
-    rest = Budget(first.reserve + max(0, first.left))
+    rest = StepBudget(first.reserve + max(0, first.left))
     target = max(_narrowest(hint_set, rest) for hint_set in hint_sets)
     mask = best_intersection(all_nodes, hint_sets, target, order, rest) or all_nodes
     exact = _is_exact(hint_sets, mask, order, rest) and not first.is_spent
     return MergedHint(NodeMask(mask), preferred=False, exact=exact)
 
 
-def _narrowest_best(masks: Collection[int], order: Order) -> int:
+def _narrowest_best(masks: Collection[int], order: MaskOrder) -> int:
     if order.is_by_mask:
         return min(masks, key=lambda mask: (mask.bit_count(), mask))
     return min(masks, key=lambda mask: (mask.bit_count(), order.of(mask)))
 
 
-def _is_exact(hint_sets: Sequence[HintSet], mask: int, order: Order, budget: Budget) -> bool:
+def _is_exact(hint_sets: Sequence[HintSet], mask: int, order: MaskOrder, budget: StepBudget) -> bool:
     """Whether no search was cut short, and the tie break could be followed where it counted."""
     if budget.is_spent or not all(hint_set.exact for hint_set in hint_sets):
         return False
     return order.tie_break is None or mask.bit_count() == 1 or order.tie_break.is_additive
 
 
-def _merge_single(all_nodes: int, hint_sets: Sequence[HintSet], order: Order) -> MergedHint:
+def _merge_single(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder) -> MergedHint:
     """Only preferred hints of one node, or of none in particular, count; all nodes means "anywhere"."""
     agreed = [
         mask
@@ -216,7 +216,7 @@ def _agreed_nodes(all_nodes: int, hint_sets: Sequence[HintSet]) -> list[int]:
     return [mask for mask in masks if all(hint_set.prefers(mask) for hint_set in hint_sets)]
 
 
-def _agreed(all_nodes: int, hint_sets: Sequence[HintSet], order: Order, budget: Budget) -> set[int]:
+def _agreed(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder, budget: StepBudget) -> set[int]:
     """Masks that every hint set prefers: the listed ones, and the best of those that nobody lists."""
     listed = {mask for hint_set in hint_sets for mask in hint_set.preferred}
     agreed = {mask & all_nodes for mask in listed if all(hint_set.prefers(mask) for hint_set in hint_sets)}
@@ -227,7 +227,11 @@ def _agreed(all_nodes: int, hint_sets: Sequence[HintSet], order: Order, budget: 
 
 
 def _agreed_in_rules(
-    all_nodes: int, hint_sets: Sequence[HintSet], rules: Sequence[HintRule], order: Order, budget: Budget
+    all_nodes: int,
+    hint_sets: Sequence[HintSet],
+    rules: Sequence[HintRule],
+    order: MaskOrder,
+    budget: StepBudget,
 ) -> set[int]:
     """Preferred members of all rules: every one of a single node, else the best."""
     if all(rule.preferred_size == 1 or rule.fewest_sockets for rule in rules):
@@ -238,7 +242,7 @@ def _agreed_in_rules(
     return set() if found is None else {found & all_nodes}
 
 
-def _narrowest(hint_set: HintSet, budget: Budget | None = None) -> int:
+def _narrowest(hint_set: HintSet, budget: StepBudget | None = None) -> int:
     sizes = [mask.bit_count() for mask in hint_set.masks]
     if hint_set.rule is not None:
         sizes.append(narrowest_size(hint_set.rule, budget))
@@ -267,7 +271,7 @@ def candidates(
     machines only single nodes are, and only where all prefer one.
     """
     hint_sets = [hint_set for provider in providers for hint_set in provider or ()]
-    order = Order(distances, tie_break)
+    order = MaskOrder(distances, tie_break)
     if policy is TopologyManagerPolicy.NONE:
         return []
     if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE or any(hint_set.rule for hint_set in hint_sets):

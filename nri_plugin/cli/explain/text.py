@@ -11,7 +11,7 @@ from nri_plugin.explain.hints import Hinted, Merged, ResourceHints, TakingStep
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.quantity import format_bytes, round_down
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.policy.cpu_assignment import Stage
+from nri_plugin.policy.cpu_assignment import AssignmentStage
 
 LABEL = 11
 MOST_SETS = 6
@@ -30,22 +30,22 @@ _SCOPES = {
 }
 
 _PLACES = {
-    Stage.NODES_OF_HINT: "on the hinted NUMA nodes",
-    Stage.SOCKETS_OF_HINT: "on the sockets of the hinted NUMA nodes",
-    Stage.SHARE_OF_DEVICES: "a share in proportion to devices",
-    Stage.EQUAL_SHARE: "an equal share",
-    Stage.ANYWHERE: "anywhere",
+    AssignmentStage.NODES_OF_HINT: "on the hinted NUMA nodes",
+    AssignmentStage.SOCKETS_OF_HINT: "on the sockets of the hinted NUMA nodes",
+    AssignmentStage.SHARE_OF_DEVICES: "a share in proportion to devices",
+    AssignmentStage.EQUAL_SHARE: "an equal share",
+    AssignmentStage.ANYWHERE: "anywhere",
 }
 
 _STAGES = {
-    Stage.WHOLE_NODE: "whole NUMA nodes",
-    Stage.WHOLE_SOCKET: "whole sockets",
-    Stage.WHOLE_CACHE: "whole uncore caches",
-    Stage.PART_OF_CACHE: "the rest out of one uncore cache",
-    Stage.WHOLE_CORE: "whole cores, in the fullest place first",
-    Stage.SINGLE_CPUS: "single CPUs, on cores in use first",
-    Stage.BEST_FIT: "the tightest uncore caches that hold them",
-    Stage.ONE_CACHE: "the tightest uncore cache that holds them all",
+    AssignmentStage.WHOLE_NODE: "whole NUMA nodes",
+    AssignmentStage.WHOLE_SOCKET: "whole sockets",
+    AssignmentStage.WHOLE_CACHE: "whole uncore caches",
+    AssignmentStage.PART_OF_CACHE: "the rest out of one uncore cache",
+    AssignmentStage.WHOLE_CORE: "whole cores, in the fullest place first",
+    AssignmentStage.SINGLE_CPUS: "single CPUs, on cores in use first",
+    AssignmentStage.BEST_FIT: "the tightest uncore caches that hold them",
+    AssignmentStage.ONE_CACHE: "the tightest uncore cache that holds them all",
 }
 
 
@@ -211,11 +211,11 @@ def _taking(steps: tuple[TakingStep, ...]) -> Iterator[str]:
     before = None
     for number, step in enumerate(steps, 1):
         place = (step.place, step.on_offer)
-        words = _PLACES.get(Stage(step.place)) if step.place and place != before else ""
+        words = _PLACES.get(AssignmentStage(step.place)) if step.place and place != before else ""
         before = place
         where = f"{words}, {step.on_offer} on offer: " if words else ""
         option = f" ({step.option})" if step.option else ""
-        yield f"{number}. {where}{_STAGES[Stage(step.stage)]}{option}: {_taken(step)}"
+        yield f"{number}. {where}{_STAGES[AssignmentStage(step.stage)]}{option}: {_taken(step)}"
 
 
 def _taken(step: TakingStep) -> str:

@@ -32,7 +32,7 @@ from nri_plugin.cli.state.source import (
 from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import Kind, MemoryBlock, Phase, Resize, State, owner_of
-from nri_plugin.policy.alignment import Alignment
+from nri_plugin.policy.alignment import CPUAlignment
 
 # ----------------------------------------------------------------------------------------------------
 # `nri-pin state show -o json`: sets are kernel lists, what is not known is null.
@@ -107,7 +107,7 @@ def container_facts(state: State, row: Row) -> dict[str, Any]:
     }
 
 
-def aligned_facts(aligned: Alignment) -> dict[str, bool]:
+def aligned_facts(aligned: CPUAlignment) -> dict[str, bool]:
     """The four levels."""
     return {
         "numa_node": aligned.numa_node,
@@ -256,7 +256,7 @@ def facts(source: str, checkpoint: Checkpoint, found: Seen) -> list[str]:
     ]
 
 
-def aligned_letters(aligned: Alignment) -> str:
+def aligned_letters(aligned: CPUAlignment) -> str:
     """A letter for each level, `-` where it is not aligned."""
     levels = (aligned.numa_node, aligned.socket, aligned.uncore_cache, aligned.whole_cores)
     return "".join(letter if is_so else "-" for letter, is_so in zip("NSUC", levels, strict=True))

@@ -55,7 +55,7 @@ class BudgetSpentError(Exception):
     """The step budget of a search ran out. The searches catch it, and no caller of them sees it."""
 
 
-class Budget:
+class StepBudget:
     """Counts the steps of one search.
 
     Attributes:

@@ -14,9 +14,9 @@ from operator import add, sub
 
 from nri_plugin.model import bits
 from nri_plugin.policy.hints import HintRule, Need
-from nri_plugin.policy.search import Budget, BudgetSpentError
+from nri_plugin.policy.search import BudgetSpentError, StepBudget
 from nri_plugin.policy.search.levels import DistanceRows, LevelSearch, NodeChoices, Selection, Uses
-from nri_plugin.policy.search.mask_order import Order, Share, TieBreak
+from nri_plugin.policy.search.mask_order import MaskOrder, Share, TieBreak
 
 # ----------------------------------------------------------------------------------------------------
 # Which nodes can be excluded.
@@ -92,7 +92,7 @@ def uses_of_excluding(node: int, rules: Sequence[HintRule], constraints: Sequenc
 
 
 def can_exclude(
-    nodes: Iterable[int], rules: Sequence[HintRule], constraints: Sequence[Constraint], budget: Budget
+    nodes: Iterable[int], rules: Sequence[HintRule], constraints: Sequence[Constraint], budget: StepBudget
 ) -> bool:
     """Whether all of `nodes` can be excluded together, each by one of the hint sets.
 
@@ -108,7 +108,7 @@ def can_exclude(
     return _fit_together(heavy, tuple(constraint.capacity for constraint in constraints), budget)
 
 
-def _fit_together(choices: Sequence[Sequence[Uses]], capacities: Uses, budget: Budget) -> bool:
+def _fit_together(choices: Sequence[Sequence[Uses]], capacities: Uses, budget: StepBudget) -> bool:
     """Whether one choice for each node keeps within the capacities: depth first, no state twice."""
     least = [min(uses[-1] for uses in of_node) for of_node in choices]
     rest = list(accumulate(reversed(least)))[::-1]
@@ -250,7 +250,7 @@ class SearchSpace:
     is_possible: Callable[[int], bool]
 
 
-def closest(space: SearchSpace, order: Order, known: int, budget: Budget) -> int:
+def closest(space: SearchSpace, order: MaskOrder, known: int, budget: StepBudget) -> int:
     """The best possible set; past the budget the best one found, which is `known` or better."""
     if space.common.bit_count() == space.size:
         return known
@@ -271,7 +271,7 @@ class _BestSet:
         best: the best possible set found so far.
     """
 
-    def __init__(self, space: SearchSpace, order: Order, known: int, budget: Budget) -> None:
+    def __init__(self, space: SearchSpace, order: MaskOrder, known: int, budget: StepBudget) -> None:
         self.best = known
         self._space = space
         self._order = order

@@ -15,7 +15,7 @@ from operator import sub
 
 from nri_plugin.model import bits
 from nri_plugin.policy.hints import HintRule, HintSet, Need
-from nri_plugin.policy.search import Budget, BudgetSpentError
+from nri_plugin.policy.search import BudgetSpentError, StepBudget
 from nri_plugin.policy.search.closest import (
     Constraint,
     SearchSpace,
@@ -24,7 +24,7 @@ from nri_plugin.policy.search.closest import (
     constraints_of,
     uses_of_excluding,
 )
-from nri_plugin.policy.search.mask_order import Order, band
+from nri_plugin.policy.search.mask_order import MaskOrder, band
 
 # ----------------------------------------------------------------------------------------------------
 # Finding masks in rules too large to list: machines of more than eight NUMA nodes.
@@ -37,9 +37,9 @@ from nri_plugin.policy.search.mask_order import Order, band
 # never by time.
 
 
-def narrowest_size(rule: HintRule, budget: Budget | None = None) -> int:
+def narrowest_size(rule: HintRule, budget: StepBudget | None = None) -> int:
     """The smallest size of a member (a lower bound of it past the budget); 0 for an empty rule."""
-    budget = budget or Budget()
+    budget = budget or StepBudget()
     sizes = [_size_for(need, rule) for need in _with_sum(rule.needs)]
     first = max([rule.at_least, rule.required.bit_count(), *sizes])
     try:
@@ -59,7 +59,7 @@ def _size_for(need: Need, rule: HintRule) -> int:
 
 
 def lowest_member(
-    rule: HintRule, size: int, budget: Budget, accept: Callable[[int], bool] | None = None
+    rule: HintRule, size: int, budget: StepBudget, accept: Callable[[int], bool] | None = None
 ) -> int | None:
     """The lowest mask of exactly `size` nodes in the rule, `at_least` aside, that `accept` lets pass.
 
@@ -75,7 +75,7 @@ def lowest_member(
     left = tuple(
         need.amount - sum(need.by_node.get(node, 0) for node in bits.iterate(fixed)) for need in needs
     )
-    search = _Search(nodes, amounts, len(needs), budget, accept)
+    search = _LowestSearch(nodes, amounts, len(needs), budget, accept)
     return search.lowest(len(nodes), size - fixed.bit_count(), left, fixed)
 
 
@@ -106,7 +106,7 @@ def roomiest(rule: HintRule, size: int) -> int:
     return rule.required | bits.from_ids(rest[:more])
 
 
-class _Search:
+class _LowestSearch:
     """Lowest mask of a given size that meets all needs, over nodes in ascending order."""
 
     def __init__(
@@ -114,7 +114,7 @@ class _Search:
         nodes: Sequence[int],
         amounts: Sequence[tuple[int, ...]],
         needs: int,
-        budget: Budget,
+        budget: StepBudget,
         accept: Callable[[int], bool] | None,
     ) -> None:
         self.nodes = nodes
@@ -176,7 +176,7 @@ def _best_sums(amounts: Sequence[tuple[int, ...]], needs: int) -> list[list[list
 
 
 def best_intersection(
-    all_nodes: int, hint_sets: Sequence[HintSet], target: int, order: Order, budget: Budget
+    all_nodes: int, hint_sets: Sequence[HintSet], target: int, order: MaskOrder, budget: StepBudget
 ) -> int:
     """The best intersection of one mask of each hint set; 0 when all are empty.
 
@@ -196,7 +196,7 @@ def best_intersection(
     return 0
 
 
-def _quickly(picks: Sequence["_Pick"], target: int, order: Order) -> int:
+def _quickly(picks: Sequence["_Pick"], target: int, order: MaskOrder) -> int:
     """The best of a few sets that are possible: of each pick what all can use, and what does for one alone."""
     sets = [mask for pick in picks for mask in pick.some(target)]
     return min(sets, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)))
@@ -226,7 +226,7 @@ class _Pick:
 
     within: int
     rules: tuple[HintRule, ...]
-    budget: Budget
+    budget: StepBudget
 
     @cached_property
     def common(self) -> int:
@@ -236,7 +236,7 @@ class _Pick:
             mask &= rule.nodes
         return mask
 
-    def best(self, size: int, order: Order) -> int:
+    def best(self, size: int, order: MaskOrder) -> int:
         """The best intersection of `size` nodes, 0 if there is none."""
         if self.common.bit_count() < size or not self._has_any:
             return 0
@@ -294,7 +294,7 @@ class _Pick:
 # ----------------------------------------------------------------------------------------------------
 
 
-def best_agreed(rules: Sequence[HintRule], order: Order, budget: Budget) -> int | None:
+def best_agreed(rules: Sequence[HintRule], order: MaskOrder, budget: StepBudget) -> int | None:
     """The narrowest, then best, of the sets that every rule prefers; None if there is none.
 
     Past the budget: the best found so far, or None although there may be one.
@@ -344,7 +344,7 @@ def _conjunction(rules: Sequence[HintRule]) -> HintRule:
     return HintRule(nodes, required, tuple(needs), 0, max(rule.at_least for rule in rules))
 
 
-def _best_in(rule: HintRule, size: int, order: Order, budget: Budget) -> list[int]:
+def _best_in(rule: HintRule, size: int, order: MaskOrder, budget: StepBudget) -> list[int]:
     """The best member of `size` nodes, if there is one."""
     lowest = lowest_member(rule, size, budget) if size >= rule.at_least else None
     if lowest is None or order.is_by_mask:

@@ -13,7 +13,7 @@ from operator import add, le, mul
 from typing import NamedTuple
 
 from nri_plugin.model import bits
-from nri_plugin.policy.search import Budget
+from nri_plugin.policy.search import StepBudget
 
 DistanceRows = Mapping[int, Mapping[int, int]]
 
@@ -261,7 +261,7 @@ class Selection:
     capacities: Uses
     unit: int
     width: int
-    budget: Budget
+    budget: StepBudget
 
     @property
     def nodes(self) -> int:

@@ -206,7 +206,7 @@ def tie_break(
 
 
 @dataclass(frozen=True)
-class Order:
+class MaskOrder:
     """The order of masks of one size.
 
     Attributes:

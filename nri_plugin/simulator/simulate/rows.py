@@ -413,5 +413,5 @@ def _device_nodes(manager: DeviceManager, given: Given) -> NodeMask:
     return NodeMask(mask)
 
 
-def _broken(one: fragmentation.Broken) -> Broken:
+def _broken(one: fragmentation.Fragmentation) -> Broken:
     return Broken(one.id, len(one.cpus), len(one.allocatable), len(one.available), round(one.ratio, 4))

@@ -6,7 +6,7 @@ from nri_plugin.model.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.model.options import FullPCPUsRule, Options, UncoreCacheFit
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
-from nri_plugin.policy.cpu_assignment import Stage, cpu_tables
+from nri_plugin.policy.cpu_assignment import AssignmentStage, cpu_tables
 from nri_plugin.policy.cpu_policy import (
     allocate_cpus,
     check_full_pcpus,
@@ -268,6 +268,6 @@ def test_a_listener_hears_each_nodes_share_of_the_devices():
         weight_by_node={0: 3, 1: 1},
         note=lambda stage, mask: heard.append((stage, CPUSet(mask))),
     )
-    shares = [on_offer for stage, on_offer in heard if stage is Stage.SHARE_OF_DEVICES]
+    shares = [on_offer for stage, on_offer in heard if stage is AssignmentStage.SHARE_OF_DEVICES]
     assert shares == [CPUSet(TWO.cpus_in(1 << node)) for node in (0, 1)]
     assert given == cpus("0-5,8-9")

@@ -12,7 +12,7 @@ from nri_plugin.policy import merge as merging
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.hints import Hint, HintRule, HintSet, Need
 from nri_plugin.policy.merge import MergedHint, admits, candidates, merge
-from nri_plugin.policy.search import Budget
+from nri_plugin.policy.search import StepBudget
 from nri_plugin.policy.search.mask_order import Distances, tie_break
 
 NONE, BEST, RESTRICTED, SINGLE = (
@@ -226,7 +226,7 @@ def test_a_tie_break_that_does_not_add_up_leaves_only_single_nodes_without_doubt
     assert [hint.exact for hint in hints] == [True, False, False]
 
 
-class Recorded(Budget):
+class Recorded(StepBudget):
     """A budget that tells how it was made and what was left."""
 
     made: ClassVar[list["Recorded"]] = []
@@ -239,7 +239,7 @@ class Recorded(Budget):
 
 @pytest.mark.parametrize(("steps", "exact"), [(1_000, True), (10, False), (1, False)])
 def test_three_quarters_of_the_steps_may_go_into_what_all_prefer(monkeypatch, steps, exact):
-    monkeypatch.setattr(merging, "Budget", Recorded)
+    monkeypatch.setattr(merging, "StepBudget", Recorded)
     monkeypatch.setattr(merging, "STEP_BUDGET", steps)
     Recorded.made.clear()
     apart = [(rule(20, required=1),), (rule(20, required=2),), hint_set((0b100, True), (0b11, False))]
@@ -259,7 +259,7 @@ def test_a_hint_is_doubtful_when_what_all_prefer_was_not_looked_at_to_the_end(mo
         return HintSet("r", (), HintRule(0xFFFF, 0, needs, 2, 1, pairs, 2))
 
     hint_sets = (on_two_sockets(range(8), 1), on_two_sockets(range(8, 16), 1))
-    monkeypatch.setattr(merging, "Budget", Recorded)
+    monkeypatch.setattr(merging, "StepBudget", Recorded)
     found = []
     for steps in (100_000, 400):
         monkeypatch.setattr(merging, "STEP_BUDGET", steps)

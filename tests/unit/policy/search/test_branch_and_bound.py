@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from nri_plugin.model import bits
-from nri_plugin.policy.search import STEP_BUDGET, Budget, BudgetSpentError
+from nri_plugin.policy.search import STEP_BUDGET, BudgetSpentError, StepBudget
 from nri_plugin.policy.search.closest import BranchAndBound
 from nri_plugin.policy.search.levels import NodeChoices, Selection
 from nri_plugin.policy.search.mask_order import Distances
@@ -53,7 +53,7 @@ def cost_of(machine, taken):
 
 
 def searching(machine, of, count, limits=(), below=EVERYTHING, steps=100_000):
-    return BranchAndBound(Selection(of, count, limits, 1 << 20, 20, Budget(steps)), machine.rows, below)
+    return BranchAndBound(Selection(of, count, limits, 1 << 20, 20, StepBudget(steps)), machine.rows, below)
 
 
 def found(*args, **more):
@@ -112,7 +112,7 @@ def test_nodes_that_nothing_can_be_done_with_end_the_search(each, count):
 
 def test_what_was_found_before_the_budget_ran_out_stays():
     machine = MACHINES["ring of nodes"]
-    problem = Selection(choices(machine.rows), 3, (), 1 << 20, 20, Budget(100_000))
+    problem = Selection(choices(machine.rows), 3, (), 1 << 20, 20, StepBudget(100_000))
     whole = BranchAndBound(problem, machine.rows, EVERYTHING)
     whole.search()
     steps = 100_000 - problem.budget.left

@@ -9,9 +9,9 @@ from nri_plugin.model.options import TopologyTieBreak
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.hints import HintRule, Need
-from nri_plugin.policy.search import Budget
+from nri_plugin.policy.search import StepBudget
 from nri_plugin.policy.search.closest import SearchSpace, closest
-from nri_plugin.policy.search.mask_order import Distances, Order, tie_break
+from nri_plugin.policy.search.mask_order import Distances, MaskOrder, tie_break
 from tests.unit.policy.rings import planes, ring
 from tests.unit.policy.shapes import machine
 
@@ -41,35 +41,35 @@ RULES = [None, *((rule, n) for rule in (TopologyTieBreak.SPREAD, TopologyTieBrea
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("amount", [6, 13, 16])
 def test_the_best_of_all_sets_is_found_whatever_was_known(name, rule, amount):
-    order = Order(MACHINES[name], rule and tie_break(rule[0], TABLES, AVAILABLE, rule[1]))
+    order = MaskOrder(MACHINES[name], rule and tie_break(rule[0], TABLES, AVAILABLE, rule[1]))
     where = space(4, (amount, ROOM), (3, dict.fromkeys(range(0, 10, 2), 1)) if amount == 6 else (0, {}))
     best, *_, worst = by_trying(where, order)
     for known in (best, worst):
-        budget = Budget(100_000)
+        budget = StepBudget(100_000)
         assert closest(where, order, known, budget) == best
         assert not budget.is_spent
 
 
 def test_what_is_required_is_part_of_it():
-    order = Order(LEVELS)
+    order = MaskOrder(LEVELS)
     where = space(3, (8, ROOM), required=1 << 9)
-    assert closest(where, order, 0b1000001001, Budget()) == by_trying(where, order)[0]
+    assert closest(where, order, 0b1000001001, StepBudget()) == by_trying(where, order)[0]
 
 
 def test_all_nodes_are_the_only_set_of_their_size():
-    budget = Budget(0)
-    assert closest(space(10, (29, ROOM)), Order(LEVELS), ALL, budget) == ALL
+    budget = StepBudget(0)
+    assert closest(space(10, (29, ROOM)), MaskOrder(LEVELS), ALL, budget) == ALL
     assert not budget.is_spent
 
 
 @pytest.mark.parametrize("name", ["levels", "ring", "planes"])
 def test_past_the_budget_the_best_found_so_far_is_the_answer(name):
-    order = Order(MACHINES[name])
+    order = MaskOrder(MACHINES[name])
     where = space(4, (15, ROOM))
     best, *others = by_trying(where, order)
     ranks = []
     for steps in (0, 100, 400, 1_000, 30_000):
-        found = closest(where, order, others[-1], Budget(steps))
+        found = closest(where, order, others[-1], StepBudget(steps))
         assert where.is_possible(found)
         ranks.append(order.of(found))
     assert ranks[0] == order.of(others[-1])

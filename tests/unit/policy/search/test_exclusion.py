@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from nri_plugin.policy.hints import HintRule, Need
-from nri_plugin.policy.search import Budget, BudgetSpentError
+from nri_plugin.policy.search import BudgetSpentError, StepBudget
 from nri_plugin.policy.search.closest import Constraint, can_exclude, constraints_of, uses_of_excluding
 
 FOUR = 0b1111
@@ -16,7 +16,7 @@ def rule(amount, *have, required=0, at_least=1):
 
 
 def possible(nodes, *rules, size=1, steps=1_000):
-    return can_exclude(nodes, rules, constraints_of(FOUR, size, rules), Budget(steps))
+    return can_exclude(nodes, rules, constraints_of(FOUR, size, rules), StepBudget(steps))
 
 
 def test_a_rule_can_spare_what_it_has_beyond_its_need():
@@ -93,7 +93,7 @@ def test_the_dearest_node_is_dealt_first():
     rules = [alike, alike]
     constraints = constraints_of((1 << 6) - 1, 1, rules)
     assert [constraint.capacity for constraint in constraints[:2]] == [10, 10]
-    assert can_exclude(range(4), rules, constraints, Budget(4)) is True
+    assert can_exclude(range(4), rules, constraints, StepBudget(4)) is True
 
 
 def test_what_all_together_cannot_spare_is_seen_at_once():
@@ -106,7 +106,7 @@ def test_the_same_situation_is_not_tried_twice():
     alike = HintRule((1 << 16) - 1, 0, (Need(17, dict.fromkeys(nodes, 2)),), 1)
     rules = [alike, alike]
     constraints = constraints_of((1 << 16) - 1, 1, rules)[:2]
-    budget = Budget(2_000)
+    budget = StepBudget(2_000)
     assert not can_exclude(nodes, rules, constraints, budget)
     assert budget.left > 1_500
 
@@ -121,7 +121,7 @@ def test_as_many_nodes_as_the_kernel_knows_can_be_dealt_out():
     nodes = range(1024)
     alike = HintRule((1 << 1024) - 1, 0, (Need(2, dict.fromkeys(nodes, 1)),), 1)
     constraints = constraints_of((1 << 1024) - 1, 1, [alike, alike])
-    assert can_exclude(nodes, [alike, alike], constraints, Budget(1_100))
+    assert can_exclude(nodes, [alike, alike], constraints, StepBudget(1_100))
 
 
 def of_formula(seed):
@@ -158,7 +158,7 @@ def left_by_trying(nodes, rules):
 def test_nodes_can_be_left_as_trying_every_way_tells(seed):
     rules, nodes = of_formula(seed)
     constraints = constraints_of((1 << 6) - 1, 1, rules)
-    assert can_exclude(nodes, rules, constraints, Budget(1_000)) is left_by_trying(nodes, rules)
+    assert can_exclude(nodes, rules, constraints, StepBudget(1_000)) is left_by_trying(nodes, rules)
 
 
 def test_so_much_is_looked_at():
@@ -166,7 +166,7 @@ def test_so_much_is_looked_at():
     steps = []
     for seed in range(40):
         rules, nodes = of_formula(seed)
-        budget = Budget(1_000)
+        budget = StepBudget(1_000)
         can_exclude(nodes, rules, constraints_of((1 << 6) - 1, 1, rules), budget)
         steps.append(1_000 - budget.left)
     assert steps == [

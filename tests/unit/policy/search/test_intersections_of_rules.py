@@ -2,9 +2,9 @@
 
 from nri_plugin.model import bits
 from nri_plugin.policy.hints import Hint, HintRule, HintSet, Need
-from nri_plugin.policy.search import Budget
+from nri_plugin.policy.search import StepBudget
 from nri_plugin.policy.search.intersections import best_intersection
-from nri_plugin.policy.search.mask_order import Distances, Order
+from nri_plugin.policy.search.mask_order import Distances, MaskOrder
 
 NODES = range(34)
 ALL = bits.from_ids(NODES)
@@ -15,11 +15,11 @@ def hint_set(amount, each=10, **changes):
     return HintSet("r", (), HintRule(needs=(Need(amount, dict.fromkeys(NODES, each)),), **fields))
 
 
-BY_MASK = Order()
+BY_MASK = MaskOrder()
 
 
 def best(hint_sets, target, order=BY_MASK, steps=20_000):
-    return best_intersection(ALL, hint_sets, target, order, Budget(steps))
+    return best_intersection(ALL, hint_sets, target, order, StepBudget(steps))
 
 
 def test_one_rule_gives_its_lowest_member():
@@ -51,7 +51,7 @@ def test_nothing_in_common_is_nothing():
     assert best([left, right], 1) == 0
 
 
-CHAIN = Order(Distances({one: {other: 10 + abs(one - other) for other in NODES} for one in NODES}))
+CHAIN = MaskOrder(Distances({one: {other: 10 + abs(one - other) for other in NODES} for one in NODES}))
 """Nodes in a row."""
 
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_or_is_listed_is_not_searched():
     assert best([HintSet("device", (Hint(0b1100, True),))], 2, steps=0) == 0b1100
     assert best([HintSet("device", (Hint(0b1100, True),))], 1, steps=0) == 0b1100
     assert best([HintSet("device", (Hint(0b1100, True), Hint(0b1, True)))], 1, steps=0) == 0b1
-    budget = Budget(0)
+    budget = StepBudget(0)
     assert best_intersection(ALL, [HintSet("device", (Hint(0b1100, True),))], 2, BY_MASK, budget) == 0b1100
     assert not budget.is_spent
 
@@ -142,7 +142,7 @@ def of_formula(seed):
 
 
 def found_in_steps(seed, target, steps=10_000):
-    budget = Budget(steps)
+    budget = StepBudget(steps)
     found = best_intersection(0xFF, of_formula(seed), target, BY_MASK, budget)
     return found, steps - budget.left
 
@@ -219,7 +219,7 @@ def test_so_much_is_looked_at_where_little_can_be_left_out():
             )
             for way in (3, 4, 5)
         ]
-        budget = Budget(10_000)
+        budget = StepBudget(10_000)
         best_intersection(0xFF, rules[: 2 + seed % 2], 2, BY_MASK, budget)
         steps.append(10_000 - budget.left)
     assert steps == [0, 22, 18, 21, 17, 14, 65, 0]

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from nri_plugin.policy.search import Budget, BudgetSpentError
+from nri_plugin.policy.search import BudgetSpentError, StepBudget
 from nri_plugin.policy.search import levels as module
 from nri_plugin.policy.search.levels import LevelSearch, NodeChoices, Selection, distance_tree
 
@@ -26,7 +26,7 @@ def choices(forced=()):
 
 
 def searching(count, limits, of=None, steps=100_000, tree=TREE):
-    return LevelSearch(Selection(of or choices(), count, limits, UNIT, WIDTH, Budget(steps)), tree)
+    return LevelSearch(Selection(of or choices(), count, limits, UNIT, WIDTH, StepBudget(steps)), tree)
 
 
 def cost_of(taken, rows=LEVELS):

@@ -2,7 +2,7 @@
 
 from nri_plugin.model import bits
 from nri_plugin.policy.hints import HintRule, Need
-from nri_plugin.policy.search import Budget
+from nri_plugin.policy.search import StepBudget
 from nri_plugin.policy.search.intersections import lowest_member, narrowest_size, roomiest
 
 NODES = range(64)
@@ -15,28 +15,28 @@ def rule(amount, by_node=None, **changes):
 
 
 def test_the_lowest_mask_of_a_size_is_found_among_64_nodes():
-    assert lowest_member(rule(20), 2, Budget()) == 0b11
-    assert lowest_member(rule(20, {60: 10, 61: 1, 62: 10, 63: 10}), 2, Budget()) == 1 << 60 | 1 << 62
+    assert lowest_member(rule(20), 2, StepBudget()) == 0b11
+    assert lowest_member(rule(20, {60: 10, 61: 1, 62: 10, 63: 10}), 2, StepBudget()) == 1 << 60 | 1 << 62
 
 
 def test_as_many_nodes_as_the_kernel_knows_can_be_searched():
     many = range(1024)
     each = HintRule(bits.from_ids(many), 0, (Need(30, dict.fromkeys(many, 10)),), 3)
-    assert lowest_member(each, 3, Budget()) == 0b111
+    assert lowest_member(each, 3, StepBudget()) == 0b111
 
 
 def test_required_nodes_are_part_of_it():
-    assert lowest_member(rule(20, required=1 << 40), 2, Budget()) == 1 << 40 | 1
-    assert lowest_member(rule(0, required=0b111), 2, Budget()) is None
-    assert lowest_member(rule(0, nodes=0b11, required=0b100), 2, Budget()) is None
+    assert lowest_member(rule(20, required=1 << 40), 2, StepBudget()) == 1 << 40 | 1
+    assert lowest_member(rule(0, required=0b111), 2, StepBudget()) is None
+    assert lowest_member(rule(0, nodes=0b11, required=0b100), 2, StepBudget()) is None
 
 
 def test_there_is_none_when_the_largest_nodes_are_too_small():
-    assert lowest_member(rule(21), 2, Budget()) is None
+    assert lowest_member(rule(21), 2, StepBudget()) is None
 
 
 def test_only_what_is_accepted_counts():
-    assert lowest_member(rule(20), 2, Budget(), lambda mask: mask > 0b110) == 0b1001
+    assert lowest_member(rule(20), 2, StepBudget(), lambda mask: mask > 0b110) == 0b1001
 
 
 def test_the_roomiest_nodes_weigh_all_needs_alike():
@@ -59,17 +59,17 @@ def test_two_needs_may_take_more_nodes_than_either():
     odd, even = {n: n % 2 for n in NODES}, {n: 1 - n % 2 for n in NODES}
     both = HintRule(ALL, 0, (Need(2, odd), Need(2, even)), preferred_size=4)
     assert narrowest_size(both) == 4
-    assert lowest_member(both, 4, Budget()) == 0b1111
+    assert lowest_member(both, 4, StepBudget()) == 0b1111
 
 
 def test_past_the_budget_the_size_is_a_lower_bound():
-    assert narrowest_size(rule(25), Budget(3)) == 3
+    assert narrowest_size(rule(25), StepBudget(3)) == 3
 
 
 def test_what_cannot_be_is_not_searched():
-    assert lowest_member(rule(0, required=0b111), 2, Budget(0)) is None
-    assert narrowest_size(rule(641), Budget(0)) == 0
-    assert narrowest_size(rule(5, {0: 1, 1: 1}), Budget(0)) == 0
+    assert lowest_member(rule(0, required=0b111), 2, StepBudget(0)) is None
+    assert narrowest_size(rule(641), StepBudget(0)) == 0
+    assert narrowest_size(rule(5, {0: 1, 1: 1}), StepBudget(0)) == 0
 
 
 def test_needs_count_alike_and_nothing_else_does_where_the_roomiest_are_told():
@@ -112,9 +112,9 @@ def test_so_much_is_looked_at():
     """Pairs of an answer and its steps; other steps mean that branches are cut elsewhere: look whether that is meant."""
     sizes, masks = [], []
     for seed in range(12):
-        budget = Budget(10_000)
+        budget = StepBudget(10_000)
         sizes.append(in_few_words(budget, narrowest_size(of_formula(seed), budget)))
-        budget = Budget(10_000)
+        budget = StepBudget(10_000)
         masks.append(in_few_words(budget, lowest_member(of_formula(seed), 3, budget)))
     assert sizes == [
         (2, 13),

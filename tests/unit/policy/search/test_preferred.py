@@ -1,9 +1,9 @@
 """Sets that several rules prefer alike."""
 
 from nri_plugin.policy.hints import HintRule, Need
-from nri_plugin.policy.search import Budget
+from nri_plugin.policy.search import StepBudget
 from nri_plugin.policy.search.intersections import best_agreed
-from nri_plugin.policy.search.mask_order import Distances, Order
+from nri_plugin.policy.search.mask_order import Distances, MaskOrder
 from tests.unit.policy.rings import ring
 
 NODES = range(10)
@@ -17,7 +17,7 @@ def rule(amount, by_node=None, **changes):
 
 
 def best(*rules, order=None, steps=10_000):
-    return best_agreed(rules, order or Order(), Budget(steps))
+    return best_agreed(rules, order or MaskOrder(), StepBudget(steps))
 
 
 def test_all_rules_must_prefer_the_set():
@@ -43,7 +43,7 @@ def test_what_one_requires_or_lacks_counts_for_all():
 def test_the_closest_set_comes_before_the_lowest():
     only = {1: 10, 2: 10, 7: 10, 8: 10, 9: 10}
     assert best(rule(20, only)) == 0b110
-    assert best(rule(20, only), order=Order(ring())) == 1 << 8 | 1 << 9
+    assert best(rule(20, only), order=MaskOrder(ring())) == 1 << 8 | 1 << 9
 
 
 def by_socket(amount, fewest, **changes):
@@ -58,7 +58,7 @@ def test_with_sockets_more_nodes_on_as_few_sockets_are_preferred_too():
 
 def test_the_narrowest_set_comes_before_one_on_whole_sockets():
     assert best(by_socket(10, 1, preferred_size=1)) == 0b1
-    assert best(by_socket(20, 1, preferred_size=2), order=Order(ring())) == 0b11
+    assert best(by_socket(20, 1, preferred_size=2), order=MaskOrder(ring())) == 0b11
     assert best(by_socket(20, 1, preferred_size=3)) == 0b11
 
 
@@ -74,12 +74,12 @@ def test_of_several_choices_of_sockets_the_closest_wins():
     }
     apart = by_socket(20, 1, preferred_size=1)
     assert best(apart) == 0b11
-    assert best(apart, order=Order(Distances(rows))) == 1 << 8 | 1 << 9
+    assert best(apart, order=MaskOrder(Distances(rows))) == 1 << 8 | 1 << 9
 
 
 def test_where_the_mask_alone_decides_the_lowest_is_not_looked_at_again():
-    budget = Budget(14)
-    assert best_agreed([rule(20)], Order(), budget) == 0b11
+    budget = StepBudget(14)
+    assert best_agreed([rule(20)], MaskOrder(), budget) == 0b11
     assert not budget.is_spent
 
 
@@ -93,22 +93,22 @@ def test_past_the_budget_there_may_be_one_that_was_not_found():
 
 
 def test_past_the_budget_the_best_found_so_far_stays():
-    budget = Budget(30)
+    budget = StepBudget(30)
     sockets = by_socket(20, 1, preferred_size=3)
-    assert best_agreed([sockets], Order(ring()), budget) == 0b11
+    assert best_agreed([sockets], MaskOrder(ring()), budget) == 0b11
     assert budget.is_spent
 
 
 def test_once_one_is_found_the_reserve_goes_into_the_best():
     ends = rule(20, dict.fromkeys((0, 4, 8, 9), 10))
     for reserve, best_found in ((0, 1 << 0 | 1 << 4), (4_000, 1 << 8 | 1 << 9)):
-        budget = Budget(30)
+        budget = StepBudget(30)
         budget.reserve = reserve
-        assert best_agreed([ends], Order(ring()), budget) == best_found
+        assert best_agreed([ends], MaskOrder(ring()), budget) == best_found
         assert budget.is_spent == (reserve == 0)
-    budget = Budget(0)
+    budget = StepBudget(0)
     budget.reserve = 4_000
-    assert best_agreed([ends], Order(ring()), budget) is None
+    assert best_agreed([ends], MaskOrder(ring()), budget) is None
     assert budget.reserve == 4_000
 
 
