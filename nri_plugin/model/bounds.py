@@ -24,10 +24,10 @@ from sys import intern
 from typing import Final, Protocol, TypeVar
 
 # ----------------------------------------------------------------------------------------------------
-# Text as it may reach a terminal: nothing in it moves the cursor, changes colours or titles, or hides other text.
+# Text for terminals: nothing in it moves the cursor, changes colours or titles, or hides other text.
 #
-# Names come from pods, from files and from other programs. Whatever writes text for people passes it through here last; JSON
-# needs none of it, because JSON escapes control characters by itself.
+# Names come from pods, files and other programs. All text for people passes through here last. JSON does not need
+# it, because JSON escapes control characters itself.
 
 
 _HIDDEN: Final = re.compile(

@@ -1,7 +1,7 @@
-"""Sets of NUMA nodes, never exchanged with sets of CPUs.
+"""Ids of the parts of a machine, and immutable sets of CPUs and of NUMA nodes.
 
-Source: KEP-693, the interface BitMask; kubelet v1.36 topologymanager/bitmask. Here a mask is a value: what
-changes one there returns a new one here.
+A `CPUSet` and a `NodeMask` are both one integer, and never exchanged: each operation on two sets takes two of the same
+type. So each type writes out its operations with that type in the signatures, and the type checker refuses a mixture.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,26 +10,14 @@ from typing import NewType, Self
 
 from nri_plugin.model import bits
 
-# ----------------------------------------------------------------------------------------------------
-# Identifiers of the parts of a machine, kept apart by the type checker.
-#
-# All are the numbers the kernel uses, except `CoreID` and `UncoreCacheID`: those
-# kernel numbers repeat across sockets, so a core is named by its lowest online
-# CPU and a cache by its position in the order of lowest online CPUs.
-
+# Ids are the kernel's numbers, except those of cores and caches, which repeat across sockets: a core has the id of its
+# lowest online CPU, a cache that of its position in the order of lowest online CPUs.
 
 CPUID = NewType("CPUID", int)
 CoreID = NewType("CoreID", int)
 SocketID = NewType("SocketID", int)
 UncoreCacheID = NewType("UncoreCacheID", int)
 NUMANodeID = NewType("NUMANodeID", int)
-
-
-# ----------------------------------------------------------------------------------------------------
-# What sets of CPUs and sets of NUMA nodes have in common: all but the operations on two sets.
-#
-# Those are written out in each type, with that type in their signatures: a type checker then refuses a mixture, and
-# no call finds out at run time which set to make.
 
 
 @dataclass(frozen=True, slots=True, order=False, repr=False)
@@ -81,10 +69,6 @@ class IDSet:
         return isinstance(item, int) and item >= 0 and bool(self.mask >> item & 1)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Sets of logical CPUs.
-
-
 @dataclass(frozen=True, slots=True, order=False, repr=False)
 class CPUSet(IDSet):
     """An immutable set of logical CPUs."""
@@ -114,9 +98,6 @@ class CPUSet(IDSet):
 
 NO_CPUS = CPUSet()
 """The empty set."""
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, order=False, repr=False)

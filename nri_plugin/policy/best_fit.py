@@ -1,20 +1,22 @@
-"""Which CPUs a container gets: the best fit instead of the kubelet's order.
+"""The best fit (uncoreCacheFit: best): the choice of CPUs that leaves the largest holes free.
 
-Among all choices of the CPUs asked for, the one that comes first by
+Among all choices of the requested CPUs, it is the one that comes first by
 
     1 NUMA nodes        the fewest
     2 uncore caches     the fewest
     3 cores split       the fewest that it gets some threads of, but not all
     4 holes used        the smallest: of the free CPUs of each cache it uses, the largest as small as
-                        can be, then the next; so the large holes survive for those who need them
+                        can be, then the next; so the large holes survive for larger requests
     5 nodes used        the same for the free CPUs of each NUMA node
     6 numbers           the lowest nodes, then the lowest caches
     7 cores opened      none, where a core that is in use already will do
     8 cores             whole ones and then parts, each time the lowest in the lowest cache
 
-Exact, and never an enumeration of CPUs: nodes and caches that hold the same are one class, and
-cores are counted. The number of node sets and of cache sets looked at is bounded; only machines
-with far more of either than any built today come near it, and then the tightest by size are taken.
+The search is exact and never enumerates CPUs: nodes and caches that hold the same are one class, and cores are
+counted. The number of node sets and of cache sets is bounded. Machines of today stay far below both bounds; beyond them
+the tightest sets by size are taken.
+
+The parts follow the order from the inside out: cores in given caches, caches on given nodes, nodes.
 
 Differs: the kubelet takes the fullest place first and splits a request over caches
     although another would have held it whole.
@@ -31,13 +33,12 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.policy.cpu_assignment import AssignmentStage, CPUTables, Note, lowest_bits
 
 # ----------------------------------------------------------------------------------------------------
-# Which cores inside given caches: as few as possible are split between containers.
+# Cores in given caches: split as few as possible.
 #
-# A core is split when a container gets some of its threads and not all. Cores are
-# counted by class, (threads, free threads): only these numbers decide how many
-# must be split, so nothing is ever tried out core by core. The count is exact
-# where the thread numbers of the machine's cores divide each other, which holds
-# wherever all threads are online and for any offline threads of SMT 2.
+# A core is split when a container gets some of its threads and not all. How many must be split depends only on how many
+# cores there are of each class, (threads, free threads), so no core is tried by itself. The number is exact where
+# the thread numbers of the machine's cores divide each other: where all threads are online, and for
+# any offline threads of SMT 2.
 
 
 CoreClass = tuple[int, int]
@@ -141,22 +142,19 @@ def _take_parts(left: Sequence[int], cores: Sequence[int], chosen: CorePlan) -> 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which uncore caches a container goes to, on given NUMA nodes.
+# Caches on given NUMA nodes.
 #
-# The best choice has the fewest caches; then splits the fewest cores; then leaves
-# the largest holes alone (a hole is what is free in a cache: of the caches chosen,
-# the largest is as small as possible, then the second largest, and so on); then
-# has the lowest numbers.
+# The best choice has the fewest caches, then splits the fewest cores, then leaves the largest holes (a hole is what is
+# free in a cache), then has the lowest numbers.
 #
-# With as few caches as possible each is needed, so what remains free in them is
-# less than any of them held: which holes survive depends on the sizes alone. That
-# makes "leave the largest out while the others suffice" the best choice by sizes.
-# Only where it would split more cores than all caches together must, the sets of
-# caches are gone through, merged by what they hold, with a bounded number of steps.
+# With the fewest caches each of them is needed, so what remains free in them is less than any of them held: which holes
+# survive depends on the sizes alone. So "leave the largest out while the others suffice" is the best choice by size.
+# Only where it splits more cores than all caches together must, the sets of caches are searched, merged by what they
+# hold, in a bounded number of steps.
 
 
 STEPS = 4_000
-"""Sets of caches looked at before the choice by sizes is kept; about 10 ms on the machine of the bench."""
+"""How many sets of caches are tried before the choice by size is kept; about 10 ms on the machine of the bench."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,10 +290,10 @@ def _keep(sets: dict[tuple[int, int, Counts], int], holds: tuple[int, int, Count
 
 
 # ----------------------------------------------------------------------------------------------------
-
+# NUMA nodes, and the choice.
 
 NODE_SETS = 256
-"""Sets of NUMA nodes looked at; of eight nodes there are at most 70 of one size."""
+"""How many sets of NUMA nodes are tried; of eight nodes there are at most 70 of one size."""
 
 
 def take_best_fit(tables: CPUTables, available: CPUSet, count: int, *, note: Note | None = None) -> CPUSet:

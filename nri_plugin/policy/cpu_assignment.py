@@ -1,12 +1,17 @@
-"""Which CPUs a container gets: the kubelet's packed order.
+"""The kubelet's two ways to choose CPUs: packed, and distributed across NUMA nodes.
 
-The result is always inside `available` and has exactly the size asked for, or
-the request is refused. Whole units are taken first, the fullest place first,
-so that what stays free stays in as large pieces as possible:
+Both take CPUs from `available` only, and exactly as many as asked for, or refuse the request. Both work on masks that are
+made once for a machine (`CPUTables`), and report each step to a `Note`, so that an explanation shows what really
+happened.
+
+`take_packed` takes whole units first, and the fullest place first, so that free CPUs stay in large pieces:
 
     whole NUMA nodes and sockets -> (whole and part caches) -> whole cores -> single CPUs
 
-Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/cpu_assignment.go (takeByTopologyNUMAPacked).
+`take_distributed` takes equal shares of the fewest NUMA nodes that have them.
+
+Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/cpu_assignment.go (takeByTopologyNUMAPacked,
+    takeByTopologyNUMADistributed).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,10 +27,9 @@ from nri_plugin.model.topology import Topology
 from nri_plugin.policy.hints import LISTED_NODES
 
 # ----------------------------------------------------------------------------------------------------
-# What is told of while CPUs are chosen, to whoever wants to know how the choice came about.
+# Notes about a choice.
 #
-# A note is either where CPUs are taken from now on, with those on offer there, or what was taken in one step. The
-# same code chooses with and without anybody listening, so that what is told is what happened.
+# A note says either where CPUs are taken from next, with the CPUs available there, or which CPUs one step took.
 
 
 class AssignmentStage(StrEnum):
@@ -59,15 +63,14 @@ PLACES = frozenset(
 """Those that say where CPUs are taken from now on; the others say what was taken."""
 
 Note = Callable[[AssignmentStage, int], None]
-"""Told of a stage, and the mask of CPUs on offer or taken."""
+"""Is called with a stage, and the mask of CPUs available or taken."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# What choosing CPUs needs to know about a machine, worked out once.
+# The machine in masks.
 #
-# Every group of CPUs is held as a mask, so that "how many are free here" is one
-# `&` and one popcount. The value depends on the `Topology` alone: build it once,
-# keep it beside the topology, hand it to every decision.
+# Each group of CPUs is a mask, so the number of free CPUs in it is one `&` and one popcount. The tables depend on the
+# `Topology` alone: they are made once and given to each decision.
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,7 @@ def _average(total: int, groups: int) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
+# Packed.
 
 
 def take_packed(
@@ -397,12 +401,11 @@ class _Taker:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which CPUs a container gets when they are spread evenly over NUMA nodes: distribute-cpus-across-numa.
+# Distributed across NUMA nodes (distribute-cpus-across-numa).
 #
-# The fewest nodes that can hold equal shares are used, and of their combinations
-# the one that leaves the free CPUs of all nodes most even. What does not divide
-# goes one group of CPUs at a time to some of the chosen nodes, again so that the
-# rest stays even. Where no combination works the request is packed.
+# The request is divided among the fewest nodes that have equal shares. Of their combinations the one wins that leaves the
+# free CPUs of all nodes most even. A remainder goes one group of CPUs at a time to some of the chosen nodes,
+# again so that the rest stays even. Where no combination works, the request is packed.
 #
 # Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/cpu_assignment.go (takeByTopologyNUMADistributed).
 

@@ -1,14 +1,9 @@
-"""The static CPU policy: who gets exclusive CPUs, where they would fit, and which they are.
+"""The static CPU policy: which containers get exclusive CPUs, where these fit, and which they are.
+
+In the order of an admission: how many exclusive CPUs a request gets, the hints for them, the choice of the CPUs under the
+merged hint, and the check of full-pcpus-only. The last part resizes the exclusive CPUs of a running container.
 
 Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/policy_static.go.
-
-A container with exclusive CPUs that is given more or fewer while it runs.
-
-Invariant: the CPUs it was promised at its start stay. It grows by the nearest CPUs and shrinks by the last ones
-it grew by, so that growing and shrinking again is as if nothing had been.
-
-Source: KEP-5554 (what was allocated at admission is kept), which no released kubelet has; what the kubelet
-    refuses, it refuses here too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nri_plugin.model import bits
 from nri_plugin.model.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.model.options import FullPCPUsRule, Options, SMTOddCounts, UncoreCacheFit
-from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
 from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
 from nri_plugin.policy.cpu_assignment import AssignmentStage, CPUTables, Note, take_distributed, take_packed
 from nri_plugin.policy.device_hints import proportional_shares
@@ -35,7 +30,7 @@ from nri_plugin.policy.hints import (
 from nri_plugin.policy.search.mask_order import Distances
 
 # ----------------------------------------------------------------------------------------------------
-# What becomes of a number of CPUs that does not fill its last core.
+# Requests that do not fill their last core.
 #
 # Source: the rule `kubelet` is that of kubelet v1.36: only full-pcpus-only refuses such a number.
 # Differs: the other rules exist only here.
@@ -78,7 +73,7 @@ def checks_multiple(rule: SMTOddCounts) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which way of choosing CPUs the options select: the one place where the ways meet.
+# The choice of CPUs: the options select one of three algorithms.
 
 
 def take_cpus(
@@ -108,14 +103,13 @@ def take_cpus(
 
 
 # ----------------------------------------------------------------------------------------------------
+# Counts and hints.
 
-
-NO_CPUS = CPUSet()
 DEFAULTS = Options()
 
 
 def exclusive_count(cpu_milli: int, *, guaranteed: bool) -> int:
-    """How many exclusive CPUs a request of `cpu_milli` earns; 0 means it runs in the shared pool."""
+    """How many exclusive CPUs a request of `cpu_milli` gets; 0 for a container of the shared pool."""
     return cpu_milli // 1000 if guaranteed and cpu_milli % 1000 == 0 else 0
 
 
@@ -132,10 +126,10 @@ def cpu_hint_sets(
 
     Args:
         tables: the machine.
-        count: exclusive CPUs wanted; with 0 there is no preference.
-        available: CPUs on offer to anybody.
-        reusable: CPUs of the pod's init containers, on offer to this container too. Hints cover all of them.
-        held: what the container already has: then only that is hinted at, and nothing when the size changed.
+        count: exclusive CPUs requested; with 0 there is no preference.
+        available: CPUs that any container may get.
+        reusable: CPUs of the pod's init containers, available to this container too. Hints cover all of them.
+        held: CPUs that the container already has: they are the only hint, and there is none when the size changed.
         align_by_socket: masks on as few sockets as can be are preferred too, however many nodes they have.
     """
     if count <= 0:
@@ -324,6 +318,13 @@ def check_full_pcpus(
 
 
 # ----------------------------------------------------------------------------------------------------
+# Resize of a running container.
+#
+# Invariant: the CPUs that it got at its start stay. It grows by the nearest CPUs and shrinks by those that it grew by last,
+# so that growing and shrinking again changes nothing.
+#
+# Source: KEP-5554 (what was allocated at admission is kept), which no released kubelet has. What the kubelet
+#     refuses is refused here too.
 
 
 def nearest(

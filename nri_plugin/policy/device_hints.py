@@ -1,10 +1,10 @@
-"""Where a container's devices are: one hint set for each device resource, before those for CPU and memory.
+"""Hints of devices: one hint set for each device resource, and CPUs in proportion to devices.
 
-The kubelet has given the devices before a runtime is told of the container, so nothing is chosen here:
-a set of NUMA nodes is a hint when every device is attached to one of them. That holds for every QoS class.
+The kubelet allocates devices before the runtime creates the container, so nothing is chosen here: a set of NUMA nodes is a
+hint when each device is attached to one of them. That holds for every QoS class.
 
-Invariant: every hint is a set of nodes that have devices of the resource. A node without any is in no hint,
-although a hint with it would hold the devices as well.
+Invariant: a hint lists only nodes that have devices of the resource, although a larger set would hold the devices
+as well.
 
 Source: kubelet v1.36.2 pkg/kubelet/cm/devicemanager/topology_hints.go (generateDeviceTopologyHints,
     deviceNUMANodes).
@@ -32,7 +32,7 @@ from nri_plugin.policy.search import BudgetSpentError, StepBudget
 from nri_plugin.policy.search.intersections import narrowest_size
 
 NAMED_IDS = 8
-"""So many device ids are named in a refusal; the others are counted."""
+"""A refusal names so many device ids, and counts the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +160,9 @@ def _place(nodes: NodeMask) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How many of a container's CPUs go to each NUMA node when its devices are on several.
+# CPUs in proportion to the devices on each NUMA node (deviceProportionalCPUs).
 #
-# Differs: the kubelet packs CPUs into the nodes of the hint without looking at devices again; this is an option.
+# Differs: the kubelet packs CPUs into the nodes of the hint, wherever the devices are.
 
 
 def devices_by_node(resources: Iterable[DeviceResource]) -> dict[int, int]:

@@ -1,9 +1,8 @@
-"""The hint set of a provider for one resource: the NUMA node masks on which the request fits.
+"""Hints: the NUMA node masks on which a request for one resource fits.
 
-A machine of up to eight NUMA nodes has at most 255 masks, and a hint set lists its
-hints, in the kubelet's order: by size, then by ascending node ids. Beyond that
-the list would double with each node, so a hint set then carries a `HintRule`: the
-capacity of each node and the need, from which any mask can be judged.
+On machines of up to eight NUMA nodes a hint set lists its hints in the kubelet's order: by size, then by ascending node
+ids. That are at most 255. With each further node the list would double, so a hint set of a larger machine carries a
+`HintRule` instead: the amount on each node and the amount needed, by which any mask can be judged.
 """
 
 from collections.abc import Mapping
@@ -32,18 +31,18 @@ class Hint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """An amount that the nodes of a mask must hold together.
+    """An amount that the nodes of a mask must have together.
 
     Attributes:
-        amount: what is asked for.
-        by_node: what each NUMA node has for it; a node not named has nothing.
+        amount: the amount requested.
+        by_node: the amount that each NUMA node has; nodes that are not in it have none.
     """
 
     amount: int
     by_node: Mapping[int, int]
 
     def capped(self, node: int) -> int:
-        """What the node has for it, as far as it counts: never more than is asked for."""
+        """The amount that the node has, at most the amount requested: more of it does not count."""
         return min(self.by_node.get(node, 0), self.amount)
 
     def is_met_by(self, nodes: int) -> bool:
@@ -53,9 +52,9 @@ class Need:
 
 @dataclass(frozen=True)
 class HintRule:
-    """All masks m with `required` inside m, m inside `nodes`, `at_least` members and every need met.
+    """Hints by rule: all masks inside `nodes` that contain `required`, have `at_least` nodes and meet every need.
 
-    Adding a node of `nodes` to a member gives a member.
+    Invariant: adding a node of `nodes` to such a mask (a member) gives a member.
 
     Attributes:
         nodes: mask of the nodes that may be used.
@@ -99,10 +98,10 @@ class HintSet:
         resource: `cpu`, `memory`, `hugepages-SIZE` or a device's resource name.
         hints: the listed hints; None when the provider has no preference; empty (and no `rule`)
             when nothing fits.
-        rule: further hints in closed form.
-        why: the numbers behind it, for people.
-        exact: False when fewer hints than these may be preferred: how many nodes the request takes at
-            least could not be found out within the steps there are.
+        rule: further hints, by rule.
+        why: the numbers behind the hints, as text.
+        exact: False when fewer of the hints may be preferred, because the search for the smallest number of nodes ran
+            out of steps.
     """
 
     resource: str
@@ -115,8 +114,8 @@ class HintSet:
     def anywhere(self) -> frozenset[bool]:
         """The `preferred` of its hints that name no nodes.
 
-        Source: kubelet topologymanager, filterProvidersHints: no hint set counts as "anywhere, preferred",
-        a hint set that nothing fits as "anywhere, not preferred".
+        Source: kubelet topologymanager, filterProvidersHints: no preference counts as "anywhere, preferred", a request
+            that fits nowhere as "anywhere, not preferred".
         """
         if self.hints is None:
             return frozenset({True})
@@ -135,7 +134,7 @@ class HintSet:
         return frozenset(n for n, _ in self.hints or () if n is not None)
 
     def names(self, mask: int) -> bool:
-        """Whether exactly `mask` is one of its preferred hints."""
+        """Whether `mask` is one of the preferred hints."""
         if mask in self.preferred:
             return True
         return self.rule is not None and self.rule.prefers(mask)
@@ -146,7 +145,7 @@ class HintSet:
 
 
 Provider = tuple[HintSet, ...] | None
-"""The hint sets of one provider; None or none at all when it does not care."""
+"""The hint sets of one provider; None or an empty tuple when it has no preference."""
 
 
 @lru_cache(maxsize=64)
@@ -178,19 +177,19 @@ def smallest_size(by_node: Mapping[int, int], amount: int) -> int | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a refusal says what NUMA nodes have to offer, short on machines with many.
-
+# The text about NUMA nodes in a refusal.
 
 MOST_LISTED = 8
+"""A refusal names so many NUMA nodes, and counts the others."""
 
 
 def by_numa_node(words_by_node: Mapping[int, str], free: Mapping[int, int], total: Mapping[int, int]) -> str:
-    """The nodes with their words; those that could never offer anything are left out.
+    """The nodes with their words, without nodes that never have any of the resource.
 
     Args:
-        words_by_node: what to say of each node.
-        free: what each offers now; where the list has to be cut, nodes that offer something go first.
-        total: what each could offer at best.
+        words_by_node: the text about each node.
+        free: the amount that is free on each node; nodes with some come first where the list is cut.
+        total: the amount of an empty node.
     """
     nodes = [node for node in words_by_node if total[node]]
     if not nodes:

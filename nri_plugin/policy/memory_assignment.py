@@ -1,6 +1,10 @@
-"""Which NUMA nodes a container's memory is promised on: the Memory Manager's static policy.
+"""The Memory Manager's static policy: where memory fits, and the nodes on which it is allocated.
 
-Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (Allocate and what it calls).
+Invariant: a NUMA node holds either allocations of its own or allocations over one group of nodes, never both. All
+resources of a request go to the same nodes. The first part makes hints, the second allocates under the
+merged hint, and words the refusal where it does not fit.
+
+Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (calculateHints, regenerateHints, Allocate).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,12 +32,7 @@ from nri_plugin.policy.search import BudgetSpentError, StepBudget
 from nri_plugin.policy.search.intersections import lowest_member, narrowest_size, roomiest
 
 # ----------------------------------------------------------------------------------------------------
-# Where memory fits: the Memory Manager's hints.
-#
-# One NUMA node holds either allocations of its own or allocations over one
-# group of nodes, never both. All resources of a request share one list of masks.
-#
-# Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (calculateHints, regenerateHints).
+# Hints.
 
 
 def memory_hint_sets(
@@ -163,6 +162,7 @@ def _why(state: MemoryState, resource: str, size: int) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
+# Allocation.
 
 
 @dataclass(frozen=True, slots=True)

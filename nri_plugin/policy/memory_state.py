@@ -1,11 +1,10 @@
-"""Memory of each NUMA node: what can be promised, what has been, and which nodes are grouped.
+"""Memory of each NUMA node: what is allocatable, what is allocated, and which nodes form a group.
 
-Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go and state/.
-
-Memory that a pod's ended init containers leave to its later containers.
+The state is derived from the blocks of all containers, in the order in which they were allocated. The last part is about
+memory that the ended init containers of a pod leave to its later containers.
 
 Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (updatePodReusableMemory,
-    updateInitContainersMemoryBlocks).
+    updateInitContainersMemoryBlocks) and state/.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -136,9 +135,6 @@ def memory_state(machine: MemoryMachine, containers: Iterable[Sequence[MemoryBlo
     return empty.with_blocks((block, block.size_bytes) for blocks in containers for block in blocks)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 Reuse = Mapping[tuple[int, str], int]
 """By (node mask, resource): bytes that later containers of the pod need not take again."""
 
@@ -148,9 +144,9 @@ NO_REUSE: Reuse = {}
 def shrink_reused(
     earlier: Sequence[Sequence[MemoryBlock]], blocks: Sequence[MemoryBlock]
 ) -> list[tuple[MemoryBlock, ...]]:
-    """The blocks of the pod's plain init containers, in their order, less what `blocks` took over.
+    """The blocks of the pod's plain init containers, in their order, without the memory that `blocks` took over.
 
-    So the blocks of a pod add up to what the pod has been promised. A block shrunk to nothing stays.
+    So the blocks of a pod add up to its allocation. A block that shrinks to nothing stays.
     """
     left = {(block.nodes, block.resource): block.size_bytes for block in blocks}
     shrunk = []

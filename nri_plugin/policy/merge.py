@@ -1,10 +1,9 @@
-"""Merging the hint sets of all providers into one hint, exactly, without walking their product.
+"""The Topology Manager: merge the hint sets of all providers into one hint, and admit it or reject it.
 
-A merge picks one hint of each hint set and intersects the masks. The outcome is
-preferred when all picked hints are and all their masks are equal. So the
-preferred outcomes are the masks that every hint set prefers, and only when there
-is none are the possible intersections looked at. Both sets depend on each
-hint set's set of masks alone: no combination is ever enumerated.
+The kubelet takes each combination of one hint of each hint set and intersects the masks. The outcome is preferred when
+all these hints are preferred and all their masks are equal. So the preferred outcomes are the masks that every hint set
+prefers, and the possible intersections matter only when there is none. Both depend on the set of masks of each hint
+set alone, so the merge is exact and never goes through the combinations.
 
 Source: kubelet v1.36 pkg/kubelet/cm/topologymanager/policy.go and policy_*.go.
 """
@@ -22,79 +21,6 @@ from nri_plugin.policy.hints import HintRule, HintSet, Provider
 from nri_plugin.policy.search import STEP_BUDGET, StepBudget
 from nri_plugin.policy.search.intersections import best_agreed, best_intersection, narrowest_size
 from nri_plugin.policy.search.mask_order import Distances, MaskOrder, TieBreak, band
-
-# ----------------------------------------------------------------------------------------------------
-# All masks that arise by picking one mask of each hint set and intersecting them.
-
-
-FOLD_LIMIT = 2048
-"""Up to this many pairs it is quicker to intersect them one by one than to count supersets."""
-
-COUNT_NODES = 12
-"""Above this many nodes supersets are not counted: the table has two to that power entries."""
-
-
-def possible_intersections(all_nodes: int, hint_sets: Iterable[HintSet]) -> set[int]:
-    """The non-empty intersections of one listed mask of each hint set; "anywhere" stands for all nodes."""
-    choices = [_choices(all_nodes, hint_set) for hint_set in hint_sets]
-    choices = [choice for choice in choices if choice != {all_nodes}]
-    if all_nodes.bit_count() <= COUNT_NODES and _pairs(choices) > FOLD_LIMIT:
-        return _by_counting(all_nodes, choices)
-    reached = {all_nodes}
-    for choice in choices:
-        reached = {one & other for one in reached for other in choice}
-    return reached - {0}
-
-
-def _choices(all_nodes: int, hint_set: HintSet) -> set[int]:
-    masks = {mask & all_nodes for mask in hint_set.masks}
-    return masks | {all_nodes} if hint_set.anywhere else masks
-
-
-def _pairs(choices: Sequence[set[int]]) -> int:
-    return max((len(one) * len(other) for one, other in pairwise(choices)), default=0)
-
-
-def _by_counting(all_nodes: int, choices: Sequence[set[int]]) -> set[int]:
-    """The intersections, from how many picks have an intersection that contains a given mask.
-
-    That number is the product, over the hint sets, of their masks that contain it. Inclusion and
-    exclusion then gives the number of picks whose intersection is the mask itself.
-    """
-    nodes = list(bits.iterate(all_nodes))
-    masks = _subsets(nodes)
-    index = {mask: number for number, mask in enumerate(masks)}
-    containing = [1] * len(masks)
-    for choice in choices:
-        table = [0] * len(masks)
-        for mask in choice:
-            table[index[mask]] = 1
-        containing = list(map(mul, containing, _over_supersets(table, len(nodes), add)))
-    exactly = _over_supersets(containing, len(nodes), sub)
-    return {mask for mask, picks in zip(masks, exactly, strict=True) if picks and mask}
-
-
-def _subsets(nodes: Sequence[int]) -> list[int]:
-    """Every mask over `nodes`; entry i has the nodes whose position is a bit of i."""
-    masks = [0]
-    for node in nodes:
-        masks += [mask | 1 << node for mask in masks]
-    return masks
-
-
-def _over_supersets(table: list[int], positions: int, combine: Callable[[int, int], int]) -> list[int]:
-    """Each entry combined with those of its supersets: summed up by `add`, and that undone by `sub`.
-
-    One position at a time, always the lowest, which then becomes the highest: whole halves are combined
-    at once, and after all positions every entry is back in its place.
-    """
-    for _ in range(positions):
-        without, having = table[::2], table[1::2]
-        table = [*map(combine, without, having), *having]
-    return table
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +96,8 @@ def _agreed_in_lists(all_nodes: int, hint_sets: Sequence[HintSet]) -> set[int]:
 
 
 def _merge_searching(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder) -> MergedHint:
-    """The same where some hint sets are rules: a quarter of the steps is left when nothing is what all prefer."""
+    """The same where some hint sets are rules."""
+    # When no set is preferred by all, a second search follows: a quarter of the steps is kept for it.
     first = StepBudget(STEP_BUDGET * 3 // 4)
     first.reserve = STEP_BUDGET // 4
     agreed = _agreed(all_nodes, hint_sets, order, first)
@@ -217,7 +144,7 @@ def _agreed_nodes(all_nodes: int, hint_sets: Sequence[HintSet]) -> list[int]:
 
 
 def _agreed(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder, budget: StepBudget) -> set[int]:
-    """Masks that every hint set prefers: the listed ones, and the best of those that nobody lists."""
+    """Masks that every hint set prefers: all listed ones, and the best of those that no hint set lists."""
     listed = {mask for hint_set in hint_sets for mask in hint_set.preferred}
     agreed = {mask & all_nodes for mask in listed if all(hint_set.prefers(mask) for hint_set in hint_sets)}
     rules = [hint_set.rule for hint_set in hint_sets if hint_set.rule and True not in hint_set.anywhere]
@@ -251,7 +178,7 @@ def _narrowest(hint_set: HintSet, budget: StepBudget | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A hint that a merge may come to, and did not need to."""
+    """A hint that the merge can come to."""
 
     nodes: int
     preferred: bool
@@ -265,10 +192,10 @@ def candidates(
     distances: Distances | None = None,
     tie_break: TieBreak | None = None,
 ) -> list[Candidate]:
-    """What `merge` with the same arguments chooses from, the best first; for people, slower than a merge.
+    """The hints that `merge` with the same arguments chooses from, the best first; slower than a merge.
 
-    Empty where nothing is chosen (policy `none`), and where too many sets of nodes would have to be told: on larger
-    machines only single nodes are, and only where all prefer one.
+    Empty under policy `none`. On machines of more than eight NUMA nodes only single nodes are listed, and only where
+    all hint sets prefer one.
     """
     hint_sets = [hint_set for provider in providers for hint_set in provider or ()]
     order = MaskOrder(distances, tie_break)
@@ -290,7 +217,78 @@ def candidates(
 
 
 # ----------------------------------------------------------------------------------------------------
-# One decision of the Topology Manager: merge all hint sets, then admit or refuse with the numbers.
+# The possible intersections of hint sets that are lists.
+
+
+FOLD_LIMIT = 2048
+"""Up to this many pairs it is quicker to intersect them one by one than to count supersets."""
+
+COUNT_NODES = 12
+"""Above this many nodes supersets are not counted: the table has two to that power entries."""
+
+
+def possible_intersections(all_nodes: int, hint_sets: Iterable[HintSet]) -> set[int]:
+    """The non-empty intersections of one listed mask of each hint set; "anywhere" stands for all nodes."""
+    choices = [_choices(all_nodes, hint_set) for hint_set in hint_sets]
+    choices = [choice for choice in choices if choice != {all_nodes}]
+    if all_nodes.bit_count() <= COUNT_NODES and _pairs(choices) > FOLD_LIMIT:
+        return _by_counting(all_nodes, choices)
+    reached = {all_nodes}
+    for choice in choices:
+        reached = {one & other for one in reached for other in choice}
+    return reached - {0}
+
+
+def _choices(all_nodes: int, hint_set: HintSet) -> set[int]:
+    masks = {mask & all_nodes for mask in hint_set.masks}
+    return masks | {all_nodes} if hint_set.anywhere else masks
+
+
+def _pairs(choices: Sequence[set[int]]) -> int:
+    return max((len(one) * len(other) for one, other in pairwise(choices)), default=0)
+
+
+def _by_counting(all_nodes: int, choices: Sequence[set[int]]) -> set[int]:
+    """The intersections, from how many picks have an intersection that contains a given mask.
+
+    That number is the product over the hint sets of how many of their masks contain it. Inclusion and exclusion
+    turns it into the number of picks whose intersection is the mask itself.
+    """
+    nodes = list(bits.iterate(all_nodes))
+    masks = _subsets(nodes)
+    index = {mask: number for number, mask in enumerate(masks)}
+    containing = [1] * len(masks)
+    for choice in choices:
+        table = [0] * len(masks)
+        for mask in choice:
+            table[index[mask]] = 1
+        containing = list(map(mul, containing, _over_supersets(table, len(nodes), add)))
+    exactly = _over_supersets(containing, len(nodes), sub)
+    return {mask for mask, picks in zip(masks, exactly, strict=True) if picks and mask}
+
+
+def _subsets(nodes: Sequence[int]) -> list[int]:
+    """Every mask over `nodes`; entry i has the nodes whose position is a bit of i."""
+    masks = [0]
+    for node in nodes:
+        masks += [mask | 1 << node for mask in masks]
+    return masks
+
+
+def _over_supersets(table: list[int], positions: int, combine: Callable[[int, int], int]) -> list[int]:
+    """Each entry combined with those of its supersets: summed up by `add`, and that undone by `sub`.
+
+    One position at a time, always the lowest, which then becomes the highest: whole halves are combined
+    at once, and after all positions every entry is back in its place.
+    """
+    for _ in range(positions):
+        without, having = table[::2], table[1::2]
+        table = [*map(combine, without, having), *having]
+    return table
+
+
+# ----------------------------------------------------------------------------------------------------
+# Admission.
 
 
 def admit(
@@ -304,7 +302,7 @@ def admit(
     """The hint under which a container (or, in pod scope, every container of a pod) is allocated.
 
     Args:
-        policy: the topology policy; `none` asks nobody and admits "anywhere".
+        policy: the topology policy; `none` ignores all hints and admits "anywhere".
         nodes: all NUMA nodes of the machine.
         providers: hint sets for the container's request, or for the pod's totals in pod scope; the
             kubelet's order is devices, CPU, memory.

@@ -1,8 +1,8 @@
-"""The sets that several rules prefer alike.
+"""The two questions of the merge: the best set that all hint sets prefer, and the best intersection.
 
-A rule prefers its members of one size; with align-by-socket also those that touch as few sockets as
-can be, however many nodes they have. These are told apart by the sockets touched: each choice of
-sockets gives one smaller rule.
+The page of theory is in the package's docstring. Both answers start with the lowest set of a size
+(`lowest_member`), which also tells that there is none, and leave the best one to `closest`. The narrowest size of a
+rule is found here too, because hint providers need it to say which of their hints are preferred.
 """
 
 from bisect import insort
@@ -27,14 +27,12 @@ from nri_plugin.policy.search.closest import (
 from nri_plugin.policy.search.mask_order import MaskOrder, band
 
 # ----------------------------------------------------------------------------------------------------
-# Finding masks in rules too large to list: machines of more than eight NUMA nodes.
+# The lowest set of a rule.
 #
-# Masks are tried from the highest node down, "leave it out" before "put it in",
-# which visits them by ascending value: the first that fits is the lowest. A
-# branch is cut when even the best of the nodes left cannot meet some need. With
-# one need that bound is exact and nothing is ever taken back; with several the
-# sum of all needs is watched too, and the search is bounded by a number of steps,
-# never by time.
+# The search decides on nodes from the highest down, and leaves a node out before it puts it in. So it visits masks by
+# ascending value, and the first that fits is the lowest. A branch ends when even the best of the nodes left cannot
+# meet some need. With one need that bound is exact, so the search never goes back. With several it also
+# watches their sum.
 
 
 def narrowest_size(rule: HintRule, budget: StepBudget | None = None) -> int:
@@ -75,6 +73,7 @@ def lowest_member(
     left = tuple(
         need.amount - sum(need.by_node.get(node, 0) for node in bits.iterate(fixed)) for need in needs
     )
+    # required nodes are in: the search is for the others, and for what they must add
     search = _LowestSearch(nodes, amounts, len(needs), budget, accept)
     return search.lowest(len(nodes), size - fixed.bit_count(), left, fixed)
 
@@ -125,18 +124,19 @@ class _LowestSearch:
 
     def lowest(self, upto: int, size: int, left: tuple[int, ...], mask: int) -> int | None:
         """`mask` with the lowest `size` of the first `upto` nodes that meet what is `left`."""
-        open_ends = [(upto, size, left, mask)]
+        # depth first without recursion: `next_up` is the branch in hand, `later` holds those that put a node in
+        next_up = [(upto, size, left, mask)]
         later: list[tuple[int, int, tuple[int, ...], int]] = []
-        while open_ends or later:
-            if not open_ends:
-                open_ends.append(self._put_in(*later.pop()))
-            upto, size, left, mask = open_ends.pop()
+        while next_up or later:
+            if not next_up:
+                next_up.append(self._put_in(*later.pop()))
+            upto, size, left, mask = next_up.pop()
             self.budget.step()
             if not self.can(upto, size, left):
                 continue
             if size:
                 later.append((upto, size, left, mask))
-                open_ends.append((upto - 1, size, left, mask))
+                next_up.append((upto - 1, size, left, mask))
             elif self.accept is None or self.accept(mask):
                 return mask
         return None
@@ -144,7 +144,7 @@ class _LowestSearch:
     def _put_in(
         self, upto: int, size: int, left: tuple[int, ...], mask: int
     ) -> tuple[int, int, tuple[int, ...], int]:
-        """What is still to be done once the last of the first `upto` nodes is in."""
+        """The branch in which the last of the first `upto` nodes is in."""
         rest = tuple(map(sub, left, self.amounts[upto - 1]))
         return upto - 1, size - 1, rest, mask | 1 << self.nodes[upto - 1]
 
@@ -169,10 +169,8 @@ def _best_sums(amounts: Sequence[tuple[int, ...]], needs: int) -> list[list[list
 # ----------------------------------------------------------------------------------------------------
 # The best intersection of one mask of each hint set, where some hint sets are rules.
 #
-# A mask is an intersection when each rule has a member that contains it and
-# every other node is missing from one of these members at least. So, for a mask,
-# the other nodes are dealt out: each to one rule that can do without it.
-# Masks are tried in the order of preference; the first that works is the answer.
+# Each way to pick listed masks leaves a set of nodes and the rules that are still to be intersected. For each such
+# pick a mask is an intersection when the rules can exclude all other nodes (`closest.can_exclude`).
 
 
 def best_intersection(
@@ -186,6 +184,7 @@ def best_intersection(
     picks = [_Pick(within, rules, budget) for within, rules in _picks(all_nodes, hint_sets)]
     found = 0
     try:
+        # sizes in the order of the merge: the first size with an intersection has the answer
         for size in _sizes_by_band(target, all_nodes.bit_count()):
             for pick in picks:
                 found = min(filter(None, (found, pick.best(size, order))), key=order.of, default=0)
@@ -244,13 +243,14 @@ class _Pick:
             return self.within if self.within.bit_count() == size else 0
         constraints = constraints_of(self.common, size, self.rules)
 
-        def holds(mask: int) -> bool:
-            return self._works(mask, constraints)
+        def is_possible(mask: int) -> bool:
+            return self._is_possible(mask, constraints)
 
-        lowest = lowest_member(self._outline(constraints), size, self.budget, holds)
+        # the outline has few masks too many, so the check of each one is seldom made in vain
+        lowest = lowest_member(self._outline(constraints), size, self.budget, is_possible)
         if lowest is None or order.is_by_mask:
             return lowest or 0
-        return closest(SearchSpace(self.common, size, self.rules, holds), order, lowest, self.budget)
+        return closest(SearchSpace(self.common, size, self.rules, is_possible), order, lowest, self.budget)
 
     def some(self, target: int) -> Iterator[int]:
         """Intersections found without a search: `common`, and sets that do for one rule alone.
@@ -271,10 +271,10 @@ class _Pick:
         return all(rule.nodes in rule for rule in self.rules)
 
     def _outline(self, constraints: Sequence[Constraint]) -> HintRule:
-        """A rule that holds all intersections, and more.
+        """A rule with all intersections among its members, and more.
 
-        What all rules together can spare bounds what all nodes outside the mask take, each at the
-        rule for which it takes least. Put the other way round, a mask must hold the rest.
+        The last constraint bounds the sum of what the excluded nodes take, each from the rule where it takes
+        least. So the nodes of a mask must have what is left of that sum.
         """
         takes = {node: uses_of_excluding(node, self.rules, constraints) for node in bits.iterate(self.common)}
         forced = bits.from_ids(node for node, choices in takes.items() if not choices)
@@ -285,13 +285,19 @@ class _Pick:
             self.common, forced, (Need(sum(least.values()) - constraints[-1].capacity, least),), 0
         )
 
-    def _works(self, mask: int, constraints: Sequence[Constraint]) -> bool:
+    def _is_possible(self, mask: int, constraints: Sequence[Constraint]) -> bool:
+        # a member of one rule is an intersection: the other rules keep all of their nodes
         if any(mask in rule for rule in self.rules):
             return True
         return can_exclude(bits.iterate(self.common & ~mask), self.rules, constraints, self.budget)
 
 
 # ----------------------------------------------------------------------------------------------------
+# The best set that all rules prefer.
+#
+# A rule prefers its members of one size; with align-by-socket also those that touch the fewest sockets, whatever their
+# size. Each choice of these sockets makes a smaller rule whose members are all preferred, so that the
+# question becomes one about members of several rules at once, and these are one rule again.
 
 
 def best_agreed(rules: Sequence[HintRule], order: MaskOrder, budget: StepBudget) -> int | None:
@@ -306,7 +312,7 @@ def best_agreed(rules: Sequence[HintRule], order: MaskOrder, budget: StepBudget)
                 budget.step()
                 found += _best_in(_conjunction(parts), size, order, budget)
         except BudgetSpentError:
-            pass
+            pass  # the best found so far is the answer
         if found:
             return min(found, key=order.of)
     return None

@@ -1,19 +1,17 @@
-"""What decides between NUMA node masks of one size: distance, then the tie break, then the lower mask.
+"""The order of NUMA node masks of one size: distance, then the tie break, then the lower mask.
 
-Which of equally good NUMA node masks a container goes to.
+The merge compares masks by whether they are preferred, and by size. This module compares what is equal so far: by
+distance where prefer-closest-numa-nodes is on, then by a rank, where the smaller one wins. What is still equal goes to
+the lowest mask. The rank is that of a rule:
 
-A merge compares masks by being preferred, by size and, where asked for, by distance; what is
-equal in all that is a tie. The rules here put a rank on such masks, smaller is better; what is
-still equal then goes to the lowest mask.
-
-    packed      the lowest mask: the kubelet's rule
-    spread      the emptiest nodes: the most CPUs available
-    best-fit    the nodes on which the CPUs fit in the fewest uncore caches, then the tightest: the
+    packed      all masks rank alike: the kubelet's rule
+    spread      the emptiest nodes, with the most CPUs available
+    best-fit    the nodes on which the CPUs fit in the fewest uncore caches, then the tightest, with the
                 fewest CPUs available, so that large holes survive
 
-Before all of them comes a node that somebody wished for: of equals those with it win.
+A node that the pod's annotation names comes before all of them: of equals, masks with that node win.
 
-Differs: the kubelet knows only `packed`, and no wish.
+Differs: the kubelet has only `packed`, and no annotation.
 """
 
 from dataclasses import dataclass
@@ -77,6 +75,7 @@ def distances_of(topology: Topology) -> Distances | None:
 
 
 # ----------------------------------------------------------------------------------------------------
+# The rank of a mask, as a sum over its nodes: the search needs it node by node.
 
 
 class Share(NamedTuple):
@@ -103,7 +102,7 @@ class TieBreak:
         tables: the machine.
         available: mask of the CPUs on offer.
         count: CPUs wanted.
-        wished: mask of the one node that is wished for; 0 for none.
+        wished: mask of the one node that the pod's annotation names; 0 for none.
     """
 
     rule: TopologyTieBreak
@@ -133,7 +132,7 @@ class TieBreak:
 
     @property
     def _wish(self) -> int:
-        """What the wished node takes from a rank: more than the rule can add."""
+        """What the node `wished` takes off a rank: more than the rule can add."""
         return self._rules_span + 1
 
     @property
@@ -196,13 +195,14 @@ class TieBreak:
 def tie_break(
     rule: TopologyTieBreak, tables: CPUTables, available: CPUSet, count: int, wished: int = 0
 ) -> TieBreak | None:
-    """The rule for `count` CPUs out of `available`, after the wish for a node; None where the lowest mask wins."""
+    """The rule for `count` CPUs out of `available`, after the node `wished`; None where the lowest mask wins."""
     if rule is TopologyTieBreak.PACKED and not wished:
         return None
     return TieBreak(rule, tables, available.mask, count, wished)
 
 
 # ----------------------------------------------------------------------------------------------------
+# Distance and rank together.
 
 
 @dataclass(frozen=True)
