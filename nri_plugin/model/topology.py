@@ -62,7 +62,7 @@ class Topology:
         caches_known: False when no CPU has an L3 of its own, so that `caches` are the sockets.
         without_l3: CPUs without an L3 where others have one; their entries in `caches` are no caches.
         offline: CPUs present but not online.
-        isolated: CPUs the kernel keeps for whoever is put there: isolcpus, nohz_full, isolated partitions of others.
+        isolated: CPUs that the scheduler leaves to pinned tasks: isolcpus, nohz_full, isolated partitions of others.
         taken: those of them in isolated partitions of others, on which no container can run.
     """
 
@@ -133,7 +133,7 @@ class Topology:
 
     @property
     def first_core(self) -> CPUSet:
-        """All threads of the core with the lowest id: what is kept for the system where nobody chose."""
+        """All threads of the core with the lowest id: the reserved CPUs where none are configured."""
         return self.cores[0][1]
 
     def whole_cores(self, cpus: CPUSet) -> CPUSet:

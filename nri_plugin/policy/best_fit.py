@@ -349,7 +349,7 @@ class _NodeSpace:
         cpus: all its CPUs.
         free: how many of them are free, never 0.
         caches: what is free in its caches.
-        alike: equal for nodes that offer the same.
+        alike: equal for nodes with the same free CPUs.
     """
 
     number: int
@@ -360,7 +360,7 @@ class _NodeSpace:
 
 
 def node_sets(nodes: Sequence[_NodeSpace], size: int, need: int) -> Iterator[tuple[_NodeSpace, ...]]:
-    """Every set of `size` nodes that holds `need`, but of those that offer the same only the lowest.
+    """Every set of `size` nodes that holds `need`, but of equal ones only the lowest.
 
     Fewer nodes than `size` must not hold it. The larger a node the later it is used, so the first set is the tightest.
     """

@@ -217,27 +217,28 @@ def take_packed(
 
     Args:
         tables: the machine.
-        available: CPUs on offer.
-        count: how many are wanted.
+        available: CPUs to choose from.
+        count: how many CPUs.
         prefer_uncore_cache: keep to one uncore cache where whole caches or one rest fit
             (the option prefer-align-cpus-by-uncorecache).
         cache_rule: in which order caches are tried, and when one is used.
         spread: leave out the stage of whole cores and take the rest by CPU number inside the
             fullest socket (the sorting that the option distribute-cpus-across-cores selects).
-        note: told of each step.
+        note: called at each step.
 
     Raises:
-        InsufficientCPUsError: fewer CPUs are available than asked for.
+        InsufficientCPUsError: fewer CPUs are available than requested.
 
-    Differs: the kubelet calls a socket or core free when its free CPUs equal the machine's average
-        and then takes all of it, which on uneven machines hands out CPUs of others. Here the unit
-        must also be wholly available.
+    Differs: the kubelet treats a socket or core as free when its free CPUs equal the machine's average, and then takes
+        all of it. On uneven machines that allocates CPUs of other containers. Here the unit must also be
+        wholly available.
     """
     if count <= 0:
         return CPUSet()
     taker = _Taker(tables, available.mask & tables.online, count, note)
     if taker.free.bit_count() < count:
         raise InsufficientCPUsError(count, len(available))
+    # from the largest unit to the smallest: each stage takes what fits in the rest of the need
     taker.take_whole_nodes_and_sockets()
     if prefer_uncore_cache and cache_rule is UncoreCacheRule.KEP_4800:
         taker.take_caches_by_number()
@@ -258,7 +259,7 @@ def lowest_bits(mask: int, count: int) -> int:
 
 
 class _Taker:
-    """The choice under way: `need` CPUs are still to come out of `free`."""
+    """A choice in progress: `need` CPUs are still to be taken from `free`."""
 
     __slots__ = ("free", "need", "note", "tables", "taken")
 
@@ -279,24 +280,24 @@ class _Taker:
     def take_each_whole(
         self, units: Iterable[int], stage: AssignmentStage, average: int | None = None
     ) -> None:
-        """Take each unit that is wholly free and not larger than the need; others are passed over.
+        """Take each unit that is wholly free and not larger than the need.
 
-        With `average` a unit counts as free only when it also has that many CPUs: the kubelet's
-        test for sockets and cores, kept wherever its outcome is sound.
+        With `average` a unit counts as free only when it also has that many CPUs. That is the kubelet's test for
+        sockets and cores.
         """
         for unit in units:
             size = unit.bit_count()
             if size <= self.need and unit & ~self.free == 0 and average in (None, size):
                 self.take(unit, stage)
 
-    # The orders. Fewest free CPUs first, then lowest id: groups ascend by id and sorting is stable.
+    # Orders: fewest free CPUs first, then lowest id, because groups ascend by id and sorting is stable.
 
     def fullest_first(self, units: Iterable[int]) -> list[int]:
         free = self.free
         return sorted([unit for unit in units if unit & free], key=lambda unit: (unit & free).bit_count())
 
     def nested(self, outer: Iterable[int], inner_of: Mapping[int, tuple[int, ...]]) -> Iterator[int]:
-        """What has a free CPU in each outer unit; one that reaches beyond it counts as a whole."""
+        """The inner units with a free CPU in each outer unit; one that reaches beyond it counts as a whole."""
         for unit in outer:
             there = unit & self.free
             yield from self.fullest_first(inner for inner in inner_of[unit] if inner & there)
@@ -320,7 +321,7 @@ class _Taker:
         outer = self.sockets() if self.tables.nodes_first else self.nodes()
         return list(self.nested(outer, self.tables.cores_in))
 
-    # The stages. Each order is worked out once when its stage begins.
+    # Stages: each makes its order once, when it begins.
 
     def take_whole_nodes_and_sockets(self) -> None:
         average = self.tables.cpus_per_socket
@@ -334,8 +335,8 @@ class _Taker:
     def take_caches(self) -> None:
         """Whole caches while the need is large, then the rest from one cache if it fits exactly.
 
-        The kubelet tries whole caches again at each turn of its scan; that never finds another one,
-        because by then the need has only become smaller.
+        The kubelet tries whole caches again at each step of its scan. That never finds another one, because the
+        need has only become smaller.
         """
         order = self.caches() if self.need else []
         if self.need >= self.tables.cpus_per_cache:
@@ -348,8 +349,8 @@ class _Taker:
     def take_caches_by_number(self) -> None:
         """One pass over the caches, by number; nothing where no NUMA node has CPUs of two of them.
 
-        A cache is taken whole where it is wholly free and not larger than the need; else the need is
-        taken from it where it fits in; else the next one is looked at.
+        A cache that is wholly free and not larger than the need is taken whole. Otherwise the need is taken from the
+        first cache that has enough.
 
         Source: KEP-4800, the text; the kubelet goes by fullest places instead.
         """
@@ -368,10 +369,10 @@ class _Taker:
     def take_part_of_cache(self, cache: int) -> None:
         """Take the free CPUs of the lowest cores of `cache`, if they are exactly as many as needed.
 
-        A core with any free thread counts as one of the cores needed; where the need is odd one CPU
-        too many is dropped, the highest.
+        Where the need is odd, the highest CPU is dropped if there is one too many.
         """
         threads = self.tables.cpus_per_core
+        # the kubelet counts cores here and not CPUs: a core with one free thread counts as a whole one
         wanted_cores = -(-self.need // threads)
         cpus = 0
         for core in self.tables.cores_in_cache[cache]:
@@ -427,7 +428,7 @@ def take_distributed(
 
     Args:
         tables: the machine.
-        available: CPUs on offer.
+        available: CPUs to choose from.
         count: how many are wanted; no multiple of `group` is packed.
         group: every share is a multiple of this (the threads of a core under full-pcpus-only).
         spread: how CPUs are chosen inside a node, see `take_packed`.
@@ -499,11 +500,11 @@ def _roomiest(left: dict[int, int], size: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """One way to share out the request.
+    """One division of the request among NUMA nodes.
 
     Attributes:
         uneven: standard deviation of what stays free on the nodes.
-        shares: the way.
+        shares: CPUs of each node.
     """
 
     uneven: float
@@ -531,13 +532,13 @@ def _with_remainder(
         yield even
         return
     able = [node for node in nodes if rest[node] >= group]
-    ways = [
+    candidates = [
         _Candidate(_unevenness(rest | after), even.shares + extra)
         for takers in _takers(able, rest)
         for after, extra in _round_robin(takers, rest, remainder, group)
     ]
-    if ways:
-        yield min(ways, key=lambda way: way.uneven)
+    if candidates:
+        yield min(candidates, key=lambda candidate: candidate.uneven)
 
 
 def _takers(able: list[int], rest: dict[int, int]) -> Iterator[tuple[int, ...]]:

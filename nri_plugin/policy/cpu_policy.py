@@ -62,7 +62,7 @@ def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:
 
 
 def whole_cores_near(count: int, threads: int) -> str:
-    """The numbers of CPUs in whole cores below and above `count`, in words; nobody is told to ask for none."""
+    """The numbers of CPUs in whole cores below and above `count`, in words; never none."""
     below = count - count % threads
     return f"{below} or {below + threads}" if below else str(threads)
 
@@ -211,10 +211,10 @@ def allocate_cpus(
     Args:
         tables: the machine.
         count: exclusive CPUs wanted; 0 gives the empty set, for the shared pool.
-        available: CPUs on offer to anybody: neither reserved nor exclusive.
+        available: CPUs that any container may get: neither reserved nor exclusive.
         affinity: the merged hint; None for anywhere.
         reserved: CPUs for the system, never in `available`.
-        reusable: CPUs of the pod's init containers, on offer too but not preferred.
+        reusable: CPUs of the pod's init containers, available too but not preferred.
         held: what the container already has; then that is the answer.
         options: how CPUs are chosen; full_pcpus_only refuses what is no whole number of cores.
         weight_by_node: NUMA nodes of `affinity` get CPUs in this proportion first, when they are several.
@@ -224,7 +224,7 @@ def allocate_cpus(
         SMTAlignmentError: full_pcpus_only and the count does not fill cores or exceeds what is free
             beside the cores of reserved CPUs. Checked first, as the kubelet does, even when `held`; by the
             rule whole-cores not then.
-        InsufficientCPUsError: fewer CPUs are on offer than wanted.
+        InsufficientCPUsError: fewer CPUs are available than requested.
         UncoreCacheAlignmentError: strict_uncore_cache, and no cache there has as many.
     """
     if count <= 0:
@@ -300,7 +300,7 @@ def check_full_pcpus(
 
     Raises:
         SMTAlignmentError: `count` is no multiple of the threads of a core, or larger than the number
-            of `available` CPUs outside cores with a reserved CPU. The kubelet gives the CPUs that anybody may
+            of `available` CPUs outside cores with a reserved CPU. The kubelet passes the CPUs that any container may
             have, so those reusable from init containers do not count, nor whether cores are whole.
     """
     threads = tables.cpus_per_core

@@ -41,7 +41,7 @@ class Device:
 
     Attributes:
         id: the device plugin's id, or an address on the host such as `0000:3b:00.0`.
-        nodes: the NUMA nodes it is attached to, any of them near; empty when nobody says: near everywhere.
+        nodes: the NUMA nodes it is attached to, each of them near; empty when unknown: then all nodes are near.
     """
 
     id: str
@@ -188,7 +188,7 @@ def proportional_shares(
     Args:
         count: CPUs wanted.
         weight_by_node: number of devices, above zero; only these nodes get a share.
-        room_by_node: CPUs on offer; a node not named has none.
+        room_by_node: CPUs available on each node; nodes that are not in it have none.
         unit: CPUs of a core, so that shares are whole cores.
 
     Source: the rounding is that of Webster: the next unit goes where the part, rounded, is largest.

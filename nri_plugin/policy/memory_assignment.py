@@ -44,15 +44,15 @@ def memory_hint_sets(
 ) -> Provider:
     """Where the requested memory fits, one hint set for each resource, all with the same hints.
 
-    When nothing fits the hint sets have no preference: the request then passes the merge and is
-    refused by the allocation, as the kubelet has it.
+    When nothing fits, the hint sets have no preference. The request then passes the merge, and the allocation refuses it,
+    as in the kubelet.
 
     Args:
-        state: what is promised so far.
+        state: what is allocated so far.
         request: bytes by resource, zero amounts included; an empty request has no preference.
-        held: blocks the container already has: then these are hinted at, and no preference when the
+        held: blocks that the container already has: they are the only hint, and there is no preference when the
             request has changed.
-        reuse: what the pod's init containers left.
+        reuse: memory that the pod's init containers left.
     """
     if held:
         return _held_hint_sets(request, held)
@@ -78,8 +78,8 @@ def memory_hints(
 ) -> tuple[tuple[Hint, ...], HintRule | None]:
     """The masks with enough free memory: listed, and beyond eight NUMA nodes partly as a rule.
 
-    A hint is preferred when no smaller mask has enough allocatable memory, promised or not; past the
-    budget when none does that is known.
+    A hint is preferred when no smaller mask has enough allocatable memory, allocated or not; past the budget, when none is
+    known that has.
     """
     nodes = state.machine.nodes
     narrowest = _narrowest(state, request, budget)
@@ -92,27 +92,28 @@ def memory_hints(
             if not pair[0] & in_use or (pair[0] in groups and not is_barred(state, pair[0]))
         ]
         return tuple(Hint(mask, size == narrowest) for mask, size in allowed), None
+    # A rule is closed upwards, and groups are not: they are listed, and the rule is for nodes without blocks.
     masks = _special_masks(state, request, reuse)
     hints = tuple(Hint(mask, size == narrowest) for mask, size in masks if not is_barred(state, mask))
     return hints, _rule(state, request, narrowest)
 
 
 def _narrowest(state: MemoryState, request: Mapping[str, int], budget: StepBudget | None) -> int:
-    """Nodes that the request takes on a machine with nothing promised; 0 when even all are too few."""
+    """How many nodes the request takes on an empty machine; 0 when even all are too few."""
     nodes = state.machine.nodes
     needs = tuple(Need(size, state.machine.allocatable_of(name)) for name, size in request.items())
     return narrowest_size(HintRule(bits.from_ids(nodes), 0, needs, 0), budget)
 
 
 def is_barred(state: MemoryState, mask: int) -> bool:
-    """Whether a group forbids the mask: one node that is grouped, or several of which one is in other use."""
+    """Whether a group forbids the mask: a node of it has blocks over another set of nodes."""
     return any(state.assignments[node] and state.group[node] != mask for node in bits.iterate(mask))
 
 
 def _with_room(
     state: MemoryState, request: Mapping[str, int], masks: Sequence[tuple[int, int]], reuse: Reuse
 ) -> Sequence[tuple[int, int]]:
-    """Those of `masks`, over few nodes, that have enough free or reusable of everything, as far as they have it at all."""
+    """Those of `masks` that have enough of each resource, free or reusable; for few nodes only."""
     for name, size in request.items():
         free = sums_by_mask(state.free(name))
         reusable = {mask: amount for (mask, resource), amount in reuse.items() if resource == name}
@@ -132,7 +133,7 @@ def _special_masks(state: MemoryState, request: Mapping[str, int], reuse: Reuse)
 
 
 def _room(state: MemoryState, name: str, mask: int, reuse: Reuse) -> int:
-    """What is free or reusable on the nodes of `mask`, as far as they have it at all."""
+    """The bytes that are free or reusable on the nodes of `mask`, at most those allocatable there."""
     free, allocatable = state.free(name), state.machine.allocatable_of(name)
     nodes = list(bits.iterate(mask))
     return min(

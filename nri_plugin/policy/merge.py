@@ -104,6 +104,7 @@ def _merge_searching(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOr
     if agreed:
         mask = _narrowest_best(agreed, order)
         return MergedHint(NodeMask(mask), preferred=True, exact=_is_exact(hint_sets, mask, order, first))
+    # Nothing is preferred by all: the best intersection, with the steps that are left.
     rest = StepBudget(first.reserve + max(0, first.left))
     target = max(_narrowest(hint_set, rest) for hint_set in hint_sets)
     mask = best_intersection(all_nodes, hint_sets, target, order, rest) or all_nodes
@@ -230,7 +231,7 @@ COUNT_NODES = 12
 def possible_intersections(all_nodes: int, hint_sets: Iterable[HintSet]) -> set[int]:
     """The non-empty intersections of one listed mask of each hint set; "anywhere" stands for all nodes."""
     choices = [_choices(all_nodes, hint_set) for hint_set in hint_sets]
-    choices = [choice for choice in choices if choice != {all_nodes}]
+    choices = [choice for choice in choices if choice != {all_nodes}]  # these change no intersection
     if all_nodes.bit_count() <= COUNT_NODES and _pairs(choices) > FOLD_LIMIT:
         return _by_counting(all_nodes, choices)
     reached = {all_nodes}
@@ -256,6 +257,7 @@ def _by_counting(all_nodes: int, choices: Sequence[set[int]]) -> set[int]:
     """
     nodes = list(bits.iterate(all_nodes))
     masks = _subsets(nodes)
+    # by mask: how many picks have an intersection that contains it
     index = {mask: number for number, mask in enumerate(masks)}
     containing = [1] * len(masks)
     for choice in choices:
@@ -263,6 +265,7 @@ def _by_counting(all_nodes: int, choices: Sequence[set[int]]) -> set[int]:
         for mask in choice:
             table[index[mask]] = 1
         containing = list(map(mul, containing, _over_supersets(table, len(nodes), add)))
+    # and from that, how many have exactly this intersection
     exactly = _over_supersets(containing, len(nodes), sub)
     return {mask for mask, picks in zip(masks, exactly, strict=True) if picks and mask}
 

@@ -100,7 +100,7 @@ class TieBreak:
     Attributes:
         rule: which.
         tables: the machine.
-        available: mask of the CPUs on offer.
+        available: mask of the available CPUs.
         count: CPUs wanted.
         wished: mask of the one node that the pod's annotation names; 0 for none.
     """
