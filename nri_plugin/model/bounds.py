@@ -151,7 +151,7 @@ class Cut(StrEnum):
     PAGE_SIZES = "huge page sizes"
 
 
-class Resource(Protocol):
+class HasDevices(Protocol):
     """Some devices of one resource."""
 
     @property
@@ -159,11 +159,11 @@ class Resource(Protocol):
         """Name of the resource."""
 
     @property
-    def devices(self) -> Sequence["Named"]:
+    def devices(self) -> Sequence["HasName"]:
         """The devices."""
 
 
-class Named(Protocol):
+class HasName(Protocol):
     """A device."""
 
     @property
@@ -171,7 +171,7 @@ class Named(Protocol):
         """What it is called."""
 
 
-R = TypeVar("R", bound=Resource)
+R = TypeVar("R", bound=HasDevices)
 
 
 def name(text: str) -> str:
@@ -207,7 +207,7 @@ def page_sizes(given: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
     return tuple([(size, amount) for size, amount in given[:PAGE_SIZES] if len(size) <= PAGE_SIZE_CHARS])
 
 
-def has_too_many_devices(*given: Iterable[Resource]) -> bool:
+def has_too_many_devices(*given: Iterable[HasDevices]) -> bool:
     """Whether these lists, of a container and perhaps of its whole pod, are more than hints are made of.
 
     It stops at the first device that exceeds a bound.
