@@ -143,6 +143,8 @@ class BranchAndBound:
         self.best: int | None = None
         self._below = below
         self._problem = problem
+        # with 64 nodes the table of distances takes longer than many decisions
+        problem.budget.step(len(problem.choices) ** 2 // 4)
         far = {
             one: {
                 other: (rows[one][other] + rows[other][one]) * problem.unit
