@@ -43,8 +43,8 @@ cheapest undecided nodes their distance to what is selected and half of their di
 
 **Bounded time.** A search counts steps against a budget, never time, so the same question has the same answer on
 each machine. When the budget is spent, the best set found so far is the answer, and the merged hint says `exact=False`.
-The budget has been enough for every hint on machines built in levels up to 64 nodes, and on 16 nodes with any
-distances. On two planes of 32 nodes it is enough for most.
+The budget has been enough for every hint on machines built in levels up to 64 nodes. On 16 nodes with any distances it
+has been enough for every hint without best-fit, and for all but few with it; on two planes of 32 nodes, for most.
 """
 
 STEP_BUDGET = 6_000

@@ -180,7 +180,8 @@ class BranchAndBound:
             costs: of selecting each undecided node, with its distance to what is selected.
         """
         undecided = len(self._choices) - place
-        self._problem.budget.step(1 + undecided)
+        # steps are charged by what they take: lists as long as the rest, and below, sorted lists of all its pairs
+        self._problem.budget.step(1 + undecided // 3)
         if undecided < count or not self._can_fit(place, count, uses):
             return
         # Each pair of undecided nodes is counted half at either end. At best each one's others are its nearest.
@@ -224,7 +225,7 @@ class BranchAndBound:
 
     def _half_to_nearest(self, place: int, others: int) -> list[int]:
         """For each node from `place` on: half of the distance to the nearest `others` of the same nodes."""
-        self._problem.budget.step(len(self._choices) - place)
+        self._problem.budget.step((len(self._choices) - place) ** 2 // 16)
         return [
             sum(sorted(row[place:one] + row[one + 1 :])[:others]) // 2
             for one, row in enumerate(self._far[place:], place)
