@@ -11,15 +11,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from nri_plugin.model.bounds import visible
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,13 +55,6 @@ def columns() -> int | None:
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
-
-
-def console() -> "Console":
-    """A console on standard output: colours only on a terminal and never with NO_COLOR."""
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=True)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -170,8 +170,12 @@ def test_the_format_option_has_one_name_and_a_default(capsys) -> None:
 
 def test_no_color_is_respected(monkeypatch) -> None:
     output = importlib.import_module("nri_plugin.cli.output")
+    monkeypatch.setattr(output.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert output.wants_colour()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert output.console().no_color
+    assert not output.wants_colour()
 
 
 @pytest.mark.parametrize(
