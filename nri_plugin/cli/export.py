@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nri_plugin.cli.cluster import (
+    SETTINGS,
+    Address,
+    health_probe_option,
+    kubeconfig_option,
+    log_level_option,
+    need_libraries,
+)
 from nri_plugin.cli.output import echo
-from nri_plugin.model.errors import ConfigError, HostError
+from nri_plugin.model.errors import HostError
 
 if TYPE_CHECKING:
     from nri_plugin.agent.status_client import Status
@@ -24,9 +32,7 @@ Examples:
 """
 
 
-@click.command(
-    epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
-)
+@click.command(epilog=EXAMPLES, context_settings=SETTINGS)
 @click.option(
     "--node-name",
     envvar="NODE_NAME",
@@ -40,11 +46,7 @@ Examples:
     show_default=True,
     help="The agent's state directory, which is only read; our own sockets are made in its folder `exporter`.",
 )
-@click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False),
-    help="How to reach the cluster; default: the pod's service account, else KUBECONFIG.",
-)
+@kubeconfig_option
 @click.option(
     "--kubelet-socket",
     metavar="FILE",
@@ -69,18 +71,8 @@ Examples:
     help="A refused container waits and is tried again, or its pod is set to Failed while nothing of it has run, so "
     "that its controller makes another; that needs the right to patch pods/status.",
 )
-@click.option(
-    "--metrics-bind-address",
-    metavar="HOST:PORT",
-    default="",
-    help="Where to serve /metrics; :PORT for every address; default: nowhere.",
-)
-@click.option(
-    "--health-probe-bind-address",
-    metavar="HOST:PORT",
-    default="",
-    help="Where the kubelet's probes find /healthz and /readyz, whatever clients do to the other port; default: nowhere.",
-)
+@click.option("--metrics-bind-address", type=Address(), help="Where to serve /metrics; default: nowhere.")
+@health_probe_option
 @click.option("--once", is_flag=True, help="Publish once and end.")
 @click.option("--print", "only_print", is_flag=True, help="Print the object; publish nothing.")
 @click.option(
@@ -92,24 +84,13 @@ Examples:
     show_default=True,
     help="How --print writes it.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="From which level on lines are logged.",
-)
+@log_level_option
 def command(**given: Any) -> int:
     """Tell the cluster what this node's NUMA nodes have, and what of it is left, as a NodeResourceTopology object.
 
     Reads the agent's status socket; pushes on change, never the same content twice.
     """
-    try:
-        import nri_plugin.exporter.exporter  # noqa: F401 - is the extra there?
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"the module {error.name} is missing; install nri-pin[cluster], in a checkout: pip install '.[cluster]'"
-        ) from None
+    need_libraries("nri_plugin.exporter.exporter")
     given["node_name"] = (given["node_name"] or platform.node()).lower()
     given["socket"] = os.path.join(given.pop("state_dir"), "agent.sock")
     if given["only_print"]:
@@ -132,8 +113,8 @@ def _publish(given: dict[str, Any]) -> int:
         given["pause_s"],
         where_a_kubelet_is(given["kubelet_socket"]),
         given["on_refusal"] == "fail-pod",
-        _address("--metrics-bind-address", given["metrics_bind_address"]),
-        _address("--health-probe-bind-address", given["health_probe_bind_address"]),
+        given["metrics_bind_address"],
+        given["health_probe_bind_address"],
     )
     client = KubeClient.connected(given["kubeconfig"])
     log = to_stderr(given["log_level"])
@@ -144,20 +125,6 @@ def _publish(given: dict[str, Any]) -> int:
     client.close()
     echo(f"published the NodeResourceTopology of {options.node_name}")
     return 0
-
-
-def _address(option: str, text: str) -> tuple[str, int] | None:
-    """The host and port, None for nowhere.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    from nri_plugin.config.values import host_and_port
-
-    try:
-        return host_and_port(text) if text else None
-    except ValueError as error:
-        raise ConfigError(option, str(error)) from None
 
 
 def where_a_kubelet_is(socket: str) -> str:

@@ -5,6 +5,15 @@ from typing import Any
 
 import click
 
+from nri_plugin.cli.cluster import (
+    SETTINGS,
+    Address,
+    health_probe_option,
+    kubeconfig_option,
+    log_level_option,
+    need_libraries,
+)
+
 EXAMPLES = """\b
 Examples:
   nri-pin extender --tls-cert tls.crt --tls-key tls.key
@@ -13,23 +22,6 @@ Examples:
 """
 
 STRATEGIES = ("LeastNUMANodes", "LeastAllocated", "MostAllocated", "BalancedAllocation")
-
-
-class Address(click.ParamType[tuple[str, int]]):
-    """`HOST:PORT`, `:PORT` or `[IPv6]:PORT`."""
-
-    name = "address"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Host and port."""
-        if isinstance(value, tuple):
-            return value
-        host, _, port = str(value).rpartition(":")
-        if not port.isdecimal() or int(port) > 65535:
-            self.fail(f"'{value}' is no address such as :8888 or 127.0.0.1:8888", param, ctx)
-        return host.strip("[]"), int(port)
 
 
 class Weight(click.ParamType[tuple[str, int]]):
@@ -49,14 +41,8 @@ class Weight(click.ParamType[tuple[str, int]]):
         return name, int(number)
 
 
-@click.command(
-    epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
-)
-@click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False),
-    help="How to reach the cluster; default: the pod's service account, else KUBECONFIG.",
-)
+@click.command(epilog=EXAMPLES, context_settings=SETTINGS)
+@kubeconfig_option
 @click.option(
     "--listen", type=Address(), default=":8888", show_default=True, help="Where kube-scheduler asks."
 )
@@ -144,29 +130,14 @@ class Weight(click.ParamType[tuple[str, int]]):
     is_flag=True,
     help="Take requests with whole Node objects, from a kube-scheduler without nodeCacheCapable: true.",
 )
-@click.option(
-    "--health-probe-bind-address",
-    type=Address(),
-    help="Where the kubelet's probes find /healthz and /readyz by plain HTTP, whatever clients do to the other port.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="From which level on lines are logged.",
-)
+@health_probe_option
+@log_level_option
 def command(**given: Any) -> int:
     """Answer kube-scheduler which nodes fit a pod by NUMA node, and how well.
 
     Reads NodeResourceTopology objects. A node without one passes; so do all where the cluster has none.
     """
-    try:
-        import nri_plugin.extender.server  # noqa: F401 - is the extra there?
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"the module {error.name} is missing; install nri-pin[cluster], in a checkout: pip install '.[cluster]'"
-        ) from None
+    need_libraries("nri_plugin.extender.server")
     _check(given)
     return _run(given)
 

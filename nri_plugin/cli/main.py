@@ -19,7 +19,7 @@ from nri_plugin.cli.output import echo
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """One command: where its code is and the line that lists it."""
 
     target: str
@@ -33,7 +33,7 @@ class LazyGroup(click.Group):
         entries: the table, by name.
     """
 
-    def __init__(self, *args: Any, entries: Mapping[str, Entry], **more: Any) -> None:
+    def __init__(self, *args: Any, entries: Mapping[str, CommandEntry], **more: Any) -> None:
         super().__init__(*args, **more)
         self.entries = entries
 
@@ -111,33 +111,43 @@ Examples:
 """
 
 
-COMMANDS: Mapping[str, Entry] = {
-    "run": Entry("nri_plugin.cli.run:command", "Run the agent on this node."),
-    "demo": Entry("nri_plugin.cli.demo:command", "Play a day in the life of a node; needs no root."),
-    "topology": Entry(
+COMMANDS: Mapping[str, CommandEntry] = {
+    "run": CommandEntry("nri_plugin.cli.run:command", "Run the agent on this node."),
+    "demo": CommandEntry(
+        "nri_plugin.cli.demo.demo:command", "Play a day in the life of a node; needs no root."
+    ),
+    "topology": CommandEntry(
         "nri_plugin.cli.topology.topology:command", "Show CPUs, caches and NUMA nodes of a machine."
     ),
-    "simulate": Entry(
+    "simulate": CommandEntry(
         "nri_plugin.cli.simulate.simulate:command", "Try pods on a machine that need not be there."
     ),
-    "explain": Entry(
+    "explain": CommandEntry(
         "nri_plugin.cli.explain.explain:command", "Explain a placement or a refusal, or what would be."
     ),
-    "top": Entry("nri_plugin.cli.top.top:command", "Watch containers, their CPUs and what changes."),
-    "state": Entry(
-        "nri_plugin.cli.state.group:command", "Show, check, compare or repair what the agent has promised."
+    "top": CommandEntry("nri_plugin.cli.top.top:command", "Watch containers, their CPUs and what changes."),
+    "state": CommandEntry(
+        "nri_plugin.cli.state.state:command", "Show, check, compare or repair what the agent has promised."
     ),
-    "replay": Entry("nri_plugin.cli.replay.replay:command", "Decide recorded events again, or otherwise."),
-    "release": Entry(
+    "replay": CommandEntry(
+        "nri_plugin.cli.replay.replay:command", "Decide recorded events again, or otherwise."
+    ),
+    "release": CommandEntry(
         "nri_plugin.cli.release:command", "Give every container all CPUs again, before leaving."
     ),
-    "install": Entry("nri_plugin.cli.install:command", "Let the container runtime start the plugin itself."),
-    "export": Entry("nri_plugin.cli.export:command", "Tell the cluster what this node has and has left."),
-    "doctor": Entry(
+    "install": CommandEntry(
+        "nri_plugin.cli.install:command", "Let the container runtime start the plugin itself."
+    ),
+    "export": CommandEntry(
+        "nri_plugin.cli.export:command", "Tell the cluster what this node has and has left."
+    ),
+    "doctor": CommandEntry(
         "nri_plugin.cli.doctor.doctor:command", "Check the node, and say what to do where it is not right."
     ),
-    "extender": Entry("nri_plugin.cli.extender:command", "Answer kube-scheduler which nodes fit a pod."),
-    "completion": Entry(
+    "extender": CommandEntry(
+        "nri_plugin.cli.extender:command", "Answer kube-scheduler which nodes fit a pod."
+    ),
+    "completion": CommandEntry(
         "nri_plugin.cli.completion:command", "Print what completes words in bash, zsh or fish."
     ),
 }

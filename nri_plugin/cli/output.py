@@ -166,7 +166,7 @@ AGAIN_S = 0.25
 WIPE = "\r\x1b[K"
 
 
-class Line:
+class ProgressLine:
     """The line, written from its second second on.
 
     Args:
@@ -197,7 +197,7 @@ class Line:
 
 def told(items: Iterable[Item], text: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Item]:
     """The items, while `text` tells how many came by: `replayed {} events`."""
-    line = Line(clock)
+    line = ProgressLine(clock)
     try:
         for count, item in enumerate(items):
             line.say(text.format(count))
@@ -215,7 +215,7 @@ def waiting(text: str) -> Iterator[None]:
     if not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread():
         yield
         return
-    line, began = Line(), time.monotonic()
+    line, began = ProgressLine(), time.monotonic()
 
     def tell(_number: int, _frame: FrameType | None) -> None:
         line.say(f"{text}, {time.monotonic() - began:.0f} s")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from nri_plugin.cli.doctor.findings import Finding, Step, Verdict
+from nri_plugin.cli.doctor.findings import Finding, NextStep, Verdict
 from nri_plugin.cli.output import columns, echo, format_option, waiting, wants_colour
 from nri_plugin.model.bounds import visible
 
@@ -171,7 +171,7 @@ def _lines(finding: Finding, width: int | None, *, colour: bool) -> Iterator[str
         yield from _step(number, step, width)
 
 
-def _step(number: int, step: Step, width: int | None) -> Iterator[str]:
+def _step(number: int, step: NextStep, width: int | None) -> Iterator[str]:
     label = f"{number}."
     first, *rest = _wrapped(step.do + (":" if step.command else ""), width, len(STEP_INDENT))
     yield f"{INDENT}{label:<{len(STEP_INDENT) - len(INDENT)}}{visible(first)}"

@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NextStep:
     """One step of several, which can be checked before the next.
 
     Attributes:
@@ -55,7 +55,7 @@ class Finding:
     command: str = ""
     mount: str = ""
     mount_at: str = ""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[NextStep, ...] = ()
 
 
 def fine(check: str, says: str) -> Finding:
@@ -63,12 +63,12 @@ def fine(check: str, says: str) -> Finding:
     return Finding(check, Verdict.OK, says)
 
 
-def to_do(check: str, says: str, do: str, command: str = "", steps: Sequence[Step] = ()) -> Finding:
+def to_do(check: str, says: str, do: str, command: str = "", steps: Sequence[NextStep] = ()) -> Finding:
     """Something is wrong."""
     return Finding(check, Verdict.TO_DO, says, do, command, steps=tuple(steps))
 
 
-def advice(check: str, says: str, do: str, command: str = "", steps: Sequence[Step] = ()) -> Finding:
+def advice(check: str, says: str, do: str, command: str = "", steps: Sequence[NextStep] = ()) -> Finding:
     """Something could be better."""
     return Finding(check, Verdict.ADVICE, says, do, command, steps=tuple(steps))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, not_visible, to_do
-from nri_plugin.cli.doctor.node_evidence import TREE, Group, Hidden, Kernel, Tree
+from nri_plugin.cli.doctor.node_evidence import TREE, CgroupDir, Hidden, Kernel, Tree
 from nri_plugin.host.partitions import MENDED
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.topology import Topology
@@ -266,7 +266,7 @@ def _driver(seen: CgroupEvidence, tree: Tree) -> Finding:
     return fine("cgroup-driver", "no pod has run yet, and nobody has chosen one")
 
 
-def _is_slice(group: Group) -> bool:
+def _is_slice(group: CgroupDir) -> bool:
     """Whether it is above pods: the root, the top, a QoS slice."""
     depth = group.path.count("/")
     return not depth or (depth == 1 and group.path.endswith(QOS_ENDINGS))
@@ -308,7 +308,7 @@ def _width(seen: CgroupEvidence, tree: Tree) -> Finding:
     return fine("cpuset-width", f"{tree.top} and its QoS groups reach all of {wide}")
 
 
-def _narrow(group: Group, missing: CPUSet, tree: Tree, online: CPUSet) -> Finding:
+def _narrow(group: CgroupDir, missing: CPUSet, tree: Tree, online: CPUSet) -> Finding:
     path = f"{tree.directory}/{group.path}".rstrip("/")
     unit = group.path.rpartition("/")[2]
     by_hand = f"echo {online} > {shlex.quote(path)}/cpuset.cpus"

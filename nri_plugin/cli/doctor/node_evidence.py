@@ -393,7 +393,7 @@ LEVELS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CgroupDir:
     """One cgroup.
 
     Attributes:
@@ -428,7 +428,7 @@ class Tree:
     version: int
     directory: str
     top: str = ""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[CgroupDir, ...] = ()
     options: tuple[str, ...] | None = None
     nests_partitions: bool | None = None
     is_spoilt: bool = False
@@ -478,11 +478,11 @@ def _below(directory: str, top: str, levels: int = LEVELS) -> list[str]:
     return found
 
 
-def _group(directory: str, path: str, version: int) -> Group:
+def _group(directory: str, path: str, version: int) -> CgroupDir:
     place = os.path.join(directory, path)
     effective = "cpuset.cpus.effective" if version == 2 else "cpuset.effective_cpus"
     controllers = (_text(place, "cgroup.subtree_control") or "").split()
-    return Group(
+    return CgroupDir(
         path,
         _cpus(_text(place, "cpuset.cpus")),
         _cpus(_text(place, effective)),

@@ -14,7 +14,7 @@ from nri_plugin.cli.doctor.service_evidence import (
     CRIO,
     NRI_TABLE,
     SOCKET,
-    Broken,
+    BrokenFile,
     NRISettings,
     is_other_socket,
 )
@@ -49,7 +49,7 @@ class RuntimeEvidence:
 
     name: str | Hidden
     version: str | Hidden = ""
-    settings: NRISettings | Hidden | Broken | None = None
+    settings: NRISettings | Hidden | BrokenFile | None = None
     told: RuntimeRow | None = None
     socket: str | Hidden = ""
     agent_socket: str = ""
@@ -145,7 +145,7 @@ def _nri(seen: RuntimeEvidence, version: Version | None) -> Finding:
         return closed or fine("nri", "on: the runtime asks the agent")
     if isinstance(settings, Hidden):
         return not_visible("nri", settings, "whether NRI is on cannot be seen")
-    if isinstance(settings, Broken):
+    if isinstance(settings, BrokenFile):
         return to_do("nri", f"{settings.path} cannot be read by the runtime: {settings.detail}", "mend it")
     if settings is None:
         return not_visible(

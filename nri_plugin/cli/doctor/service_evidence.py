@@ -246,7 +246,7 @@ class NRISettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenFile:
     """A file that the runtime itself could not read."""
 
     path: str
@@ -306,7 +306,7 @@ def _said_version(view: NodeView, program: str) -> str:
 
 def read_settings(
     view: NodeView, runtime: str, process: Process | None = None, path: str = "", *, merges_keys: bool = True
-) -> NRISettings | Hidden | Broken:
+) -> NRISettings | Hidden | BrokenFile:
     """How NRI is set.
 
     Args:
@@ -324,7 +324,7 @@ def read_settings(
     except _UnseenError as error:
         return error.hidden
     except _BrokenError as error:
-        return Broken(error.path, error.detail)
+        return BrokenFile(error.path, error.detail)
 
 
 def is_other_socket(first: str, second: str) -> bool:

@@ -71,7 +71,7 @@ def command(file: str, config_path: str | None, until: str | None, only: str, ou
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _ReplayAnswer:
     data: dict[str, Any]
     lines: list[str]
 
@@ -139,7 +139,7 @@ class _Course:
         }
 
 
-def _verify(course: _Course, width: int) -> tuple[_Answer, int]:
+def _verify(course: _Course, width: int) -> tuple[_ReplayAnswer, int]:
     from nri_plugin.cli.replay import tally as text
     from nri_plugin.cli.replay.tally import name_of
     from nri_plugin.recording.reader import changes
@@ -167,18 +167,18 @@ def _verify(course: _Course, width: int) -> tuple[_Answer, int]:
     }
     lines = course.lines()
     lines += text.verified(found, width) if course.events else [course.why_nothing()]
-    return _Answer(data, lines), 1 if found or not course.events else 0
+    return _ReplayAnswer(data, lines), 1 if found or not course.events else 0
 
 
-def _compare(course: _Course, config_path: str, width: int) -> _Answer:
+def _compare(course: _Course, config_path: str, width: int) -> _ReplayAnswer:
     from nri_plugin.cli.replay import tally as text
-    from nri_plugin.cli.replay.tally import Comparison
+    from nri_plugin.cli.replay.tally import ReplayComparison
     from nri_plugin.config.loading import load
     from nri_plugin.recording.other_life import OtherLife
 
     config = load(config_path)
     other = OtherLife(lambda recorded, former: _node(config, recorded, former))
-    comparison = Comparison(course.only)
+    comparison = ReplayComparison(course.only)
     nodes: tuple[Node, Node] | None = None
     for met in other.live(course.moments()):
         nodes = nodes or (met.moment.node, met.node)
@@ -207,7 +207,7 @@ def _compare(course: _Course, config_path: str, width: int) -> _Answer:
         *text.sums(recorded, replayed),
         *notes,
     ]
-    return _Answer(data, lines)
+    return _ReplayAnswer(data, lines)
 
 
 OBSERVED = "observed   the agent only observed: what is recorded was decided and not carried out"

@@ -56,14 +56,14 @@ STDIO = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ConvertSource:
     """What was read: a checkpoint, or the files of a kubelet."""
 
     files: Mapping[Kind, File]
     checkpoint: Checkpoint | None
 
 
-def read_given(source: str) -> Given:
+def read_given(source: str) -> ConvertSource:
     """What `source` holds.
 
     Raises:
@@ -80,10 +80,10 @@ def read_given(source: str) -> Given:
             )
         found[kind] = file
     if Kind.CHECKPOINT not in found:
-        return Given(found, None)
+        return ConvertSource(found, None)
     file = found[Kind.CHECKPOINT]
     try:
-        return Given(found, decode(file.data))
+        return ConvertSource(found, decode(file.data))
     except OtherVersionError as error:
         raise CheckpointError(file.name, f"{error}; convert it with the nri-pin that wrote it") from None
     except ValueError as error:
@@ -264,7 +264,9 @@ def command(
         echo(f"written: {', '.join(written)}")
 
 
-def _node(given: Given, machine: str | None, root: str | None, config_path: str | None) -> Node | None:
+def _node(
+    given: ConvertSource, machine: str | None, root: str | None, config_path: str | None
+) -> Node | None:
     """The machine with what is reserved; None where nobody named one and the checkpoint knows none."""
     topology, name = named_topology(machine, root)
     facts = given.checkpoint.facts if given.checkpoint else None
@@ -284,7 +286,7 @@ def _node(given: Given, machine: str | None, root: str | None, config_path: str 
 
 
 def _converted(
-    given: Given, form: str, node: Node | None, containers: str | None
+    given: ConvertSource, form: str, node: Node | None, containers: str | None
 ) -> tuple[dict[str, bytes], Losses]:
     """Contents by the names they have in a directory, and what they do not hold."""
     family, _, version = form.partition("-v")
@@ -304,11 +306,11 @@ def _converted(
 
 
 def _from_kubelet(
-    given: Given, version: int, node: Node | None, containers: str | None
+    given: ConvertSource, version: int, node: Node | None, containers: str | None
 ) -> tuple[dict[str, bytes], Losses]:
     promises = promises_in(given.files.get(Kind.CPU), given.files.get(Kind.MEMORY))
     if containers is not None:
-        from nri_plugin.cli.state.kubelet import running
+        from nri_plugin.cli.state.import_export import running
 
         promises = promises.of(running(containers))
     if promises.cpus_by_id:
@@ -365,7 +367,7 @@ def _keeping_memory(node: Node | None) -> Node:
     return Node(node.topology, options, node.reserved)
 
 
-def _named(losses: Losses, given: Given) -> Losses:
+def _named(losses: Losses, given: ConvertSource) -> Losses:
     """With namespaces and pods in place of uids, as far as they are known."""
     if given.checkpoint is None:
         return losses

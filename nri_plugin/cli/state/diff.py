@@ -11,8 +11,15 @@ import click
 from nri_plugin.checkpoint.file import FILE_NAME
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.output import columns, echo, folded, format_option
-from nri_plugin.cli.state.findings import Found, cgroup_root_here, judging_node, look, need_visible
-from nri_plugin.cli.state.source import Seen, WrongUsageError, load_checkpoint, path_of, state_dir_option
+from nri_plugin.cli.state.findings import ObservedCpuset, cgroup_root_here, judging_node, look, need_visible
+from nri_plugin.cli.state.source import (
+    Seen,
+    WrongUsageError,
+    cgroup_root_option,
+    load_checkpoint,
+    path_of,
+    state_dir_option,
+)
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import (
@@ -45,7 +52,7 @@ class FieldChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StateChange:
     """What happened to one container, pod or the machine.
 
     Attributes:
@@ -65,7 +72,7 @@ class Change:
     others: tuple[FieldChange, ...] = ()
 
 
-def changes(before: State, after: State) -> list[Change]:
+def changes(before: State, after: State) -> list[StateChange]:
     """What happened between two states, by the names of those concerned."""
     touched = _touched(before, after)
     keys_before, keys_after = _by_key(before, touched), _by_key(after, touched)
@@ -87,33 +94,33 @@ def changes(before: State, after: State) -> list[Change]:
     return sorted(found, key=lambda change: (change.name, change.key))
 
 
-def machine_changes(before: NodeFacts | None, after: NodeFacts | None) -> list[Change]:
+def machine_changes(before: NodeFacts | None, after: NodeFacts | None) -> list[StateChange]:
     """What is different about the machine; nothing where one side does not know it."""
     if before is None or after is None or before == after:
         return []
-    return [Change("changed", "machine", "machine", others=_field_changes(before, after))]
+    return [StateChange("changed", "machine", "machine", others=_field_changes(before, after))]
 
 
-def live_changes(looked: Sequence[Found]) -> list[Change]:
+def live_changes(looked: Sequence[ObservedCpuset]) -> list[StateChange]:
     """From what was promised to what is found in cgroups."""
     found = []
     for one in looked:
         name, key = one.row.name, one.row.record.key
         if one.cpus is None:
             problem = FieldChange("cgroup", "expected", one.problem)
-            found.append(Change("gone", name, key, one.wanted_cpus, NO_CPUS, (problem,)))
+            found.append(StateChange("gone", name, key, one.wanted_cpus, NO_CPUS, (problem,)))
         elif one.has_other_cpus or one.has_other_mems:
             mems = FieldChange("mems", str(one.wanted_mems) or "-", str(one.mems or "") or "-")
             what = _what(one.wanted_cpus, one.cpus) or "changed"
             others = (mems,) if one.has_other_mems else ()
-            found.append(Change(what, name, key, one.wanted_cpus, one.cpus, others))
+            found.append(StateChange(what, name, key, one.wanted_cpus, one.cpus, others))
     return sorted(found, key=lambda change: (change.name, change.key))
 
 
 ContainerSide = tuple[Allocation | None, list[ContainerRecord]]
 
 
-def _container_change(key: str, name: str, before: ContainerSide, after: ContainerSide) -> Change | None:
+def _container_change(key: str, name: str, before: ContainerSide, after: ContainerSide) -> StateChange | None:
     if before == after:
         return None
     held_before, held_after = before[0] or Allocation(), after[0] or Allocation()
@@ -129,7 +136,7 @@ def _container_change(key: str, name: str, before: ContainerSide, after: Contain
         others.insert(0, FieldChange("mems", "-", str(held_after.mems)))
     if what in {"new", "gone"}:
         others = [one for one in others if one.name != "container"]
-    return Change(what, name, key, held_before.cpus, held_after.cpus, tuple(others))
+    return StateChange(what, name, key, held_before.cpus, held_after.cpus, tuple(others))
 
 
 def _presence(before: ContainerSide, after: ContainerSide) -> list[FieldChange]:
@@ -158,7 +165,7 @@ def _phases(records: Sequence[ContainerRecord]) -> str:
 
 def _pod_changes(
     before: Mapping[str, PodRecord], after: Mapping[str, PodRecord], told: set[str]
-) -> list[Change]:
+) -> list[StateChange]:
     """Pods that are other ones; those that come and go with containers are told with them."""
     found = []
     for uid in dict.fromkeys(uid for uid, _ in _others(before, after)):
@@ -169,9 +176,9 @@ def _pod_changes(
         name = f"{known.namespace}/{known.name}" if known else uid
         if old is None or new is None:
             if uid not in told:
-                found.append(Change("new" if old is None else "gone", name, uid))
+                found.append(StateChange("new" if old is None else "gone", name, uid))
         else:
-            found.append(Change("changed", name, uid, others=_field_changes(old, new, UNNAMED)))
+            found.append(StateChange("changed", name, uid, others=_field_changes(old, new, UNNAMED)))
     return found
 
 
@@ -260,11 +267,7 @@ class Side:
 @click.command(name="diff", epilog=EXAMPLES)
 @click.argument("files", metavar="[A [B]]", nargs=-1)
 @click.option("--live", is_flag=True, help="Compare the promises (of A, else of the agent) with the cgroups.")
-@click.option(
-    "--cgroup-root",
-    metavar="DIR",
-    help="The host's cgroup tree; /sys/fs/cgroup or what is mounted below /host.",
-)
+@cgroup_root_option
 @state_dir_option
 @format_option()
 @click.pass_context
@@ -312,14 +315,14 @@ def _check(files: Sequence[str], *, live: bool, cgroup_root: str | None) -> None
         raise click.UsageError(f"{len(files)} files are named; give two")
 
 
-def _recorded(files: Sequence[str], state_dir: str) -> tuple[str, str, list[Change]]:
+def _recorded(files: Sequence[str], state_dir: str) -> tuple[str, str, list[StateChange]]:
     before = _side(files[0])
     after = _side(files[1]) if len(files) == 2 else now(state_dir)
     found = machine_changes(before.facts, after.facts) + changes(before.state, after.state)
     return before.name, after.name, found
 
 
-def _live(files: Sequence[str], state_dir: str, root: str | None) -> tuple[str, str, list[Change]]:
+def _live(files: Sequence[str], state_dir: str, root: str | None) -> tuple[str, str, list[StateChange]]:
     source = _path(files[0]) if files else path_of(state_dir, None)
     checkpoint = load_checkpoint(source)
     root = root or cgroup_root_here()
@@ -352,14 +355,14 @@ def _path(word: str) -> str:
     return os.path.join(word, FILE_NAME) if os.path.isdir(word) else word
 
 
-def _text(before: str, after: str, found: Sequence[Change]) -> str:
+def _text(before: str, after: str, found: Sequence[StateChange]) -> str:
     width = columns() or NARROW
     lines = [f"--- {before}", f"+++ {after}"]
     lines += [line for change in found for line in folded(change_line(change), width, INDENT)]
     return "\n".join(lines)
 
 
-def change_line(change: Change) -> str:
+def change_line(change: StateChange) -> str:
     """One change in one line."""
     parts = [_cpus_words(change)] if change.before != change.after or change.what == "gone" else []
     parts += [_field_words(change.what, other) for other in change.others]
@@ -375,7 +378,7 @@ def _field_words(what: str, field: FieldChange) -> str:
     return "" if what == "gained" else "its container is there"
 
 
-def _cpus_words(change: Change) -> str:
+def _cpus_words(change: StateChange) -> str:
     before, after = change.before, change.after
     if not before or not after:
         return f"CPUs {before or after}" if before or after else ""
@@ -384,7 +387,7 @@ def _cpus_words(change: Change) -> str:
     return f"CPUs {before} -> {after} ({signs})"
 
 
-def _json(before: str, after: str, found: Sequence[Change]) -> str:
+def _json(before: str, after: str, found: Sequence[StateChange]) -> str:
     return json.dumps(
         {
             "before": before,
@@ -396,7 +399,7 @@ def _json(before: str, after: str, found: Sequence[Change]) -> str:
     )
 
 
-def change_facts(change: Change) -> dict[str, Any]:
+def change_facts(change: StateChange) -> dict[str, Any]:
     """One change, sets as kernel lists."""
     return {
         "what": change.what,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.cli.state.rows import Row, Wanted, rows_of
+from nri_plugin.cli.state.rows import StateRow, Wanted, rows_of
 from nri_plugin.cli.state.source import Seen, node_on
 from nri_plugin.core.outdated import overcommitted
 from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, container_cgroups, is_empty, runs_on
@@ -30,7 +30,7 @@ OWN_TREE = "/sys/fs/cgroup"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ObservedCpuset:
     """The cgroup of a running container.
 
     Attributes:
@@ -40,7 +40,7 @@ class Found:
         problem: why it could not be read; empty when it could.
     """
 
-    row: Row
+    row: StateRow
     cpus: CPUSet | None
     mems: NodeMask | None
     problem: str = ""
@@ -71,7 +71,7 @@ def cgroup_root_here() -> str:
     return HOST_TREE if os.path.isdir(HOST_TREE) else OWN_TREE
 
 
-def look(found: Seen, root: str, wanted: Wanted | None = None) -> list[Found]:
+def look(found: Seen, root: str, wanted: Wanted | None = None) -> list[ObservedCpuset]:
     """The cgroups of all running containers.
 
     Raises:
@@ -82,7 +82,7 @@ def look(found: Seen, root: str, wanted: Wanted | None = None) -> list[Found]:
     return [_look_at(cgroups, row) for row in running]
 
 
-def need_visible(looked: Iterable[Found], root: str) -> None:
+def need_visible(looked: Iterable[ObservedCpuset], root: str) -> None:
     """See that this is the tree of these containers.
 
     Raises:
@@ -97,15 +97,15 @@ def need_visible(looked: Iterable[Found], root: str) -> None:
         )
 
 
-def _look_at(cgroups: Cgroups, row: Row) -> Found:
+def _look_at(cgroups: Cgroups, row: StateRow) -> ObservedCpuset:
     ref = row.record.cgroup
     try:
         cpus = _cpus(cgroups, ref)
         if cpus is None:
-            return Found(row, None, None, str(cgroups.missing_error(ref)))
-        return Found(row, cpus, _mems(cgroups, ref))
+            return ObservedCpuset(row, None, None, str(cgroups.missing_error(ref)))
+        return ObservedCpuset(row, cpus, _mems(cgroups, ref))
     except HostError as error:
-        return Found(row, None, None, str(error))
+        return ObservedCpuset(row, None, None, str(error))
 
 
 def _cpus(cgroups: Cgroups, ref: CgroupRef) -> CPUSet | None:
@@ -243,7 +243,7 @@ def findings(checkpoint: Checkpoint, topology: Topology, cgroup_root: str) -> li
     return contradictions(checkpoint.state, node, memory_of(checkpoint, topology)) + live
 
 
-def differences(one: Found) -> list[str]:
+def differences(one: ObservedCpuset) -> list[str]:
     """What is otherwise in a cgroup than promised."""
     name = one.row.name
     if one.problem:

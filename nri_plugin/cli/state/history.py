@@ -16,7 +16,7 @@ import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.output import columns, echo, folded, format_option, table, told
-from nri_plugin.cli.state.diff import Change, changes
+from nri_plugin.cli.state.diff import StateChange, changes
 from nri_plugin.cli.state.source import FailedError, WrongUsageError, state_dir_option
 from nri_plugin.core.decision import InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved
@@ -259,7 +259,7 @@ def _others(entry: Entry, before: State, after: State, but: str = "") -> Iterato
             yield _line(entry, "resized", change.name, f"CPUs {change.after or '-'}", str(change.after))
 
 
-def _words(change: Change) -> str:
+def _words(change: StateChange) -> str:
     if not change.before or not change.after:
         return f"CPUs {change.before or change.after or '-'}"
     return (

@@ -18,6 +18,7 @@ from nri_plugin.cli.state.source import (
     EXIT_FAILED,
     Seen,
     WrongUsageError,
+    cgroup_root_option,
     fits,
     locked,
     machine_option,
@@ -143,11 +144,7 @@ first, saves more, and settles contradictions.
 )
 @machine_option
 @root_option
-@click.option(
-    "--cgroup-root",
-    metavar="DIR",
-    help="The host's cgroup tree; /sys/fs/cgroup or what is mounted below /host.",
-)
+@cgroup_root_option
 @format_option()
 @click.pass_context
 def command(

@@ -34,7 +34,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StateRow:
     """A container.
 
     Attributes:
@@ -101,7 +101,7 @@ def is_ended(record: ContainerRecord, allocation: Allocation) -> bool:
     return record.phase is Phase.STOPPED and not allocation.cpus
 
 
-def rows_of(seen: Seen, wanted: Wanted | None = None) -> list[Row]:
+def rows_of(seen: Seen, wanted: Wanted | None = None) -> list[StateRow]:
     """The containers asked for: pods with exclusive CPUs first, then by namespace, pod, container and id."""
     state, pool = seen.state, shared_pool(seen)
     prints: Prints = {}
@@ -112,7 +112,7 @@ def rows_of(seen: Seen, wanted: Wanted | None = None) -> list[Row]:
     ]
     holders = {row.record.pod_uid for row in rows if row.is_exclusive}
 
-    def place(row: Row) -> tuple[Any, ...]:
+    def place(row: StateRow) -> tuple[Any, ...]:
         record = row.record
         key = record.pod_uid
         return (
@@ -148,13 +148,13 @@ Prints = dict[tuple[int, int, bool], Footprint]
 """Footprints by CPUs, memory nodes, and whether the CPUs are exclusive."""
 
 
-def _row(seen: Seen, record: ContainerRecord, pool: CPUSet | None, prints: Prints) -> Row:
+def _row(seen: Seen, record: ContainerRecord, pool: CPUSet | None, prints: Prints) -> StateRow:
     allocation = seen.state.allocation_of(record) or Allocation()
     lost = allocation.cpus - seen.node.topology.online if seen.node else NO_CPUS
     own = allocation.in_force - lost
     ended = is_ended(record, allocation)
     cpus = NO_CPUS if ended else own or pool
-    return Row(
+    return StateRow(
         record=record,
         pod=seen.state.pods.get(record.pod_uid),
         allocation=allocation,

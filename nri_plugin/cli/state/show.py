@@ -11,7 +11,7 @@ import click
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.output import columns, echo, folded, folded_rows, format_option, table
-from nri_plugin.cli.state.rows import Row, Wanted, ids, rows_of, shared_pool, waiting
+from nri_plugin.cli.state.rows import StateRow, Wanted, ids, rows_of, shared_pool, waiting
 from nri_plugin.cli.state.source import (
     LOOK_CLOSER,
     NO_RUNTIME,
@@ -42,7 +42,7 @@ def show_json(
     source: str,
     checkpoint: Checkpoint,
     found: Seen,
-    rows: Sequence[Row],
+    rows: Sequence[StateRow],
     wanted: Wanted,
     now: AgentNow | None = None,
 ) -> str:
@@ -75,7 +75,7 @@ def node_facts(facts: NodeFacts) -> dict[str, Any]:
     }
 
 
-def container_facts(state: State, row: Row) -> dict[str, Any]:
+def container_facts(state: State, row: StateRow) -> dict[str, Any]:
     """One container."""
     record, pod, allocation, at = row.record, row.pod, row.allocation, row.footprint
     return {
@@ -129,7 +129,7 @@ def waiting_facts(state: State, key: str) -> dict[str, Any]:
     }
 
 
-def _container_hint(state: State, row: Row) -> dict[str, Any] | None:
+def _container_hint(state: State, row: StateRow) -> dict[str, Any] | None:
     """The merged hint that the container was placed by; None where nobody had a say."""
     allocation = state.allocation_of(row.record)
     if allocation is None:
@@ -193,7 +193,7 @@ LEGEND = "N memory and CPUs on one NUMA node, S one socket, U one uncore cache, 
 
 
 def show_text(
-    source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[Row], wanted: Wanted, width: int
+    source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[StateRow], wanted: Wanted, width: int
 ) -> str:
     """What fits `width` columns: lists that are too long go on in the next line."""
     cells: list[Sequence[str]] = [HEAD]
@@ -207,21 +207,23 @@ def show_text(
     return "\n".join([*lines, "", *_folded_all(facts(source, checkpoint, found), width, INDENT)])
 
 
-def show_wide(source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[Row], wanted: Wanted) -> str:
+def show_wide(
+    source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[StateRow], wanted: Wanted
+) -> str:
     """One line each, whatever its length."""
     lines = table([WIDE_HEAD, *map(_wide_cells, rows)], None)
     lines += notes(found.state, rows, wanted)
     return "\n".join([*lines, "", *facts(source, checkpoint, found)])
 
 
-def pod_line(row: Row) -> str:
+def pod_line(row: StateRow) -> str:
     """The pod of a row."""
     return f"{row.namespace}/{row.pod_name}" + (
         f"  {row.pod.qos}" if row.pod else "  (this pod is not known)"
     )
 
 
-def notes(state: State, rows: Sequence[Row], wanted: Wanted) -> list[str]:
+def notes(state: State, rows: Sequence[StateRow], wanted: Wanted) -> list[str]:
     """What is odd about a container, one line each."""
     lines = [f"unplaced: {row.name}: {row.record.unplaced}" for row in rows if row.record.unplaced]
     lines += [
@@ -262,7 +264,7 @@ def aligned_letters(aligned: Alignment) -> str:
     return "".join(letter if is_so else "-" for letter, is_so in zip("NSUC", levels, strict=True))
 
 
-def marked_name(row: Row) -> str:
+def marked_name(row: StateRow) -> str:
     """The container's name, and what it is where that is no running app container."""
     name = row.record.name or row.record.id[:12]
     marks = [
@@ -272,7 +274,7 @@ def marked_name(row: Row) -> str:
     return f"{name} ({', '.join(marks)})" if marks else name
 
 
-def cells_of(row: Row, *, spell_pool: bool) -> tuple[str, ...]:
+def cells_of(row: StateRow, *, spell_pool: bool) -> tuple[str, ...]:
     """CPUs, cores, NUMA nodes, caches, memory nodes and alignment of a row."""
     at = row.footprint
     if row.is_ended:
@@ -294,11 +296,11 @@ def cells_of(row: Row, *, spell_pool: bool) -> tuple[str, ...]:
     )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: StateRow) -> tuple[str, ...]:
     return f"  {marked_name(row)}", row.kind, *cells_of(row, spell_pool=False)
 
 
-def _wide_cells(row: Row) -> tuple[str, ...]:
+def _wide_cells(row: StateRow) -> tuple[str, ...]:
     cpus, cores, numa, caches, mems, aligned = cells_of(row, spell_pool=True)
     record = row.record
     kind = row.container_kind

@@ -64,6 +64,13 @@ root_option = click.option(
 )
 
 
+cgroup_root_option = click.option(
+    "--cgroup-root",
+    metavar="DIR",
+    help="The host's cgroup tree; default: /sys/fs/cgroup, or the one that is mounted below /host.",
+)
+
+
 class FailedError(click.ClickException):
     """It was asked rightly and there is no answer."""
 

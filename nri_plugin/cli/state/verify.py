@@ -18,6 +18,7 @@ from nri_plugin.cli.state.source import (
     EXIT_FAILED,
     HERE,
     WrongUsageError,
+    cgroup_root_option,
     file_option,
     fits,
     is_observed,
@@ -55,11 +56,7 @@ OBSERVED = "not compared: the agent runs with --observe and carries nothing out;
     help="Compare every container's cgroup with its promise. By default where the cgroups can be seen and the "
     "checkpoint is named by its directory; with --live it is an error when they cannot.",
 )
-@click.option(
-    "--cgroup-root",
-    metavar="DIR",
-    help="The host's cgroup tree; /sys/fs/cgroup or what is mounted below /host.",
-)
+@cgroup_root_option
 @click.option(
     "--as-kubelet",
     metavar="CONFIG",
@@ -151,7 +148,7 @@ def _by_configurations(
     if as_kubelet is None and config_path is None:
         return []
     from nri_plugin.checkpoint.kubelet_state import kubelet_refusals
-    from nri_plugin.cli.state.kubelet import configured_on
+    from nri_plugin.cli.state.import_export import configured_on
     from nri_plugin.core.outdated import unsatisfied
 
     topology, name = named_topology(machine, root)

@@ -10,7 +10,7 @@ from typing import Any
 from nri_plugin.agent.status_client import DriftRow, RefusalRow, RuntimeRow, Status, decode
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.state.diff import changes
-from nri_plugin.cli.state.rows import Row, rows_of
+from nri_plugin.cli.state.rows import StateRow, rows_of
 from nri_plugin.cli.state.source import NO_RUNTIME, Seen, seen
 from nri_plugin.model.errors import CheckpointError, HostError
 
@@ -50,7 +50,7 @@ class Sample:
         return self.is_connected and self.runtime is not None
 
 
-class Feed:
+class TopFeed:
     """The agent of a state directory, as far as it is there.
 
     Args:
@@ -185,11 +185,11 @@ class Feed:
 HIGHLIGHT_S = 5.0
 LONGEST_LOG = 200
 
-SortKey = Callable[["Line"], Any]
+SortKey = Callable[["TopRow"], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TopRow:
     """A container.
 
     Attributes:
@@ -199,14 +199,14 @@ class Line:
         is_fresh: changed within the last seconds.
     """
 
-    row: Row
+    row: StateRow
     used: float | None
     age_s: float | None
     is_fresh: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class TopEvent:
     """Something that changed.
 
     Attributes:
@@ -247,14 +247,14 @@ class Model:
     """
 
     sample: Sample
-    log: deque[Happening] = field(default_factory=lambda: deque(maxlen=LONGEST_LOG))
+    log: deque[TopEvent] = field(default_factory=lambda: deque(maxlen=LONGEST_LOG))
     sort: str = "name"
     pattern: str = ""
     is_paused: bool = False
     scroll: int = 0
     fresh: dict[str, float] = field(default_factory=dict)
 
-    def take(self, sample: Sample, at: float) -> list[Happening]:
+    def take(self, sample: Sample, at: float) -> list[TopEvent]:
         """Make `sample` the present; returns what is new in it."""
         new = happenings(self.sample, sample, at)
         for one in new:
@@ -272,11 +272,11 @@ class Model:
         self.sort = names[(names.index(self.sort) + 1) % len(names)]
 
     def lines(
-        self, used: Mapping[str, float], age_of: Callable[[Row], float | None], at: float
-    ) -> list[Line]:
+        self, used: Mapping[str, float], age_of: Callable[[StateRow], float | None], at: float
+    ) -> list[TopRow]:
         """The containers to show, in order."""
         lines = [
-            Line(
+            TopRow(
                 row,
                 used.get(row.record.id),
                 age_of(row),
@@ -288,20 +288,20 @@ class Model:
         return sorted(lines, key=SORTS[self.sort])
 
 
-def happenings(before: Sample, after: Sample, at: float) -> list[Happening]:
+def happenings(before: Sample, after: Sample, at: float) -> list[TopEvent]:
     """What changed from one moment to the next."""
     from nri_plugin.cli.state.diff import change_facts, change_line
 
     found = []
     if before.is_connected != after.is_connected:
         text = "the agent answers" if after.is_connected else "the agent is away; this is its checkpoint"
-        found.append(Happening(at, text, {"what": "agent", "connected": after.is_connected}))
+        found.append(TopEvent(at, text, {"what": "agent", "connected": after.is_connected}))
     elif after.is_connected and before.is_placing != after.is_placing:
         name = f"{after.runtime.name} {after.runtime.version}" if after.runtime else ""
         text = f"{name} asks the agent" if after.runtime else NO_RUNTIME
-        found.append(Happening(at, text, {"what": "runtime", "connected": after.is_placing}))
+        found.append(TopEvent(at, text, {"what": "runtime", "connected": after.is_placing}))
     found += [
-        Happening(at, " ".join(change_line(change).split()), change_facts(change))
+        TopEvent(at, " ".join(change_line(change).split()), change_facts(change))
         for change in changes(before.seen.state, after.seen.state)
     ]
     if before.is_connected and after.is_connected:
@@ -309,10 +309,10 @@ def happenings(before: Sample, after: Sample, at: float) -> list[Happening]:
     return found
 
 
-def _refusals(before: Sample, after: Sample, at: float) -> list[Happening]:
+def _refusals(before: Sample, after: Sample, at: float) -> list[TopEvent]:
     known = refused(before)
     return [
-        Happening(
+        TopEvent(
             at,
             f"refused {row.namespace}/{row.pod}/{row.container}: {row.detail}",
             {
@@ -327,10 +327,10 @@ def _refusals(before: Sample, after: Sample, at: float) -> list[Happening]:
     ]
 
 
-def _drifts(before: Sample, after: Sample, at: float) -> list[Happening]:
+def _drifts(before: Sample, after: Sample, at: float) -> list[TopEvent]:
     known = drifted(before)
     return [
-        Happening(
+        TopEvent(
             at,
             f"drift {row.name}: found CPUs {row.found or '-'}, should be {row.desired} ({row.cause})",
             {

@@ -18,7 +18,7 @@ from typing import Self
 from nri_plugin.cli.output import table
 from nri_plugin.cli.state.show import cells_of, marked_name
 from nri_plugin.cli.state.source import LOOK_CLOSER, NO_RUNTIME
-from nri_plugin.cli.top.model import Happening, Line, Model, drifted, refused
+from nri_plugin.cli.top.model import Model, TopEvent, TopRow, drifted, refused
 from nri_plugin.model.bounds import visible_line
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
@@ -46,7 +46,12 @@ class Text:
 
 
 def frame(
-    model: Model, lines: Sequence[Line], width: int, height: int | None, at: float, prompt: str | None = None
+    model: Model,
+    lines: Sequence[TopRow],
+    width: int,
+    height: int | None,
+    at: float,
+    prompt: str | None = None,
 ) -> list[Text]:
     """The picture.
 
@@ -151,7 +156,7 @@ def _share(part: int, whole: int, length: int) -> int:
     return min(max(1, round(length * part / whole)), length - (part < whole))
 
 
-def containers(model: Model, lines: Sequence[Line], width: int, room: int | None) -> tuple[list[Text], str]:
+def containers(model: Model, lines: Sequence[TopRow], width: int, room: int | None) -> tuple[list[Text], str]:
     """The table as far as there is room, and what is not seen of it."""
     first = 0 if room is None else max(0, min(model.scroll, len(lines) - (room - 1)))
     model.scroll = first
@@ -167,7 +172,7 @@ def containers(model: Model, lines: Sequence[Line], width: int, room: int | None
     return [Text(cut(text, width), style) for text, style in zip(texts, styles, strict=True)], more
 
 
-def _cells(line: Line) -> tuple[str, ...]:
+def _cells(line: TopRow) -> tuple[str, ...]:
     cpus, _, numa, caches, mems, aligned = cells_of(line.row, spell_pool=False)
     name = f"{line.row.namespace}/{line.row.pod_name}/{marked_name(line.row)}"
     return (
@@ -201,7 +206,7 @@ def clock_time(at: float) -> str:
     return time.strftime("%H:%M:%SZ", time.gmtime(at))
 
 
-def log(happened: Sequence[Happening], width: int, count: int) -> list[Text]:
+def log(happened: Sequence[TopEvent], width: int, count: int) -> list[Text]:
     """The last changes, the newest last."""
     if not count or not happened:
         return []

@@ -14,7 +14,7 @@ import click
 from nri_plugin.cli.output import columns, echo, format_option, wants_colour
 from nri_plugin.cli.state.diff import NARROW
 from nri_plugin.cli.state.findings import cgroup_root_here
-from nri_plugin.cli.state.rows import Row, rows_of
+from nri_plugin.cli.state.rows import StateRow, rows_of
 from nri_plugin.cli.state.show import container_facts
 from nri_plugin.cli.state.source import (
     WrongUsageError,
@@ -23,7 +23,7 @@ from nri_plugin.cli.state.source import (
     runtime_facts,
     state_dir_option,
 )
-from nri_plugin.cli.top.model import Feed, Happening, Line, Model, Sample, drifted, refused
+from nri_plugin.cli.top.model import Model, Sample, TopEvent, TopFeed, TopRow, drifted, refused
 from nri_plugin.cli.top.screen import Screen, Text, frame
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.model.bounds import visible_line
@@ -193,7 +193,7 @@ def command(
         raise WrongUsageError(
             "there is no terminal to draw on; --once prints one picture, -o json tells changes"
         )
-    feed, usage = Feed(state_dir, machine, root), Usage(cgroup_root or cgroup_root_here())
+    feed, usage = TopFeed(state_dir, machine, root), Usage(cgroup_root or cgroup_root_here())
     try:
         model = Model(feed.first())
         if once:
@@ -226,18 +226,18 @@ def _print_once(model: Model, usage: Usage, output_format: str) -> None:
         )
 
 
-def _lines(model: Model, usage: Usage) -> list[Line]:
+def _lines(model: Model, usage: Usage) -> list[TopRow]:
     uptime = uptime_s()
 
-    def age_of(row: Row) -> float | None:
+    def age_of(row: StateRow) -> float | None:
         return usage.age_s(row.record, uptime)
 
     return model.lines(usage.cpus_used, age_of, time.time())
 
 
-def _tell(feed: Feed, model: Model, interval_s: float) -> None:
+def _tell(feed: TopFeed, model: Model, interval_s: float) -> None:
     """One line now, and one for each change, for ever."""
-    lines = [Line(row, None, None, is_fresh=False) for row in rows_of(model.sample.seen)]
+    lines = [TopRow(row, None, None, is_fresh=False) for row in rows_of(model.sample.seen)]
     _say(present(model.sample, lines, time.time()))
     while True:
         if feed.fileno() >= 0:
@@ -254,12 +254,12 @@ def _say(facts: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def change_facts(one: Happening) -> dict[str, Any]:
+def change_facts(one: TopEvent) -> dict[str, Any]:
     """A change as a program reads it."""
     return {"at": _when(one.at), **one.facts}
 
 
-def present(sample: Sample, lines: Sequence[Line], at: float) -> dict[str, Any]:
+def present(sample: Sample, lines: Sequence[TopRow], at: float) -> dict[str, Any]:
     """Everything as it is now."""
     node, state = sample.seen.node, sample.seen.state
     return {
@@ -287,7 +287,7 @@ def _when(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
-def _watch(feed: Feed, model: Model, usage: Usage, interval_s: float) -> None:
+def _watch(feed: TopFeed, model: Model, usage: Usage, interval_s: float) -> None:
     """Draw until somebody has seen enough."""
     prompt: str | None = None
     next_look = 0.0

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nri_plugin.cli.topology.picture import Owner, memory_text
+from nri_plugin.cli.topology.picture import CPUOwner, memory_text
 from nri_plugin.host.sysfs_parts import read_pci
 from nri_plugin.model.errors import CheckpointError, ConfigError
 from nri_plugin.model.sets import CPUSet, NodeMask
@@ -232,7 +232,7 @@ class View:
         return self.machine.topology
 
     @property
-    def owners(self) -> list[Owner] | None:
+    def owners(self) -> list[CPUOwner] | None:
         """Who has which CPUs, in the order of the legend; None where that is not known."""
         return None if self.placements is None else owners_of(self.placements, self.topology)
 
@@ -242,10 +242,10 @@ def _plain(name: object) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in str(name))
 
 
-def owners_of(placements: Placements, topology: Topology) -> list[Owner]:
+def owners_of(placements: Placements, topology: Topology) -> list[CPUOwner]:
     """Containers first, by name; then what belongs to none of them."""
     owners = [
-        Owner(seat.name, seat.cpus, note=_place(seat, topology), mems=seat.mems)
+        CPUOwner(seat.name, seat.cpus, note=_place(seat, topology), mems=seat.mems)
         for seat in placements.seats
         if seat.cpus
     ]
@@ -255,16 +255,16 @@ def owners_of(placements: Placements, topology: Topology) -> list[Owner]:
     taken = CPUSet()
     for owner in owners:
         taken |= owner.cpus
-    owners.append(Owner("shared pool", placements.shared_pool, "shared", members=sharing))
+    owners.append(CPUOwner("shared pool", placements.shared_pool, "shared", members=sharing))
     isolated = (topology.isolated & topology.online) - taken
     if isolated:
-        owners.append(Owner("isolated by the kernel", isolated, "isolated"))
+        owners.append(CPUOwner("isolated by the kernel", isolated, "isolated"))
     reserved = placements.reserved - taken
     if reserved:
         where = ", in the shared pool" if reserved <= placements.shared_pool else ""
-        owners.append(Owner(f"reserved{where}", reserved, "reserved"))
+        owners.append(CPUOwner(f"reserved{where}", reserved, "reserved"))
     if topology.offline:
-        owners.append(Owner("offline", topology.offline - taken, "offline"))
+        owners.append(CPUOwner("offline", topology.offline - taken, "offline"))
     return owners
 
 

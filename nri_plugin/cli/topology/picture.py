@@ -335,7 +335,7 @@ class Style(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class CPUOwner:
     """Who has which CPUs.
 
     Attributes:
@@ -357,7 +357,7 @@ class Owner:
 
 def draw(
     topology: Topology,
-    owners: Sequence[Owner] | None = None,
+    owners: Sequence[CPUOwner] | None = None,
     *,
     width: int = 80,
     colour: bool = False,
@@ -396,7 +396,7 @@ def memory_text(memory_bytes: int) -> str:
     return str(memory_bytes)
 
 
-def owner_paints(owners: Sequence[Owner]) -> list[Paint]:
+def owner_paints(owners: Sequence[CPUOwner]) -> list[Paint]:
     """What each is drawn with, in their order: letters by the order of those that have any."""
     palette = Palette()
     return [
@@ -406,7 +406,7 @@ def owner_paints(owners: Sequence[Owner]) -> list[Paint]:
 
 
 def _machine(
-    topology: Topology, owners: Sequence[Owner] | None, width: int, style: Style | None
+    topology: Topology, owners: Sequence[CPUOwner] | None, width: int, style: Style | None
 ) -> list[Line]:
     marks = None if owners is None else _marks(owners)
     sockets = machine_parts(topology)
@@ -433,7 +433,7 @@ def _lines(sockets: Sequence[SocketPart], marks: dict[int, Span] | None, width: 
     return lines
 
 
-def _marks(owners: Sequence[Owner]) -> dict[int, Span]:
+def _marks(owners: Sequence[CPUOwner]) -> dict[int, Span]:
     """The mark of every CPU that somebody has."""
     marks: dict[int, Span] = {}
     for owner, drawn in zip(owners, owner_paints(owners), strict=True):
@@ -529,7 +529,7 @@ def _node_titles(part: NodePart) -> Sequence[str]:
     return (f"{named}{size} in all", named, name) if part.is_part else (named + size, name + size, name)
 
 
-def _other_lines(topology: Topology, owners: Sequence[Owner] | None, width: int) -> list[Line]:
+def _other_lines(topology: Topology, owners: Sequence[CPUOwner] | None, width: int) -> list[Line]:
     """What has no place in a box: nodes without CPUs, caches over several nodes, offline and isolated CPUs."""
     ids_by_size: dict[str, int] = {}
     for node in nodes_without_cpus(topology):
@@ -548,7 +548,7 @@ def _other_lines(topology: Topology, owners: Sequence[Owner] | None, width: int)
     return [((row, ""),) for text in texts for row in fold(text, width, indent="  ")]
 
 
-def _legend(topology: Topology, owners: Sequence[Owner], width: int) -> list[Line]:
+def _legend(topology: Topology, owners: Sequence[CPUOwner], width: int) -> list[Line]:
     lines: list[Line] = []
     shown = 0
     for owner, drawn in zip(owners, owner_paints(owners), strict=True):
@@ -556,11 +556,11 @@ def _legend(topology: Topology, owners: Sequence[Owner], width: int) -> list[Lin
         lines += _legend_lines(drawn, owner, width)
     left = CPUSet(topology.online.mask & ~shown)
     if left and not any(owner.kind == "shared" for owner in owners):
-        lines += _legend_lines(SHARED, Owner("shared pool", left, "shared"), width)
+        lines += _legend_lines(SHARED, CPUOwner("shared pool", left, "shared"), width)
     return lines
 
 
-def _legend_lines(drawn: Paint, owner: Owner, width: int) -> Iterable[Line]:
+def _legend_lines(drawn: Paint, owner: CPUOwner, width: int) -> Iterable[Line]:
     """A line that is too long goes on below; CPUs and names are never cut, only a label that fills half of it."""
     count = f"{len(owner.cpus)} cpu" + "s" * (len(owner.cpus) != 1)
     text = f"{cut(owner.label, width - 3)}: {owner.cpus} ({count})" if owner.cpus else f"{owner.label}: none"

@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.checkpoint.file import CheckpointFile
-from nri_plugin.cli.state.group import command
 from nri_plugin.cli.state.source import NO_RUNTIME, SOCKET
+from nri_plugin.cli.state.state import command
 from nri_plugin.model.options import MemoryManagerPolicy, Node
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (

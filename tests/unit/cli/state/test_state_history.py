@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nri_plugin.checkpoint.file import CheckpointFile
-from nri_plugin.cli.state.group import command
 from nri_plugin.cli.state.history import KINDS
+from nri_plugin.cli.state.state import command
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.drift import CpusetsObserved, Observed, Target
 from nri_plugin.core.engine import decide

@@ -14,8 +14,8 @@ from nri_plugin.agent.startup import lock_state_dir
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
 from nri_plugin.checkpoint.format import Encoder
 from nri_plugin.checkpoint.kubelet_files import checksum, cpu_v1, cpu_v2, load_refusal, memory_v1
-from nri_plugin.cli.state import kubelet
-from nri_plugin.cli.state.group import command
+from nri_plugin.cli.state import import_export
+from nri_plugin.cli.state.state import command
 from nri_plugin.core.requests import QOSClass
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import Allocation, MemoryBlock, PodRecord, State
@@ -140,7 +140,7 @@ def test_a_node_that_has_only_the_kubelets_file_is_judged_by_that(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.wrote(APART, "0-1,6-7,12-15")
-    monkeypatch.setattr(kubelet, "DEFAULT_PATH", str(site.folder / "none.yaml"))
+    monkeypatch.setattr(import_export, "DEFAULT_PATH", str(site.folder / "none.yaml"))
     missing = site.bare("import")
     assert missing.exit_code == 2
     assert "no configuration" in missing.output
@@ -157,7 +157,7 @@ def test_a_node_that_has_only_the_kubelets_file_is_judged_by_that(
 def test_nothing_is_exported_for_a_kubelet_under_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.wrote(APART, "0-1,6-7,12-15")
     assert site.run("import").exit_code == 0
-    monkeypatch.setattr(kubelet, "DEFAULT_PATH", str(site.folder / "none.yaml"))
+    monkeypatch.setattr(import_export, "DEFAULT_PATH", str(site.folder / "none.yaml"))
     before = (site.kubelet / "cpu_manager_state").read_text()
     for policy in ("cpuManagerPolicy: none", "kubeReserved: {cpu: '1'}"):
         (site.kubelet / "config.yaml").write_text(f"kind: KubeletConfiguration\n{policy}\n")

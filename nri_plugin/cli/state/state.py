@@ -2,7 +2,7 @@
 
 import click
 
-from nri_plugin.cli.main import Entry, LazyGroup
+from nri_plugin.cli.main import CommandEntry, LazyGroup
 
 EXAMPLES = """\b
 Examples:
@@ -16,26 +16,29 @@ Examples:
 """
 
 COMMANDS = {
-    "show": Entry("nri_plugin.cli.state.show:command", "List who holds which CPUs and memory nodes."),
-    "verify": Entry(
+    "show": CommandEntry("nri_plugin.cli.state.show:command", "List who holds which CPUs and memory nodes."),
+    "verify": CommandEntry(
         "nri_plugin.cli.state.verify:command", "Check the promises, and the cgroups against them."
     ),
-    "diff": Entry(
+    "diff": CommandEntry(
         "nri_plugin.cli.state.diff:command", "Tell who gained, lost or moved CPUs between two states."
     ),
-    "convert": Entry("nri_plugin.cli.state.convert:command", "Write promises in another form, offline."),
-    "repair": Entry(
+    "convert": CommandEntry(
+        "nri_plugin.cli.state.convert:command", "Write promises in another form, offline."
+    ),
+    "repair": CommandEntry(
         "nri_plugin.cli.state.repair:command", "Make a damaged checkpoint usable, inventing nothing."
     ),
-    "history": Entry(
+    "history": CommandEntry(
         "nri_plugin.cli.state.history:command", "Tell what was decided for whom, and which files are kept."
     ),
-    "import": Entry(
-        "nri_plugin.cli.state.kubelet:import_command",
+    "import": CommandEntry(
+        "nri_plugin.cli.state.import_export:import_command",
         "Take over what the kubelet's static managers promised.",
     ),
-    "export": Entry(
-        "nri_plugin.cli.state.kubelet:export_command", "Write the promises as the kubelet's state files."
+    "export": CommandEntry(
+        "nri_plugin.cli.state.import_export:export_command",
+        "Write the promises as the kubelet's state files.",
     ),
 }
 

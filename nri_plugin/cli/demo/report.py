@@ -14,7 +14,7 @@ from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.state.rows import Wanted, rows_of
 from nri_plugin.cli.state.show import show_text
 from nri_plugin.cli.state.source import seen
-from nri_plugin.cli.topology.picture import Kind, Owner, draw, in_encoding
+from nri_plugin.cli.topology.picture import CPUOwner, Kind, draw, in_encoding
 from nri_plugin.model import bits
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.machine.device_places import PlacedDevice
@@ -370,7 +370,7 @@ def _mems(placement: Placement) -> NodeMask | str:
     return placement.own_mems or "any"
 
 
-def _owners(node: Stage, player: Player) -> list[Owner]:
+def _owners(node: Stage, player: Player) -> list[CPUOwner]:
     """Who has which CPUs, from the cgroups."""
     running = {key: each for key, each in node.runtime.placements().items() if each.effective}
     owners = [
@@ -384,8 +384,8 @@ def _owners(node: Stage, player: Player) -> list[Owner]:
     return [*owners, pool, *([_owner("reserved, in the pool", reserved, "reserved")] if reserved else [])]
 
 
-def _owner(label: str, cpus: CPUSet, kind: Kind) -> Owner:
-    return Owner(label, cpus, kind)
+def _owner(label: str, cpus: CPUSet, kind: Kind) -> CPUOwner:
+    return CPUOwner(label, cpus, kind)
 
 
 def _cut(cpus: CPUSet) -> str:

@@ -23,13 +23,13 @@ from nri_plugin.checkpoint.kubelet_state import (
 )
 from nri_plugin.cli.output import echo, format_option
 from nri_plugin.cli.state.findings import awaiting_agent
+from nri_plugin.cli.state.source import FailedError, WrongUsageError, root_option
 from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
 from nri_plugin.model.state import State, allocation_key
 from nri_plugin.model.topology import Topology
 
-EXIT_REFUSED = 1
 KUBELET_CONFIG = "config.yaml"
 
 IMPORT_EXAMPLES = """\b
@@ -69,21 +69,6 @@ config_option = click.option(
 state_dir_option = click.option(
     "--state-dir", metavar="DIR", help="Instead of the stateDir in the configuration."
 )
-root_option = click.option(
-    "--root", metavar="DIR", help="The machine whose /sys and /proc are below this directory."
-)
-
-
-class RefusedError(click.ClickException):
-    """Nothing was changed."""
-
-    exit_code = EXIT_REFUSED
-
-
-class UnusableError(click.ClickException):
-    """The question could not be answered."""
-
-    exit_code = 2
 
 
 @click.command(name="import", epilog=IMPORT_EXAMPLES)
@@ -132,7 +117,7 @@ def import_command(
         _refuse(state.violations(node))
         _save(config, node, state)
     except NriPinError as error:
-        raise UnusableError(str(error)) from error
+        raise WrongUsageError(str(error)) from error
     _told(state, os.path.join(config.state_dir, FILE_NAME), output_format)
 
 
@@ -170,7 +155,7 @@ def export_command(
         for name, data in files.items():
             _write(os.path.join(kubelet_dir, name), data, force=force)
     except NriPinError as error:
-        raise UnusableError(str(error)) from error
+        raise WrongUsageError(str(error)) from error
     path = os.path.join(config.state_dir, FILE_NAME)
     where = ", ".join(os.path.join(kubelet_dir, name) for name in files)
     _told(state, where, output_format, {"stays": path, "retire": _retire(path)})
@@ -236,13 +221,13 @@ def running(path: str) -> Mapping[str, str]:
 
 def _check(promises: KubeletPromises) -> None:
     if promises.cpus_by_id:
-        raise RefusedError(
+        raise FailedError(
             f"{CPU_FILE} names containers by id, as kubelets before 1.18 did; "
             "tell whose they are with --containers FILE, made by `crictl ps -o json > FILE`"
         )
     shared = shared_within_pods(promises)
     if shared:
-        raise RefusedError(
+        raise FailedError(
             f"{'; '.join(shared)}: one of them has ended; "
             "name those that run with --containers FILE, made by `crictl ps -o json > FILE`"
         )
@@ -257,7 +242,7 @@ def _check_memory(promises: KubeletPromises, node: Node, config: Config, *, with
     ):
         return
     count = len(promises.memory)
-    raise RefusedError(
+    raise FailedError(
         f"nothing was changed: {MEMORY_FILE} promises memory to {count} container{'s' * (count != 1)}, and "
         f"memoryManagerPolicy is not Static in {config.source}; write it there with the kubelet's reservedMemory, or "
         "leave that memory out with --without-memory"
@@ -269,7 +254,7 @@ def _check_static(config: Config, kubelet_dir: str) -> None:
     is_theirs = config.source == os.path.join(kubelet_dir, KUBELET_CONFIG)
     is_left_out = is_theirs and "cpuManagerPolicy" not in config.written.entries
     if is_left_out or config.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
-        raise RefusedError(
+        raise FailedError(
             f"nothing was changed: cpuManagerPolicy is none in {config.source}, and such a kubelet does not start on "
             "promises; name the configuration that it is to start with: --config FILE"
         )
@@ -277,7 +262,7 @@ def _check_static(config: Config, kubelet_dir: str) -> None:
 
 def _refuse(reasons: list[str]) -> None:
     if reasons:
-        raise RefusedError("nothing was changed: " + "; ".join(reasons))
+        raise FailedError("nothing was changed: " + "; ".join(reasons))
 
 
 def _save(config: Config, node: Node, state: State) -> None:
@@ -287,7 +272,7 @@ def _save(config: Config, node: Node, state: State) -> None:
         before = read_checkpoint(file.path)
         if before is not None:
             if before.state.allocations and not awaiting_agent(before.state):
-                raise RefusedError(
+                raise FailedError(
                     f"{file.path}: already holds {len(before.state.allocations)} promises that an agent made; "
                     "where the kubelet has made newer ones since, retire these: "
                     f"{_retire(file.path)}; else give another --state-dir"
@@ -316,7 +301,7 @@ def _files(node: Node, state: State) -> dict[str, bytes]:
 def _write(path: str, data: bytes, *, force: bool) -> None:
     """Replace `path` as a whole; what was there is kept beside it."""
     if os.path.lexists(path) and not force:
-        raise RefusedError(
+        raise FailedError(
             f"{path}: is there already; --force replaces it and keeps it as {path}.before-export"
         )
     new = f"{path}.new"

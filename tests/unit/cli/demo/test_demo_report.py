@@ -1,6 +1,6 @@
 import pytest
 
-from nri_plugin.cli.demo_report import _befallen, _restarted
+from nri_plugin.cli.demo.report import _befallen, _restarted
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.scenario.steps import (
     Drift,
