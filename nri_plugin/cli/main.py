@@ -1,4 +1,9 @@
-"""The table of commands."""
+"""The table of commands, and how a command line is run.
+
+A group imports the module of a command when it is used, never to list it or to complete a word: start time is most of
+what a person waits for. Errors of the click library are put into the form of our own: one lower-case sentence that ends
+in what to do next.
+"""
 
 import difflib
 import importlib
@@ -13,9 +18,6 @@ from click.shell_completion import CompletionItem
 
 from nri_plugin import __version__
 from nri_plugin.cli.output import echo
-
-# ----------------------------------------------------------------------------------------------------
-# Groups of commands whose modules are imported when they are used, never to list them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,6 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             here = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
             formatter.write_dl(here + [(name, entry.summary) for name, entry in self.entries.items()])
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 EXIT_INTERRUPTED = 130

@@ -1,4 +1,9 @@
-"""What the commands share when they print: the format option and the console."""
+"""What the commands share when they print: the format option, tables, and a progress line.
+
+A table fits the terminal: where a row is too wide, the widest cells are folded after their commas, never cut. The
+progress line stands on standard error of a terminal once something takes longer than a second, and is wiped at its end;
+nothing of it is written into files and pipes.
+"""
 
 import os
 import re
@@ -55,10 +60,6 @@ def columns() -> int | None:
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
-
-
-# ----------------------------------------------------------------------------------------------------
-# Tables that fit a terminal: where a row is too wide, the widest cells are folded, never cut.
 
 
 GAP = "  "
@@ -151,12 +152,6 @@ def fold(cell: str, width: int) -> list[str]:
         for line in lines
         for piece in textwrap.wrap(line, max(width, 1), subsequent_indent=indent) or [""]
     ]
-
-
-# ----------------------------------------------------------------------------------------------------
-# What a person at a terminal sees while something takes longer than a second: one line on standard error, wiped at its end.
-#
-# Nothing is written into files and pipes, and nothing for what is quick.
 
 
 Item = TypeVar("Item")

@@ -1,4 +1,17 @@
-"""What `nri-pin doctor` says of the kubelet: two who pin CPUs would undo each other's work; pure."""
+"""What `nri-pin doctor` says of the kubelet; pure.
+
+A kubelet with a static CPU Manager and the agent would undo each other's writes. Where the kubelet pins, the findings
+hold the steps that move the node from the kubelet's static managers to the agent. The node works at every step, or the
+step says how to make it work again: the kubelet is stopped only after a rehearsal of the import has succeeded, and each
+step between its stop and its start says how to start it as it was. The kubelet starts once, on a configuration that it
+accepts, and after the agent. Where the kubelet itself starts the agent (a DaemonSet), it cannot start after it: there
+the node is cordoned meanwhile.
+
+Source: kubelet v1.36 cm/cpumanager/policy_none.go: the none policy refuses to start with any cpuManagerPolicyOptions.
+topologymanager/topology_manager.go and memorymanager/memory_manager.go: none and None read neither
+topologyManagerPolicyOptions nor reservedMemory, so these may stay. cpumanager/state, memorymanager/state: a kubelet
+does not start on a state file of another policy.
+"""
 
 import math
 import shlex
@@ -18,20 +31,6 @@ from nri_plugin.cli.doctor.service_evidence import (
 from nri_plugin.model.quantity import parse_cpu_milli
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
-
-# ----------------------------------------------------------------------------------------------------
-# The steps that take a node from the kubelet's static managers to the agent; pure.
-#
-# At every step the node works, or the step says how it works again: the kubelet is stopped only after a rehearsal of the
-# import has succeeded, and each step between its stop and its start says how to start it as it was. The kubelet starts
-# once, on a configuration that it accepts, and after the agent. A kubelet that starts the agent itself, as a DaemonSet,
-# cannot start after it: there the node is cordoned meanwhile.
-#
-# Source: kubelet v1.36 cm/cpumanager/policy_none.go: the none policy refuses to start with any cpuManagerPolicyOptions.
-# topologymanager/topology_manager.go and memorymanager/memory_manager.go: none and None read neither
-# topologyManagerPolicyOptions nor reservedMemory, so these may stay. cpumanager/state, memorymanager/state: a kubelet
-# does not start on a state file of another policy.
-
 
 ASIDE = "before-nri-pin"
 """The end of the names of files that are kept for the way back."""
@@ -243,9 +242,6 @@ def _on(settings: KubeletSettings) -> Iterator[tuple[str, Setting]]:
         one = settings.by_key.get(key)
         if one is not None and one.value.lower() != off.lower():
             yield key, one
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 POLICIES = {

@@ -1,4 +1,4 @@
-"""What `nri-pin doctor` says of the cgroup tree; pure."""
+"""What `nri-pin doctor` says of the kernel, the machine and the cgroup tree; pure."""
 
 import re
 import shlex
@@ -10,10 +10,6 @@ from nri_plugin.cli.doctor.node_evidence import TREE, CgroupDir, Hidden, Kernel,
 from nri_plugin.host.partitions import MENDED
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.topology import Topology
-
-# ----------------------------------------------------------------------------------------------------
-# What `nri-pin doctor` says of the kernel and the machine; pure.
-
 
 FIRST_V2_CPUSET = (5, 0)
 """Source: Linux 5.0, the cpuset controller of cgroup v2."""
@@ -176,9 +172,6 @@ def _balancing(kernel: Kernel, topology: Topology | None) -> Finding:
         "switch it off where containers are pinned",
         "sysctl -w kernel.numa_balancing=0",
     )
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 FREE_PARTITIONS = ("", "member")

@@ -1,7 +1,10 @@
-"""Looking at a node from wherever the program runs: on it, in a pod that has a part of it mounted, or at a copy.
+"""Reads of a node from wherever the program runs: on it, in a pod that has a part of it mounted, or at a copy.
 
-What is not there and what cannot be seen are two things. A path below `root` can be seen when the whole root is the
+A missing file and a file that cannot be seen are two things. A path below `root` can be seen when the whole root is the
 node's, or when a mount brings it here; anything else is `Hidden`, and names the mount that would show it.
+
+`NodeView` finds files, processes and sockets. `read_kernel` and `read_tree` use it for the kernel (version, command line,
+isolation, NUMA balancing) and the cgroup tree (version, delegated controllers, width, partitions).
 """
 
 import errno
@@ -295,10 +298,6 @@ def _why(error: OSError) -> str:
     return f"{reason}; run as root" if isinstance(error, PermissionError) and os.geteuid() else reason
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the kernel was told of CPUs: its version, its command line, isolation, NUMA balancing.
-
-
 ISOLATING = ("isolcpus", "nohz_full", "rcu_nocbs")
 BALANCING = "/proc/sys/kernel/numa_balancing"
 SYS_ADMIN = 21
@@ -378,10 +377,6 @@ def free_bytes(path: str) -> int | None:
     except OSError:
         return None
     return found.f_bavail * found.f_frsize
-
-
-# ----------------------------------------------------------------------------------------------------
-# The node's cgroup tree as placements need it: which version, what is passed on, how wide, who keeps CPUs to himself.
 
 
 TREE = "/sys/fs/cgroup"

@@ -1,7 +1,8 @@
-"""What the node's container runtime is, and how its NRI is set: containerd's and CRI-O's files, read as they read them.
+"""How the node's kubelet and container runtime are configured, read as each of them reads its own files.
 
-Source: containerd cmd/containerd/server/config (`imports`, a queue in the order named; since 2.0 tables are merged key
-by key, before that a plugin's table as a whole), internal/nri config; CRI-O crio.conf(5) (drop-ins by name, last wins).
+Source: kubelet cmd/kubelet/app (flags win over files, drop-ins `*.conf` of --config-dir in the order of their names);
+containerd cmd/containerd/server/config (`imports`, a queue in the order named; since 2.0 tables are merged key by key,
+before that a plugin's table as a whole), internal/nri config; CRI-O crio.conf(5) (drop-ins by name, last wins).
 """
 
 import glob
@@ -15,12 +16,6 @@ from typing import Any
 
 from nri_plugin.checkpoint.kubelet_files import UnreadableError, parse
 from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView, Process
-
-# ----------------------------------------------------------------------------------------------------
-# How the node's kubelet is set, as far as CPUs and memory go: command line over drop-ins over file; and its state files.
-#
-# Source: kubelet cmd/kubelet/app (flags win over files, drop-ins `*.conf` of --config-dir in the order of their names).
-
 
 FOLDER = "/var/lib/kubelet"
 CONFIG_FILE = f"{FOLDER}/config.yaml"
@@ -183,9 +178,6 @@ def _yaml(text: str) -> Mapping[str, Any]:
     if not isinstance(table, dict):
         raise ValueError("no table of keys and values")  # noqa: TRY004 - a wrong file, not a wrong call
     return table
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 CONTAINERD, CRIO = "containerd", "CRI-O"

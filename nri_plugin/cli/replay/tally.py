@@ -1,4 +1,8 @@
-"""A replay as a person reads it."""
+"""The outcome of a replay: counts of both runs, the containers that they treat differently, and the text about them.
+
+A `Tally` counts what one run decided. A `ReplayComparison` takes the recorded and the replayed decision of each event and
+keeps the differences.
+"""
 
 import textwrap
 from collections import Counter
@@ -21,10 +25,6 @@ from nri_plugin.recording.other_life import Met
 from nri_plugin.recording.reader import Change, Moment
 from nri_plugin.recording.rows import Event
 from nri_plugin.wire.nri.events import CreateContainer, UpdateContainer
-
-# ----------------------------------------------------------------------------------------------------
-# What two lives of a node come to: who got what, who did not, and where they differ.
-
 
 LEVELS = ("numa_node", "socket", "uncore_cache", "whole_cores")
 
@@ -239,9 +239,6 @@ def _held(node: Node, state: State, key: str) -> ReplayVerdict:
         mems=str(held.mems),
         aligned=tuple(level for level in LEVELS if held.cpus and aligned[level]),
     )
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 NOTHING = "-"

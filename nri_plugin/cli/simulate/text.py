@@ -89,9 +89,6 @@ def _cpu_counts(one: Simulation) -> str:
     return f"{total.exclusive_cpus} exclusive, {total.available_cpus} can still become so, {pool}"
 
 
-# ------------------------------------------------------------------- who got what
-
-
 def _placements(one: Simulation, width: int) -> list[str]:
     rows = list(_rows(one))
     if not rows:
@@ -150,9 +147,6 @@ def _aligned(levels: Alignment, *, is_known: bool) -> str:
     return "not " + ",".join(missing) if missing else "all"
 
 
-# -------------------------------------------------------------------- who did not
-
-
 def _refusals(one: Simulation, width: int) -> list[str]:
     lines: list[str] = []
     rows = _merged(one.refused)
@@ -196,9 +190,6 @@ def _problems(one: Simulation, width: int) -> list[str]:
     found = [problem for step in one.steps for problem in step.problems]
     lines = ["Not as expected"] if found else []
     return lines + [piece for problem in found for piece in folded(f"  ! {problem}", width, 4)]
-
-
-# ------------------------------------------------------------------------ the rest
 
 
 def _capacity(rooms: Sequence[Room], width: int) -> list[str]:
@@ -294,9 +285,6 @@ def _left(row: MemoryRow | None) -> str:
 
 def _percent(ratio: float) -> str:
     return f"{ratio * 100:.0f} %"
-
-
-# ---------------------------------------------------------------------- two of them
 
 
 def comparison_text(both: Sequence[Simulation], comparison: Comparison, width: int) -> str:

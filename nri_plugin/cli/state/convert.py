@@ -1,4 +1,8 @@
-"""`nri-pin state convert`: the same promises in another form, offline."""
+"""`nri-pin state convert`: the same promises in another form, offline.
+
+A source (a file, a directory with files, or standard input) is decoded whatever its form, written in the form that is
+asked for, and compared: what the new form cannot hold is named, and promises are left out only with --lossy.
+"""
 
 import os
 import sys
@@ -47,10 +51,6 @@ from nri_plugin.cli.state.source import (
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.options import MemoryManagerPolicy, Node
 from nri_plugin.model.state import State
-
-# ----------------------------------------------------------------------------------------------------
-# What `nri-pin state convert` reads and writes: files, directories with them, standard input and output.
-
 
 STDIO = "-"
 
@@ -155,9 +155,6 @@ def _check_free(paths: Mapping[str, bytes], *, force: bool) -> None:
     for path in paths:
         if os.path.basename(path) == FILE_NAME:
             refuse_while_agent_runs(os.path.dirname(path) or ".")
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 FORMS = (

@@ -1,4 +1,8 @@
-"""`nri-pin state diff`: who gained, lost or moved, between two checkpoints, or between promises and cgroups."""
+"""`nri-pin state diff`: which containers gained, lost or moved CPUs between two states.
+
+`changes` compares two states and is empty exactly where they are equal; `top` and `history` use it as well. With --live
+the second side is the cgroups.
+"""
 
 import json
 import os
@@ -31,10 +35,6 @@ from nri_plugin.model.state import (
     named,
     pod_of,
 )
-
-# ----------------------------------------------------------------------------------------------------
-# What is different between two states, told by whom it concerns; empty exactly where they are equal.
-
 
 Value = TypeVar("Value")
 
@@ -237,9 +237,6 @@ def _by_key(state: State, keys: Collection[str]) -> dict[str, list[ContainerReco
     for record in sorted(records, key=lambda record: record.id):
         by_key.setdefault(allocation_key(record.pod_uid, record.name), []).append(record)
     return by_key
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 EXIT_DIFFERENT = 1

@@ -1,4 +1,7 @@
-"""What `nri-pin state verify` finds wrong, one sentence each."""
+"""What is wrong with a state: contradictions in it, and cgroups that hold other CPUs than it says; nothing is written.
+
+`verify`, `repair`, `diff` and the demo judge by this.
+"""
 
 import os
 import re
@@ -20,10 +23,6 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import CgroupRef, Phase, State, pod_of
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.memory_state import memory_machine
-
-# ----------------------------------------------------------------------------------------------------
-# What the cgroups of containers hold, beside what was promised; nothing is written.
-
 
 HOST_TREE = "/host/sys/fs/cgroup"
 OWN_TREE = "/sys/fs/cgroup"
@@ -117,10 +116,6 @@ def _cpus(cgroups: Cgroups, ref: CgroupRef) -> CPUSet | None:
 def _mems(cgroups: Cgroups, ref: CgroupRef) -> NodeMask | None:
     own = None if cgroups.tree.is_kernel else cgroups.read_mems(ref)
     return cgroups.read_effective_mems(ref) if own is None else own
-
-
-# ----------------------------------------------------------------------------------------------------
-# What is wrong, one sentence each.
 
 
 MOST_NAMED = 4

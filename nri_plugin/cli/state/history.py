@@ -1,4 +1,8 @@
-"""`nri-pin state history`: what was decided for whom, from the agent's bounded recording, and the files it kept."""
+"""`nri-pin state history`: what was decided for each container, and the checkpoints that are kept.
+
+Decisions come from the agent's bounded recording: each event is decided again, and the change of the state becomes one or
+more entries. Below them stand the present checkpoint, the generation before it and damaged ones.
+"""
 
 import fnmatch
 import json
@@ -27,10 +31,6 @@ from nri_plugin.model.state import State
 from nri_plugin.recording.file import DIRECTORY
 from nri_plugin.recording.reader import Entry, Recording, read
 from nri_plugin.wire.nri import events as nri
-
-# ----------------------------------------------------------------------------------------------------
-# The checkpoints that a state directory keeps: the present one, the one before, and damaged ones.
-
 
 NARROW = 80
 CHECKSUM = re.compile(rb'"checksum":"crc32:([0-9a-f]{8})"\}\n\Z')
@@ -118,10 +118,6 @@ def kept_lines(kept: Sequence[Kept], output_format: str) -> list[str]:
         if one.verdict != "sound":
             lines += folded(f"{one.file}: {one.verdict}", width, 2)
     return lines
-
-
-# ----------------------------------------------------------------------------------------------------
-# What happened on a node, from its recording: an entry for whatever was decided for somebody, and nothing else.
 
 
 KINDS = (
@@ -294,9 +290,6 @@ def _event_name(event: Any) -> str:
 
 def _line(entry: Entry, what: str, name: str, text: str, cpus: str = "") -> Happened:
     return Happened(entry.at, what, name, text, entry.op, cpus, entry.outcome.took_us if entry.outcome else 0)
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 INDENT = 36

@@ -1,4 +1,8 @@
-"""`nri-pin state repair`: a checkpoint that cannot be used becomes one that can, and nothing is invented."""
+"""`nri-pin state repair`: save what is certain of a damaged checkpoint, inventing nothing.
+
+The command reads the damaged file, the generation before it and the cgroups, plans a state from them
+(`nri_plugin.checkpoint.repair`), shows the plan, and writes it when that is asked for.
+"""
 
 import json
 import os
@@ -32,10 +36,6 @@ from nri_plugin.model.errors import CheckpointError, HostError, NriPinError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
-
-# ----------------------------------------------------------------------------------------------------
-# What `nri-pin state repair` says: what is wrong, what stays, what does not, what is to be done.
-
 
 NARROW = 80
 
@@ -112,9 +112,6 @@ def repair_json(case: Case, aside: str, *, is_done: bool) -> str:
         },
         indent=2,
     )
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 EXAMPLES = """\b

@@ -1,4 +1,8 @@
-"""`nri-pin state show`: who holds what, and where that lies on the machine."""
+"""`nri-pin state show`: every container with its CPUs and memory nodes, and where these lie on the machine.
+
+Three forms: a table of pods that fits the terminal, a wide table with one line for each container, and JSON, in which
+sets are kernel lists and unknown values are null.
+"""
 
 import json
 import os
@@ -33,9 +37,6 @@ from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import Kind, MemoryBlock, Phase, Resize, State, owner_of
 from nri_plugin.policy.alignment import Alignment
-
-# ----------------------------------------------------------------------------------------------------
-# `nri-pin state show -o json`: sets are kernel lists, what is not known is null.
 
 
 def show_json(
@@ -157,10 +158,6 @@ def _resize(resize: Resize | None) -> dict[str, Any] | None:
         }
         for name, size in (("before", resize.before), ("after", resize.after))
     }
-
-
-# ----------------------------------------------------------------------------------------------------
-# `nri-pin state show` for people: pods, below each its containers, below all what belongs to nobody in particular.
 
 
 HEAD = ("CONTAINER", "KIND", "CPUS", "CORES", "NUMA", "CACHE", "MEMS", "ALIGNED")
@@ -348,9 +345,6 @@ def _stacked(row: Sequence[str], width: int) -> list[str]:
 
 def _folded_all(lines: Sequence[str], width: int, indent: int) -> list[str]:
     return [part for line in lines for part in folded(line, width, indent)]
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 NARROW = 80

@@ -1,4 +1,4 @@
-"""Whether an agent works on a state directory, and whether a runtime asks it."""
+"""What the `state` commands share: which checkpoint they read, which machine it is about, and whether an agent works on it."""
 
 import fcntl
 import os
@@ -26,10 +26,6 @@ from nri_plugin.model.topology import Topology
 
 if TYPE_CHECKING:
     from nri_plugin.agent.status_client import RuntimeRow
-
-
-# ----------------------------------------------------------------------------------------------------
-# Where `nri-pin state` looks: which checkpoint, and which machine it is about.
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -227,9 +223,6 @@ def this_machine() -> Topology | None:
         return discover("/")
     except (HostError, ConfigError):
         return None
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 SOCKET = "agent.sock"

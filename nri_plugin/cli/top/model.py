@@ -1,4 +1,8 @@
-"""What `nri-pin top` knows between two pictures: the present, what changed lately, and what the reader wants to see."""
+"""What `nri-pin top` shows: the state of the agent now, the latest changes, and what the reader wants to see.
+
+`TopFeed` reads the agent's status socket, and the checkpoint while no agent answers. Each answer is a `Sample`. `Model`
+compares two samples in a row, keeps the changes as `TopEvent`s, and selects and sorts the rows.
+"""
 
 import os
 import socket
@@ -13,10 +17,6 @@ from nri_plugin.cli.state.diff import changes
 from nri_plugin.cli.state.rows import StateRow, rows_of
 from nri_plugin.cli.state.source import NO_RUNTIME, Seen, seen
 from nri_plugin.model.errors import CheckpointError, HostError
-
-# ----------------------------------------------------------------------------------------------------
-# Where `nri-pin top` looks: the agent's status socket, and its checkpoint while the agent is away.
-
 
 SOCKET_NAME = "agent.sock"
 ANSWER_S = 2.0
@@ -177,9 +177,6 @@ class TopFeed:
             raise FileNotFoundError
         found = seen(checkpoint, self._machine, self._root)
         return Sample(found, False, f"{self._file}, generation {checkpoint.generation}")
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 HIGHLIGHT_S = 5.0

@@ -1,4 +1,8 @@
-"""The terminal while `nri-pin top` has it: keys one by one, a screen of its own, only changed lines written."""
+"""The terminal while `nri-pin top` has it.
+
+`frame` makes the picture from a `Model`: lines of text, none wider than the terminal. `Screen` switches to the alternate
+screen, writes only the lines that changed, and reads keys one by one. It restores the terminal however the command ends.
+"""
 
 import os
 import select
@@ -23,10 +27,6 @@ from nri_plugin.model.bounds import visible_line
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import NUMANode
-
-# ----------------------------------------------------------------------------------------------------
-# The picture of `nri-pin top`: lines of text, none wider than the terminal.
-
 
 HEAD = ("  CONTAINER", "CPUS", "NUMA", "CACHE", "MEMS", "ALIGNED", "USE", "AGE")
 BAR = 12
@@ -250,9 +250,6 @@ def _wrapped(words: Sequence[str], width: int) -> list[str]:
             lines.append("")
         lines[-1] += f"  {word}" if lines[-1] else word
     return lines
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"

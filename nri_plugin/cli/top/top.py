@@ -1,4 +1,8 @@
-"""`nri-pin top`: who has which CPUs, and what changes, as it happens."""
+"""`nri-pin top`: watch containers, their CPUs and the changes.
+
+The command samples the agent, reads the CPU time and the start of each container from its cgroup, and draws a picture
+for each sample; without a terminal, or with -o json, it prints one and ends.
+"""
 
 import json
 import os
@@ -29,10 +33,6 @@ from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.model.bounds import visible_line
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.state import ContainerRecord
-
-# ----------------------------------------------------------------------------------------------------
-# What containers use: CPU time from their cgroups, and when they began; nothing where that cannot be read.
-
 
 USEC = "usage_usec "
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -118,9 +118,6 @@ def uptime_s() -> float:
             return float(file.read().split()[0])
     except (OSError, ValueError, IndexError):
         return 0.0
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 FIRST_USE_S = 0.25

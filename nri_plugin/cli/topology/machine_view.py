@@ -1,6 +1,7 @@
-"""A machine with who runs where on it: what every form of `nri-pin topology` draws.
+"""A machine and the containers that run on it: the data that every form of `nri-pin topology` draws.
 
-Who runs where comes from a checkpoint, or from a dump that was printed with one.
+Placements come from a checkpoint, or from a dump that was printed with one. The devices of each NUMA node come from the
+description of the machine or from the PCI devices of this one.
 """
 
 import os
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from nri_plugin.model.state import State
     from nri_plugin.simulator.machine.source import SourcedMachine
     from nri_plugin.simulator.machine.text import Description
-
-
-# ----------------------------------------------------------------------------------------------------
-# A machine in one line.
 
 
 def summary(topology: Topology) -> str:
@@ -51,10 +48,6 @@ def _caches(topology: Topology) -> str:
 def count_of(number: int, what: str) -> str:
     """As in `1 core`, `2 cores`."""
     return f"{number} {what}" + "s" * (number != 1)
-
-
-# ----------------------------------------------------------------------------------------------------
-# What hangs on each NUMA node of a machine, in words for its pictures.
 
 
 CLASSES = {"01": "storage", "02": "network", "03": "display", "0b": "coprocessor", "12": "accelerator"}
@@ -118,9 +111,6 @@ def _pci(machine: "SourcedMachine") -> Mapping[str, Any]:
         return read_pci(machine.files, machine.topology.online.mask)
     dumped = (machine.dump or {}).get("pci")
     return dumped if isinstance(dumped, Mapping) else {}
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 KEY = "placements"

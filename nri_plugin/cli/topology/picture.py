@@ -1,7 +1,11 @@
 """A machine in the terminal: sockets around NUMA nodes around caches around cores.
 
-With owners every CPU is one character that says who has it; without, it is its number. A machine that would
-need too many lines so is told in ranges: a line for each cache, or for each NUMA node.
+`machine_parts` nests the machine: every online CPU is in exactly one core of one cache of one node of one socket. A node
+over two sockets, or a cache over two nodes, appears in each with its part, and says so. `stack` puts boxes side by side
+as far as the width allows, the rest below.
+
+With owners every CPU is one character that says who has it; without, it is its number. A machine that would need too
+many lines so is told in ranges: a line for each cache, or for each NUMA node.
 """
 
 import re
@@ -15,12 +19,6 @@ from nri_plugin.model import bits
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.sets import CPUID, NO_NODES, CPUSet, NodeMask
 from nri_plugin.model.topology import NUMANode, Topology
-
-# ----------------------------------------------------------------------------------------------------
-# How a machine nests when it is drawn: sockets, the NUMA nodes in them, their caches, their cores.
-#
-# Every online CPU is in exactly one core of one cache of one node of one socket here. A node over two sockets,
-# or a cache over two nodes, appears in each with its part, and says so.
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +121,6 @@ def _union(masks: Sequence[int]) -> int:
     for mask in masks:
         union |= mask
     return union
-
-
-# ----------------------------------------------------------------------------------------------------
-# Boxes within boxes for the terminal: what fits in the width stands side by side, the rest below.
 
 
 Span = tuple[str, str]
@@ -300,9 +294,6 @@ def _joined(parts: Iterable[Line]) -> Line:
     for part in parts:
         spans += [BLANK] * bool(spans) + list(part)
     return tuple(spans)
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 Kind = Literal["exclusive", "shared", "reserved", "isolated", "offline"]

@@ -1,4 +1,8 @@
-"""The distances between NUMA nodes as a coloured matrix."""
+"""Parts of the SVG picture of a machine: style sheet, boxes, and the matrix of distances.
+
+Boxes are laid out from the inside out: every box knows its size before it is placed. Colours are in classes, never in
+variables, because converters such as rsvg-convert know no variables.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -8,12 +12,6 @@ from nri_plugin.cli.topology.distances import UNKNOWN, Scale, scale_of
 from nri_plugin.cli.topology.palette import Paint, ink_on
 from nri_plugin.cli.topology.picture import CPUOwner
 from nri_plugin.model.topology import Topology
-
-# ----------------------------------------------------------------------------------------------------
-# The look of the svg picture: one style sheet for light and dark, and the patterns of CPUs that are nobody's.
-#
-# Colours stand in classes, never in variables: converters such as rsvg-convert know no variables.
-
 
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 SHARED_FILL = "#d8dee4"
@@ -76,10 +74,6 @@ def style_sheet(owners: Sequence[CPUOwner], paints: Sequence[Paint]) -> str:
 
 def _rules(look: dict[str, str]) -> list[str]:
     return [f"{what}{{{how}}}" for what, how in look.items()]
-
-
-# ----------------------------------------------------------------------------------------------------
-# Boxes of an svg picture, laid out from the inside out: every item knows its size before it is placed.
 
 
 CHARACTER = 0.61
@@ -207,9 +201,6 @@ def _total(sizes: Sequence[float], gap: float) -> float:
 def _column_counts(count: int) -> list[int]:
     """Numbers of columns worth trying: all small ones, and those that leave no empty place."""
     return [n for n in range(1, count + 1) if n <= 16 or count % n == 0]
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 SMALL = 10
