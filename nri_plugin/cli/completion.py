@@ -25,7 +25,7 @@ Examples:
   source <(nri-pin completion bash)                                 for this shell only
 
 \b
-A shell that was open before asks once it is started again.
+Restart open shells.
 """
 
 _WORD = re.compile(r"[A-Z]+")
@@ -162,7 +162,7 @@ def _shipped(folder: str, suffix: str) -> list[str]:
 @click.command(name="completion", epilog=EXAMPLES)
 @click.argument("shell", metavar="SHELL", type=click.Choice(list(SHELLS)))
 def command(shell: str) -> None:
-    """Print what makes a shell complete commands, options, machines, scenarios and containers.
+    """Print a script that makes a shell complete commands, options, machines, scenarios and containers.
 
     SHELL is bash, zsh or fish.
     """

@@ -37,7 +37,7 @@ Examples:
     "--node-name",
     envvar="NODE_NAME",
     metavar="NAME",
-    help="What the cluster calls this node; default: NODE_NAME, else the host name.",
+    help="The name of this node in the cluster; default: NODE_NAME, else the host name.",
 )
 @click.option(
     "--state-dir",
@@ -52,7 +52,7 @@ Examples:
     metavar="FILE",
     default="/var/lib/kubelet/pod-resources/kubelet.sock",
     show_default=True,
-    help="The kubelet's PodResources socket, which knows of devices; without its folder none are listed or served.",
+    help="The kubelet's PodResources socket, which lists devices; without its directory no devices are published or served.",
 )
 @click.option("--take-over", is_flag=True, help="Take the object from another exporter that publishes it.")
 @click.option(
@@ -61,7 +61,7 @@ Examples:
     type=click.FloatRange(0.1, 3600),
     default=1.0,
     show_default=True,
-    help="Seconds between two writes, however much changes.",
+    help="Least number of seconds between two writes.",
 )
 @click.option(
     "--on-refusal",
@@ -86,9 +86,9 @@ Examples:
 )
 @log_level_option
 def command(**given: Any) -> int:
-    """Tell the cluster what this node's NUMA nodes have, and what of it is left, as a NodeResourceTopology object.
+    """Publish capacity and available resources of this node's NUMA nodes as a NodeResourceTopology object.
 
-    Reads the agent's status socket; pushes on change, never the same content twice.
+    Reads the agent's status socket; writes on change, never the same content twice.
     """
     need_libraries("nri_plugin.exporter.exporter")
     given["node_name"] = (given["node_name"] or platform.node()).lower()

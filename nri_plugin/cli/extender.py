@@ -44,7 +44,7 @@ class Weight(click.ParamType[tuple[str, int]]):
 @click.command(epilog=EXAMPLES, context_settings=SETTINGS)
 @kubeconfig_option
 @click.option(
-    "--listen", type=Address(), default=":8888", show_default=True, help="Where kube-scheduler asks."
+    "--listen", type=Address(), default=":8888", show_default=True, help="Where to listen for kube-scheduler."
 )
 @click.option(
     "--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM), read again when it changes."
@@ -53,14 +53,14 @@ class Weight(click.ParamType[tuple[str, int]]):
 @click.option(
     "--tls-client-ca",
     type=click.Path(path_type=Path),
-    help="Only who shows a certificate of these authorities may ask; probes need none.",
+    help="Accept only clients with a certificate of these authorities; probes need none.",
 )
 @click.option(
     "--strategy",
     type=click.Choice(STRATEGIES),
     default=STRATEGIES[0],
     show_default=True,
-    help="Which nodes score high.",
+    help="Which nodes get a high score.",
 )
 @click.option(
     "--weight",
@@ -94,14 +94,14 @@ class Weight(click.ParamType[tuple[str, int]]):
     type=click.FloatRange(1, 3600),
     default=60,
     show_default=True,
-    help="Stop counting a running pod after this, whatever its node says.",
+    help="Stop counting a running pod after this time, even if its node does not account for it.",
 )
 @click.option(
     "--guess-seconds",
     type=click.FloatRange(0, 60),
     default=1,
     show_default=True,
-    help="Count a pod on its one best node for so long before its binding is seen; 0 never.",
+    help="Count a pod on its best node for this time until its binding is seen; 0 for never.",
 )
 @click.option(
     "--sidecars/--no-sidecars",
@@ -123,7 +123,7 @@ class Weight(click.ParamType[tuple[str, int]]):
 @click.option(
     "--max-body-mib",
     type=click.IntRange(1, 1024),
-    help="Longest request that is read; default: 5,000 names of nodes and the largest pod, 128 with --node-objects.",
+    help="Longest request that is accepted; default: 5,000 names of nodes and the largest pod, 128 with --node-objects.",
 )
 @click.option(
     "--node-objects",
@@ -133,9 +133,9 @@ class Weight(click.ParamType[tuple[str, int]]):
 @health_probe_option
 @log_level_option
 def command(**given: Any) -> int:
-    """Answer kube-scheduler which nodes fit a pod by NUMA node, and how well.
+    """Tell kube-scheduler which nodes fit a pod by NUMA node, and how well.
 
-    Reads NodeResourceTopology objects. A node without one passes; so do all where the cluster has none.
+    Reads NodeResourceTopology objects. A node without such an object passes the filter.
     """
     need_libraries("nri_plugin.extender.server")
     _check(given)

@@ -298,7 +298,7 @@ def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> Changes:
     metavar="NN",
     default="90",
     show_default=True,
-    help="Two digits; plugins are called in this order.",
+    help="Two digits; the runtime calls plugins in this order.",
 )
 @click.option(
     "--config",
@@ -306,12 +306,12 @@ def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> Changes:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Copy this configuration; without it the drop-in must be there already.",
 )
-@click.option("--uninstall", "away", is_flag=True, help="Remove what install wrote.")
+@click.option("--uninstall", "away", is_flag=True, help="Remove the files that install wrote.")
 @format_option()
 def command(
     plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None, *, away: bool, output_format: str
 ) -> None:
-    """Let the container runtime start the plugin itself."""
+    """Install the plugin for the container runtime to start."""
     if not re.fullmatch(r"[0-9]{2}", index):
         raise click.BadParameter(f"expected two digits such as 90, found {index}", param_hint="--index")
     if away:

@@ -104,7 +104,7 @@ Examples:
   nri-pin demo                               watch a node fill up, no root needed
   nri-pin topology                           the machine as placements see it
   nri-pin run --config /etc/nri-pin/config.yaml
-  nri-pin state show                         who holds which CPUs
+  nri-pin state show                         the CPUs of every container
   nri-pin explain default/web-0/app          why it has these CPUs, or was refused
   nri-pin install --plugin-dir /opt/nri/plugins --config ./config.yaml
 """
@@ -119,35 +119,34 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "nri_plugin.cli.topology.topology:command", "Show CPUs, caches and NUMA nodes of a machine."
     ),
     "simulate": CommandEntry(
-        "nri_plugin.cli.simulate.simulate:command", "Try pods on a machine that need not be there."
+        "nri_plugin.cli.simulate.simulate:command", "Try pods on a described machine; needs no node."
     ),
     "explain": CommandEntry(
-        "nri_plugin.cli.explain.explain:command", "Explain a placement or a refusal, or what would be."
+        "nri_plugin.cli.explain.explain:command", "Explain a placement or a refusal, real or hypothetical."
     ),
-    "top": CommandEntry("nri_plugin.cli.top.top:command", "Watch containers, their CPUs and what changes."),
+    "top": CommandEntry("nri_plugin.cli.top.top:command", "Watch containers, their CPUs and changes."),
     "state": CommandEntry(
-        "nri_plugin.cli.state.state:command", "Show, check, compare or repair what the agent has promised."
+        "nri_plugin.cli.state.state:command", "Show, check, compare or repair allocations."
     ),
     "replay": CommandEntry(
-        "nri_plugin.cli.replay.replay:command", "Decide recorded events again, or otherwise."
+        "nri_plugin.cli.replay.replay:command",
+        "Decide recorded events again, with the same or another configuration.",
     ),
     "release": CommandEntry(
-        "nri_plugin.cli.release:command", "Give every container all CPUs again, before leaving."
+        "nri_plugin.cli.release:command", "Give all CPUs back to every container, before nri-pin is removed."
     ),
     "install": CommandEntry(
-        "nri_plugin.cli.install:command", "Let the container runtime start the plugin itself."
+        "nri_plugin.cli.install:command", "Install the plugin for the container runtime to start."
     ),
     "export": CommandEntry(
-        "nri_plugin.cli.export:command", "Tell the cluster what this node has and has left."
+        "nri_plugin.cli.export:command", "Publish the capacity of this node as a NodeResourceTopology object."
     ),
     "doctor": CommandEntry(
-        "nri_plugin.cli.doctor.doctor:command", "Check the node, and say what to do where it is not right."
+        "nri_plugin.cli.doctor.doctor:command", "Check the node, and say how to correct it."
     ),
-    "extender": CommandEntry(
-        "nri_plugin.cli.extender:command", "Answer kube-scheduler which nodes fit a pod."
-    ),
+    "extender": CommandEntry("nri_plugin.cli.extender:command", "Tell kube-scheduler which nodes fit a pod."),
     "completion": CommandEntry(
-        "nri_plugin.cli.completion:command", "Print what completes words in bash, zsh or fish."
+        "nri_plugin.cli.completion:command", "Print the completion script for bash, zsh or fish."
     ),
 }
 

@@ -35,7 +35,7 @@ def format_option(*formats: str) -> Callable[[F], F]:
         type=click.Choice(choices),
         default=choices[0],
         show_default=True,
-        help="How the answer is written.",
+        help="Output format.",
     )
 
 

@@ -80,13 +80,16 @@ class WrongMachineError(click.ClickException):
     "file",
     type=click.Path(path_type=Path),
     metavar="NAME|FILE",
-    help="Play this instead of the day: devices, example, or a file.",
+    help="Play this instead of the built-in day: devices, example, or a file.",
 )
-@click.option("--runtime", type=click.Choice(list(BEHAVIOURS)), help="Whose behaviour to play.")
+@click.option("--runtime", type=click.Choice(list(BEHAVIOURS)), help="The runtime whose behaviour is played.")
 @click.option("--fast", is_flag=True, help="No pauses for reading.")
 @click.option("--no-color", is_flag=True, help="No colours; NO_COLOR=1 does the same.")
 @click.option(
-    "--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the files of the node here."
+    "--keep",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keep the files of the simulated node here.",
 )
 @format_option()
 def command(
@@ -103,7 +106,7 @@ def command(
     The agent, the protocol, the decisions and the checkpoint are the production code. The container
     runtime, the hardware and the cgroup tree are stand-ins.
 
-    Exit code: 0; 1 when something that was expected did not happen; 2 for wrong usage.
+    Exit code: 0; 1 when an expectation of the scenario was not met; 2 for wrong usage.
     """
     scenario = chosen(machine_name, file, runtime)
     report = new_report(scenario, output_format, fast=fast, no_color=no_color)

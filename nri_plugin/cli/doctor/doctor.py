@@ -1,4 +1,4 @@
-"""`nri-pin doctor`: whether this node is as placements need it, and what to do where it is not."""
+"""`nri-pin doctor`: whether this node meets the requirements of placements, and how to correct it."""
 
 import json
 import os
@@ -21,11 +21,11 @@ Examples:
   nri-pin doctor -o json | jq '.checks[] | select(.verdict == "TO DO")'
 
 \b
-What is answered:
-  OK           as it should be
-  TO DO        wrong, with the next step
-  ADVICE       right, and something could be better
-  not visible  the evidence cannot be seen from here, with the mount that shows it; never OK
+Verdicts:
+  OK           correct
+  TO DO        wrong; the next step follows
+  ADVICE       correct; something could be better
+  not visible  the evidence cannot be seen from here; names the mount that would show it; never OK
 """
 
 LABELS = {Verdict.OK: "OK", Verdict.TO_DO: "TO DO", Verdict.ADVICE: "ADVICE", Verdict.NOT_VISIBLE: "?"}
@@ -51,7 +51,7 @@ WHOLE_NODE = "kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nr
 @click.option(
     "--root",
     metavar="DIR",
-    help="Where the node's root is, or some of its files.  [default: /host if the node's sys is there, else /]",
+    help="The directory of the node's root file system, or of a part of it.  [default: /host if it holds sys, else /]",
 )
 @click.option(
     "--config", metavar="FILE", help="The agent's configuration.  [default: that of the agent that runs]"
@@ -62,7 +62,9 @@ WHOLE_NODE = "kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nr
     help="The runtime's main file, on the node.  [default: as it was started, else where it usually is]",
 )
 @click.option("--state-dir", metavar="DIR", help="The agent's state directory.  [default: as configured]")
-@click.option("--strict", is_flag=True, help="Exit with 1 on advice and on what is not visible, too.")
+@click.option(
+    "--strict", is_flag=True, help="Exit with 1 also on advice and on evidence that is not visible."
+)
 @format_option()
 @click.pass_context
 def command(
@@ -75,9 +77,9 @@ def command(
     strict: bool,
     output_format: str,
 ) -> None:
-    """Check that this node is as placements need it, and say what to do where it is not.
+    """Check whether this node meets the requirements of placements, and say how to correct it.
 
-    Nothing is changed. Exit code: 0 when there is nothing to do, 1 when there is, 2 for wrong usage.
+    Nothing is changed. Exit code: 0 nothing to do, 1 something to do, 2 wrong usage.
     """
     if root is not None and not os.path.isdir(root):
         raise click.UsageError(

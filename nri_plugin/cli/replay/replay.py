@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 EXIT_NOTHING = 1
 EPILOG = """\b
 Examples:
-  nri-pin replay /run/nri-pin                          does this version decide the same?
-  nri-pin replay ./day.jsonl --config ./other.yaml     what would have come otherwise
+  nri-pin replay /run/nri-pin                          whether this version decides the same
+  nri-pin replay ./day.jsonl --config ./other.yaml     what another configuration changes
   nri-pin replay ./day.jsonl --config ./other.yaml --until 14:30 --only default/web-0
   nri-pin replay ./day.jsonl --config ./other.yaml -o json | jq .replayed
 
@@ -36,14 +36,21 @@ or no recording.
 
 @click.command(epilog=EPILOG)
 @click.argument("file", metavar="FILE", type=click.Path())
-@click.option("--config", "config_path", metavar="FILE", help="Decide by this configuration instead.")
 @click.option(
-    "--until", metavar="TIME", help="Stop before it: 14:30 (of the first day), or 2026-01-31T14:30; UTC."
+    "--config",
+    "config_path",
+    metavar="FILE",
+    help="Decide by this configuration instead of the recorded one.",
+)
+@click.option(
+    "--until",
+    metavar="TIME",
+    help="Stop before this time: 14:30 (of the first day), or 2026-01-31T14:30; UTC.",
 )
 @click.option("--only", metavar="NAMESPACE/POD", default="", help="Count and list the containers of one pod.")
 @format_option()
 def command(file: str, config_path: str | None, until: str | None, only: str, output_format: str) -> int:
-    """Decide again what was recorded: the same way, or under another configuration."""
+    """Decide recorded events again: with the recorded configuration, or with another one."""
     from nri_plugin.cli.state.source import WrongUsageError
     from nri_plugin.config.loading import load_hint_providers
     from nri_plugin.model.errors import HostError

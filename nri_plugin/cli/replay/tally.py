@@ -323,7 +323,7 @@ def options_of(recorded: Node, replayed: Node) -> Iterator[str]:
 
 
 def differences(found: Sequence[ReplayDifference], width: int) -> Iterator[str]:
-    """The table of what would have come otherwise: who fares worse first."""
+    """The table of what another configuration changes: who fares worse first."""
     if not found:
         yield "every container gets the same"
         return

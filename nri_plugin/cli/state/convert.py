@@ -215,7 +215,7 @@ agent's configuration and machine, refuse while an agent runs, and put files whe
 @click.option(
     "--containers",
     metavar="FILE",
-    help="What `crictl ps -o json` prints: whose the ids of an old file are, and which containers run.",
+    help="The output of `crictl ps -o json`: names for the container ids of an old file, and the containers that run.",
 )
 @click.option("--force", is_flag=True, help="Replace OUT where it is there.")
 @click.option(

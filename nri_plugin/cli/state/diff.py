@@ -263,7 +263,9 @@ class Side:
 
 @click.command(name="diff", epilog=EXAMPLES)
 @click.argument("files", metavar="[A [B]]", nargs=-1)
-@click.option("--live", is_flag=True, help="Compare the promises (of A, else of the agent) with the cgroups.")
+@click.option(
+    "--live", is_flag=True, help="Compare the allocations (of A, else of the agent) with the cgroups."
+)
 @cgroup_root_option
 @state_dir_option
 @format_option()
@@ -277,12 +279,12 @@ def command(
     state_dir: str,
     output_format: str,
 ) -> None:
-    """Tell who gained, lost or moved exclusive CPUs from A to B, and what else is different.
+    """List containers that gained, lost or moved exclusive CPUs from A to B, and all other differences.
 
-    A and B are checkpoints or state directories. Without B, A is compared with what the agent has promised now, as its
-    status socket tells it, else as its checkpoint does. Generations and writers are not compared.
+    A and B are checkpoints or state directories. Without B, A is compared with the present state: of the
+    agent's status socket, else of its checkpoint. Generations and writers are not compared.
 
-    Exit code: 0 when nothing is different, 1 when something is, 2 when that cannot be told.
+    Exit code: 0 no difference, 1 differences, 2 the states cannot be compared.
     """
     _check(files, live=live, cgroup_root=cgroup_root)
     try:

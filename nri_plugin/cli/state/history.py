@@ -325,13 +325,13 @@ Examples:
     metavar="KIND",
     type=click.Choice(KINDS),
     multiple=True,
-    help=f"Only what is called so; may be given again: {', '.join(KINDS)}.",
+    help=f"Only entries of this kind; may be given more than once: {', '.join(KINDS)}.",
 )
 @click.option(
     "--since",
     metavar="TIME",
     default="",
-    help="Only what is younger: 90s, 10m, 2h, 1d, or a time such as 2026-01-31T12:00, in UTC like all times here.",
+    help="Only entries after this time: 90s, 10m, 2h, 1d ago, or a time in UTC such as 2026-01-31T12:00.",
 )
 @click.option(
     "-n",
@@ -340,9 +340,9 @@ Examples:
     type=click.IntRange(0),
     default=20,
     show_default=True,
-    help="Only the last; 0 for all.",
+    help="Only the last N entries; 0 for all.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on telling what happens; ends with Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new entries until Ctrl-C.")
 @click.option(
     "--recording",
     metavar="FILE",
@@ -361,7 +361,7 @@ def command(
     state_dir: str,
     output_format: str,
 ) -> None:
-    """Tell what was decided for whom: placements, refusals with their reasons, resizes, drift, restarts.
+    """List decisions: placements, refusals with their reasons, resizes, drift, restarts.
 
     Below stand the checkpoints of the state directory: the present one, the generation before, and damaged ones that
     were kept. -o json writes one line for each entry and each checkpoint.

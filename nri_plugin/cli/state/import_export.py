@@ -66,9 +66,7 @@ config_option = click.option(
     metavar="FILE",
     help=f"The agent's configuration.  [default: {DEFAULT_PATH}; where there is none, KUBELET_DIR/{KUBELET_CONFIG}]",
 )
-state_dir_option = click.option(
-    "--state-dir", metavar="DIR", help="Instead of the stateDir in the configuration."
-)
+state_dir_option = click.option("--state-dir", metavar="DIR", help="Replaces stateDir of the configuration.")
 
 
 @click.command(name="import", epilog=IMPORT_EXAMPLES)
@@ -79,12 +77,12 @@ state_dir_option = click.option(
 @click.option(
     "--containers",
     metavar="FILE",
-    help="What `crictl ps -o json` prints: only these containers are taken over.",
+    help="The output of `crictl ps -o json`: only these containers are imported.",
 )
 @click.option(
     "--without-memory",
     is_flag=True,
-    help="Leave promised memory out, where memoryManagerPolicy is not Static in the configuration.",
+    help="Leave out allocated memory where memoryManagerPolicy is not Static in the configuration.",
 )
 @format_option()
 def import_command(
@@ -97,14 +95,14 @@ def import_command(
     without_memory: bool,
     output_format: str,
 ) -> None:
-    """Take over what the kubelet's static managers promised, from KUBELET_DIR.
+    """Import the allocations of the kubelet's static managers from KUBELET_DIR.
 
-    Checksums are verified, and the promises are checked against this machine and the configuration. They
-    go into an empty checkpoint, while no agent runs; the agent finds them when it starts and moves nobody.
-    An import that no agent has met yet is replaced. A node without a configuration of the agent, as where a
+    Checksums are verified, and the allocations are checked against this machine and the configuration. They
+    go into an empty checkpoint, while no agent runs; the agent finds them when it starts and moves no container.
+    An import that no agent has read yet is replaced. A node without a configuration of the agent, as where a
     DaemonSet brings it, is judged by the kubelet's own file.
 
-    Exit code: 0, 1 when the promises cannot be kept, 2 when a file or the machine cannot be read.
+    Exit code: 0, 1 when the allocations cannot be kept, 2 when a file or the machine cannot be read.
     """
     try:
         config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
@@ -126,9 +124,7 @@ def import_command(
 @config_option
 @state_dir_option
 @root_option
-@click.option(
-    "--force", is_flag=True, help="Replace files that are there; they are kept as NAME.before-export."
-)
+@click.option("--force", is_flag=True, help="Replace existing files; they are kept as NAME.before-export.")
 @format_option()
 def export_command(
     kubelet_dir: str,
@@ -138,11 +134,11 @@ def export_command(
     force: bool,
     output_format: str,
 ) -> None:
-    """Write the promises to KUBELET_DIR as the state files of the kubelet's static managers.
+    """Export the allocations to KUBELET_DIR as the state files of the kubelet's static managers.
 
-    Nothing is written that a kubelet with the same options would not start on. Where memory on a NUMA node is promised
-    over different sets of nodes, the kubelet's own check depends on chance; that is said. The checkpoint stays; move it
-    away when the kubelet has taken over, or an agent that is started later goes by it.
+    Nothing is written that a kubelet with the same options would refuse to start with. Where memory of a NUMA node is
+    allocated over different sets of nodes, the kubelet's own check depends on chance; the export warns of it. The
+    checkpoint stays; move it away when the kubelet has taken over, or an agent that starts later uses it.
 
     Exit code: 0, 1 when a kubelet would refuse them, 2 when a file or the machine cannot be read or written.
     """

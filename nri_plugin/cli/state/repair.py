@@ -137,7 +137,7 @@ first, saves more, and settles contradictions.
     "given_up",
     metavar="NAME",
     multiple=True,
-    help="A promise that is over, as namespace/pod/container or UID/CONTAINER; may be given again.",
+    help="An allocation to give up, as namespace/pod/container or UID/CONTAINER; may be given more than once.",
 )
 @machine_option
 @root_option

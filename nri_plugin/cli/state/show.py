@@ -368,7 +368,7 @@ Examples:
     "-w",
     "--wide",
     is_flag=True,
-    help="All on one line each, with ids, phases, sockets and requests; never folded.",
+    help="One line for each container, with ids, phases, sockets and requests; never folded.",
 )
 @machine_option
 @root_option
@@ -389,8 +389,8 @@ def command(
 ) -> None:
     """List every container with its CPUs, cores, NUMA nodes, uncore caches and memory nodes, and how they are aligned.
 
-    NAME may hold * and ?. Cores and caches come from this machine where it is the one of the checkpoint; for a
-    checkpoint from elsewhere name the machine with --machine.
+    NAME may hold * and ?. Cores and caches are those of this machine if the checkpoint is about it; for a checkpoint
+    from another machine name that with --machine.
 
     Exit code: 0; 1 when the checkpoint is damaged or no container has such a name; 2 when there is no checkpoint
     or the options are wrong.

@@ -46,14 +46,14 @@ file_option = click.option(
     "path",
     metavar="FILE",
     default=None,
-    help="A checkpoint file, or the directory that holds it; goes before --state-dir.",
+    help="A checkpoint file, or its directory; overrides --state-dir.",
 )
 machine_option = click.option(
     "--machine",
     metavar="NAME|FILE",
     default=None,
-    help="The machine that the checkpoint is about, where it is not this one: "
-    "what `nri-pin topology` takes and makes.",
+    help="The machine that the checkpoint is about, if it is not this one: "
+    "a name or file as for `nri-pin topology`.",
 )
 root_option = click.option(
     "--root", metavar="DIR", default=None, help="The machine whose /sys and /proc are below this directory."

@@ -1,4 +1,4 @@
-"""`nri-pin state`: what the agent has promised, and whether it can be true."""
+"""`nri-pin state`: the table of its commands."""
 
 import click
 
@@ -6,39 +6,43 @@ from nri_plugin.cli.main import CommandEntry, LazyGroup
 
 EXAMPLES = """\b
 Examples:
-  nri-pin state show                     who holds which CPUs
-  nri-pin state verify                   whether that can be true, and is
-  nri-pin state diff before.json         who gained, lost or moved since then
-  nri-pin state history --since 10m      what was decided lately, and why not
+  nri-pin state show                     the CPUs of every container
+  nri-pin state verify                   whether allocations and cgroups agree
+  nri-pin state diff before.json         changes since then
+  nri-pin state history --since 10m      the latest decisions and refusals
   nri-pin state repair                   what can be saved of a damaged checkpoint
-  nri-pin state convert state.json ./kubelet/    the same promises as the kubelet keeps them
+  nri-pin state convert state.json ./kubelet/    the same allocations as kubelet state files
   nri-pin state import /var/lib/kubelet  take over from the kubelet's static managers
 """
 
 COMMANDS = {
-    "show": CommandEntry("nri_plugin.cli.state.show:command", "List who holds which CPUs and memory nodes."),
+    "show": CommandEntry(
+        "nri_plugin.cli.state.show:command", "List containers with their CPUs and memory nodes."
+    ),
     "verify": CommandEntry(
-        "nri_plugin.cli.state.verify:command", "Check the promises, and the cgroups against them."
+        "nri_plugin.cli.state.verify:command", "Check the allocations, and the cgroups against them."
     ),
     "diff": CommandEntry(
-        "nri_plugin.cli.state.diff:command", "Tell who gained, lost or moved CPUs between two states."
+        "nri_plugin.cli.state.diff:command",
+        "List containers that gained, lost or moved CPUs between two states.",
     ),
     "convert": CommandEntry(
-        "nri_plugin.cli.state.convert:command", "Write promises in another form, offline."
+        "nri_plugin.cli.state.convert:command", "Write allocations in another form, offline."
     ),
     "repair": CommandEntry(
-        "nri_plugin.cli.state.repair:command", "Make a damaged checkpoint usable, inventing nothing."
+        "nri_plugin.cli.state.repair:command", "Repair a damaged checkpoint; invents no allocation."
     ),
     "history": CommandEntry(
-        "nri_plugin.cli.state.history:command", "Tell what was decided for whom, and which files are kept."
+        "nri_plugin.cli.state.history:command",
+        "List the latest decisions, and the checkpoints that are kept.",
     ),
     "import": CommandEntry(
         "nri_plugin.cli.state.import_export:import_command",
-        "Take over what the kubelet's static managers promised.",
+        "Import allocations of the kubelet's static managers.",
     ),
     "export": CommandEntry(
         "nri_plugin.cli.state.import_export:export_command",
-        "Write the promises as the kubelet's state files.",
+        "Export allocations as the kubelet's state files.",
     ),
 }
 
@@ -51,4 +55,4 @@ COMMANDS = {
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 def command() -> None:
-    """Show, check, compare, repair and convert what the agent has promised to containers."""
+    """Show, check, compare, repair and convert the allocations of containers."""

@@ -1,4 +1,4 @@
-"""`nri-pin state verify`: whether the promises can be true, and whether the cgroups hold them."""
+"""`nri-pin state verify`: whether allocations contradict each other, and whether the cgroups hold them."""
 
 import json
 
@@ -53,14 +53,14 @@ OBSERVED = "not compared: the agent runs with --observe and carries nothing out;
 @click.option(
     "--live/--no-live",
     default=None,
-    help="Compare every container's cgroup with its promise. By default where the cgroups can be seen and the "
+    help="Compare the cgroup of every container with its allocation. By default where the cgroups can be seen and the "
     "checkpoint is named by its directory; with --live it is an error when they cannot.",
 )
 @cgroup_root_option
 @click.option(
     "--as-kubelet",
     metavar="CONFIG",
-    help="Also say what a kubelet with the options of this configuration would find wrong at its start.",
+    help="Also list the errors that a kubelet with the options of this configuration would report at its start.",
 )
 @click.option(
     "--config",
@@ -82,9 +82,9 @@ def command(
     config_path: str | None,
     output_format: str,
 ) -> None:
-    """Check the checksum, that no promise contradicts another, and that the cgroups hold what was promised.
+    """Check the checksum, that no allocation contradicts another, and that the cgroups hold the allocations.
 
-    Promises are judged by the machine as the checkpoint knows it, or by the one of --root or --machine; the options
+    Allocations are judged by the machine as the checkpoint knows it, or by the one of --root or --machine; the options
     of --config and --as-kubelet on that machine, else on this one.
 
     Exit code: 0 sound; 1 something was found, or the checkpoint is damaged; 2 there is no checkpoint, or the

@@ -156,9 +156,9 @@ AGE      since its first process began
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Between two looks at CPU use and at a checkpoint; what the agent tells is shown at once.",
+    help="Seconds between two reads of CPU use and of a checkpoint; reports of the agent are shown at once.",
 )
-@click.option("--once", is_flag=True, help="One picture on standard output, and no keys.")
+@click.option("--once", is_flag=True, help="Print one picture on standard output and exit.")
 @state_dir_option
 @machine_option
 @root_option
@@ -178,9 +178,9 @@ def command(
     cgroup_root: str | None,
     output_format: str,
 ) -> None:
-    """Watch containers, their CPUs and what changes, as the agent tells it on its status socket.
+    """Watch containers, their CPUs and changes, as reported by the agent's status socket.
 
-    While the agent is away its checkpoint is shown, and that is said; so is an agent that no runtime is connected to.
+    While no agent answers, its checkpoint is shown. The header says so, and also when no runtime is connected to it.
     -o json writes one line now and one for every change; "connected" there means that an agent answers and a runtime
     asks it.
 
