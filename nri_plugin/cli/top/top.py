@@ -1,7 +1,7 @@
 """`nri-pin top`: watch containers, their CPUs and the changes.
 
 The command samples the agent, reads the CPU time and the start of each container from its cgroup, and draws a picture
-for each sample; without a terminal, or with -o json, it prints one and ends.
+for each sample. --once prints one picture and ends; -o json writes a line for every change.
 """
 
 import json
