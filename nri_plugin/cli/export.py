@@ -1,4 +1,4 @@
-"""`nri-pin export`: publish what the agent has promised, or only show what would be published."""
+"""`nri-pin export`: publish allocations and capacity to the cluster, or print the object."""
 
 import json
 import os
@@ -133,7 +133,7 @@ def where_a_kubelet_is(socket: str) -> str:
 
 
 def _status_or_machine(socket: str) -> "Status":
-    """What the agent says; without one, this machine with nothing promised."""
+    """The status of the agent; without an agent, this machine without allocations."""
     from nri_plugin.agent.status_client import Status, read_status
     from nri_plugin.host.sysfs import discover
     from nri_plugin.model.options import Node, Options

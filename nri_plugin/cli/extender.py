@@ -1,4 +1,4 @@
-"""`nri-pin extender`: its options, made into what the process needs."""
+"""`nri-pin extender`: the options of the scheduler extender."""
 
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,7 @@ def _check(given: dict[str, Any]) -> None:
         raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
     if given["offers_bind"] and given["tls_client_ca"] is None:
         raise click.UsageError(
-            "--bind needs --tls-cert, --tls-key and --tls-client-ca: who may ask for a binding decides where pods run"
+            "--bind needs --tls-cert, --tls-key and --tls-client-ca: a client that may bind decides where pods run"
         )
     if given["numa_annotation"] and not given["offers_bind"]:
         raise click.UsageError("--numa-annotation needs --bind, which writes it")
@@ -168,7 +168,7 @@ def _run(given: dict[str, Any]) -> int:
 
 
 def options_of(given: dict[str, Any]) -> Any:
-    """The process's options from the command line's."""
+    """Options of the process from those of the command line."""
     from nri_plugin.extender.answers import ScoreScale
     from nri_plugin.extender.cache import Accounting
     from nri_plugin.extender.one_node import DistanceBonus, Scoring, Strategy

@@ -29,7 +29,7 @@ class CommandEntry:
 
 
 class LazyGroup(click.Group):
-    """A group some of whose members are rows of a table, listed after those that are there already.
+    """A group with commands from a table, listed after its other commands.
 
     Args:
         entries: the table, by name.
@@ -87,10 +87,10 @@ class LazyGroup(click.Group):
 
 EXIT_INTERRUPTED = 130
 COMPLETION_VARIABLE = "_NRI_PIN_COMPLETE"
-"""Set by a shell that asks how a word may end."""
+"""Set by a shell that asks for completions."""
 
 FIRST_OF_CLICK = re.compile(r"^(?:Could|Got|Invalid|Missing|No such|Option)(?= )")
-"""How sentences of the library begin; ours may begin with a path or a name, which stays as it is written."""
+"""First words of the library's sentences, made lower-case; ours may begin with a path or a name, which stays."""
 
 LINES_TO_WRITE = re.compile(r"\n(?=  \S)")
 """Before each line that is to be copied into a file; other ends of lines are blanks."""

@@ -183,7 +183,7 @@ class ProgressLine:
         sys.stderr.flush()
 
     def wipe(self) -> None:
-        """Leave nothing behind."""
+        """Remove the line from the terminal."""
         if self._is_written:
             self._is_written = False
             sys.stderr.write(WIPE)
@@ -191,7 +191,7 @@ class ProgressLine:
 
 
 def told(items: Iterable[Item], text: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Item]:
-    """The items, while `text` tells how many came by: `replayed {} events`."""
+    """Pass the items on, while the line counts them: `replayed {} events`."""
     line = ProgressLine(clock)
     try:
         for count, item in enumerate(items):
@@ -203,7 +203,7 @@ def told(items: Iterable[Item], text: str, clock: Callable[[], float] = time.mon
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Tell what is being done and for how long, where no item comes by that could be counted.
+    """Show what is being done and for how long, where there are no items to count.
 
     A timer of the process interrupts what is done for it, so that there is neither thread nor a call in the way.
     """

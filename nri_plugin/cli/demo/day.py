@@ -42,7 +42,7 @@ def day(machine: str, topology: Topology, runtime: str = "containerd-2.1") -> Sc
 
 
 def sizes(topology: Topology) -> dict[str, str]:
-    """What the words of the template stand for on this machine.
+    """Values of the template's variables for this machine.
 
     Raises:
         ConfigError: it has no room for the containers of the day.

@@ -147,7 +147,7 @@ def _loaded(file: Path) -> Scenario:
 
 
 def new_report(scenario: Scenario, output_format: str, *, fast: bool, no_color: bool) -> Report:
-    """Where the demo is told."""
+    """The report for the output format."""
     if output_format == "json":
         return JSONReport(scenario)
     width = max(min(columns() or NARROW, WIDEST), NARROWEST)
@@ -226,7 +226,7 @@ def pause() -> None:
 
 
 def no_pause() -> None:
-    """Nobody reads along."""
+    """No pause: there is no reader."""
 
 
 @contextmanager

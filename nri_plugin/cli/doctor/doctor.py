@@ -44,7 +44,7 @@ WORDS = {
 INDENT = " " * 9
 STEP_INDENT = INDENT + " " * 4
 WHOLE_NODE = "kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nri-pin doctor --root /host"
-"""A pod that has the whole node below /host, for as long as the question takes."""
+"""A temporary pod that has the whole node below /host."""
 
 
 @click.command(name="doctor", epilog=EXAMPLES)
@@ -95,7 +95,7 @@ def command(
 
 
 def examine(root: str | None, config: str, runtime_config: str, state_dir: str) -> Groups:
-    """Look, and judge."""
+    """Collect the evidence and judge it."""
     from nri_plugin.cli.doctor import agent, kubelet, machine, runtime
     from nri_plugin.cli.doctor.evidence import Asked, collect
     from nri_plugin.cli.doctor.node_evidence import NodeView, is_in_pod
@@ -118,7 +118,7 @@ def examine(root: str | None, config: str, runtime_config: str, state_dir: str) 
 
 
 def exit_code(groups: Groups, *, strict: bool) -> int:
-    """0 when nothing is to be done; what cannot be seen is nobody's fault unless `strict`."""
+    """0 when there is nothing to do; evidence that is not visible counts only with `strict`."""
     bad = {Verdict.TO_DO, Verdict.ADVICE, Verdict.NOT_VISIBLE} if strict else {Verdict.TO_DO}
     return int(any(finding.verdict in bad for found in groups.values() for finding in found))
 

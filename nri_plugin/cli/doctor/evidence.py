@@ -1,4 +1,4 @@
-"""Collects what `nri-pin doctor` judges: every look at the node happens here, once."""
+"""Collects the evidence that `nri-pin doctor` judges: all reads of the node happen here, once."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ RIVALS = {
 
 @dataclass(frozen=True, slots=True)
 class DoctorEvidence:
-    """Everything that was seen, group by group."""
+    """All evidence, by group."""
 
     runtime: RuntimeEvidence
     kubelet: KubeletEvidence
@@ -58,7 +58,7 @@ class DoctorEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line says.
+    """Paths from the command line.
 
     Attributes:
         config: the agent's configuration; empty to look for it.
@@ -72,7 +72,7 @@ class Asked:
 
 
 def collect(view: NodeView, asked: Asked) -> DoctorEvidence:
-    """Look at the node."""
+    """Read the node."""
     processes = view.processes()
     running = () if isinstance(processes, Hidden) else processes
     topology = read_topology(view)

@@ -262,9 +262,9 @@ class KubeletEvidence:
     Attributes:
         settings: None when there is no kubelet.
         states: the policy in each of its state files; None where there is no such file.
-        pod_resources: whether somebody listens on its PodResources socket: empty when so.
+        pod_resources: empty when its PodResources socket accepts connections, else why not.
         reserved: what the agent keeps for the system; None where that is not known.
-        is_only_observed: the agent carries nothing out, so whatever pins may go on.
+        is_only_observed: the agent changes nothing, so another program may go on pinning.
         topology: None where the machine is not known.
         config_path: of the agent's configuration.
         has_configuration: whether it is there.

@@ -70,7 +70,7 @@ def _offline(topology: Topology) -> Finding:
         return fine("offline-cpus", "none")
     return advice(
         "offline-cpus",
-        f"CPUs {topology.offline} are offline and given to nobody",
+        f"CPUs {topology.offline} are offline and never allocated",
         "bring them online where that is not meant",
         f"for c in {' '.join(map(str, topology.offline))}; do echo 1 > /sys/devices/system/cpu/cpu$c/online; done",
     )
@@ -187,13 +187,13 @@ class CgroupEvidence:
     Attributes:
         tree: a text when what is there is no cpuset tree.
         online: the machine's CPUs; None where they cannot be seen.
-        kubelet_driver: `systemd` or `cgroupfs` as the kubelet is told; empty where nothing is written or seen.
+        kubelet_driver: `systemd` or `cgroupfs` of the kubelet's configuration; empty where it is not set or not visible.
         runtime_systemd: whether the runtime uses systemd; None where nothing is written or seen.
         allowed: CPUs that groups may be narrower by, because containers of ours have them to themselves.
         is_ours: whether an agent of ours looks after the cpusets, or has left a checkpoint.
         asks_partitions: whether the configuration, or the annotation of a container that runs, asks for them.
         may_partition: whether the agent that runs has SYS_ADMIN; None where that cannot be seen.
-        culprits: who is known to pin on this node.
+        culprits: programs on this node that are known to pin.
     """
 
     tree: Tree | Hidden | str
@@ -256,7 +256,7 @@ def _driver(seen: CgroupEvidence, tree: Tree) -> Finding:
         )
     if different:
         return fine("cgroup-driver", different.pop())
-    return fine("cgroup-driver", "no pod has run yet, and nobody has chosen one")
+    return fine("cgroup-driver", "no pod has run yet, and no cgroup driver is chosen")
 
 
 def _is_slice(group: CgroupDir) -> bool:
@@ -312,14 +312,14 @@ def _narrow(group: CgroupDir, missing: CPUSet, tree: Tree, online: CPUSet) -> Fi
     )
     return to_do(
         "cpuset-width",
-        f"{group.path or 'the root'} reaches only CPUs {group.effective}: {missing} can be given to nobody below it",
-        "widen it, and find out who narrowed it (AllowedCPUs= of a unit, the kubelet's cgroupRoot)",
+        f"{group.path or 'the root'} reaches only CPUs {group.effective}: {missing} cannot be used below it",
+        "widen it, and find the setting that narrowed it (AllowedCPUs= of a unit, the kubelet's cgroupRoot)",
         command,
     )
 
 
 def _pinned(seen: CgroupEvidence, tree: Tree) -> Iterator[Finding]:
-    """Containers that somebody has pinned although no agent of ours was ever here."""
+    """Containers that another program has pinned, on a node where no agent of ours ever ran."""
     if seen.is_ours or seen.online is None:
         return
     found = [
@@ -337,7 +337,7 @@ def _pinned(seen: CgroupEvidence, tree: Tree) -> Iterator[Finding]:
             yield to_do(
                 "foreign-cpusets",
                 says,
-                "see who does it (the kubelet's CPU manager, another plugin, people), and let only one of them pin",
+                "find the writer (the kubelet's CPU Manager, another plugin, an administrator), and let only one of them pin",
             )
 
 
@@ -349,7 +349,7 @@ def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:
         return to_do(
             "partitions",
             f"{group.path} wants to be a partition and is none: {group.partition}",
-            "end it, or give it CPUs that nobody else has",
+            "end it, or give it CPUs of its own",
             f"echo member > {shlex.quote(f'{tree.directory}/{group.path}')}/cpuset.cpus.partition",
         )
     others = [group for group in found if not group.effective or group.effective - seen.allowed]

@@ -193,7 +193,7 @@ class NodeView:
         return tuple(found for pid in numbers if (found := _process(proc, pid)) is not None)
 
     def connects(self, path: str) -> str | Hidden:
-        """Whether somebody listens on a unix socket: empty when so, else why not."""
+        """Empty when a unix socket accepts connections, else why not."""
         place = self.find(path)
         if isinstance(place, Hidden):
             return place
@@ -204,7 +204,7 @@ class NodeView:
         except FileNotFoundError:
             return "there is no such socket"
         except ConnectionRefusedError:
-            return "nobody listens on it"
+            return "no process listens on it"
         except OSError as error:
             return Hidden(path, why=_why(error)) if isinstance(error, PermissionError) else _why(error)
         finally:
@@ -252,7 +252,7 @@ def _is_system(root: str) -> bool:
 
 
 def is_in_pod() -> bool:
-    """Whether this process is in a container of Kubernetes, whose root is not the node's."""
+    """Whether this process runs in a container of Kubernetes, where / is not the root of the node."""
     return "KUBERNETES_SERVICE_HOST" in os.environ and not (
         _sees_all_processes() and _same_root("/proc/1/root")
     )
@@ -314,7 +314,7 @@ class Kernel:
     Attributes:
         release: such as `6.12.48`.
         options: of its command line that concern CPUs: `isolcpus`, `nohz_full`, `rcu_nocbs`.
-        unread: an option whose list is no plain list of CPUs, as it stands there; by name.
+        unread: options whose value is no plain CPU list, unparsed; by name.
         numa_balancing: None without such a switch.
     """
 

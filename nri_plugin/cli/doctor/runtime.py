@@ -40,7 +40,7 @@ class RuntimeEvidence:
         version: as it says; empty when it says nothing.
         settings: None when there is no runtime.
         told: what the runtime told the running agent.
-        socket: of NRI, whether somebody listens: empty when so.
+        socket: empty when the NRI socket accepts connections, else why not.
         agent_socket: where the agent's configuration looks for it; empty without configuration.
         plugins: names in the runtime's plugin folder; None when there is no such folder.
         drop_ins: names in its folder of configurations.
@@ -64,7 +64,7 @@ def judge(seen: RuntimeEvidence) -> Iterator[Finding]:
     if name == "":
         yield to_do(
             "runtime",
-            "neither containerd nor CRI-O runs here, and neither is configured, so there is nobody to place containers for",
+            "neither containerd nor CRI-O runs here, and neither is configured, so no runtime can start the agent or ask it",
             "ask on a node of the cluster; without one, nri-pin demo plays one",
             "nri-pin demo",
         )
@@ -243,7 +243,7 @@ def _socket(seen: RuntimeEvidence) -> Iterator[Finding]:
         yield fine("nri-socket", "connected: the agent is registered and has been told what exists")
         return
     if isinstance(seen.socket, Hidden):
-        yield not_visible("nri-socket", seen.socket, f"whether somebody listens on {path} cannot be seen")
+        yield not_visible("nri-socket", seen.socket, f"whether {path} accepts connections cannot be seen")
     elif seen.socket:
         unit = _unit(settings) if isinstance(settings, NRISettings) else "containerd"
         yield to_do(

@@ -55,7 +55,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """What the kubelet is told.
+    """Settings of the kubelet.
 
     Attributes:
         files: those that were read.
@@ -279,7 +279,7 @@ def read_version(view: NodeView, process: Process | None, runtime: str) -> str |
         return view.hidden(f"/usr/bin/{name}")
     programs = [name]
     if process is not None:
-        # What runs may be another program than the one of that name: an older one, whose file is gone, or another
+        # The running program may not be the file of that name: an older one, whose file is gone, or another
         # installation. Its file is asked where it can be; some programs may not be run through that link.
         started_as = [process.args[0]] if process.args and os.path.isabs(process.args[0]) else []
         programs = [f"/proc/{process.pid}/exe", *started_as, name]

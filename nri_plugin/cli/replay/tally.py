@@ -197,7 +197,7 @@ def kind_of(recorded: ReplayVerdict, replayed: ReplayVerdict) -> str:
 
 
 def name_of(event: Event) -> str:
-    """Whom an event is about, `namespace/pod/container` as far as there is one."""
+    """The container or pod of an event, `namespace/pod/container` as far as known."""
     event = _bare(event)
     pod, container = getattr(event, "pod", None), getattr(event, "container", None)
     parts: Iterator[str] = (
@@ -323,7 +323,7 @@ def options_of(recorded: Node, replayed: Node) -> Iterator[str]:
 
 
 def differences(found: Sequence[ReplayDifference], width: int) -> Iterator[str]:
-    """The table of what another configuration changes: who fares worse first."""
+    """The table of changes under another configuration, losses first."""
     if not found:
         yield "every container gets the same"
         return

@@ -24,7 +24,7 @@ LEVELS = {
     "uncore_cache": "L3 cache",
     "whole_cores": "whole cores",
 }
-"""Levels of alignment in words, in the order they are told."""
+"""Levels of alignment in words, in the order of the report."""
 
 
 def showable(text: object) -> str:
@@ -87,7 +87,7 @@ class Marks:
         ]
 
     def pools(self) -> list[str]:
-        """What is said of the shared pool, by simulation."""
+        """A sentence about the shared pool of each simulation."""
         return [pool_sentence(simulation) for simulation in self.simulations]
 
 
@@ -111,7 +111,7 @@ def is_refused(row: Row) -> bool:
 
 
 def sentence(row: Row | None) -> str:
-    """What one simulation made of a container."""
+    """The outcome for a container in one simulation."""
     if row is None:
         return "not part of this simulation"
     if is_refused(row):
@@ -143,7 +143,7 @@ def alignment(aligned: Row) -> str:
 
 
 def pool_sentence(simulation: Row) -> str:
-    """Who shares which CPUs."""
+    """The CPUs of the shared pool and the number of containers in it."""
     totals = simulation["totals"]
     sharing = sum(not row["exclusive"] for row in simulation["containers"])
     return f"shared pool, {cpu_count(totals['shared_cpus'])}: {totals['shared_pool']}; {count(sharing, 'container')} in it"
@@ -160,7 +160,7 @@ def count(number: int, what: str) -> str:
 
 
 def names(simulations: Sequence[Row]) -> list[str]:
-    """What the simulations are called: A and B with their configurations where there are two."""
+    """Names of the simulations: A and B with their configurations where there are two."""
     configurations = [str(simulation["configuration"]["name"]) for simulation in simulations]
     if len(simulations) == 1:
         return configurations

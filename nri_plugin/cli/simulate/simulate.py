@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EXIT_PROBLEMS = 1
 NARROW = 80
-"""Columns where nobody says how many there are."""
+"""Columns where there is no terminal to ask."""
 
 EPILOG = """\b
 Examples:

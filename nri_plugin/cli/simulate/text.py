@@ -1,4 +1,4 @@
-"""A simulation as text: who got what, who was refused, how many more fit, how broken up the rest is."""
+"""A simulation as text: placements, refusals, remaining capacity and fragmentation."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -166,7 +166,7 @@ def _refusals(one: Simulation, width: int) -> list[str]:
 
 
 def _merged(rows: Sequence[RefusedRow]) -> list[RefusedRow]:
-    """What a full node refuses is alike whatever it asks for; of many shapes the first tells for all."""
+    """A full node refuses many shapes for the same reason; the first shape stands for all."""
     by_reason: dict[object, list[RefusedRow]] = {}
     for number, row in enumerate(rows):
         by_reason.setdefault(row.reason if row.stage is Stage.NODE else number, []).append(row)

@@ -1,6 +1,6 @@
 """`nri-pin state convert`: the same promises in another form, offline.
 
-A source (a file, a directory with files, or standard input) is decoded whatever its form, written in the form that is
+A source (a file, a directory with files, or standard input) is decoded from any form, written in the form that is
 asked for, and compared: what the new form cannot hold is named, and promises are left out only with --lossy.
 """
 
@@ -264,7 +264,7 @@ def command(
 def _node(
     given: ConvertSource, machine: str | None, root: str | None, config_path: str | None
 ) -> Node | None:
-    """The machine with what is reserved; None where nobody named one and the checkpoint knows none."""
+    """The machine with its reserved CPUs; None where neither an option nor the checkpoint names one."""
     topology, name = named_topology(machine, root)
     facts = given.checkpoint.facts if given.checkpoint else None
     if topology is None:
@@ -312,7 +312,7 @@ def _from_kubelet(
         promises = promises.of(running(containers))
     if promises.cpus_by_id:
         raise FailedError(
-            f"{given.files[Kind.CPU].name}: names containers by id; tell whose they are with --containers FILE, made by "
+            f"{given.files[Kind.CPU].name}: names containers by id; name their containers with --containers FILE, made by "
             "`crictl ps -o json > FILE`"
         )
     if shared := shared_within_pods(promises):

@@ -39,7 +39,7 @@ from nri_plugin.model.state import (
 Value = TypeVar("Value")
 
 UNNAMED = {"id", "pod_uid", "name", "uid"}
-"""Fields that say who it is; a container's id is told apart as a restart."""
+"""Identifying fields, not compared; a new container id is reported as a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What happened to one container, pod or the machine.
+    """The change of one container, one pod or the machine.
 
     Attributes:
         what: `gained`, `lost`, `grew`, `shrank` or `moved` of exclusive CPUs, else `new`, `gone` or `changed`.
@@ -73,7 +73,7 @@ class StateChange:
 
 
 def changes(before: State, after: State) -> list[StateChange]:
-    """What happened between two states, by the names of those concerned."""
+    """The changes between two states, sorted by name."""
     touched = _touched(before, after)
     keys_before, keys_after = _by_key(before, touched), _by_key(after, touched)
     pods = {**before.pods, **after.pods}
@@ -95,14 +95,14 @@ def changes(before: State, after: State) -> list[StateChange]:
 
 
 def machine_changes(before: NodeFacts | None, after: NodeFacts | None) -> list[StateChange]:
-    """What is different about the machine; nothing where one side does not know it."""
+    """The differences of the machine; empty where one side does not know it."""
     if before is None or after is None or before == after:
         return []
     return [StateChange("changed", "machine", "machine", others=_field_changes(before, after))]
 
 
 def live_changes(looked: Sequence[ObservedCpuset]) -> list[StateChange]:
-    """From what was promised to what is found in cgroups."""
+    """The changes from the allocations to the cgroups."""
     found = []
     for one in looked:
         name, key = one.row.name, one.row.record.key
@@ -166,7 +166,7 @@ def _phases(records: Sequence[ContainerRecord]) -> str:
 def _pod_changes(
     before: Mapping[str, PodRecord], after: Mapping[str, PodRecord], told: set[str]
 ) -> list[StateChange]:
-    """Pods that are other ones; those that come and go with containers are told with them."""
+    """Changed pods; pods that come and go with containers are reported with those."""
     found = []
     for uid in dict.fromkeys(uid for uid, _ in _others(before, after)):
         old, new = before.get(uid), after.get(uid)
@@ -215,7 +215,7 @@ def _what(before: CPUSet, after: CPUSet) -> str:
 
 
 def _touched(before: State, after: State) -> dict[str, None]:
-    """Keys of whom anything is not the very same object: of two states in a row these are few among many."""
+    """Keys with any object that is not identical: few among many, in two states in a row."""
     records = _others(before.containers, after.containers)
     keys = [
         *(allocation_key(record.pod_uid, record.name) for _, record in records),
@@ -225,7 +225,7 @@ def _touched(before: State, after: State) -> dict[str, None]:
 
 
 def _others(before: Mapping[str, Value], after: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
-    """What one side has and the other has not, or has another object for."""
+    """Entries that only one side has, or for which the sides have different objects."""
     for one, other in ((before, after), (after, before)):
         yield from ((key, value) for key, value in one.items() if other.get(key) is not value)
 
@@ -331,7 +331,7 @@ def _live(files: Sequence[str], state_dir: str, root: str | None) -> tuple[str, 
 
 
 def now(state_dir: str) -> Side:
-    """What the agent has promised at this moment; as its checkpoint says where it does not answer."""
+    """The present state of the agent; that of its checkpoint where it does not answer."""
     from nri_plugin.agent.status_client import read_status
     from nri_plugin.agent.status_socket import FILE_NAME as SOCKET_NAME
 

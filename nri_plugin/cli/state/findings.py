@@ -274,7 +274,7 @@ def memory_of(checkpoint: Checkpoint, topology: Topology | None) -> Mapping[tupl
 
 
 def anything_goes(state: State) -> NodeFacts:
-    """A machine that has whatever was promised and one CPU more: only contradictions are left to find."""
+    """A machine that has all allocated CPUs and one more, so that only contradictions are found."""
     mems = 0
     for allocation in state.allocations.values():
         mems |= allocation.mems.mask

@@ -194,7 +194,7 @@ def _began(entry: Entry, state: State) -> Happened:
 
 
 def _difference(before: Node, after: Node) -> str:
-    """What is different about a node, as far as it can be said in a line."""
+    """The differences between two nodes in one line."""
     found = []
     if before.topology.online != after.topology.online:
         found.append(f"online CPUs {before.topology.online} -> {after.topology.online}")
@@ -240,7 +240,7 @@ def _created(entry: Entry, event: nri.CreateContainer, after: State) -> Happened
 
 
 def _others(entry: Entry, before: State, after: State, but: str = "") -> Iterator[Happened]:
-    """Whoever has other CPUs than before, or a resize that began or ended."""
+    """Entries for containers whose CPUs changed, and for resizes that began or ended."""
     if before is after:
         return
     for change in changes(before, after):
@@ -396,7 +396,7 @@ def command(
 
 
 def _found(path: str, problems: list[str]) -> list[Happened]:
-    """All that happened; what cannot be read is told in `problems`."""
+    """All entries; read errors are added to `problems`."""
     from nri_plugin.config.loading import load_hint_providers
 
     try:

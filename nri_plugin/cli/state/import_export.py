@@ -157,7 +157,7 @@ def export_command(
     _told(state, where, output_format, {"stays": path, "retire": _retire(path)})
     if output_format == "text":
         echo(
-            f"{path} stays; when the kubelet has taken over, retire it, or the next agent goes by it and the next import "
+            f"{path} stays; when the kubelet has taken over, retire it, or the next agent uses it and the next import "
             f"is refused: {_retire(path)}"
         )
     for doubt in kubelet_doubts(node, state):
@@ -219,7 +219,7 @@ def _check(promises: KubeletPromises) -> None:
     if promises.cpus_by_id:
         raise FailedError(
             f"{CPU_FILE} names containers by id, as kubelets before 1.18 did; "
-            "tell whose they are with --containers FILE, made by `crictl ps -o json > FILE`"
+            "name their containers with --containers FILE, made by `crictl ps -o json > FILE`"
         )
     shared = shared_within_pods(promises)
     if shared:

@@ -269,7 +269,7 @@ def _check_given_up(names: Sequence[str], made: Plan) -> None:
     unknown = [name for name in names if name not in made.given_up]
     if unknown:
         raise WrongUsageError(
-            f"nobody is promised anything under the name {', '.join(unknown)}; give it as namespace/pod/container"
+            f"there is no allocation under the name {', '.join(unknown)}; give it as namespace/pod/container"
         )
 
 

@@ -1,4 +1,4 @@
-"""One row for each container: what it was promised, where that lies on the machine, what is odd about it."""
+"""A row for each container: its allocation, the place on the machine, and irregularities."""
 
 import fnmatch
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from nri_plugin.policy.alignment import Footprint, footprint
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which containers are asked for: shell patterns, empty for all."""
+    """A selection of containers: shell patterns, empty for all."""
 
     namespace: str = ""
     pod: str = ""
@@ -45,7 +45,7 @@ class StateRow:
             when that is not known.
         lost: of its own those that are offline.
         footprint: where `cpus` lie; None when the machine's cores and caches are not known, or it ended. Cores of the
-            shared pool are whole for nobody.
+            shared pool are never counted as whole.
         numa_nodes: of `cpus`; None when the machine is not known.
     """
 
@@ -183,5 +183,5 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _is_id(pattern: str, container_id: str) -> bool:
-    """Container ids are told by their beginning, as crictl and others print them."""
+    """Container ids are matched by their prefix, as crictl and others print them."""
     return len(pattern) >= 8 and container_id.startswith(pattern)

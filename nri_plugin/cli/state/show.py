@@ -131,7 +131,7 @@ def waiting_facts(state: State, key: str) -> dict[str, Any]:
 
 
 def _container_hint(state: State, row: StateRow) -> dict[str, Any] | None:
-    """The merged hint that the container was placed by; None where nobody had a say."""
+    """The merged hint of the container; None where no hint provider took part."""
     allocation = state.allocation_of(row.record)
     if allocation is None:
         return _hint(row.record.affinity, preferred=row.record.affinity_preferred)
@@ -207,7 +207,7 @@ def show_text(
 def show_wide(
     source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[StateRow], wanted: Wanted
 ) -> str:
-    """One line each, whatever its length."""
+    """One line for each container, of any length."""
     lines = table([WIDE_HEAD, *map(_wide_cells, rows)], None)
     lines += notes(found.state, rows, wanted)
     return "\n".join([*lines, "", *facts(source, checkpoint, found)])
@@ -221,7 +221,7 @@ def pod_line(row: StateRow) -> str:
 
 
 def notes(state: State, rows: Sequence[StateRow], wanted: Wanted) -> list[str]:
-    """What is odd about a container, one line each."""
+    """Irregularities, one line each."""
     lines = [f"unplaced: {row.name}: {row.record.unplaced}" for row in rows if row.record.unplaced]
     lines += [
         f"lost: {row.name}: of its CPUs {row.allocation.cpus} those offline are {row.lost}, "
@@ -242,7 +242,7 @@ def notes(state: State, rows: Sequence[StateRow], wanted: Wanted) -> list[str]:
 
 
 def facts(source: str, checkpoint: Checkpoint, found: Seen) -> list[str]:
-    """What concerns all."""
+    """Facts about the whole node."""
     pool, known = shared_pool(found), checkpoint.facts
     return [
         f"exclusive    {str(found.state.exclusive) or NOTHING}",

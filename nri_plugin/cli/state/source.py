@@ -68,24 +68,24 @@ cgroup_root_option = click.option(
 
 
 class FailedError(click.ClickException):
-    """It was asked rightly and there is no answer."""
+    """The command is correct and has failed."""
 
     exit_code = EXIT_FAILED
 
 
 class WrongUsageError(click.ClickException):
-    """It was asked wrongly: of a file, a machine or a tree that is not there."""
+    """The command names a file, a machine or a tree that is not there."""
 
     exit_code = EXIT_USAGE
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A state, and what is known of its machine.
+    """A state and its machine.
 
     Attributes:
-        state: the promises.
-        node: the machine, as good as it is known; None when nothing is.
+        state: the allocations and containers.
+        node: the machine, as far as known; None when it is not.
         has_parts: whether its cores, sockets and caches are known, too.
         machine: where the machine is known from, in words.
     """
@@ -129,12 +129,12 @@ def path_of(state_dir: str, path: str | None) -> str:
 
 
 def is_observed(source: str) -> bool:
-    """Whether it holds what would have been promised by an agent that only observed."""
+    """Whether it holds the allocations of an agent that only observed."""
     return os.path.basename(source) == OBSERVED_FILE_NAME
 
 
 def what_to_do(error: CheckpointError, path: str) -> str:
-    """What to do about a checkpoint that cannot be read; no agent is known to mend one outside of its own folder."""
+    """The next step for a checkpoint that cannot be read; an agent repairs only the one in its own directory."""
     if isinstance(error.__cause__, PermissionError):
         return "run as root"
     if isinstance(error.__cause__, OtherVersionError):
@@ -239,7 +239,7 @@ class AgentNow:
 
     Attributes:
         answers: whether it answers on its status socket.
-        runtime: who asks it; None for nobody.
+        runtime: the connected container runtime; None for none.
     """
 
     answers: bool = False
@@ -247,7 +247,7 @@ class AgentNow:
 
     @property
     def has_no_runtime(self) -> bool:
-        """It answers, and places nothing."""
+        """It answers, and no runtime is connected to it."""
         return self.answers and self.runtime is None
 
     def facts(self) -> dict[str, object]:
@@ -274,7 +274,7 @@ def runtime_facts(runtime: "RuntimeRow | None") -> dict[str, str] | None:
 
 
 def refuse_while_agent_runs(state_dir: str) -> None:
-    """See that nobody holds the directory's lock at this moment; a directory that never had one is no agent's.
+    """Check that no agent holds the lock of the directory; a directory without a lock file has no agent.
 
     Raises:
         FailedError: an agent runs; names it.

@@ -29,12 +29,12 @@ class Sample:
     """What is known at one moment.
 
     Attributes:
-        seen: the promises and the machine.
-        is_connected: whether the agent itself tells.
-        source: who tells, in words.
+        seen: the state and the machine.
+        is_connected: whether the agent itself answered.
+        source: where the sample comes from, in words.
         refusals: the latest, oldest first; none without the agent.
         drifts: the same.
-        runtime: who asks the agent; None for nobody, and without the agent.
+        runtime: the connected container runtime; None for none, and without the agent.
     """
 
     seen: Seen
@@ -46,12 +46,12 @@ class Sample:
 
     @property
     def is_placing(self) -> bool:
-        """Whether what is created now is placed: an agent answers, and a runtime asks it."""
+        """Whether a container that is created now is placed: an agent answers, and a runtime is connected to it."""
         return self.is_connected and self.runtime is not None
 
 
 class TopFeed:
-    """The agent of a state directory, as far as it is there.
+    """A connection to the agent of a state directory; its checkpoint while no agent answers.
 
     Args:
         state_dir: of the agent.
@@ -88,7 +88,7 @@ class TopFeed:
         return self._from_file()
 
     def next(self) -> Sample | None:
-        """What is new; None when nothing is. Tries to reach an agent that was away.
+        """The next sample; None when nothing is new. Tries to reach an agent that was away.
 
         Raises:
             HostError: the agent went and there is no checkpoint.
@@ -103,7 +103,7 @@ class TopFeed:
         return self._from_file()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._peer is not None:
             self._peer.close()
             self._peer, self._data = None, b""
@@ -119,7 +119,7 @@ class TopFeed:
         self._peer, self._data = peer, b""
 
     def _received(self) -> Sample | None:
-        """The newest whole line there is; hangs up when the other side did."""
+        """The newest complete line; closes the connection when the agent did."""
         if self._peer is None:
             return None
         try:
@@ -232,7 +232,7 @@ SORTS: Mapping[str, SortKey] = {
 
 @dataclass(slots=True)
 class Model:
-    """The present.
+    """The state of the display.
 
     Attributes:
         sample: what is known now.
@@ -252,7 +252,7 @@ class Model:
     fresh: dict[str, float] = field(default_factory=dict)
 
     def take(self, sample: Sample, at: float) -> list[TopEvent]:
-        """Make `sample` the present; returns what is new in it."""
+        """Take in a sample; returns the changes."""
         new = happenings(self.sample, sample, at)
         for one in new:
             key = one.facts.get("key")
@@ -286,7 +286,7 @@ class Model:
 
 
 def happenings(before: Sample, after: Sample, at: float) -> list[TopEvent]:
-    """What changed from one moment to the next."""
+    """The changes from one sample to the next."""
     from nri_plugin.cli.state.diff import change_facts, change_line
 
     found = []

@@ -76,7 +76,7 @@ def frame(
 
 
 def header(model: Model, width: int, at: float, most: int) -> list[Text]:
-    """Who tells, totals, and a bar for each NUMA node."""
+    """The source, totals, and a bar for each NUMA node."""
     sample = model.sample
     clock = clock_time(at)
     paused = "  PAUSED" if model.is_paused else ""
@@ -150,14 +150,14 @@ def _bar(node: Node, state: State, numa: NUMANode, free: int, length: int) -> st
 
 
 def _share(part: int, whole: int, length: int) -> int:
-    """Whatever there is is seen, and whatever is left too."""
+    """Marks for a part of the whole: at least one for any part, and at least one left for any rest."""
     if not part or not whole:
         return 0
     return min(max(1, round(length * part / whole)), length - (part < whole))
 
 
 def containers(model: Model, lines: Sequence[TopRow], width: int, room: int | None) -> tuple[list[Text], str]:
-    """The table as far as there is room, and what is not seen of it."""
+    """The rows that have room, and a note about hidden rows."""
     first = 0 if room is None else max(0, min(model.scroll, len(lines) - (room - 1)))
     model.scroll = first
     shown = lines[first:] if room is None else lines[first : first + room - 1]
@@ -190,7 +190,7 @@ def _cells(line: TopRow) -> tuple[str, ...]:
 
 
 def _narrowed(cells: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
-    """With names cut at their beginning, which says least, so that the row fits."""
+    """Rows that fit: names lose their beginning, which says least."""
     others = sum(max(len(row[column]) for row in cells) + 2 for column in range(1, len(HEAD)))
     room = max(LEAST_NAME, width - others)
     return [(_cut_left(row[0], room) if number else row[0], *row[1:]) for number, row in enumerate(cells)]
@@ -239,7 +239,7 @@ def age_words(seconds: float | None) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """The text, its end given up where it is too long, and that marked."""
+    """The text, cut at its end and marked where it is too long."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "~"
 
 

@@ -39,7 +39,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Usage:
-    """Reads cgroups again and again; CPU use is that between two readings.
+    """Reads cgroups repeatedly; CPU use is that between two reads.
 
     Args:
         root: of the cgroup tree.
@@ -121,7 +121,7 @@ def uptime_s() -> float:
 
 
 FIRST_USE_S = 0.25
-"""Between the two readings that CPU use is told by, where one picture is asked for."""
+"""Between the two reads that CPU use is computed from, with --once."""
 
 EXAMPLES = """\b
 Examples:
@@ -201,7 +201,9 @@ def command(
         else:
             _watch(feed, model, usage, interval_s)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what is left to flush
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # the reader is gone; the rest has nowhere to go
     finally:
         feed.close()
 
@@ -233,7 +235,7 @@ def _lines(model: Model, usage: Usage) -> list[TopRow]:
 
 
 def _tell(feed: TopFeed, model: Model, interval_s: float) -> None:
-    """One line now, and one for each change, for ever."""
+    """Print one line now, and one for each change, until the process is stopped."""
     lines = [TopRow(row, None, None, is_fresh=False) for row in rows_of(model.sample.seen)]
     _say(present(model.sample, lines, time.time()))
     while True:
@@ -285,7 +287,7 @@ def _when(at: float) -> str:
 
 
 def _watch(feed: TopFeed, model: Model, usage: Usage, interval_s: float) -> None:
-    """Draw until somebody has seen enough."""
+    """Draw until the reader quits."""
     prompt: str | None = None
     next_look = 0.0
     with Screen(colour=wants_colour()) as screen:
@@ -308,7 +310,7 @@ def _watch(feed: TopFeed, model: Model, usage: Usage, interval_s: float) -> None
 
 
 def _pressed(model: Model, key: str, prompt: str | None, height: int) -> str | None:
-    """What a key does; returns what is being typed."""
+    """Apply a key; returns the filter text that is being typed."""
     if prompt is not None:
         return _typed(model, key, prompt)
     if key == "s":

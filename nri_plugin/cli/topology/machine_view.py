@@ -114,7 +114,7 @@ def _pci(machine: "SourcedMachine") -> Mapping[str, Any]:
 
 
 KEY = "placements"
-"""Where a dump keeps who runs where."""
+"""The key of a dump that holds placements."""
 MOST_NAMED = 20
 """Containers of the shared pool that a legend names; `-o json` and `state show` name all."""
 
@@ -145,7 +145,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """Who runs where.
+    """The placements of containers on a machine.
 
     Attributes:
         source: the file, and which generation of it.
@@ -208,7 +208,7 @@ class View:
 
     Attributes:
         machine: the machine.
-        placements: who runs where; None where that is not known.
+        placements: None where they are not known.
         remark: why it is not known, or by which file it is; empty where there is nothing to say.
     """
 
@@ -223,7 +223,7 @@ class View:
 
     @property
     def owners(self) -> list[CPUOwner] | None:
-        """Who has which CPUs, in the order of the legend; None where that is not known."""
+        """Owners of CPUs in the order of the legend; None where they are not known."""
         return None if self.placements is None else owners_of(self.placements, self.topology)
 
 
@@ -266,7 +266,7 @@ def _place(seat: Seat, topology: Topology) -> str:
 
 
 def read_placements(path: str, topology: Topology, *, is_asked_for: bool) -> tuple[Placements | None, str]:
-    """Who runs where by a checkpoint, and what is to be said of it.
+    """The placements of a checkpoint, and a remark about it.
 
     Args:
         path: the checkpoint, or the directory that holds it.
@@ -327,7 +327,7 @@ def _placements(checkpoint: "Checkpoint", topology: Topology, file: str) -> Plac
 
 
 def _seats(state: "State") -> Sequence[Seat]:
-    """Everybody who was promised something or runs."""
+    """All containers that have an allocation or run."""
     from nri_plugin.model.state import Phase
 
     keys = {record.key: None for record in state.containers.values() if record.phase != Phase.STOPPED}

@@ -4,8 +4,8 @@
 over two sockets, or a cache over two nodes, appears in each with its part, and says so. `stack` puts boxes side by side
 as far as the width allows, the rest below.
 
-With owners every CPU is one character that says who has it; without, it is its number. A machine that would need too
-many lines so is told in ranges: a line for each cache, or for each NUMA node.
+With owners every CPU is one character, the mark of its owner; without, it is its number. A machine that would need
+too many lines is shown in ranges: a line for each cache, or for each NUMA node.
 """
 
 import re
@@ -327,14 +327,14 @@ class Style(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CPUOwner:
-    """Who has which CPUs.
+    """An owner of CPUs: a container, the shared pool, or a kind of CPUs.
 
     Attributes:
         label: a line of the legend.
         cpus: the CPUs.
         kind: `exclusive` owners have a letter each; later owners are drawn over earlier ones.
         note: what else the legend says.
-        members: who shares these CPUs.
+        members: containers that share these CPUs.
         mems: NUMA nodes its memory is bound to.
     """
 
@@ -358,7 +358,7 @@ def draw(
 
     Args:
         topology: the machine.
-        owners: who has which CPUs; CPUs that nobody has are drawn as the shared pool. None for CPU numbers.
+        owners: of CPUs; CPUs without an owner are drawn as the shared pool. None for CPU numbers.
         width: columns of the terminal, at least 40.
         colour: whether to use ANSI colours; the picture says the same without.
         style: how much is drawn; None for as much as its lines allow.
@@ -425,7 +425,7 @@ def _lines(sockets: Sequence[SocketPart], marks: dict[int, Span] | None, width: 
 
 
 def _marks(owners: Sequence[CPUOwner]) -> dict[int, Span]:
-    """The mark of every CPU that somebody has."""
+    """The mark of every CPU that has an owner."""
     marks: dict[int, Span] = {}
     for owner, drawn in zip(owners, owner_paints(owners), strict=True):
         marks.update(dict.fromkeys(bits.iterate(owner.cpus.mask), (drawn.letter, drawn.ansi)))

@@ -1,4 +1,4 @@
-"""The machine as one svg file: nothing to load, nothing to run, a word on everything that is pointed at."""
+"""The machine as one SVG file without scripts or external files; every part has a tooltip."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,15 +60,15 @@ _MARKED = {
 
 @dataclass(frozen=True, slots=True)
 class Artist:
-    """What all parts of one picture have to know.
+    """The data that all parts of one picture share.
 
     Attributes:
         topology: the machine.
-        owners: who has which CPUs; empty where nobody knows.
-        paints: what each owner is drawn with, in the same order.
-        owner_by_cpu: the place in `owners` of who is drawn.
+        owners: of CPUs; empty where they are not known.
+        paints: letter and colour of each owner, in the same order.
+        owner_by_cpu: the index into `owners`.
         cell_width: of every CPU.
-        devices: lines about what hangs on a NUMA node.
+        devices: lines about the devices of a NUMA node.
     """
 
     topology: Topology
@@ -195,7 +195,7 @@ def _size(memory_bytes: int | None) -> str:
 
 
 def _memory_of(artist: Artist, node: int, room: float) -> SVGBox | None:
-    """Whose memory is bound to the node, a letter each; as many as there is room for."""
+    """Letters of the containers with memory bound to the node, as many as there is room for."""
     bound = [at for at, owner in enumerate(artist.owners) if node in owner.mems]
     if not bound:
         return None
@@ -298,7 +298,7 @@ def _below(artist: Artist, width: float) -> list[SVGBox]:
 
 
 def _legend(artist: Artist, width: float) -> SVGBox:
-    """Containers, many of them in columns, and below them who has the other CPUs."""
+    """Containers, many of them in columns, and below them the owners of the other CPUs."""
     entries = [_entry(artist, at, width) for at in range(len(artist.owners))]
     of_containers = [
         entry for entry, owner in zip(entries, artist.owners, strict=True) if owner.kind == "exclusive"

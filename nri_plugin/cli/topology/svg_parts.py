@@ -53,7 +53,7 @@ PATTERNS = (
 
 
 def style_sheet(owners: Sequence[CPUOwner], paints: Sequence[Paint]) -> str:
-    """The sheet; who is pointed at, in the machine or in the legend, stands out, without any script."""
+    """The style sheet; it highlights the owner under the pointer in machine and legend, without a script."""
     lines = [f"text{{font-family:{FONT};font-variant-ligatures:none}}", ".letter{font-weight:700}"]
     lines += [".strong{font-weight:700}", ".cpu:hover>rect{stroke:#e3b341;stroke-width:2}"]
     lines += _rules(_LIGHT)
@@ -109,7 +109,7 @@ def text_width(text: str, size: float) -> float:
 
 
 def number(value: float) -> str:
-    """A coordinate without digits that nobody sees."""
+    """A coordinate with one decimal at most."""
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
@@ -145,7 +145,7 @@ def grid(items: Sequence[SVGBox], columns: int, gap: float = GAP) -> SVGBox:
 
 
 def best_grid(items: Sequence[SVGBox], gap: float = GAP, widest: float = math.inf) -> SVGBox:
-    """The grid whose shape comes nearest to a good one, rather without a half-empty last row."""
+    """The grid whose shape is closest to `BEST_RATIO`; a half-empty last row counts against it."""
     candidates = [grid(items, columns, gap) for columns in _column_counts(len(items))]
     fitting = [one for one in candidates if one.width <= widest] or candidates[:1]
     counts = dict(zip(map(id, candidates), _column_counts(len(items)), strict=True))
@@ -182,7 +182,7 @@ def frame(title: str, hover: str, kind: str, content: SVGBox, aside: SVGBox | No
 
 
 def describe_node(topology: Topology, place: int) -> str:
-    """What is said of the NUMA node at a place of the machine's list."""
+    """The tooltip of the NUMA node at an index of the machine's list."""
     from nri_plugin.cli.topology.picture import memory_text
 
     node = topology.nodes[place]

@@ -1,4 +1,4 @@
-"""`nri-pin topology`: the machine as placements see it, and who runs where, for people and for programs."""
+"""`nri-pin topology`: the machine as placements see it, and its containers, as text, JSON or SVG."""
 
 import json
 import os
@@ -112,7 +112,7 @@ def as_text(view: View, width: int, *, colour: bool = False) -> str:
 
 
 def as_facts(view: View) -> dict[str, object]:
-    """The facts of the machine, and who runs where when that is known: the dump that is read back."""
+    """The machine, and the placements where they are known, as a dump that this command reads back."""
     facts = {key: value for key, value in view.machine.facts().items() if key != KEY}
     return facts if view.placements is None else facts | {KEY: view.placements.as_dict()}
 

@@ -114,7 +114,7 @@ def test_containers_that_somebody_else_has_pinned_are_named() -> None:
         True,
         True,
     )
-    assert "see who does it" in answer.do
+    assert "find the writer" in answer.do
     named = found(tree(pinned), culprits=("cpuManagerPolicy static, x:2", "koordlet"))["foreign-cpusets"]
     assert named.says.endswith("what does it: cpuManagerPolicy static, x:2 and koordlet")
     assert "foreign-cpusets" not in found(tree(pinned), is_ours=True)

@@ -122,7 +122,7 @@ def test_what_is_out_of_sight_names_the_mount() -> None:
     ("seen", "verdict", "words"),
     [
         ({"socket": ""}, Verdict.OK, "takes connections"),
-        ({"socket": "nobody listens on it"}, Verdict.TO_DO, "/var/run/nri/nri.sock: nobody listens"),
+        ({"socket": "no process listens on it"}, Verdict.TO_DO, "/var/run/nri/nri.sock: no process listens"),
         ({"agent_socket": "/run/nri/nri.sock"}, Verdict.OK, "takes connections"),
         ({"agent_socket": "/run/other.sock"}, Verdict.TO_DO, "the agent is configured for /run/other.sock"),
         ({"told": RuntimeRow("containerd", "2.1.9"), "socket": "refused"}, Verdict.OK, "connected"),

@@ -265,7 +265,7 @@ def test_it_refuses_while_an_agent_runs(site: Site) -> None:
 
 WRONG: dict[str, tuple[list[str], str]] = {
     "both": (["--yes", "--dry-run"], "exclude each other"),
-    "a name that nobody has": (["--give-up", "shop/x/y"], "nobody is promised anything under the name"),
+    "a name that nobody has": (["--give-up", "shop/x/y"], "there is no allocation under the name"),
     "another machine": (["--machine", "demo"], "another machine"),
 }
 
