@@ -143,7 +143,7 @@ def _status_or_machine(socket: str) -> "Status":
     try:
         return read_status(socket)
     except HostError as error:
-        echo(f"nri-pin: this machine as it is, without reservations and promises: {error}", err=True)
+        echo(f"nri-pin: this machine as it is, without reservations and allocations: {error}", err=True)
         return Status(Node(discover("/"), Options(), CPUSet()), State())
 
 

@@ -41,7 +41,7 @@ OFF: Mapping[str, str] = {
     "memoryManagerPolicy": "None",
     "topologyManagerPolicy": "none",
 }
-"""What each manager of the kubelet has to be set to."""
+"""The value that switches each manager of the kubelet off."""
 
 START = "systemctl start kubelet"
 OR_NOT = "where it is refused, do what it says before you go on: nothing has changed"
@@ -49,14 +49,14 @@ OR_NOT = "where it is refused, do what it says before you go on: nothing has cha
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A node on its way.
+    """A node on its way from the kubelet's static managers to the agent.
 
     Attributes:
         settings: of the kubelet.
         state_files: those of a static policy that are there.
         config_path: of the agent's configuration.
         has_configuration: whether it is there.
-        agent_runs: it has placed what runs, so that nothing has to be imported.
+        agent_runs: the agent has placed the running containers, so nothing has to be imported.
         restart_runtime: the command that starts an agent that the runtime starts itself; empty for any other.
         in_pod: the agent is to come from a DaemonSet, and this is a pod with the node's root below `root`.
         root: of the node.
@@ -73,12 +73,12 @@ class Migration:
 
     @property
     def must_import(self) -> bool:
-        """Whether the kubelet has promises that no agent knows."""
+        """Whether the kubelet has allocations that no agent knows."""
         return bool(self.state_files) and not self.agent_runs
 
 
 def steps(node: Migration) -> tuple[NextStep, ...]:
-    """What to do, in order."""
+    """The steps of the migration, in order."""
     before = (*(_cordon() if node.in_pod else ()), *_promises_first(node), *_next_configuration(node))
     inner = tuple(_hand_over(node))
     last = len(before) + 1 + len(inner)
@@ -98,12 +98,12 @@ def _cordon() -> Iterator[NextStep]:
 
 
 def _promises_first(node: Migration) -> Iterator[NextStep]:
-    """Before the kubelet is touched: that its promises can be kept."""
+    """Before the kubelet is stopped: check that its allocations can be kept."""
     if node.agent_runs:
         yield NextStep("see that the agent has placed what runs: it says sound", "nri-pin state verify")
     elif node.in_pod and node.must_import:
         yield NextStep(
-            f"take the kubelet's promises over, by its own options where the agent has no file here; {OR_NOT}",
+            f"import the kubelet's allocations, by its own options where the agent has no file here; {OR_NOT}",
             f"nri-pin state import {node.root}{FOLDER} --state-dir {node.root}/run/nri-pin",
         )
     elif not node.in_pod:
@@ -153,7 +153,7 @@ def _hand_over(node: Migration) -> Iterator[NextStep]:
     undo: list[str] = []
     if not node.agent_runs and not node.in_pod:
         if node.must_import:
-            yield NextStep("take the kubelet's promises over", _import(node), START)
+            yield NextStep("import the kubelet's allocations", _import(node), START)
         undo += [] if node.restart_runtime else ["systemctl stop nri-pin"]
         yield from _start_agent(node, _undone(undo))
     by_hand = _by_hand(node.settings)
@@ -194,7 +194,7 @@ def _start_agent(node: Migration, back: str) -> Iterator[NextStep]:
             back,
         )
     yield NextStep(
-        "see that it has met its containers: it says sound, and nothing of promises that wait",
+        "check that it knows its containers: the output says sound, and names no allocations that wait",
         "nri-pin state verify",
         back,
     )
@@ -226,7 +226,7 @@ def _edits(settings: KubeletSettings) -> dict[str, list[str]]:
 
 
 def _by_hand(settings: KubeletSettings) -> str:
-    """What cannot be edited line by line; empty for nothing."""
+    """Settings that cannot be edited line by line; empty for none."""
     words = [f"{key} {OFF[key]} instead of {one.where}" for key, one in _on(settings) if one.lines is None]
     words += [
         f"no cpuManagerPolicyOptions ({one.where})" for one in settings.cpu_options if one.lines is None
@@ -408,7 +408,7 @@ def _left_over(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[Fin
             yield to_do(
                 f"{check}-state",
                 f"{path} is of policy {policy}, and the kubelet is configured with none: it does not start on that",
-                "take its promises over and move it away",
+                "import its allocations and move it away",
             )
 
 

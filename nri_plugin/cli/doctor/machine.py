@@ -362,7 +362,7 @@ def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:
         cpus = NO_CPUS
         for group in found:
             cpus |= group.effective or NO_CPUS
-        return fine("partitions", f"only of our containers, on the CPUs they were promised: {cpus}")
+        return fine("partitions", f"only of our containers, on their allocated CPUs: {cpus}")
     return fine("partitions", "no pod keeps CPUs to itself by a partition")
 
 

@@ -1,7 +1,7 @@
-"""`nri-pin state convert`: the same promises in another form, offline.
+"""`nri-pin state convert`: the same allocations in another form, offline.
 
 A source (a file, a directory with files, or standard input) is decoded from any form, written in the form that is
-asked for, and compared: what the new form cannot hold is named, and promises are left out only with --lossy.
+asked for, and compared: what the new form cannot hold is named, and allocations are left out only with --lossy.
 """
 
 import os
@@ -57,14 +57,14 @@ STDIO = "-"
 
 @dataclass(frozen=True, slots=True)
 class ConvertSource:
-    """What was read: a checkpoint, or the files of a kubelet."""
+    """The input: a checkpoint, or the state files of a kubelet."""
 
     files: Mapping[Kind, File]
     checkpoint: Checkpoint | None
 
 
 def read_given(source: str) -> ConvertSource:
-    """What `source` holds.
+    """Read and decode a source.
 
     Raises:
         CheckpointError: it cannot be read, is damaged, or is none of it.
@@ -219,7 +219,7 @@ agent's configuration and machine, refuse while an agent runs, and put files whe
 )
 @click.option("--force", is_flag=True, help="Replace OUT where it is there.")
 @click.option(
-    "--lossy", is_flag=True, help="Convert although promises are lost; they are named all the same."
+    "--lossy", is_flag=True, help="Convert although allocations are lost; the lost ones are listed."
 )
 def command(
     source: str,
@@ -233,13 +233,13 @@ def command(
     force: bool,
     lossy: bool,
 ) -> None:
-    """Write the promises in IN to OUT in another form: nri-pin's checkpoint, or the kubelet's state files.
+    """Write the allocations in IN to OUT in another form: nri-pin's checkpoint, or the kubelet's state files.
 
     IN is a file, a directory with such files (a state directory, a kubelet's root directory), or - for standard
-    input; what it is is told by its content. OUT is a file, a directory (one that is there, or a name that ends in /), or -
-    for standard output. What the other form cannot hold is named; where that is a promise nothing is written.
+    input; its content tells its form. OUT is a file, a directory (one that is there, or a name that ends in /), or -
+    for standard output. Losses are named; where an allocation would be lost nothing is written.
 
-    Exit code: 0; 1 when IN is damaged, OUT is there already, or a promise would be lost; 2 when a file, the machine or
+    Exit code: 0; 1 when IN is damaged, OUT is there already, or an allocation would be lost; 2 when a file, the machine or
     the configuration cannot be read.
     """
     try:

@@ -140,11 +140,13 @@ def _container_change(key: str, name: str, before: ContainerSide, after: Contain
 
 
 def _presence(before: ContainerSide, after: ContainerSide) -> list[FieldChange]:
-    """A container that is there and one that is not; a promise that outlives its container or comes before it."""
+    """A container that is there and one that is not; an allocation that outlives its container or comes before it."""
     if bool(before[1]) != bool(after[1]):
         return [FieldChange("container", *(("there" if side[1] else "none") for side in (before, after)))]
     if (before[0] is None) != (after[0] is None) and not (before[0] or after[0] or Allocation()).cpus:
-        return [FieldChange("promise", *("none" if side[0] is None else "there" for side in (before, after)))]
+        return [
+            FieldChange("allocation", *("none" if side[0] is None else "there" for side in (before, after)))
+        ]
     return []
 
 

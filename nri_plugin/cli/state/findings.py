@@ -34,8 +34,8 @@ class ObservedCpuset:
 
     Attributes:
         row: the container.
-        cpus: what its processes run on; None when there is no such cgroup or it cannot be read.
-        mems: where they may have memory; None when that is not told.
+        cpus: of its processes; None when there is no such cgroup or it cannot be read.
+        mems: memory nodes of its processes; None when not known.
         problem: why it could not be read; empty when it could.
     """
 
@@ -46,22 +46,22 @@ class ObservedCpuset:
 
     @property
     def wanted_cpus(self) -> CPUSet:
-        """What it should run on."""
+        """The desired CPUs."""
         return self.row.cpus or CPUSet()
 
     @property
     def wanted_mems(self) -> NodeMask:
-        """Where its memory should be; empty where nothing was promised."""
+        """The desired memory nodes; empty where none were allocated."""
         return self.row.allocation.mems
 
     @property
     def has_other_cpus(self) -> bool:
-        """Whether it runs on something else than promised."""
+        """Whether its CPUs differ from the desired ones."""
         return self.cpus is not None and self.cpus != self.wanted_cpus
 
     @property
     def has_other_mems(self) -> bool:
-        """Whether its memory may be elsewhere than promised."""
+        """Whether its memory nodes differ from the desired ones."""
         return bool(self.wanted_mems) and self.mems is not None and self.mems != self.wanted_mems
 
 
@@ -82,7 +82,7 @@ def look(found: Seen, root: str, wanted: Wanted | None = None) -> list[ObservedC
 
 
 def need_visible(looked: Iterable[ObservedCpuset], root: str) -> None:
-    """See that this is the tree of these containers.
+    """Check that this is the tree of these containers.
 
     Raises:
         HostError: none of them has its cgroup here.
@@ -127,10 +127,10 @@ NO_FACTS = NodeFacts(CPUSet(), CPUSet(), (), NodeMask())
 def contradictions(
     state: State, node: Node, memory: Mapping[tuple[int, str], int] = MappingProxyType({})
 ) -> list[str]:
-    """What cannot be true of these promises on that machine.
+    """Contradictions of a state, by itself and on that machine.
 
     Args:
-        state: the promises.
+        state: the allocations and containers.
         node: the machine.
         memory: its allocatable bytes by (NUMA node, resource); empty where that is not known.
     """
@@ -142,20 +142,20 @@ def contradictions(
     ]
     found += overcommitted(state, memory)
     if not awaiting_agent(state):
-        found += [f"{key} is promised CPUs or memory but its pod is not known" for key in _without_pod(state)]
+        found += [f"{key} has CPUs or memory but its pod is not known" for key in _without_pod(state)]
     return [with_names(state, text) for text in found]
 
 
 def awaiting_agent(state: State) -> int:
-    """How many promises were imported and never met by an agent: it would know pods, an import knows none."""
+    """The number of imported allocations that no agent has read yet: an agent knows pods, an import knows none."""
     return 0 if state.pods or state.containers else len(state.allocations)
 
 
 def live_findings(state: State, node: Node, root: str, *, is_own_tree: bool = False) -> tuple[str, list[str]]:
-    """How many cgroups were looked at, and what differs, be it of containers that the checkpoint does not know.
+    """The number of cgroups that were read, and the differences, also of containers that the checkpoint does not know.
 
     Args:
-        state: the promises.
+        state: the allocations and containers.
         node: the machine.
         root: of the cgroup tree.
         is_own_tree: whether it is known that this is their tree; else one without a single one of the containers
@@ -228,7 +228,7 @@ def _unknown_on(state: State, one: ContainerCgroup, cpus: CPUSet, holders: list[
 
 
 def findings(checkpoint: Checkpoint, topology: Topology, cgroup_root: str) -> list[str]:
-    """All of it, judged by that machine and these cgroups.
+    """All findings, by that machine and these cgroups.
 
     Raises:
         HostError: there is no cpuset tree.
@@ -239,7 +239,7 @@ def findings(checkpoint: Checkpoint, topology: Topology, cgroup_root: str) -> li
 
 
 def differences(one: ObservedCpuset) -> list[str]:
-    """What is otherwise in a cgroup than promised."""
+    """The differences between a cgroup and the allocation."""
     name = one.row.name
     if one.problem:
         return [f"{name}: {one.problem}"]

@@ -189,7 +189,7 @@ def _began(entry: Entry, state: State) -> Happened:
         entry.at,
         "started",
         "",
-        f"the agent, with {len(state.allocations)} promises to {len(state.containers)} containers{observing}",
+        f"the agent, with {len(state.allocations)} allocations and {len(state.containers)} containers{observing}",
     )
 
 

@@ -230,7 +230,7 @@ def _check(promises: KubeletPromises) -> None:
 
 
 def _check_memory(promises: KubeletPromises, node: Node, config: Config, *, without_memory: bool) -> None:
-    """Memory that was promised is never left out without a word."""
+    """Allocated memory is left out only with --without-memory."""
     if (
         without_memory
         or not promises.memory
@@ -239,7 +239,7 @@ def _check_memory(promises: KubeletPromises, node: Node, config: Config, *, with
         return
     count = len(promises.memory)
     raise FailedError(
-        f"nothing was changed: {MEMORY_FILE} promises memory to {count} container{'s' * (count != 1)}, and "
+        f"nothing was changed: {MEMORY_FILE} holds memory of {count} container{'s' * (count != 1)}, and "
         f"memoryManagerPolicy is not Static in {config.source}; write it there with the kubelet's reservedMemory, or "
         "leave that memory out with --without-memory"
     )
@@ -252,7 +252,7 @@ def _check_static(config: Config, kubelet_dir: str) -> None:
     if is_left_out or config.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         raise FailedError(
             f"nothing was changed: cpuManagerPolicy is none in {config.source}, and such a kubelet does not start on "
-            "promises; name the configuration that it is to start with: --config FILE"
+            "allocations; name the configuration that it is to start with: --config FILE"
         )
 
 
@@ -269,7 +269,7 @@ def _save(config: Config, node: Node, state: State) -> None:
         if before is not None:
             if before.state.allocations and not awaiting_agent(before.state):
                 raise FailedError(
-                    f"{file.path}: already holds {len(before.state.allocations)} promises that an agent made; "
+                    f"{file.path}: already holds {len(before.state.allocations)} allocations that an agent made; "
                     "where the kubelet has made newer ones since, retire these: "
                     f"{_retire(file.path)}; else give another --state-dir"
                 )
@@ -326,4 +326,4 @@ def _told(state: State, where: str, output_format: str, more: Mapping[str, str] 
         mems = f"  mems {one.mems}" if one.mems else ""
         echo(f"{key}  CPUs {str(one.cpus) or '-'}{mems}")
     count = len(state.allocations)
-    echo(f"{count} promise{'s' * (count != 1)} written to {where}")
+    echo(f"{count} allocation{'s' * (count != 1)} written to {where}")

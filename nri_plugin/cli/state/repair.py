@@ -42,14 +42,14 @@ NARROW = 80
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is wrong, and what is to be done about it.
+    """The errors of a checkpoint and the plan to repair it.
 
     Attributes:
         path: of the checkpoint.
-        problems: what keeps it from being read, a sentence each.
-        cgroups: how the cgroups were looked at, in words.
-        planned: what would be written.
-        remains: what verify will still find in it.
+        problems: errors that keep it from being read, a sentence each.
+        cgroups: how the cgroups were read, in words.
+        planned: the state that would be written.
+        remains: findings of verify that remain.
     """
 
     path: str
@@ -81,12 +81,12 @@ def repair_text(case: Case, aside: str, *, is_done: bool) -> str:
 
 def _end(case: Case, aside: str, *, is_done: bool) -> Iterable[str]:
     planned = case.planned
-    what = f"generation {planned.generation} with {len(planned.state.allocations)} promises"
+    what = f"generation {planned.generation} with {len(planned.state.allocations)} allocations"
     if is_done:
         yield f"{case.path}: repaired, {what}" + (f"; what was there is now {aside}" if aside else "")
     elif planned.undecided:
         yield (
-            f"{case.path}: nothing was changed; name the promise that is over with --give-up, or let the cgroups be "
+            f"{case.path}: nothing was changed; name the allocation to give up with --give-up, or let the cgroups be "
             "seen with --cgroup-root"
         )
     else:
@@ -116,11 +116,11 @@ def repair_json(case: Case, aside: str, *, is_done: bool) -> str:
 
 EXAMPLES = """\b
 Examples:
-  nri-pin state repair             what is wrong, and what would be done
+  nri-pin state repair             show errors and the plan
   nri-pin state repair --yes       do it
   nri-pin state repair --give-up shop/db-0/db --yes
 
-Where the promises come from, the best first: the checkpoint where only its content is wrong; the generation before
+Sources of allocations, the best first: the checkpoint where only its content is wrong; the generation before
 it; rows of the damaged file that the container's own row or its cgroup confirms. Rows that nothing confirms are
 named and left out: the agent finds their containers running, and adopts them where they fit. An agent repairs a
 damaged checkpoint by itself when it starts, from the generation before or the runtime's list; this command shows that
@@ -130,8 +130,8 @@ first, saves more, and settles contradictions.
 
 @click.command(name="repair", epilog=EXAMPLES)
 @state_dir_option
-@click.option("--yes", is_flag=True, help="Do it; without this nothing is changed.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done, as without --yes.")
+@click.option("--yes", is_flag=True, help="Repair; without this nothing is changed.")
+@click.option("--dry-run", is_flag=True, help="Only show the plan, as without --yes.")
 @click.option(
     "--give-up",
     "given_up",
@@ -156,9 +156,9 @@ def command(
     cgroup_root: str | None,
     output_format: str,
 ) -> None:
-    """Show what is wrong with the checkpoint and, with --yes, replace it by one that holds what is certain.
+    """Show the errors of the checkpoint and, with --yes, replace it by one that holds only certain allocations.
 
-    Works while no agent runs. The damaged file stays as state.json.damaged-N, the generation before as it is. No promise is
+    Works while no agent runs. The damaged file stays as state.json.damaged-N, the generation before as it is. No allocation is
     invented, and no two share a CPU: where two do, the one whose container runs on its CPUs stays; where the cgroups do
     not tell, nothing is written until --give-up names one.
 

@@ -119,7 +119,7 @@ def aligned_facts(aligned: Alignment) -> dict[str, bool]:
 
 
 def waiting_facts(state: State, key: str) -> dict[str, Any]:
-    """A promise without a container."""
+    """An allocation without a container."""
     pod_uid, container = owner_of(key)
     allocation = state.allocations[key]
     return {
@@ -225,7 +225,7 @@ def notes(state: State, rows: Sequence[StateRow], wanted: Wanted) -> list[str]:
     lines = [f"unplaced: {row.name}: {row.record.unplaced}" for row in rows if row.record.unplaced]
     lines += [
         f"lost: {row.name}: of its CPUs {row.allocation.cpus} those offline are {row.lost}, "
-        "they stay promised to it"
+        "they stay allocated to it"
         for row in rows
         if row.lost
     ]

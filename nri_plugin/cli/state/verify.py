@@ -200,5 +200,5 @@ def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str,
 
 def _imported(count: int) -> str:
     if count == 1:
-        return "1 promise is imported and waits for the agent, which meets its container at its first start"
-    return f"{count} promises are imported and wait for the agent, which meets their containers at its first start"
+        return "1 allocation is imported and waits for the first start of the agent"
+    return f"{count} allocations are imported and wait for the first start of the agent"

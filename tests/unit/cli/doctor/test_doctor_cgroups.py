@@ -128,7 +128,7 @@ def test_partitions_of_our_own_containers_are_as_they_should_be() -> None:
     )
     answer = found(tree(*ours), allowed=CPUSet.parse("4-7"))["partitions"]
     assert answer.verdict is Verdict.OK
-    assert answer.says == "only of our containers, on the CPUs they were promised: 4-5,7"
+    assert answer.says == "only of our containers, on their allocated CPUs: 4-5,7"
 
 
 @pytest.mark.parametrize("effective", ["3-4", ""])
