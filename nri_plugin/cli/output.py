@@ -55,6 +55,10 @@ def wants_colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+NARROW = 80
+"""Columns to write for where there is no terminal to ask."""
+
+
 def columns() -> int | None:
     """The width to write for: COLUMNS where it is set, else the terminal's; None where there is no terminal."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():

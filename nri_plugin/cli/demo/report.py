@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from functools import reduce
 from operator import or_
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
@@ -56,25 +56,6 @@ CHECKED = (
     "every write was one a kernel takes",
     "machine, cgroups and checkpoint agree",
 )
-
-
-class Report(Protocol):
-    """The output of a demo."""
-
-    def begin(self, node: Stage) -> None:
-        """The node is ready, the agent not yet started."""
-
-    def started(self, node: Stage, took_s: float) -> None:
-        """The agent is registered."""
-
-    def say(self, text: str) -> None:
-        """A sentence of the scenario."""
-
-    def outcome(self, outcome: Outcome, player: Player) -> None:
-        """A step was done."""
-
-    def end(self, node: Stage, player: Player, took_s: float, problems: list[str]) -> None:
-        """All steps were done."""
 
 
 class TextReport:
@@ -280,7 +261,7 @@ class JSONReport:
             "numaNodes": len(node.topology.nodes),
         }
 
-    def started(self, node: Stage, took_s: float) -> None:  # noqa: ARG002 - a Report is given the node
+    def started(self, node: Stage, took_s: float) -> None:  # noqa: ARG002 - both reports are given the node
         """Remember the start."""
         self._answer["agentStart_s"] = round(took_s, 3)
 
@@ -317,6 +298,9 @@ class JSONReport:
         self._answer["took_s"] = round(took_s, 2)
         self._answer["problems"] = problems
         click.echo(json.dumps(self._answer, indent=2))
+
+
+Report = TextReport | JSONReport
 
 
 def _facts(placement: Placement, player: Player) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 import click
 
@@ -193,21 +194,7 @@ def _wrapped(text: str, width: int | None, indent: int = len(INDENT)) -> list[st
 
 def as_json(groups: Groups, *, strict: bool) -> str:
     """Everything, for programs."""
-    checks = [
-        {
-            "group": group,
-            "check": finding.check,
-            "verdict": finding.verdict.value,
-            "says": finding.says,
-            "do": finding.do,
-            "command": finding.command,
-            "mount": finding.mount,
-            "mount_at": finding.mount_at,
-            "steps": [{"do": step.do, "command": step.command, "undo": step.undo} for step in finding.steps],
-        }
-        for group, found in groups.items()
-        for finding in found
-    ]
+    checks = [{"group": group} | asdict(finding) for group, found in groups.items() for finding in found]
     counts = {verdict.value: number for verdict, number in count(groups).items()}
     return json.dumps(
         {"exit_code": exit_code(groups, strict=strict), "counts": counts, "checks": checks}, indent=2

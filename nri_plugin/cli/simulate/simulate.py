@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nri_plugin.cli.output import columns, echo, format_option, told, waiting
+from nri_plugin.cli.output import NARROW, columns, echo, format_option, told, waiting
 
 if TYPE_CHECKING:
     from nri_plugin.simulator.machine.source import SourcedMachine
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 EXIT_PROBLEMS = 1
-NARROW = 80
-"""Columns where there is no terminal to ask."""
 
 EPILOG = """\b
 Examples:

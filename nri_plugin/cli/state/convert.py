@@ -41,9 +41,9 @@ from nri_plugin.cli.state.findings import with_names
 from nri_plugin.cli.state.source import (
     FailedError,
     WrongUsageError,
-    fits,
     machine_option,
     named_topology,
+    need_same_machine,
     node_on,
     refuse_while_agent_runs,
     root_option,
@@ -273,8 +273,7 @@ def _node(
                 "--config needs a machine; name it with --machine, or --root / for this one"
             )
         return facts.as_node() if facts else None
-    if facts is not None and not fits(facts, topology):
-        raise WrongUsageError(f"{name} is another machine than the checkpoint is about; name the right one")
+    need_same_machine(facts, topology, name)
     if config_path is None:
         return node_on(topology, facts)
     from nri_plugin.config.loading import load

@@ -14,7 +14,7 @@ import click
 
 from nri_plugin.checkpoint.file import FILE_NAME
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.cli.output import columns, echo, folded, format_option
+from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option
 from nri_plugin.cli.state.findings import ObservedCpuset, cgroup_root_here, judging_node, look, need_visible
 from nri_plugin.cli.state.source import (
     Seen,
@@ -242,7 +242,6 @@ def _by_key(state: State, keys: Collection[str]) -> dict[str, list[ContainerReco
 
 
 EXIT_DIFFERENT = 1
-NARROW = 80
 INDENT = 9
 
 EXAMPLES = """\b

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
-from nri_plugin.cli.output import columns, echo, folded, format_option, table, told
+from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option, table, told
 from nri_plugin.cli.state.diff import StateChange, changes
 from nri_plugin.cli.state.source import FailedError, WrongUsageError, state_dir_option
 from nri_plugin.core.decision import InformedCreate, UnsavedStart
@@ -32,7 +32,6 @@ from nri_plugin.recording.file import DIRECTORY
 from nri_plugin.recording.reader import Entry, Recording, read
 from nri_plugin.wire.nri import events as nri
 
-NARROW = 80
 CHECKSUM = re.compile(rb'"checksum":"crc32:([0-9a-f]{8})"\}\n\Z')
 
 

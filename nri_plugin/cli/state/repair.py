@@ -16,7 +16,7 @@ from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.forms import checkpoint_file
 from nri_plugin.checkpoint.repair import Evidence, Plan, Salvage, plan, salvage
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.cli.output import columns, echo, folded, format_option
+from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option
 from nri_plugin.cli.state.findings import cgroup_root_here, contradictions, judging_node, look, need_visible
 from nri_plugin.cli.state.source import (
     EXIT_FAILED,
@@ -36,8 +36,6 @@ from nri_plugin.model.errors import CheckpointError, HostError, NriPinError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
-
-NARROW = 80
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import click
 
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.cli.output import columns, echo, folded, folded_rows, format_option, table
+from nri_plugin.cli.output import NARROW, columns, echo, folded, folded_rows, format_option, table
 from nri_plugin.cli.state.rows import StateRow, Wanted, ids, rows_of, shared_pool, waiting
 from nri_plugin.cli.state.source import (
     LOOK_CLOSER,
@@ -346,9 +346,6 @@ def _stacked(row: Sequence[str], width: int) -> list[str]:
 def _folded_all(lines: Sequence[str], width: int, indent: int) -> list[str]:
     return [part for line in lines for part in folded(line, width, indent)]
 
-
-NARROW = 80
-"""Columns to write for where there is no terminal to ask."""
 
 EXAMPLES = """\b
 Examples:

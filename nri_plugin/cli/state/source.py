@@ -160,12 +160,7 @@ def seen(checkpoint: Checkpoint, machine: str | None = None, root: str | None = 
     facts, state = checkpoint.facts, checkpoint.state
     topology, name = named_topology(machine, root)
     if topology is not None:
-        if facts is not None and not fits(facts, topology):
-            raise WrongUsageError(
-                f"{name} is another machine than the checkpoint is about: it has CPUs {topology.online} on "
-                f"{len(topology.nodes)} NUMA nodes, the checkpoint {facts.online} on {len(facts.numa_nodes)}; "
-                "name the right one with --machine"
-            )
+        need_same_machine(facts, topology, name)
         return Seen(state, node_on(topology, facts), has_parts=True, machine=name)
     if facts is None:
         return Seen(state, None, has_parts=False, machine="not known: the checkpoint does not tell it")
@@ -213,6 +208,20 @@ def fits(facts: NodeFacts, topology: Topology) -> bool:
         and [number for number, _ in facts.numa_nodes] == list(cpus_by_node)
         and all((cpus & topology.online) <= cpus_by_node[number] for number, cpus in facts.numa_nodes)
     )
+
+
+def need_same_machine(facts: NodeFacts | None, topology: Topology, name: str) -> None:
+    """Check that a named machine can be the one of the checkpoint.
+
+    Raises:
+        WrongUsageError: it is another machine.
+    """
+    if facts is not None and not fits(facts, topology):
+        raise WrongUsageError(
+            f"{name} is another machine than the checkpoint is about, which has CPUs {facts.online} on "
+            f"{len(facts.numa_nodes)} NUMA nodes, not {topology.online} on {len(topology.nodes)}; name the right one "
+            "with --machine or --root"
+        )
 
 
 def this_machine() -> Topology | None:

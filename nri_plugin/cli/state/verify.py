@@ -20,18 +20,17 @@ from nri_plugin.cli.state.source import (
     WrongUsageError,
     cgroup_root_option,
     file_option,
-    fits,
     is_observed,
     load_checkpoint,
     machine_option,
     named_topology,
+    need_same_machine,
     node_on,
     path_of,
     root_option,
     state_dir_option,
 )
 from nri_plugin.model.errors import HostError, NriPinError
-from nri_plugin.model.topology import Topology
 
 EXAMPLES = """\b
 Examples:
@@ -156,18 +155,9 @@ def _by_configurations(
     for path, judge in ((as_kubelet, kubelet_refusals), (config_path, unsatisfied)):
         if path is not None:
             node = configured_on(path, topology)
-            _refuse_other_machine(checkpoint, node.topology, name or HERE)
+            need_same_machine(checkpoint.facts, node.topology, name or HERE)
             found += judge(node, checkpoint.state)
     return found
-
-
-def _refuse_other_machine(checkpoint: Checkpoint, topology: Topology, name: str) -> None:
-    facts = checkpoint.facts
-    if facts is not None and not fits(facts, topology):
-        raise WrongUsageError(
-            f"{name} is another machine than the checkpoint is about, which has CPUs {facts.online}; options are "
-            "judged on its own: name it with --machine or --root"
-        )
 
 
 def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str, output_format: str) -> None:

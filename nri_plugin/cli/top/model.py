@@ -15,12 +15,9 @@ from nri_plugin.agent.status_client import DriftRow, RefusalRow, RuntimeRow, Sta
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.state.diff import changes
 from nri_plugin.cli.state.rows import StateRow, rows_of
-from nri_plugin.cli.state.source import NO_RUNTIME, Seen, seen
+from nri_plugin.cli.state.source import ANSWER_S, NO_RUNTIME, SOCKET, Seen, seen
 from nri_plugin.model.errors import CheckpointError, HostError
 
-SOCKET_NAME = "agent.sock"
-ANSWER_S = 2.0
-"""An agent that is there tells everything within milliseconds of being asked."""
 CHUNK = 1 << 20
 
 
@@ -60,7 +57,7 @@ class TopFeed:
     """
 
     def __init__(self, state_dir: str, machine: str | None = None, root: str | None = None) -> None:
-        self._socket_path = os.path.join(state_dir, SOCKET_NAME)
+        self._socket_path = os.path.join(state_dir, SOCKET)
         self._file = os.path.join(state_dir, FILE_NAME)
         self._machine, self._root = machine, root
         self._peer: socket.socket | None = None
