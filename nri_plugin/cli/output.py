@@ -111,6 +111,8 @@ def _narrowed(
     rows: Sequence[Sequence[str]], widths: list[int], width: int, foldable: Collection[int]
 ) -> list[int]:
     least = {column: _least(rows, column) for column in foldable}
+    # The widest column gives up one character at a time, so that columns end up about equally wide. Where no column can
+    # give up more, the table stays too wide: a name that is torn apart is worse than a line that the terminal wraps.
     while sum(widths) + len(GAP) * (len(widths) - 1) > width:
         able = [column for column, small in least.items() if widths[column] > small]
         if not able:
@@ -219,6 +221,7 @@ def waiting(text: str) -> Iterator[None]:
     def tell(_number: int, _frame: FrameType | None) -> None:
         line.say(f"{text}, {time.monotonic() - began:.0f} s")
 
+    # The former handler and timer are put back at the end: a caller may use its own.
     former = signal.signal(signal.SIGALRM, tell)
     pending = signal.setitimer(signal.ITIMER_REAL, AFTER_S, AGAIN_S)
     try:

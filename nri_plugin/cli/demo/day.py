@@ -47,6 +47,8 @@ def sizes(topology: Topology) -> dict[str, str]:
     Raises:
         ConfigError: it has no room for the containers of the day.
     """
+    # The first core is reserved. The first two containers get whole cores of one node at most, `filter` one whole uncore
+    # cache where half of a node remains beside it. `train` wants more than any node has, so it is refused.
     reserved = _first_core(topology)
     threads = max(len(cpus) for _, cpus in topology.cores)
     largest = max(len(node.cpus - reserved) for node in topology.nodes)

@@ -159,9 +159,6 @@ def _refused(row: Row, shapes: Row) -> str:
     return f"{len(pods)} x {row['reason']}: {shapes.get(row['shape'], row['shape'])}"
 
 
-# The machine at the end of a simulation as nested boxes.
-# A node over two sockets, or a cache over two nodes, appears in each with its part.
-
 _LETTERS = {"shared": SHARED.letter, "reserved": RESERVED.letter, "isolated": ISOLATED.letter}
 
 
@@ -181,7 +178,9 @@ Chips = Mapping[str, Sequence[Chip]]
 
 
 class MachineBoxes:
-    """The boxes of one machine, from sockets to CPUs.
+    """The boxes of one machine at the end of a simulation, from sockets to CPUs.
+
+    A node over two sockets, or a cache over two nodes, appears in each with its part.
 
     Args:
         simulation: as JSON.

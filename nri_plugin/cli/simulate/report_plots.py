@@ -168,6 +168,7 @@ def rounded_top(top: float) -> float:
 
 
 def _round_step(about: float) -> float:
+    # 1, 2, 5 or 10 times a power of ten; the tolerance keeps 0.2 from being rounded up to 0.5 by a rounding error.
     power: float = 10.0 ** math.floor(math.log10(about))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= about * (1 - 1e-9))
 

@@ -74,6 +74,7 @@ class StateChange:
 
 def changes(before: State, after: State) -> list[StateChange]:
     """The changes between two states, sorted by name."""
+    # Only keys whose objects differ are compared field by field: history compares every two states in a row.
     touched = _touched(before, after)
     keys_before, keys_after = _by_key(before, touched), _by_key(after, touched)
     pods = {**before.pods, **after.pods}
@@ -129,6 +130,7 @@ def _container_change(key: str, name: str, before: ContainerSide, after: Contain
     )
     others += _presence(before, after) + _record_changes(before[1], after[1])
     what = _what(held_before.cpus, held_after.cpus)
+    # Without a change of exclusive CPUs the container itself came, went or changed.
     if not what:
         is_new, is_gone = before == (None, []), after == (None, [])
         what = "new" if is_new else "gone" if is_gone else "changed"

@@ -121,6 +121,7 @@ def bars(node: Node, state: State, width: int, most: int) -> list[str]:
     nodes = [numa for numa in node.topology.nodes if numa.cpus]
     free = state.available(node)
     by_length = []
+    # Shorter bars until the nodes fit into `most` lines; without bars the last lines are summed up.
     for length in (BAR, 6, 0):
         cells = [_bar(node, state, numa, len(numa.cpus & free), length) for numa in nodes]
         wide = max(map(len, cells), default=0) + 2

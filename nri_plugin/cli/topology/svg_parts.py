@@ -146,6 +146,7 @@ def grid(items: Sequence[SVGBox], columns: int, gap: float = GAP) -> SVGBox:
 
 def best_grid(items: Sequence[SVGBox], gap: float = GAP, widest: float = math.inf) -> SVGBox:
     """The grid whose shape is closest to `BEST_RATIO`; a half-empty last row counts against it."""
+    # Few numbers of columns are tried, so each grid is laid out; where all are too wide the narrowest is taken.
     candidates = [grid(items, columns, gap) for columns in _column_counts(len(items))]
     fitting = [one for one in candidates if one.width <= widest] or candidates[:1]
     counts = dict(zip(map(id, candidates), _column_counts(len(items)), strict=True))
