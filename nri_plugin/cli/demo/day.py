@@ -1,7 +1,8 @@
 """The day that `nri-pin demo` plays, cut to the size of the machine it is played on.
 
-The scenario is a template. Its sizes are whole cores and parts of the smallest NUMA node, so that the first pods fit,
-one is refused, and one fits only after another has ended, on every machine that has room at all.
+The scenario is a template. Its sizes are whole cores and fractions of the largest NUMA node: the first containers fit,
+one wants more than a node has and is refused, and a later one takes most of a node. A machine that is too small for that
+is refused with the reason.
 """
 
 from importlib import resources
