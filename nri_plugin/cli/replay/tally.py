@@ -1,4 +1,8 @@
-"""A replay as a person reads it."""
+"""The outcome of a replay: counts of both runs, the containers that they treat differently, and the text about them.
+
+A `Tally` counts what one run decided. A `ReplayComparison` takes the recorded and the replayed decision of each event and
+keeps the differences.
+"""
 
 import textwrap
 from collections import Counter
@@ -22,10 +26,6 @@ from nri_plugin.recording.reader import Change, Moment
 from nri_plugin.recording.rows import Event
 from nri_plugin.wire.nri.events import CreateContainer, UpdateContainer
 
-# ----------------------------------------------------------------------------------------------------
-# What two lives of a node come to: who got what, who did not, and where they differ.
-
-
 LEVELS = ("numa_node", "socket", "uncore_cache", "whole_cores")
 
 PLACED_OTHERWISE = "placed otherwise"
@@ -38,7 +38,7 @@ RESIZE_DONE = "resize done instead of refused"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReplayVerdict:
     """What one container got.
 
     Attributes:
@@ -57,15 +57,15 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class Difference:
+class ReplayDifference:
     """A container that fares otherwise; `times` counts its tries with the same end."""
 
     when: datetime
     place: str
     container: str
     kind: str
-    recorded: Verdict
-    replayed: Verdict
+    recorded: ReplayVerdict
+    replayed: ReplayVerdict
     times: int = 1
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,12 +85,12 @@ class Difference:
 class Tally:
     """The sums of one life; of a container that was tried several times the last try counts."""
 
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, ReplayVerdict] = field(default_factory=dict)
     refused_tries: int = 0
     peak_cpus: int = 0
     peak_at: datetime | None = None
 
-    def count(self, key: str, verdict: Verdict) -> None:
+    def count(self, key: str, verdict: ReplayVerdict) -> None:
         """One try to create a container."""
         self.verdicts[key] = verdict
         self.refused_tries += bool(verdict.refused)
@@ -118,7 +118,7 @@ class Tally:
         }
 
 
-class Comparison:
+class ReplayComparison:
     """Both lives, side by side.
 
     Args:
@@ -128,7 +128,7 @@ class Comparison:
     def __init__(self, only: str = "") -> None:
         self.only = only
         self.recorded, self.replayed = Tally(), Tally()
-        self.differences: dict[tuple[str, str, Verdict, Verdict], Difference] = {}
+        self.differences: dict[tuple[str, str, ReplayVerdict, ReplayVerdict], ReplayDifference] = {}
 
     def add(self, met: Met) -> None:
         """One event."""
@@ -155,7 +155,7 @@ class Comparison:
         self.replayed.count(key, replayed)
         self._differ(met, event, key, kind_of(recorded, replayed), recorded, replayed)
 
-    def _resize(self, met: Met, event: UpdateContainer, recorded: Verdict) -> None:
+    def _resize(self, met: Met, event: UpdateContainer, recorded: ReplayVerdict) -> None:
         if met.decision is None:
             return
         key = allocation_key(pod_uid(event.pod), event.container.name)
@@ -170,8 +170,8 @@ class Comparison:
         event: CreateContainer | UpdateContainer,
         key: str,
         kind: str,
-        recorded: Verdict,
-        replayed: Verdict,
+        recorded: ReplayVerdict,
+        replayed: ReplayVerdict,
     ) -> None:
         if not kind:
             return
@@ -180,10 +180,12 @@ class Comparison:
             self.differences[mark].times += 1
             return
         name = f"{event.pod.namespace}/{event.pod.name}/{event.container.name or event.container.id}"
-        self.differences[mark] = Difference(met.moment.when, met.moment.place, name, kind, recorded, replayed)
+        self.differences[mark] = ReplayDifference(
+            met.moment.when, met.moment.place, name, kind, recorded, replayed
+        )
 
 
-def kind_of(recorded: Verdict, replayed: Verdict) -> str:
+def kind_of(recorded: ReplayVerdict, replayed: ReplayVerdict) -> str:
     """How the two differ; empty when they do not."""
     if bool(recorded.refused) != bool(replayed.refused):
         return REFUSED if replayed.refused else ADMITTED
@@ -195,7 +197,7 @@ def kind_of(recorded: Verdict, replayed: Verdict) -> str:
 
 
 def name_of(event: Event) -> str:
-    """Whom an event is about, `namespace/pod/container` as far as there is one."""
+    """The container or pod of an event, `namespace/pod/container` as far as known."""
     event = _bare(event)
     pod, container = getattr(event, "pod", None), getattr(event, "container", None)
     parts: Iterator[str] = (
@@ -218,28 +220,25 @@ def _refused(moment: Moment) -> str:
     return moment.outcome.reason or ("refused" if moment.outcome.refusal else "")
 
 
-def _verdict(node: Node, decision: Decision, key: str, refused: str | None = None) -> Verdict:
+def _verdict(node: Node, decision: Decision, key: str, refused: str | None = None) -> ReplayVerdict:
     """What was decided; `refused` is what was recorded of that, where something was."""
     error = decision.refusal
     reason = refused if refused is not None else error.reason if error else ""
     if reason:
-        return Verdict(refused=reason, text=str(error or ""))
+        return ReplayVerdict(refused=reason, text=str(error or ""))
     return _held(node, decision.state, key)
 
 
-def _held(node: Node, state: State, key: str) -> Verdict:
+def _held(node: Node, state: State, key: str) -> ReplayVerdict:
     held = state.allocations.get(key)
     if held is None:
-        return Verdict()
+        return ReplayVerdict()
     aligned = asdict(footprint(node.topology, held.cpus, held.mems).aligned)
-    return Verdict(
+    return ReplayVerdict(
         cpus=str(held.cpus),
         mems=str(held.mems),
         aligned=tuple(level for level in LEVELS if held.cpus and aligned[level]),
     )
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 NOTHING = "-"
@@ -323,8 +322,8 @@ def options_of(recorded: Node, replayed: Node) -> Iterator[str]:
         yield f"reserved CPUs: {recorded.reserved or NOTHING} -> {replayed.reserved or NOTHING}"
 
 
-def differences(found: Sequence[Difference], width: int) -> Iterator[str]:
-    """The table of what would have come otherwise: who fares worse first."""
+def differences(found: Sequence[ReplayDifference], width: int) -> Iterator[str]:
+    """The table of changes under another configuration, losses first."""
     if not found:
         yield "every container gets the same"
         return
@@ -348,7 +347,7 @@ def differences(found: Sequence[Difference], width: int) -> Iterator[str]:
     yield from textwrap.wrap(f"{total}: {said}", width)
 
 
-def reasons(found: Sequence[Difference], width: int) -> Iterator[str]:
+def reasons(found: Sequence[ReplayDifference], width: int) -> Iterator[str]:
     """Why something would have been refused, one text for each reason."""
     texts = {
         one.replayed.refused: one.replayed.text
@@ -367,7 +366,7 @@ def sums(recorded: Mapping[str, Any], replayed: Mapping[str, Any]) -> Iterator[s
         yield f"{title:<24}{before:>10}{after:>10}"
 
 
-def _got(verdict: Verdict) -> str:
+def _got(verdict: ReplayVerdict) -> str:
     if verdict.refused:
         return verdict.refused.removesuffix("Error")
     mems = f" mems {verdict.mems}" if verdict.mems else ""
