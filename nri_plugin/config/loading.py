@@ -4,7 +4,7 @@ A configuration is taken whole or not at all: every wrong value is listed with i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -17,15 +17,16 @@ from nri_plugin.config.checks import (
     machine_root,
     present,
     reserved_cpu_count,
-    topology_choice,
+    section_values,
     violations,
 )
-from nri_plugin.config.keys import KEYS, SET, Settings, values_of
+from nri_plugin.config.keys import KEYS, SET, Settings, settings_of, values_of
 from nri_plugin.config.values import FEATURE_GATES, KNOWN_ARE, memory_node_place, unknown
 from nri_plugin.config.yaml_tree import Place, Scalar, Section, scalar
 from nri_plugin.core.placement import reserved_cpus
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.model.options import CPUManagerPolicy, HintProvider, Node, Options
+from nri_plugin.model.option_rows import MANAGERS
+from nri_plugin.model.options import REGISTRY, CPUManagerPolicy, HintProvider, Node, Options
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
 
@@ -149,8 +150,7 @@ DEFAULT_PATH = "/etc/nri-pin/config.yaml"
 EXPORTER_SOCKET = "exporter/exporter.sock"
 """Its name in the state directory, which both processes mount."""
 
-QUOTA_GATE = "DisableCPUQuotaWithExclusiveCPUs"
-"""Source: kubelet v1.36, on by default."""
+QUOTA_GATE = REGISTRY["lift_cpu_quota"].gate
 
 LINES_TO_ADD = """\
 cpuManagerPolicy: static
@@ -160,53 +160,19 @@ topologyManagerPolicy: best-effort"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """What the operator chose, checked; frozen, so that a bad reload cannot leave half of it behind.
+class Config(Settings):
+    """The configuration, checked; frozen, so that a bad reload cannot leave half of it behind.
+
+    Paths are resolved, and `options` holds the policy options of all sections.
 
     Attributes:
-        options: what decisions depend on.
-        reserved_system_cpus: CPUs kept for the system by number; empty when only their count is given.
         reserved_cpu_count: how many CPUs are kept for the system.
-        state_dir: where the checkpoint is.
-        nri_socket: the runtime's socket, used when the runtime did not start us itself.
-        plugin_name: what the runtime logs.
-        plugin_index: two digits; the runtime calls plugins in this order.
-        sysfs_root: the folder that holds `sys` (and `proc`), `/` or `/host`.
-        cgroup_root: the mount point of the cgroup tree.
-        device_hints: whether the places of devices count.
-        nic_locality: `sysfs`, or `netlink` for a helper process that is asked where network interfaces are.
-        exporter_socket: where the exporter is asked for them.
-        metrics_bind_address: (host, port) of the page of metrics; None for none.
-        health_probe_bind_address: (host, port) of the pages for probes; None for none.
-        history_bytes: what the recording of the latest events may take; 0 for none.
-        on_checkpoint_failure: `refuse` what would be allocated and cannot be saved, or `serve` it from memory.
-        observe: decide and carry out nothing.
-        log_format: `text` or `json`.
-        log_level: `debug`, `info`, `warning` or `error`.
         source: where the configuration came from.
-        written: the configuration as it stands there, for the places of what does not fit a machine.
+        written: the configuration as it stands there, for the places of values that do not fit a machine.
         passed_over: keys of a KubeletConfiguration that do not concern placement.
     """
 
-    options: Options
-    reserved_system_cpus: CPUSet
     reserved_cpu_count: int
-    state_dir: str
-    nri_socket: str
-    plugin_name: str
-    plugin_index: str
-    sysfs_root: str
-    cgroup_root: str
-    device_hints: bool
-    nic_locality: str
-    exporter_socket: str
-    metrics_bind_address: tuple[str, int] | None
-    health_probe_bind_address: tuple[str, int] | None
-    history_bytes: int
-    on_checkpoint_failure: str
-    observe: bool
-    log_format: str
-    log_level: str
     source: str
     written: Section
     passed_over: tuple[str, ...]
@@ -262,9 +228,7 @@ class Config:
         )
 
     def _check_options(self, topology: Topology) -> None:
-        refusal = option_checks.machine_refusal(self.options, topology)
-        if refusal is not None:
-            key, detail = refusal
+        for key, detail in option_checks.machine_refusals(self.options, topology):
             raise self._place(key).error(detail)
 
     def _check_memory_nodes(self, topology: Topology) -> None:
@@ -312,7 +276,7 @@ def load_text(text: str, where: str, flags: Mapping[str, str] = NO_FLAGS) -> Con
     chosen, errors = _read(tree)
     if errors:
         raise _joined(errors)
-    settings = Settings(**chosen)
+    settings = settings_of(chosen)
     errors = list(violations(settings, lambda key: tree.keys.get(key, Place(where, path=key))))
     if errors:
         raise _joined(errors)
@@ -354,7 +318,7 @@ def _read(tree: Section) -> tuple[dict[str, Any], list[ConfigError]]:
                 error = _unknown(tree.keys[name], name, is_list_told=is_list_told)
                 is_list_told |= KNOWN_ARE in error.detail
                 raise error
-            chosen[key.attribute] = key.read(value)
+            chosen[name] = key.read(value)
         except ConfigError as error:
             errors.append(error)
     return chosen, errors
@@ -382,27 +346,16 @@ def _joined(errors: list[ConfigError]) -> ConfigError:
 
 
 def _config(settings: Settings, tree: Section, passed_over: tuple[str, ...]) -> Config:
+    found = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    found["options"] = _options(settings)
+    found["sysfs_root"] = settings.sysfs_root or next(present(HOST_MOUNT, "/sys/devices/system/cpu"), "/")
+    found["cgroup_root"] = (
+        settings.cgroup_root or f"{next(present(HOST_MOUNT, '/sys/fs/cgroup'), '')}/sys/fs/cgroup"
+    )
+    found["exporter_socket"] = settings.exporter_socket or f"{settings.state_dir}/{EXPORTER_SOCKET}"
     return Config(
-        options=_options(settings),
-        reserved_system_cpus=settings.reserved_system_cpus,
+        **found,
         reserved_cpu_count=reserved_cpu_count(settings),
-        state_dir=settings.state_dir,
-        nri_socket=settings.nri_socket,
-        plugin_name=settings.plugin_name,
-        plugin_index=settings.plugin_index,
-        sysfs_root=settings.sysfs_root or next(present(HOST_MOUNT, "/sys/devices/system/cpu"), "/"),
-        cgroup_root=settings.cgroup_root
-        or f"{next(present(HOST_MOUNT, '/sys/fs/cgroup'), '')}/sys/fs/cgroup",
-        device_hints=settings.device_hints,
-        nic_locality=settings.nic_locality,
-        exporter_socket=settings.exporter_socket or f"{settings.state_dir}/{EXPORTER_SOCKET}",
-        metrics_bind_address=settings.metrics_bind_address,
-        health_probe_bind_address=settings.health_probe_bind_address,
-        history_bytes=settings.history_bytes,
-        on_checkpoint_failure=settings.on_checkpoint_failure,
-        observe=settings.observe,
-        log_format=settings.log_format,
-        log_level=settings.log_level,
         source=tree.place.file,
         written=tree,
         passed_over=passed_over,
@@ -410,35 +363,14 @@ def _config(settings: Settings, tree: Section, passed_over: tuple[str, ...]) -> 
 
 
 def _options(settings: Settings) -> Options:
-    on = option_checks.cpu_options_on(settings.cpu_manager_policy_options, settings.feature_gates)
-    topology = topology_choice(settings, Place(""))
-    return Options(
-        cpu_manager_policy=settings.cpu_manager_policy,
-        full_pcpus_only=option_checks.FULL_PCPUS in on,
-        distribute_cpus_across_numa=option_checks.ACROSS_NUMA in on,
-        distribute_cpus_across_cores=option_checks.ACROSS_CORES in on,
-        align_by_socket=option_checks.BY_SOCKET in on,
-        strict_cpu_reservation=option_checks.STRICT in on,
-        prefer_align_cpus_by_uncore_cache=option_checks.BY_CACHE in on,
-        uncore_cache_rule=settings.uncore_cache_rule,
-        uncore_cache_fit=settings.uncore_cache_fit,
-        strict_uncore_cache=settings.strict_uncore_cache,
-        smt_odd_counts=settings.smt_odd_counts,
-        full_pcpus_rule=settings.full_pcpus_rule,
-        annotation_namespaces=settings.annotation_namespaces,
-        topology_tie_break=settings.topology_tie_break,
-        device_proportional_cpus=settings.device_proportional_cpus,
+    """The options with those of all sections, and those that follow from other keys."""
+    options = settings.options
+    for manager in MANAGERS:
+        options = replace(options, **section_values(settings, manager))
+    return replace(
+        options,
         lift_cpu_quota=settings.feature_gates.get(QUOTA_GATE, True),
-        isolation=settings.isolation,
-        isolated_cpus=settings.isolated_cpus,
-        prefer_closest_numa_nodes=topology.prefer_closest,
-        max_allowable_numa_nodes=topology.node_limit,
-        topology_manager_policy=settings.topology_manager_policy,
-        topology_manager_scope=settings.topology_manager_scope,
-        memory_manager_policy=settings.memory_manager_policy,
-        reserved_memory=settings.reserved_memory,
         kept_memory_bytes=kept_bytes(settings),
         # A Burstable container with exclusive CPUs would be bounded by a floor without them.
-        pool_floor=settings.pool_floor and not settings.annotation_namespaces,
-        never_refuse=settings.never_refuse,
+        pool_floor=options.pool_floor and not options.annotation_namespaces,
     )

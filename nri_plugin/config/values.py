@@ -1,6 +1,7 @@
-"""How the sections that the kubelet defines are read, by the kubelet's rules for each.
+"""Readers of the values of the configuration: each says what it expected, and where.
 
-What a later version brings is known by name and refused, never ignored.
+First single values, then the sections that the kubelet defines, by the kubelet's rules for each. Values of a later
+version are known by name and refused, never ignored.
 """
 
 import difflib
@@ -11,29 +12,25 @@ from fractions import Fraction
 from typing import TypeVar
 
 from nri_plugin.config import yaml_tree as source
-from nri_plugin.config.option_checks import CPU_OPTIONS, GATES, TOPOLOGY_OPTIONS, option_flag
+from nri_plugin.config.option_checks import GATES, known_names, option_value
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.model.options import ReservedMemory
+from nri_plugin.model.option_rows import CPU_MANAGER, Manager
+from nri_plugin.model.options import ReservedMemory, options_of
 from nri_plugin.model.quantity import format_bytes, parse_quantity
 from nri_plugin.model.sets import CPUSet, NUMANodeID
 
-# ----------------------------------------------------------------------------------------------------
-# How single values of the configuration are read; each reader says what it expected and where.
-
-
 Word = TypeVar("Word", bound=StrEnum)
 
-_NAMESPACE = re.compile(
-    r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z"
-)  # Source: RFC 1123 label, as Kubernetes has it
+# Source: RFC 1123 label, as Kubernetes has it.
+_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
 LARGEST_PORT = 65535
 LEAST_HISTORY_BYTES = 256 << 10
-"""Two segments, each of which begins with the machine and all that is promised."""
+"""Two segments, each of which begins with the machine and all allocations."""
 _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}\Z")
 
 
 KNOWN_ARE = "known are"
-"""Begins the list of all names, which is long enough to be told once."""
+"""Begins the list of all names, which is shown once."""
 
 
 def either(*words: str) -> str:
@@ -117,14 +114,6 @@ def history_bytes(value: source.Value) -> int:
     return size
 
 
-def check_option_flag(name: str, value: source.Value) -> None:
-    """Refuse the value of a policy's option that is no boolean of Go's, quoted or not, as the kubelet does."""
-    try:
-        option_flag(name, source.scalar(value).text)
-    except ConfigError as error:
-        raise value.place.error(error.detail) from None
-
-
 def absolute_path(value: source.Value) -> str:
     """A path from the root."""
     found = source.text(value)
@@ -186,8 +175,7 @@ def namespaces(value: source.Value) -> frozenset[str]:
     return frozenset(names)
 
 
-# ----------------------------------------------------------------------------------------------------
-
+# ---- sections of KubeletConfiguration
 
 # Source: the gates of kubelet 1.36 that touch these managers. True: may be set either way.
 FEATURE_GATES: Mapping[str, bool] = dict.fromkeys(GATES, True) | {
@@ -198,7 +186,7 @@ FEATURE_GATES: Mapping[str, bool] = dict.fromkeys(GATES, True) | {
 }
 
 RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
-"""What kubeReserved and systemReserved may hold. Source: kubelet, parseResourceList."""
+"""Resources that kubeReserved and systemReserved may hold. Source: kubelet, parseResourceList."""
 
 EVICTION_SIGNALS = (
     "memory.available",
@@ -240,29 +228,32 @@ def eviction(value: source.Value) -> str | int | None:
     return written if _PERCENTAGE.match(written) else whole_bytes(memory)
 
 
-def cpu_options(value: source.Value) -> Mapping[str, str]:
-    """The CPU Manager's options as written, each of them a boolean."""
-    found = _options("CPU Manager", value, tuple(CPU_OPTIONS))
-    for name, entry in found.entries.items():
-        check_option_flag(name, entry)
-    return _texts(found)
+def section_reader(manager: Manager) -> Callable[[source.Value], Mapping[str, str]]:
+    """A reader of a manager's options as written.
+
+    Values of the CPU Manager's options are checked here, where their places are known. The Topology Manager's policy
+    none never looks at its options, so their values are checked once the policy is known.
+    """
+
+    def read(value: source.Value) -> Mapping[str, str]:
+        found = source.section(value)
+        for name, place in found.keys.items():
+            if name not in options_of(manager):
+                raise unknown(
+                    place, name, known_names(manager), f'unknown {manager.name} Policy option: "{name}"'
+                )
+            if manager is CPU_MANAGER:
+                _check_option(manager, name, found.entries[name])
+        return {name: source.scalar(entry).text for name, entry in found.entries.items()}
+
+    return read
 
 
-def topology_options(value: source.Value) -> Mapping[str, str]:
-    """The Topology Manager's options as written; its policy none never looks at their values."""
-    return _texts(_options("Topology Manager", value, tuple(TOPOLOGY_OPTIONS)))
-
-
-def _options(manager: str, value: source.Value, known: tuple[str, ...]) -> source.Section:
-    found = source.section(value)
-    for name, place in found.keys.items():
-        if name not in known:
-            raise unknown(place, name, known, f'unknown {manager} Policy option: "{name}"')
-    return found
-
-
-def _texts(found: source.Section) -> Mapping[str, str]:
-    return {name: source.scalar(entry).text for name, entry in found.entries.items()}
+def _check_option(manager: Manager, name: str, value: source.Value) -> None:
+    try:
+        option_value(options_of(manager)[name], source.scalar(value).text)
+    except ConfigError as error:
+        raise value.place.error(error.detail) from None
 
 
 def feature_gates(value: source.Value) -> Mapping[str, bool]:
