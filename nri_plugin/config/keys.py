@@ -99,7 +99,7 @@ class Settings:
             "evictionHard",
             "Its memory counts in the sum that `reservedMemory` must equal.",
             values.eviction,
-            "memory.available: 100Mi",
+            "`memory.available: 100Mi`",
         ),
     )
     merge_default_eviction_settings: bool = field(
@@ -113,7 +113,8 @@ class Settings:
         default_factory=dict,
         metadata=key(
             "featureGates",
-            "A gate that is off refuses the options that it hides, it does not turn them off.",
+            "A gate that is off refuses the options that it hides, it does not turn them off: remove an option to "
+            "turn it off. No gate hides stable options.",
             values.feature_gates,
             "as Kubernetes 1.36",
         ),
@@ -129,7 +130,7 @@ class Settings:
             "exporterSocket",
             "Where the agent asks for devices and for facts of pods.",
             values.absolute_path,
-            "exporter/exporter.sock in stateDir",
+            "`exporter/exporter.sock` in `stateDir`",
         ),
     )
     state_dir: str = field(
@@ -154,7 +155,7 @@ class Settings:
             "sysfsRoot",
             "The folder that holds the machine's `sys` and `proc`.",
             values.absolute_path,
-            "/host where mounted, else /",
+            "`/host` where mounted, else `/`",
         ),
     )
     cgroup_root: str = field(
@@ -163,7 +164,7 @@ class Settings:
             "cgroupRoot",
             "The mount point of the cgroup tree.",
             values.absolute_path,
-            "sys/fs/cgroup below that",
+            "`sys/fs/cgroup` below `/host` where mounted, else below `/`",
         ),
     )
     plugin_name: str = field(
@@ -198,7 +199,7 @@ class Settings:
             "The size of the recording of the latest events in `stateDir/history`. A very full node takes what it "
             "needs; `0`: none.",
             values.history_bytes,
-            "4Mi",
+            "`4Mi`",
         ),
     )
     on_checkpoint_failure: Literal["refuse", "serve"] = field(
@@ -268,6 +269,11 @@ SETTING_KEYS: Mapping[str, Key] = {
     if one.metadata
 }
 KEYS: Mapping[str, Key] = {**OPTION_KEYS, **SECTION_KEYS, **SETTING_KEYS}
+
+PLACE_KEYS = frozenset(
+    name for name, one in SETTING_KEYS.items() if one.read in (values.absolute_path, values.bind_address)
+)
+"""Keys that say where something is: the chart chooses them, and no placement depends on them."""
 
 
 def settings_of(found: Mapping[str, Any]) -> Settings:
