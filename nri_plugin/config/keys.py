@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from nri_plugin.config import values
 from nri_plugin.config import yaml_tree as source
@@ -32,8 +32,7 @@ DEFAULT_EVICTION_BYTES = 100 << 20
 Reader = Callable[[Value], Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class Key(NamedTuple):
     """One key of the configuration.
 
     Attributes:

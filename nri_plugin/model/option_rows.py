@@ -1,9 +1,8 @@
 """The row of an option: what the registry in `model/options.py` says about each one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 OWN_ATTRIBUTES = "nri-pin/"
 """Prefix of NodeResourceTopology attributes of our own."""
@@ -30,8 +29,7 @@ class Changes(StrEnum):
     MACHINE = "accepted machines"
 
 
-@dataclass(frozen=True, slots=True)
-class Manager:
+class Manager(NamedTuple):
     """A manager of the kubelet that has policy options.
 
     Attributes:
@@ -64,8 +62,7 @@ TOPOLOGY_MANAGER = Manager(
 MANAGERS = (CPU_MANAGER, TOPOLOGY_MANAGER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(NamedTuple):
     """The row of one option.
 
     Attributes:

@@ -449,7 +449,7 @@ class Options:
 
 REGISTRY: Mapping[str, Option] = MappingProxyType(
     {
-        one.name: replace(one.metadata["option"], attribute=one.name, kind=one.type, default=one.default)
+        one.name: one.metadata["option"]._replace(attribute=one.name, kind=one.type, default=one.default)
         for one in fields(Options)
     }
 )
