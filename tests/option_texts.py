@@ -76,7 +76,7 @@ def guide_tables() -> str:
     return "\n\n".join(
         (
             "\n".join(
-                _table(("Option", "Default", "Level", "Changes", "NodeResourceTopology", "Meaning"), options)
+                _table(("Option", "Default", "Level", "Affects", "NodeResourceTopology", "Meaning"), options)
             ),
             "\n".join(_table(("Key", "Default", "Meaning"), settings)),
         )
@@ -87,7 +87,7 @@ def _option_cells(row: Option) -> tuple[str, ...]:
     name = f"`{row.manager.key}:` `{row.name}`" if row.manager else f"`{row.name}`"
     hidden = row.manager is not None and row.level is not Level.GA
     level = f"{row.level}, `{row.gate}`" if hidden else str(row.level)
-    return name, _shown(row.default), level, str(row.changes), _code(row.published), row.says
+    return name, _shown(row.default), level, str(row.affects), _code(row.published), row.says
 
 
 def _default_of(key: Key) -> str:

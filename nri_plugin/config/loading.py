@@ -1,6 +1,10 @@
-"""The configuration of the agent: one YAML file, or the text the runtime hands over.
+"""The configuration of the agent: one YAML file, or the text that the runtime hands over.
 
-A configuration is taken whole or not at all: every wrong value is listed with its place, and nothing is touched.
+Flow: YAML text -> tree with places (`yaml_tree`) -> keys that concern us -> flags over them -> values
+(`keys`, `values`) -> checks over several keys (`checks`, `option_checks`) -> `Config`. A machine is checked last, in
+`Config.node`.
+
+Invariant: a configuration is taken whole or not at all. Every wrong value is listed with its place.
 """
 
 from collections.abc import Mapping
@@ -30,125 +34,9 @@ from nri_plugin.model.options import REGISTRY, CPUManagerPolicy, HintProvider, N
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
 
-# ----------------------------------------------------------------------------------------------------
-# Hint providers of other installed packages: found by entry point, loaded before the runtime is told of us.
-#
-# One that cannot be loaded stops the start: containers placed without it would be placed wrongly, silently.
-
-
-GROUP = "nri_pin.hint_providers"
-
-
-def load_hint_providers() -> tuple[HintProvider, ...]:
-    """The providers of all installed packages, ordered by name.
-
-    Raises:
-        ConfigError: one cannot be imported, or is nothing that can be asked; names its entry point.
-    """
-    return tuple(_load(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name))
-
-
-def _load(point: EntryPoint) -> HintProvider:
-    where = f"entry point {point.name} of {GROUP}"
-    try:
-        provider = point.load()
-    except Exception as error:  # noqa: BLE001 - importing runs code of others
-        detail = f"{point.value} cannot be loaded: {error}; repair or remove the package that brings it"
-        raise ConfigError(where, detail) from None
-    if not callable(provider):
-        raise ConfigError(where, f"{point.value} is no function; expected one that takes a question")
-    found: HintProvider = provider
-    return found
-
-
-# ----------------------------------------------------------------------------------------------------
-# A KubeletConfiguration file taken as it is: what in it concerns placement, and what is passed over.
-#
-# Only a file that says it is one is read this way. In any other, a key that is not ours is a mistake.
-#
-# Source: kubelet, staging/src/k8s.io/kubelet/config/v1beta1/types.go.
-
-
-KIND = "KubeletConfiguration"
-API_VERSION = "kubelet.config.k8s.io/v1beta1"
-HEADER = ("kind", "apiVersion")
-
-_OTHER_KEYS = """
-address allowedUnsafeSysctls authentication authorization cgroupDriver cgroupsPerQOS clusterDNS clusterDomain
-configMapAndSecretChangeDetectionStrategy containerLogMaxFiles containerLogMaxSize containerLogMaxWorkers
-containerLogMonitorInterval containerRuntimeEndpoint contentType cpuCFSQuota cpuCFSQuotaPeriod
-cpuManagerReconcilePeriod crashLoopBackOff enableContentionProfiling enableControllerAttachDetach
-enableDebugFlagsHandler enableDebuggingHandlers enableProfilingHandler enableServer enableSystemLogHandler
-enableSystemLogQuery enforceNodeAllocatable eventBurst eventRecordQPS evictionMaxPodGracePeriod
-evictionMinimumReclaim evictionPressureTransitionPeriod evictionSoft evictionSoftGracePeriod failCgroupV1
-failSwapOn fileCheckFrequency hairpinMode healthzBindAddress healthzPort httpCheckFrequency
-imageGCHighThresholdPercent imageGCLowThresholdPercent imageMaximumGCAge imageMinimumGCAge
-imagePullCredentialsVerificationPolicy imageServiceEndpoint iptablesDropBit iptablesMasqueradeBit
-kernelMemcgNotification kubeAPIBurst kubeAPIQPS kubeReservedCgroup kubeletCgroups
-localStorageCapacityIsolation logging makeIPTablesUtilChains maxOpenFiles maxParallelImagePulls maxPods
-memoryReservationPolicy memorySwap memoryThrottlingFactor nodeLeaseDurationSeconds nodeStatusMaxImages
-nodeStatusReportFrequency nodeStatusUpdateFrequency oomScoreAdj podCIDR podLogsDir podPidsLimit podsPerCore
-port preloadedImagesVerificationAllowlist protectKernelDefaults providerID qosReserved readOnlyPort
-registerNode registerWithTaints registryBurst registryPullQPS resolvConf rotateCertificates runOnce
-runtimeRequestTimeout seccompDefault serializeImagePulls serverTLSBootstrap showHiddenMetricsForVersion
-shutdownGracePeriod shutdownGracePeriodByPodPriority shutdownGracePeriodCriticalPods singleProcessOOMKill
-staticPodPath staticPodURL staticPodURLHeader streamingConnectionIdleTimeout syncFrequency systemCgroups
-systemReservedCgroup tlsCertFile tlsCipherSuites tlsCurvePreferences tlsMinVersion tlsPrivateKeyFile tracing
-userNamespaces volumePluginDir volumeStatsAggPeriod
-"""
-OTHER_KEYS = frozenset(_OTHER_KEYS.split())
-"""Keys that the kubelet has and that never change a placement."""
-
-CGROUP_ROOT = "cgroupRoot"
-"""To the kubelet the cgroup above all pods; to us, in a file of our own, the mount point of the tree."""
-
-
-def own_part(tree: Section) -> tuple[Section, tuple[str, ...]]:
-    """What of a configuration is for us, and the keys of a KubeletConfiguration that are passed over.
-
-    Raises:
-        ConfigError: the file says that it is something else.
-    """
-    if not set(HEADER) & set(tree.entries):
-        return tree, ()
-    _check_header(tree)
-    passed_over = [name for name in tree.entries if name in OTHER_KEYS | {CGROUP_ROOT}]
-    rest = _without(tree, {*HEADER, *passed_over})
-    gates = rest.entries.get("featureGates")
-    if isinstance(gates, Section):
-        others = [name for name in gates.entries if name not in FEATURE_GATES]
-        passed_over += [f"featureGates.{name}" for name in others]
-        rest = Section(rest.place, {**rest.entries, "featureGates": _without(gates, set(others))}, rest.keys)
-    return rest, tuple(passed_over)
-
-
-def _check_header(tree: Section) -> None:
-    if "kind" not in tree.entries:
-        raise tree.keys["apiVersion"].error(f"goes only with kind: {KIND}; add that, or remove this line")
-    for name, wanted in zip(HEADER, (KIND, API_VERSION), strict=True):
-        found = tree.entries.get(name)
-        if found is not None and scalar(found).text != wanted:
-            raise found.place.error(f"expected {wanted}, found {_text(scalar(found))}; {_ADVICE}")
-
-
-_ADVICE = "give a KubeletConfiguration, or only keys and values with neither kind nor apiVersion"
-
-
-def _text(found: Scalar) -> str:
-    return found.text or "nothing"
-
-
-def _without(tree: Section, names: set[str]) -> Section:
-    entries = {name: value for name, value in tree.entries.items() if name not in names}
-    return Section(tree.place, entries, {name: tree.keys[name] for name in entries})
-
-
-# ----------------------------------------------------------------------------------------------------
-
-
 DEFAULT_PATH = "/etc/nri-pin/config.yaml"
 EXPORTER_SOCKET = "exporter/exporter.sock"
-"""Its name in the state directory, which both processes mount."""
+"""Below the state directory, which both processes mount."""
 
 QUOTA_GATE = REGISTRY["lift_cpu_quota"].gate
 
@@ -156,7 +44,7 @@ LINES_TO_ADD = """\
 cpuManagerPolicy: static
 reservedSystemCPUs: "{}"
 topologyManagerPolicy: best-effort"""
-"""With a whole core for the system: half of one can never be given as a core, and stays half."""
+"""They reserve a whole core: with half a core reserved, the other half could never be given as a core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +71,7 @@ class Config(Settings):
         return self.on_checkpoint_failure == "serve" or self.observe
 
     def node(self, topology: Topology) -> Node:
-        """The node decisions are made for.
+        """The node that decisions are made for.
 
         Raises:
             ConfigError: the configuration names CPUs or NUMA nodes this machine does not have.
@@ -213,7 +101,7 @@ class Config(Settings):
         return reserved_cpus(topology, self.options, self.reserved_cpu_count)
 
     def _place(self, *keys: str) -> Place:
-        """Where the value of the first of these keys stands that is there."""
+        """The place of the first of these keys that the configuration has."""
         entries = self.written.entries
         return next((entries[key].place for key in keys if key in entries), Place(self.source))
 
@@ -245,10 +133,10 @@ NO_FLAGS: Mapping[str, str] = {}
 
 
 def load(path: str = DEFAULT_PATH, flags: Mapping[str, str] = NO_FLAGS) -> Config:
-    """The configuration in a file, with what command-line flags say instead.
+    """The configuration in a file, with the values of command-line flags over it.
 
     Raises:
-        ConfigError: no such file (the text says what to write into it), unreadable, or anything in it is wrong.
+        ConfigError: no such file (the text says what to write into it), unreadable, or any value in it is wrong.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -266,7 +154,7 @@ def load_text(text: str, where: str, flags: Mapping[str, str] = NO_FLAGS) -> Con
     """The configuration in a text; `where` names its origin in errors; `flags` win over it.
 
     Raises:
-        ConfigError: anything in it is wrong; the first line is the first error, others follow line by line.
+        ConfigError: any value in it is wrong; the first line is the first error, others follow line by line.
     """
     tree = source.parse(text, where)
     if not tree.entries:
@@ -290,14 +178,14 @@ def _with_flags(tree: Section, flags: Mapping[str, str]) -> Section:
 
 
 class NothingConfiguredError(ConfigError):
-    """There is no configuration at all."""
+    """There is no configuration."""
 
 
 def nothing_configured(where: str, reserved: str = "") -> NothingConfiguredError:
-    """The error for no configuration at all, with the lines that make a good first one.
+    """The error for no configuration, with the lines of a good first one.
 
     Args:
-        where: it would be.
+        where: the place where it was expected.
         reserved: the CPUs to keep for the system; by default the first core of this machine.
     """
     lines = LINES_TO_ADD.format(reserved or first_core(machine_root()))
@@ -374,3 +262,112 @@ def _options(settings: Settings) -> Options:
         # A Burstable container with exclusive CPUs would be bounded by a floor without them.
         pool_floor=options.pool_floor and not options.annotation_namespaces,
     )
+
+
+# ---- a KubeletConfiguration file taken as it is
+#
+# Only a file that says it is one is read this way. In any other, a key that is not ours is a mistake.
+# Source: kubelet, staging/src/k8s.io/kubelet/config/v1beta1/types.go.
+
+KIND = "KubeletConfiguration"
+API_VERSION = "kubelet.config.k8s.io/v1beta1"
+HEADER = ("kind", "apiVersion")
+
+_OTHER_KEYS = """
+address allowedUnsafeSysctls authentication authorization cgroupDriver cgroupsPerQOS clusterDNS clusterDomain
+configMapAndSecretChangeDetectionStrategy containerLogMaxFiles containerLogMaxSize containerLogMaxWorkers
+containerLogMonitorInterval containerRuntimeEndpoint contentType cpuCFSQuota cpuCFSQuotaPeriod
+cpuManagerReconcilePeriod crashLoopBackOff enableContentionProfiling enableControllerAttachDetach
+enableDebugFlagsHandler enableDebuggingHandlers enableProfilingHandler enableServer enableSystemLogHandler
+enableSystemLogQuery enforceNodeAllocatable eventBurst eventRecordQPS evictionMaxPodGracePeriod
+evictionMinimumReclaim evictionPressureTransitionPeriod evictionSoft evictionSoftGracePeriod failCgroupV1
+failSwapOn fileCheckFrequency hairpinMode healthzBindAddress healthzPort httpCheckFrequency
+imageGCHighThresholdPercent imageGCLowThresholdPercent imageMaximumGCAge imageMinimumGCAge
+imagePullCredentialsVerificationPolicy imageServiceEndpoint iptablesDropBit iptablesMasqueradeBit
+kernelMemcgNotification kubeAPIBurst kubeAPIQPS kubeReservedCgroup kubeletCgroups
+localStorageCapacityIsolation logging makeIPTablesUtilChains maxOpenFiles maxParallelImagePulls maxPods
+memoryReservationPolicy memorySwap memoryThrottlingFactor nodeLeaseDurationSeconds nodeStatusMaxImages
+nodeStatusReportFrequency nodeStatusUpdateFrequency oomScoreAdj podCIDR podLogsDir podPidsLimit podsPerCore
+port preloadedImagesVerificationAllowlist protectKernelDefaults providerID qosReserved readOnlyPort
+registerNode registerWithTaints registryBurst registryPullQPS resolvConf rotateCertificates runOnce
+runtimeRequestTimeout seccompDefault serializeImagePulls serverTLSBootstrap showHiddenMetricsForVersion
+shutdownGracePeriod shutdownGracePeriodByPodPriority shutdownGracePeriodCriticalPods singleProcessOOMKill
+staticPodPath staticPodURL staticPodURLHeader streamingConnectionIdleTimeout syncFrequency systemCgroups
+systemReservedCgroup tlsCertFile tlsCipherSuites tlsCurvePreferences tlsMinVersion tlsPrivateKeyFile tracing
+userNamespaces volumePluginDir volumeStatsAggPeriod
+"""
+OTHER_KEYS = frozenset(_OTHER_KEYS.split())
+"""Keys of the kubelet that never change a placement."""
+
+CGROUP_ROOT = "cgroupRoot"
+"""For the kubelet the cgroup above all pods; in a file of our own the mount point of the cgroup tree."""
+
+
+def own_part(tree: Section) -> tuple[Section, tuple[str, ...]]:
+    """The part of a configuration that concerns us, and the keys of a KubeletConfiguration that are passed over.
+
+    Raises:
+        ConfigError: the header names another kind.
+    """
+    if not set(HEADER) & set(tree.entries):
+        return tree, ()
+    _check_header(tree)
+    passed_over = [name for name in tree.entries if name in OTHER_KEYS | {CGROUP_ROOT}]
+    rest = _without(tree, {*HEADER, *passed_over})
+    gates = rest.entries.get("featureGates")
+    if isinstance(gates, Section):
+        others = [name for name in gates.entries if name not in FEATURE_GATES]
+        passed_over += [f"featureGates.{name}" for name in others]
+        rest = Section(rest.place, {**rest.entries, "featureGates": _without(gates, set(others))}, rest.keys)
+    return rest, tuple(passed_over)
+
+
+def _check_header(tree: Section) -> None:
+    if "kind" not in tree.entries:
+        raise tree.keys["apiVersion"].error(f"goes only with kind: {KIND}; add that, or remove this line")
+    for name, wanted in zip(HEADER, (KIND, API_VERSION), strict=True):
+        found = tree.entries.get(name)
+        if found is not None and scalar(found).text != wanted:
+            raise found.place.error(f"expected {wanted}, found {_text(scalar(found))}; {_ADVICE}")
+
+
+_ADVICE = "give a KubeletConfiguration, or only keys and values with neither kind nor apiVersion"
+
+
+def _text(found: Scalar) -> str:
+    return found.text or "nothing"
+
+
+def _without(tree: Section, names: set[str]) -> Section:
+    entries = {name: value for name, value in tree.entries.items() if name not in names}
+    return Section(tree.place, entries, {name: tree.keys[name] for name in entries})
+
+
+# ---- hint providers of other installed packages
+#
+# They are found by entry point and loaded before the agent registers with the runtime. One that cannot be loaded stops
+# the start: containers placed without it would be placed wrongly, and nobody would notice.
+
+GROUP = "nri_pin.hint_providers"
+
+
+def load_hint_providers() -> tuple[HintProvider, ...]:
+    """The providers of all installed packages, ordered by name.
+
+    Raises:
+        ConfigError: one cannot be imported or called; names its entry point.
+    """
+    return tuple(_load(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name))
+
+
+def _load(point: EntryPoint) -> HintProvider:
+    where = f"entry point {point.name} of {GROUP}"
+    try:
+        provider = point.load()
+    except Exception as error:  # noqa: BLE001 - importing runs code of others
+        detail = f"{point.value} cannot be loaded: {error}; repair or remove the package that brings it"
+        raise ConfigError(where, detail) from None
+    if not callable(provider):
+        raise ConfigError(where, f"{point.value} is no function; expected one that takes a question")
+    found: HintProvider = provider
+    return found

@@ -19,7 +19,7 @@ from nri_plugin.explain.fits import Fit, NUMANodeUse, uses, would_fit
 from nri_plugin.explain.hints import Merged, ResourceHints, TakingStep, hints_of, merged_of, taking_of
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AdmissionError
-from nri_plugin.model.option_rows import Changes
+from nri_plugin.model.option_rows import Affects
 from nri_plugin.model.options import REGISTRY, CPUManagerPolicy, MemoryManagerPolicy, Node, Options, narrowed
 from nri_plugin.model.sets import NO_CPUS
 from nri_plugin.model.state import Allocation, Phase, PodRecord, QOSClass, State
@@ -165,7 +165,7 @@ def settings(options: Options) -> tuple[tuple[str, str], ...]:
     return tuple(
         (one.name, one.text(options))
         for one in REGISTRY.values()
-        if one.is_policy or (one.changes in (Changes.CPUS, Changes.NUMA_NODES) and one.is_changed(options))
+        if one.is_policy or (one.affects in (Affects.CPUS, Affects.NUMA_NODES) and one.is_changed(options))
     )
 
 

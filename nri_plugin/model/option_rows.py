@@ -17,8 +17,8 @@ class Level(StrEnum):
     OWN = "nri-pin"
 
 
-class Changes(StrEnum):
-    """What an option changes. `explain` shows those that change where a container is placed."""
+class Affects(StrEnum):
+    """What an option affects; `explain` shows the options that affect CPUs and NUMA nodes."""
 
     CPUS = "exclusive CPUs"
     NUMA_NODES = "NUMA nodes"
@@ -67,7 +67,7 @@ class Option(NamedTuple):
 
     Attributes:
         name: in the configuration.
-        changes: what it changes.
+        affects: what it affects.
         says: one sentence or two for the guide, as Markdown.
         level: how mature it is.
         manager: the manager among whose policy options it is; None for a key at the top of the configuration.
@@ -83,7 +83,7 @@ class Option(NamedTuple):
     """
 
     name: str
-    changes: Changes
+    affects: Affects
     says: str
     level: Level = Level.OWN
     manager: Manager | None = None
@@ -122,7 +122,7 @@ class Option(NamedTuple):
 
 def row(
     name: str,
-    changes: Changes,
+    affects: Affects,
     says: str,
     *,
     level: Level = Level.OWN,
@@ -132,4 +132,4 @@ def row(
     """The metadata of a field of `Options`; an option of the CPU Manager is published unless `more` says otherwise."""
     if manager is CPU_MANAGER:
         more.setdefault("published", manager.published)
-    return {"option": Option(name=name, changes=changes, says=says, level=level, manager=manager, **more)}
+    return {"option": Option(name=name, affects=affects, says=says, level=level, manager=manager, **more)}

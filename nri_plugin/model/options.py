@@ -19,7 +19,7 @@ from nri_plugin.model.option_rows import (
     CPU_MANAGER,
     OWN_ATTRIBUTES,
     TOPOLOGY_MANAGER,
-    Changes,
+    Affects,
     Level,
     Manager,
     Option,
@@ -167,7 +167,7 @@ class Options:
         default=CPUManagerPolicy.STATIC,
         metadata=row(
             "cpuManagerPolicy",
-            Changes.CPUS,
+            Affects.CPUS,
             "`static` gives exclusive CPUs to Guaranteed containers with a whole number of CPUs; `none` leaves "
             "cpusets alone. The kubelet's default is `none`.",
             level=Level.GA,
@@ -180,7 +180,7 @@ class Options:
         default=TopologyManagerPolicy.NONE,
         metadata=row(
             "topologyManagerPolicy",
-            Changes.NUMA_NODES,
+            Affects.NUMA_NODES,
             "How CPUs, memory and devices are aligned, and what is refused when they cannot be.",
             level=Level.GA,
             own_gate="TopologyManager",
@@ -193,7 +193,7 @@ class Options:
         default=TopologyManagerScope.CONTAINER,
         metadata=row(
             "topologyManagerScope",
-            Changes.NUMA_NODES,
+            Affects.NUMA_NODES,
             "Whether each container is aligned by itself, or the whole pod at once.",
             level=Level.GA,
             is_policy=True,
@@ -205,7 +205,7 @@ class Options:
         default=MemoryManagerPolicy.NONE,
         metadata=row(
             "memoryManagerPolicy",
-            Changes.MEMORY,
+            Affects.MEMORY,
             "`Static` binds Guaranteed containers to memory nodes and needs `reservedMemory`.",
             level=Level.GA,
             own_gate="MemoryManager",
@@ -217,7 +217,7 @@ class Options:
         default=False,
         metadata=row(
             "full-pcpus-only",
-            Changes.CPUS,
+            Affects.CPUS,
             "Exclusive CPUs are whole cores; a number of CPUs that does not fill cores is refused.",
             level=Level.GA,
             manager=CPU_MANAGER,
@@ -228,7 +228,7 @@ class Options:
         default=False,
         metadata=row(
             "distribute-cpus-across-numa",
-            Changes.CPUS,
+            Affects.CPUS,
             "Exclusive CPUs in equal shares over NUMA nodes, where one NUMA node is too small.",
             level=Level.BETA,
             manager=CPU_MANAGER,
@@ -239,7 +239,7 @@ class Options:
         default=False,
         metadata=row(
             "distribute-cpus-across-cores",
-            Changes.CPUS,
+            Affects.CPUS,
             "Exclusive CPUs on as many cores as possible, instead of whole cores.",
             level=Level.ALPHA,
             manager=CPU_MANAGER,
@@ -249,7 +249,7 @@ class Options:
         default=False,
         metadata=row(
             "align-by-socket",
-            Changes.CPUS,
+            Affects.CPUS,
             "CPUs may come from all NUMA nodes of the sockets in the hint.",
             level=Level.ALPHA,
             manager=CPU_MANAGER,
@@ -259,7 +259,7 @@ class Options:
         default=False,
         metadata=row(
             "strict-cpu-reservation",
-            Changes.SHARED_POOL,
+            Affects.SHARED_POOL,
             "Reserved CPUs are not part of the shared pool.",
             level=Level.GA,
             manager=CPU_MANAGER,
@@ -269,7 +269,7 @@ class Options:
         default=False,
         metadata=row(
             "prefer-align-cpus-by-uncorecache",
-            Changes.CPUS,
+            Affects.CPUS,
             "Exclusive CPUs from as few uncore caches as possible.",
             level=Level.GA,
             manager=CPU_MANAGER,
@@ -280,7 +280,7 @@ class Options:
         default=False,
         metadata=row(
             "prefer-closest-numa-nodes",
-            Changes.NUMA_NODES,
+            Affects.NUMA_NODES,
             "Of equally many NUMA nodes, those closest to each other.",
             level=Level.GA,
             manager=TOPOLOGY_MANAGER,
@@ -291,7 +291,7 @@ class Options:
         default=None,
         metadata=row(
             "max-allowable-numa-nodes",
-            Changes.MACHINE,
+            Affects.MACHINE,
             "The agent does not start on a machine with more NUMA nodes. At least 8; unset: no limit (the kubelet: 8).",
             level=Level.GA,
             manager=TOPOLOGY_MANAGER,
@@ -301,7 +301,7 @@ class Options:
         default=False,
         metadata=row(
             "strictUncoreCache",
-            Changes.CPUS,
+            Affects.CPUS,
             "Refuse containers whose CPUs cannot come from one uncore cache. Needs `uncoreCacheFit: best`.",
         ),
     )
@@ -309,7 +309,7 @@ class Options:
         default=False,
         metadata=row(
             "deviceProportionalCPUs",
-            Changes.CPUS,
+            Affects.CPUS,
             "CPUs of each NUMA node in proportion to the devices that the container has there.",
         ),
     )
@@ -317,7 +317,7 @@ class Options:
         default=UncoreCacheFit.FIRST,
         metadata=row(
             "uncoreCacheFit",
-            Changes.CPUS,
+            Affects.CPUS,
             "`best`: fewest NUMA nodes, then uncore caches, then split cores, then the tightest fit, so that large "
             "groups of available CPUs survive.",
         ),
@@ -326,7 +326,7 @@ class Options:
         default=UncoreCacheRule.KUBELET,
         metadata=row(
             "uncoreCacheRule",
-            Changes.CPUS,
+            Affects.CPUS,
             "`kep-4800`: prefer-align-cpus-by-uncorecache tries caches in numerical order, and has no effect where "
             "no NUMA node has several.",
         ),
@@ -335,7 +335,7 @@ class Options:
         default=FullPCPUsRule.KUBELET,
         metadata=row(
             "fullPCPUsRule",
-            Changes.CPUS,
+            Affects.CPUS,
             "`whole-cores`: full-pcpus-only counts wholly available cores, also those that the pod's init containers "
             "pass on (the kubelet: available CPUs, without them).",
         ),
@@ -344,7 +344,7 @@ class Options:
         default=SMTOddCounts.KUBELET,
         metadata=row(
             "smtOddCounts",
-            Changes.CPUS,
+            Affects.CPUS,
             "`reject`, `round-up` or `allow` numbers of CPUs that do not fill cores.",
         ),
     )
@@ -352,7 +352,7 @@ class Options:
         default=TopologyTieBreak.PACKED,
         metadata=row(
             "topologyTieBreak",
-            Changes.NUMA_NODES,
+            Affects.NUMA_NODES,
             "`spread` or `best-fit`: which of equally good NUMA nodes, or sets of them, is taken.",
         ),
     )
@@ -360,7 +360,7 @@ class Options:
         default=IsolatedCPUs.EXCLUSIVE,
         metadata=row(
             "isolatedCPUs",
-            Changes.CPUS,
+            Affects.CPUS,
             "CPUs that the kernel isolates (`isolcpus`, `nohz_full`): the shared pool stays out, exclusive containers "
             "get them like any others. `on-request`: only containers that ask by annotation. `ignore`: as the "
             "kubelet. CPUs that were in isolated partitions of others when the agent started "
@@ -371,7 +371,7 @@ class Options:
         default=Isolation.NONE,
         metadata=row(
             "isolation",
-            Changes.KERNEL,
+            Affects.KERNEL,
             "cgroup v2, Linux 6.7: `partition` makes the cgroup of every container with exclusive CPUs a scheduling "
             "domain of its own, balanced inside. `isolated`, only for programs that pin their own threads, also ends "
             "that balancing: all other threads stay on one CPU. Needs the capability SYS_ADMIN.",
@@ -381,7 +381,7 @@ class Options:
         default=frozenset(),
         metadata=row(
             "annotationNamespaces",
-            Changes.ADMISSION,
+            Affects.ADMISSION,
             "Namespaces whose pods may ask by annotation. Switches `poolFloor` off.",
         ),
     )
@@ -389,7 +389,7 @@ class Options:
         default=frozenset(),
         metadata=row(
             "neverRefuse",
-            Changes.ADMISSION,
+            Affects.ADMISSION,
             "Namespaces whose containers run in the shared pool instead of being refused. While the checkpoint "
             "cannot be saved, their allocations are kept in memory.",
         ),
@@ -398,7 +398,7 @@ class Options:
         default=True,
         metadata=row(
             "poolFloor",
-            Changes.KERNEL,
+            Affects.KERNEL,
             "cgroup v2: the shared pool is also set on the Burstable and BestEffort slices, so that containers that "
             "start while the agent is away stay off exclusive CPUs. systemd takes it from a slice without pods when "
             "the first one comes, so the first pod of its class that starts while the agent is away runs everywhere "
@@ -409,7 +409,7 @@ class Options:
         default=(),
         metadata=row(
             "reservedMemory",
-            Changes.MEMORY,
+            Affects.MEMORY,
             "Memory of each NUMA node kept for the system. It must equal the sum of `kubeReserved`, "
             "`systemReserved` and `evictionHard`.",
             level=Level.GA,
@@ -419,7 +419,7 @@ class Options:
         default=0,
         metadata=row(
             "memory kept for the system",
-            Changes.MEMORY,
+            Affects.MEMORY,
             "The sum of `kubeReserved`, `systemReserved` and `evictionHard`, subtracted from the zones.",
             level=Level.GA,
             is_derived=True,
@@ -429,7 +429,7 @@ class Options:
         default=True,
         metadata=row(
             "featureGates.DisableCPUQuotaWithExclusiveCPUs",
-            Changes.KERNEL,
+            Affects.KERNEL,
             "No CFS quota on containers that have all their CPUs to themselves, nor on their pods.",
             level=Level.BETA,
             own_gate="DisableCPUQuotaWithExclusiveCPUs",
@@ -440,7 +440,7 @@ class Options:
         default=Effect.CGROUP,
         metadata=row(
             "effect",
-            Changes.KERNEL,
+            Affects.KERNEL,
             "How existing containers are changed; the agent finds out.",
             is_derived=True,
         ),

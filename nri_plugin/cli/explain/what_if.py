@@ -15,7 +15,7 @@ from nri_plugin.config.yaml_tree import Place
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.requests import MAX_SHARES, MIN_SHARES
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.model.option_rows import Changes, Option
+from nri_plugin.model.option_rows import Affects, Option
 from nri_plugin.model.options import (
     OPTION_BY_NAME,
     CPUManagerPolicy,
@@ -49,7 +49,7 @@ RESERVED_CPUS = "reservedSystemCPUs"
 ASKED: Mapping[str, Option] = {
     name: one
     for name, one in OPTION_BY_NAME.items()
-    if one.changes is not Changes.KERNEL and not one.is_derived
+    if one.affects is not Affects.KERNEL and not one.is_derived
 }
 """Options that may change an answer, by name in the configuration."""
 
