@@ -83,7 +83,7 @@ def test_a_file_makes_the_namespace_of_its_objects_first(path: str) -> None:
 
 def test_the_schema_takes_the_words_that_the_agent_takes() -> None:
     found = {key: one for key, one in SCHEMA["definitions"]["config"]["properties"].items() if "enum" in one}
-    assert len(found) == 15
+    assert len(found) >= 15
     for key, one in found.items():
         with pytest.raises(ConfigError) as refused:
             load_text(f"{key}: nonsense", "values")
