@@ -3,17 +3,20 @@
 `hack/gen-options` writes them; `tests/unit/config/test_registry.py` compares what is checked in.
 """
 
+import ast
+import inspect
 import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from nri_plugin.config import values
-from nri_plugin.config.keys import KEYS, PLACE_KEYS, SECTION_KEYS, SETTING_KEYS, Key, words_of
+from nri_plugin.config.keys import KEYS, PLACE_KEYS, SECTION_KEYS, SETTING_KEYS, Key, Settings, words_of
 from nri_plugin.model.option_rows import MANAGERS, Level, Option
-from nri_plugin.model.options import OPTION_BY_NAME, options_of
+from nri_plugin.model.options import OPTION_BY_NAME, Options, options_of
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "deploy/chart/values.schema.json"
@@ -34,6 +37,20 @@ BY_READER: Mapping[Any, Schema] = {
     values.plugin_index: {"type": ["string", "integer"], "pattern": "^[0-9]{2}$"},
     values.history_bytes: {"type": ["integer", "string"]},
 }
+
+
+def sentences(rows: type) -> dict[str, str]:
+    """The text below each field of a class, by field."""
+    (found,) = ast.parse(inspect.getsource(rows)).body
+    assert isinstance(found, ast.ClassDef)
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in pairwise(found.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    }
 
 
 def config_schema() -> Schema:
@@ -71,8 +88,12 @@ def schema_text() -> str:
 
 def guide_tables() -> str:
     """The tables of the guide: the options of the managers, then the keys that no row of an option has."""
-    options = [_option_cells(row) for row in OPTION_BY_NAME.values() if not row.is_derived]
-    settings = [(f"`{name}`", _default_of(key), key.says) for name, key in SETTING_KEYS.items()]
+    says = sentences(Options)
+    options = [
+        _option_cells(row, says[row.attribute]) for row in OPTION_BY_NAME.values() if not row.is_derived
+    ]
+    says = sentences(Settings)
+    settings = [(f"`{name}`", _default_of(key), says[key.attribute]) for name, key in SETTING_KEYS.items()]
     return "\n\n".join(
         (
             "\n".join(
@@ -83,11 +104,11 @@ def guide_tables() -> str:
     )
 
 
-def _option_cells(row: Option) -> tuple[str, ...]:
+def _option_cells(row: Option, says: str) -> tuple[str, ...]:
     name = f"`{row.manager.key}:` `{row.name}`" if row.manager else f"`{row.name}`"
     hidden = row.manager is not None and row.level is not Level.GA
     level = f"{row.level}, `{row.gate}`" if hidden else str(row.level)
-    return name, _shown(row.default), level, str(row.affects), _code(row.published), row.says
+    return name, _shown(row.default), level, str(row.affects), _code(row.published), says
 
 
 def _default_of(key: Key) -> str:

@@ -5,7 +5,8 @@ it does not have are ours. Three groups make `KEYS`:
 
 1. options at the top of the file: rows of `model/options.py` that belong to no section;
 2. the sections of policy options, one for each manager;
-3. the fields of `Settings`: what is reserved for the system, and how the agent runs.
+3. the fields of `Settings`: what is reserved for the system, and how the agent runs. The text below each field is its
+   sentence in the guide.
 
 A flag replaces its key as a whole and passes the same reader and checks; an error names the flag.
 Source: kubelet, for the flags of its managers and for a flag that wins over KubeletConfiguration.
@@ -40,7 +41,6 @@ class Key(NamedTuple):
         read: the reader of its value.
         kind: the type of its value.
         default: its default.
-        says: a sentence or two for the guide, as Markdown.
         shown: its default as the guide shows it, where that is not the value.
     """
 
@@ -48,13 +48,17 @@ class Key(NamedTuple):
     read: Reader
     kind: Any
     default: Any = None
-    says: str = ""
     shown: str = ""
 
 
-def key(name: str, says: str, read: Reader | None = None, shown: str = "") -> Mapping[str, Any]:
-    """The metadata of a field of `Settings`; without `read`, the type of the field says how the value is read."""
-    return {"name": name, "says": says, "read": read, "shown": shown}
+def key(default: Any, name: str, read: Reader | None = None, shown: str = "") -> Any:
+    """A field of `Settings` that one key fills; without `read`, its type says how the value is read."""
+    metadata = {"name": name, "read": read, "shown": shown}
+    return (
+        field(default_factory=dict, metadata=metadata)
+        if default == {}
+        else field(default=default, metadata=metadata)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,156 +75,94 @@ class Settings:
     """
 
     options: Options = field(default=Options())
+
     sections: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    reserved_system_cpus: CPUSet = field(
-        default=CPUSet(),
-        metadata=key(
-            "reservedSystemCPUs",
-            "CPUs kept for the system, by number. The static policy needs these or a cpu amount in `kubeReserved` or "
-            "`systemReserved`.",
-            values.cpu_list,
-        ),
+
+    reserved_system_cpus: CPUSet = key(CPUSet(), "reservedSystemCPUs", values.cpu_list)
+    """CPUs kept for the system, by number. The static policy needs these or a cpu amount in `kubeReserved` or
+    `systemReserved`.
+    """
+
+    kube_reserved: Mapping[str, Fraction] = key({}, "kubeReserved", values.reserved)
+    """Amounts kept for the system. A number of CPUs is rounded up and picked by the policy."""
+
+    system_reserved: Mapping[str, Fraction] = key({}, "systemReserved", values.reserved)
+    """Added to `kubeReserved`."""
+
+    eviction_hard: str | int | None = key(
+        DEFAULT_EVICTION_BYTES, "evictionHard", values.eviction, "`memory.available: 100Mi`"
     )
-    kube_reserved: Mapping[str, Fraction] = field(
-        default_factory=dict,
-        metadata=key(
-            "kubeReserved",
-            "Amounts kept for the system. A number of CPUs is rounded up and picked by the policy.",
-            values.reserved,
-        ),
+    """Its memory counts in the sum that `reservedMemory` must equal."""
+
+    merge_default_eviction_settings: bool = key(False, "mergeDefaultEvictionSettings")
+    """Signals that `evictionHard` leaves out have their defaults, not none."""
+
+    feature_gates: Mapping[str, bool] = key({}, "featureGates", values.feature_gates, "as Kubernetes 1.36")
+    """A gate that is off refuses the options that it hides, it does not turn them off: remove an option to turn it off. No
+    gate hides stable options.
+    """
+
+    device_hints: bool = key(True, "deviceHints")
+    """Devices give hints."""
+
+    nic_locality: Literal["sysfs", "netlink"] = key("sysfs", "nicLocality")
+    """Where the NUMA nodes of network interfaces are looked up."""
+
+    exporter_socket: str = key(
+        "", "exporterSocket", values.absolute_path, "`exporter/exporter.sock` in `stateDir`"
     )
-    system_reserved: Mapping[str, Fraction] = field(
-        default_factory=dict, metadata=key("systemReserved", "Added to `kubeReserved`.", values.reserved)
+    """Where the agent asks for devices and for facts of pods."""
+
+    state_dir: str = key("/run/nri-pin", "stateDir", values.absolute_path)
+    """The folder of the checkpoint. A state directory on a disk is written with fsync."""
+
+    nri_socket: str = key("/var/run/nri/nri.sock", "nriSocket", values.absolute_path)
+    """The runtime's socket, where the runtime did not start the agent itself."""
+
+    sysfs_root: str = key("", "sysfsRoot", values.absolute_path, "`/host` where mounted, else `/`")
+    """The folder that holds the machine's `sys` and `proc`."""
+
+    cgroup_root: str = key(
+        "", "cgroupRoot", values.absolute_path, "`sys/fs/cgroup` below `/host` where mounted, else below `/`"
     )
-    eviction_hard: str | int | None = field(
-        default=DEFAULT_EVICTION_BYTES,
-        metadata=key(
-            "evictionHard",
-            "Its memory counts in the sum that `reservedMemory` must equal.",
-            values.eviction,
-            "`memory.available: 100Mi`",
-        ),
+    """The mount point of the cgroup tree."""
+
+    plugin_name: str = key("nri-pin", "pluginName", values.plugin_name)
+    """The name that the runtime logs."""
+
+    plugin_index: str = key("90", "pluginIndex", values.plugin_index)
+    """Two digits; the runtime calls plugins in this order."""
+
+    metrics_bind_address: tuple[str, int] | None = key(None, "metricsBindAddress", values.bind_address, "off")
+    """`HOST:PORT` or `:PORT` of `/metrics`."""
+
+    health_probe_bind_address: tuple[str, int] | None = key(
+        None, "healthProbeBindAddress", values.bind_address, "off"
     )
-    merge_default_eviction_settings: bool = field(
-        default=False,
-        metadata=key(
-            "mergeDefaultEvictionSettings",
-            "Signals that `evictionHard` leaves out have their defaults, not none.",
-        ),
-    )
-    feature_gates: Mapping[str, bool] = field(
-        default_factory=dict,
-        metadata=key(
-            "featureGates",
-            "A gate that is off refuses the options that it hides, it does not turn them off: remove an option to "
-            "turn it off. No gate hides stable options.",
-            values.feature_gates,
-            "as Kubernetes 1.36",
-        ),
-    )
-    device_hints: bool = field(default=True, metadata=key("deviceHints", "Devices give hints."))
-    nic_locality: Literal["sysfs", "netlink"] = field(
-        default="sysfs",
-        metadata=key("nicLocality", "Where the NUMA nodes of network interfaces are looked up."),
-    )
-    exporter_socket: str = field(
-        default="",
-        metadata=key(
-            "exporterSocket",
-            "Where the agent asks for devices and for facts of pods.",
-            values.absolute_path,
-            "`exporter/exporter.sock` in `stateDir`",
-        ),
-    )
-    state_dir: str = field(
-        default="/run/nri-pin",
-        metadata=key(
-            "stateDir",
-            "The folder of the checkpoint. A state directory on a disk is written with fsync.",
-            values.absolute_path,
-        ),
-    )
-    nri_socket: str = field(
-        default="/var/run/nri/nri.sock",
-        metadata=key(
-            "nriSocket",
-            "The runtime's socket, where the runtime did not start the agent itself.",
-            values.absolute_path,
-        ),
-    )
-    sysfs_root: str = field(
-        default="",
-        metadata=key(
-            "sysfsRoot",
-            "The folder that holds the machine's `sys` and `proc`.",
-            values.absolute_path,
-            "`/host` where mounted, else `/`",
-        ),
-    )
-    cgroup_root: str = field(
-        default="",
-        metadata=key(
-            "cgroupRoot",
-            "The mount point of the cgroup tree.",
-            values.absolute_path,
-            "`sys/fs/cgroup` below `/host` where mounted, else below `/`",
-        ),
-    )
-    plugin_name: str = field(
-        default="nri-pin", metadata=key("pluginName", "The name that the runtime logs.", values.plugin_name)
-    )
-    plugin_index: str = field(
-        default="90",
-        metadata=key(
-            "pluginIndex", "Two digits; the runtime calls plugins in this order.", values.plugin_index
-        ),
-    )
-    metrics_bind_address: tuple[str, int] | None = field(
-        default=None,
-        metadata=key(
-            "metricsBindAddress", "`HOST:PORT` or `:PORT` of `/metrics`.", values.bind_address, "off"
-        ),
-    )
-    health_probe_bind_address: tuple[str, int] | None = field(
-        default=None,
-        metadata=key(
-            "healthProbeBindAddress",
-            "`HOST:PORT` or `:PORT` of `/healthz` and `/readyz`, for the kubelet's probes; another port than that of "
-            "the metrics.",
-            values.bind_address,
-            "off",
-        ),
-    )
-    history_bytes: int = field(
-        default=4 << 20,
-        metadata=key(
-            "historyBytes",
-            "The size of the recording of the latest events in `stateDir/history`. A very full node takes what it "
-            "needs; `0`: none.",
-            values.history_bytes,
-            "`4Mi`",
-        ),
-    )
-    on_checkpoint_failure: Literal["refuse", "serve"] = field(
-        default="refuse",
-        metadata=key(
-            "onCheckpointFailure",
-            "While the checkpoint cannot be saved: `refuse` containers that would be allocated CPUs or memory, or "
-            "`serve` them from memory.",
-        ),
-    )
-    observe: bool = field(
-        default=False, metadata=key("observe", "Decide, log and count, and change nothing.")
-    )
-    repair_mems: bool = field(
-        default=False, metadata=key("repairMems", "For a later version; `true` is refused.", values.not_yet)
-    )
-    log_format: Literal["text", "json"] = field(
-        default="text", metadata=key("logFormat", "The form of log lines.")
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = field(
-        default="info", metadata=key("logLevel", "The lowest level that is logged.")
-    )
+    """`HOST:PORT` or `:PORT` of `/healthz` and `/readyz`, for the kubelet's probes; another port than that of the metrics.
+    """
+
+    history_bytes: int = key(4 << 20, "historyBytes", values.history_bytes, "`4Mi`")
+    """The size of the recording of the latest events in `stateDir/history`. A very full node takes what it needs; `0`:
+    none.
+    """
+
+    on_checkpoint_failure: Literal["refuse", "serve"] = key("refuse", "onCheckpointFailure")
+    """While the checkpoint cannot be saved: `refuse` containers that would be allocated CPUs or memory, or `serve` them
+    from memory.
+    """
+
+    observe: bool = key(False, "observe")
+    """Decide, log and count, and change nothing."""
+
+    repair_mems: bool = key(False, "repairMems", values.not_yet)
+    """For a later version; `true` is refused."""
+
+    log_format: Literal["text", "json"] = key("text", "logFormat")
+    """The form of log lines."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = key("info", "logLevel")
+    """The lowest level that is logged."""
 
 
 _READERS: Mapping[Any, Reader] = {
@@ -246,9 +188,7 @@ def reader_of(kind: Any) -> Reader:
 
 
 OPTION_KEYS: Mapping[str, Key] = {
-    name: Key(
-        attribute=one.attribute, read=reader_of(one.kind), kind=one.kind, default=one.default, says=one.says
-    )
+    name: Key(attribute=one.attribute, read=reader_of(one.kind), kind=one.kind, default=one.default)
     for name, one in options_of(None).items()
 }
 SECTION_KEYS: Mapping[str, Key] = {
@@ -261,7 +201,6 @@ SETTING_KEYS: Mapping[str, Key] = {
         read=one.metadata["read"] or reader_of(one.type),
         kind=one.type,
         default=one.default,
-        says=one.metadata["says"],
         shown=one.metadata["shown"],
     )
     for one in fields(Settings)

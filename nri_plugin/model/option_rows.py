@@ -1,6 +1,6 @@
 """The row of an option: what the registry in `model/options.py` says about each one."""
 
-from collections.abc import Mapping
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -68,7 +68,6 @@ class Option(NamedTuple):
     Attributes:
         name: in the configuration.
         affects: what it affects.
-        says: one sentence or two for the guide, as Markdown.
         level: how mature it is.
         manager: the manager among whose policy options it is; None for a key at the top of the configuration.
         own_gate: the feature gate of an option outside the sections of managers; empty for none.
@@ -84,7 +83,6 @@ class Option(NamedTuple):
 
     name: str
     affects: Affects
-    says: str
     level: Level = Level.OWN
     manager: Manager | None = None
     own_gate: str = ""
@@ -120,16 +118,15 @@ class Option(NamedTuple):
         return bool(self.value(options) != self.default)
 
 
-def row(
+def option(
+    default: Any,
     name: str,
     affects: Affects,
-    says: str,
-    *,
     level: Level = Level.OWN,
     manager: Manager | None = None,
     **more: Any,
-) -> Mapping[str, Option]:
-    """The metadata of a field of `Options`; an option of the CPU Manager is published unless `more` says otherwise."""
+) -> Any:
+    """A field of `Options` with its row; options of the CPU Manager are published."""
     if manager is CPU_MANAGER:
         more.setdefault("published", manager.published)
-    return {"option": Option(name=name, affects=affects, says=says, level=level, manager=manager, **more)}
+    return field(default=default, metadata={"option": Option(name, affects, level, manager, **more)})

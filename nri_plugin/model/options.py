@@ -1,15 +1,15 @@
 """The options of the managers: one row for each, and the node that a decision is made for.
 
-Each field of `Options` is the row of one option. Its annotation is the type, its default the default, and its
-metadata an `Option`: the name in the configuration, the level and gate, the effect, and the place where it is
-published. Configuration keys, checks, kubelet flags, what-ifs, NodeResourceTopology attributes, the chart's schema
-and the table in the guide are made from these rows. Nothing else lists options.
+Each field of `Options` is the row of one option. Its annotation is the type; `option` takes the default, the name in
+the configuration, the effect, the level and gate, and the place where it is published; the text below is its sentence
+in the guide. Configuration keys, checks, kubelet flags, what-ifs, NodeResourceTopology attributes, the chart's schema
+and the table in the guide are made from these rows. Nothing else lists options. After a change run `hack/gen-options`.
 
 Invariant: rows are plain data. Rules that involve two options or the machine are in `config/option_checks.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from nri_plugin.model.option_rows import (
     Level,
     Manager,
     Option,
-    row,
+    option,
 )
 from nri_plugin.model.sets import NO_CPUS, CPUSet, NUMANodeID
 from nri_plugin.model.topology import Topology
@@ -163,288 +163,189 @@ class Options:
     Differs: the kubelet's default for cpuManagerPolicy is none, and that for max-allowable-numa-nodes is 8.
     """
 
-    cpu_manager_policy: CPUManagerPolicy = field(
-        default=CPUManagerPolicy.STATIC,
-        metadata=row(
-            "cpuManagerPolicy",
-            Affects.CPUS,
-            "`static` gives exclusive CPUs to Guaranteed containers with a whole number of CPUs; `none` leaves "
-            "cpusets alone. The kubelet's default is `none`.",
-            level=Level.GA,
-            is_policy=True,
-            has_flag=True,
-            published=f"{OWN_ATTRIBUTES}cpuManagerPolicy",
-        ),
+    cpu_manager_policy: CPUManagerPolicy = option(
+        CPUManagerPolicy.STATIC,
+        "cpuManagerPolicy",
+        Affects.CPUS,
+        Level.GA,
+        is_policy=True,
+        has_flag=True,
+        published=f"{OWN_ATTRIBUTES}cpuManagerPolicy",
     )
-    topology_manager_policy: TopologyManagerPolicy = field(
-        default=TopologyManagerPolicy.NONE,
-        metadata=row(
-            "topologyManagerPolicy",
-            Affects.NUMA_NODES,
-            "How CPUs, memory and devices are aligned, and what is refused when they cannot be.",
-            level=Level.GA,
-            own_gate="TopologyManager",
-            is_policy=True,
-            has_flag=True,
-            published="topologyManagerPolicy",
-        ),
+    """`static` gives exclusive CPUs to Guaranteed containers with a whole number of CPUs; `none` leaves cpusets alone. The
+    kubelet's default is `none`.
+    """
+
+    topology_manager_policy: TopologyManagerPolicy = option(
+        TopologyManagerPolicy.NONE,
+        "topologyManagerPolicy",
+        Affects.NUMA_NODES,
+        Level.GA,
+        own_gate="TopologyManager",
+        is_policy=True,
+        has_flag=True,
+        published="topologyManagerPolicy",
     )
-    topology_manager_scope: TopologyManagerScope = field(
-        default=TopologyManagerScope.CONTAINER,
-        metadata=row(
-            "topologyManagerScope",
-            Affects.NUMA_NODES,
-            "Whether each container is aligned by itself, or the whole pod at once.",
-            level=Level.GA,
-            is_policy=True,
-            has_flag=True,
-            published="topologyManagerScope",
-        ),
+    """How CPUs, memory and devices are aligned, and what is refused when they cannot be."""
+
+    topology_manager_scope: TopologyManagerScope = option(
+        TopologyManagerScope.CONTAINER,
+        "topologyManagerScope",
+        Affects.NUMA_NODES,
+        Level.GA,
+        is_policy=True,
+        has_flag=True,
+        published="topologyManagerScope",
     )
-    memory_manager_policy: MemoryManagerPolicy = field(
-        default=MemoryManagerPolicy.NONE,
-        metadata=row(
-            "memoryManagerPolicy",
-            Affects.MEMORY,
-            "`Static` binds Guaranteed containers to memory nodes and needs `reservedMemory`.",
-            level=Level.GA,
-            own_gate="MemoryManager",
-            is_policy=True,
-            published=f"{OWN_ATTRIBUTES}memoryManagerPolicy",
-        ),
+    """Whether each container is aligned by itself, or the whole pod at once."""
+
+    memory_manager_policy: MemoryManagerPolicy = option(
+        MemoryManagerPolicy.NONE,
+        "memoryManagerPolicy",
+        Affects.MEMORY,
+        Level.GA,
+        own_gate="MemoryManager",
+        is_policy=True,
+        published=f"{OWN_ATTRIBUTES}memoryManagerPolicy",
     )
-    full_pcpus_only: bool = field(
-        default=False,
-        metadata=row(
-            "full-pcpus-only",
-            Affects.CPUS,
-            "Exclusive CPUs are whole cores; a number of CPUs that does not fill cores is refused.",
-            level=Level.GA,
-            manager=CPU_MANAGER,
-            excludes=("distribute-cpus-across-cores",),
-        ),
+    """`Static` binds Guaranteed containers to memory nodes and needs `reservedMemory`."""
+
+    full_pcpus_only: bool = option(
+        False,
+        "full-pcpus-only",
+        Affects.CPUS,
+        Level.GA,
+        CPU_MANAGER,
+        excludes=("distribute-cpus-across-cores",),
     )
-    distribute_cpus_across_numa: bool = field(
-        default=False,
-        metadata=row(
-            "distribute-cpus-across-numa",
-            Affects.CPUS,
-            "Exclusive CPUs in equal shares over NUMA nodes, where one NUMA node is too small.",
-            level=Level.BETA,
-            manager=CPU_MANAGER,
-            excludes=("distribute-cpus-across-cores",),
-        ),
+    """Exclusive CPUs are whole cores; a number of CPUs that does not fill cores is refused."""
+
+    distribute_cpus_across_numa: bool = option(
+        False,
+        "distribute-cpus-across-numa",
+        Affects.CPUS,
+        Level.BETA,
+        CPU_MANAGER,
+        excludes=("distribute-cpus-across-cores",),
     )
-    distribute_cpus_across_cores: bool = field(
-        default=False,
-        metadata=row(
-            "distribute-cpus-across-cores",
-            Affects.CPUS,
-            "Exclusive CPUs on as many cores as possible, instead of whole cores.",
-            level=Level.ALPHA,
-            manager=CPU_MANAGER,
-        ),
+    """Exclusive CPUs in equal shares over NUMA nodes, where one NUMA node is too small."""
+
+    distribute_cpus_across_cores: bool = option(
+        False, "distribute-cpus-across-cores", Affects.CPUS, Level.ALPHA, CPU_MANAGER
     )
-    align_by_socket: bool = field(
-        default=False,
-        metadata=row(
-            "align-by-socket",
-            Affects.CPUS,
-            "CPUs may come from all NUMA nodes of the sockets in the hint.",
-            level=Level.ALPHA,
-            manager=CPU_MANAGER,
-        ),
+    """Exclusive CPUs on as many cores as possible, instead of whole cores."""
+
+    align_by_socket: bool = option(False, "align-by-socket", Affects.CPUS, Level.ALPHA, CPU_MANAGER)
+    """CPUs may come from all NUMA nodes of the sockets in the hint."""
+
+    strict_cpu_reservation: bool = option(
+        False, "strict-cpu-reservation", Affects.SHARED_POOL, Level.GA, CPU_MANAGER
     )
-    strict_cpu_reservation: bool = field(
-        default=False,
-        metadata=row(
-            "strict-cpu-reservation",
-            Affects.SHARED_POOL,
-            "Reserved CPUs are not part of the shared pool.",
-            level=Level.GA,
-            manager=CPU_MANAGER,
-        ),
+    """Reserved CPUs are not part of the shared pool."""
+
+    prefer_align_cpus_by_uncore_cache: bool = option(
+        False,
+        "prefer-align-cpus-by-uncorecache",
+        Affects.CPUS,
+        Level.GA,
+        CPU_MANAGER,
+        excludes=("distribute-cpus-across-cores", "distribute-cpus-across-numa"),
     )
-    prefer_align_cpus_by_uncore_cache: bool = field(
-        default=False,
-        metadata=row(
-            "prefer-align-cpus-by-uncorecache",
-            Affects.CPUS,
-            "Exclusive CPUs from as few uncore caches as possible.",
-            level=Level.GA,
-            manager=CPU_MANAGER,
-            excludes=("distribute-cpus-across-cores", "distribute-cpus-across-numa"),
-        ),
+    """Exclusive CPUs from as few uncore caches as possible."""
+
+    prefer_closest_numa_nodes: bool = option(
+        False,
+        "prefer-closest-numa-nodes",
+        Affects.NUMA_NODES,
+        Level.GA,
+        TOPOLOGY_MANAGER,
+        published=TOPOLOGY_MANAGER.published,
     )
-    prefer_closest_numa_nodes: bool = field(
-        default=False,
-        metadata=row(
-            "prefer-closest-numa-nodes",
-            Affects.NUMA_NODES,
-            "Of equally many NUMA nodes, those closest to each other.",
-            level=Level.GA,
-            manager=TOPOLOGY_MANAGER,
-            published=TOPOLOGY_MANAGER.published,
-        ),
+    """Of equally many NUMA nodes, those closest to each other."""
+
+    max_allowable_numa_nodes: int | None = option(
+        None, "max-allowable-numa-nodes", Affects.MACHINE, Level.GA, TOPOLOGY_MANAGER
     )
-    max_allowable_numa_nodes: int | None = field(
-        default=None,
-        metadata=row(
-            "max-allowable-numa-nodes",
-            Affects.MACHINE,
-            "The agent does not start on a machine with more NUMA nodes. At least 8; unset: no limit (the kubelet: 8).",
-            level=Level.GA,
-            manager=TOPOLOGY_MANAGER,
-        ),
+    """The agent does not start on a machine with more NUMA nodes. At least 8; unset: no limit (the kubelet: 8)."""
+
+    strict_uncore_cache: bool = option(False, "strictUncoreCache", Affects.CPUS)
+    """Refuse containers whose CPUs cannot come from one uncore cache. Needs `uncoreCacheFit: best`."""
+
+    device_proportional_cpus: bool = option(False, "deviceProportionalCPUs", Affects.CPUS)
+    """CPUs of each NUMA node in proportion to the devices that the container has there."""
+
+    uncore_cache_fit: UncoreCacheFit = option(UncoreCacheFit.FIRST, "uncoreCacheFit", Affects.CPUS)
+    """`best`: fewest NUMA nodes, then uncore caches, then split cores, then the tightest fit, so that large groups of
+    available CPUs survive.
+    """
+
+    uncore_cache_rule: UncoreCacheRule = option(UncoreCacheRule.KUBELET, "uncoreCacheRule", Affects.CPUS)
+    """`kep-4800`: prefer-align-cpus-by-uncorecache tries caches in numerical order, and has no effect where no NUMA node
+    has several.
+    """
+
+    full_pcpus_rule: FullPCPUsRule = option(FullPCPUsRule.KUBELET, "fullPCPUsRule", Affects.CPUS)
+    """`whole-cores`: full-pcpus-only counts wholly available cores, also those that the pod's init containers pass on (the
+    kubelet: available CPUs, without them).
+    """
+
+    smt_odd_counts: SMTOddCounts = option(SMTOddCounts.KUBELET, "smtOddCounts", Affects.CPUS)
+    """`reject`, `round-up` or `allow` numbers of CPUs that do not fill cores."""
+
+    topology_tie_break: TopologyTieBreak = option(
+        TopologyTieBreak.PACKED, "topologyTieBreak", Affects.NUMA_NODES
     )
-    strict_uncore_cache: bool = field(
-        default=False,
-        metadata=row(
-            "strictUncoreCache",
-            Affects.CPUS,
-            "Refuse containers whose CPUs cannot come from one uncore cache. Needs `uncoreCacheFit: best`.",
-        ),
+    """`spread` or `best-fit`: which of equally good NUMA nodes, or sets of them, is taken."""
+
+    isolated_cpus: IsolatedCPUs = option(IsolatedCPUs.EXCLUSIVE, "isolatedCPUs", Affects.CPUS)
+    """CPUs that the kernel isolates (`isolcpus`, `nohz_full`): the shared pool stays out, exclusive containers get them
+    like any others. `on-request`: only containers that ask by annotation. `ignore`: as the kubelet. CPUs that were in
+    isolated partitions of others when the agent started (`cpuset.cpus.isolated`) are given to nobody: no container can
+    run there.
+    """
+
+    isolation: Isolation = option(Isolation.NONE, "isolation", Affects.KERNEL)
+    """cgroup v2, Linux 6.7: `partition` makes the cgroup of every container with exclusive CPUs a scheduling domain of its
+    own, balanced inside. `isolated`, only for programs that pin their own threads, also ends that balancing: all other
+    threads stay on one CPU. Needs the capability SYS_ADMIN.
+    """
+
+    annotation_namespaces: frozenset[str] = option(frozenset(), "annotationNamespaces", Affects.ADMISSION)
+    """Namespaces whose pods may ask by annotation. Switches `poolFloor` off."""
+
+    never_refuse: frozenset[str] = option(frozenset(), "neverRefuse", Affects.ADMISSION)
+    """Namespaces whose containers run in the shared pool instead of being refused. While the checkpoint cannot be saved,
+    their allocations are kept in memory.
+    """
+
+    pool_floor: bool = option(True, "poolFloor", Affects.KERNEL)
+    """cgroup v2: the shared pool is also set on the Burstable and BestEffort slices, so that containers that start while
+    the agent is away stay off exclusive CPUs. systemd takes it from a slice without pods when the first one comes, so
+    the first pod of its class that starts while the agent is away runs everywhere until the agent is back.
+    """
+
+    reserved_memory: tuple[ReservedMemory, ...] = option((), "reservedMemory", Affects.MEMORY, Level.GA)
+    """Memory of each NUMA node kept for the system. It must equal the sum of `kubeReserved`, `systemReserved` and
+    `evictionHard`.
+    """
+
+    kept_memory_bytes: int = option(
+        0, "memory kept for the system", Affects.MEMORY, Level.GA, is_derived=True
     )
-    device_proportional_cpus: bool = field(
-        default=False,
-        metadata=row(
-            "deviceProportionalCPUs",
-            Affects.CPUS,
-            "CPUs of each NUMA node in proportion to the devices that the container has there.",
-        ),
+    """The sum of `kubeReserved`, `systemReserved` and `evictionHard`, subtracted from the zones."""
+
+    lift_cpu_quota: bool = option(
+        True,
+        "featureGates.DisableCPUQuotaWithExclusiveCPUs",
+        Affects.KERNEL,
+        Level.BETA,
+        own_gate="DisableCPUQuotaWithExclusiveCPUs",
+        is_derived=True,
     )
-    uncore_cache_fit: UncoreCacheFit = field(
-        default=UncoreCacheFit.FIRST,
-        metadata=row(
-            "uncoreCacheFit",
-            Affects.CPUS,
-            "`best`: fewest NUMA nodes, then uncore caches, then split cores, then the tightest fit, so that large "
-            "groups of available CPUs survive.",
-        ),
-    )
-    uncore_cache_rule: UncoreCacheRule = field(
-        default=UncoreCacheRule.KUBELET,
-        metadata=row(
-            "uncoreCacheRule",
-            Affects.CPUS,
-            "`kep-4800`: prefer-align-cpus-by-uncorecache tries caches in numerical order, and has no effect where "
-            "no NUMA node has several.",
-        ),
-    )
-    full_pcpus_rule: FullPCPUsRule = field(
-        default=FullPCPUsRule.KUBELET,
-        metadata=row(
-            "fullPCPUsRule",
-            Affects.CPUS,
-            "`whole-cores`: full-pcpus-only counts wholly available cores, also those that the pod's init containers "
-            "pass on (the kubelet: available CPUs, without them).",
-        ),
-    )
-    smt_odd_counts: SMTOddCounts = field(
-        default=SMTOddCounts.KUBELET,
-        metadata=row(
-            "smtOddCounts",
-            Affects.CPUS,
-            "`reject`, `round-up` or `allow` numbers of CPUs that do not fill cores.",
-        ),
-    )
-    topology_tie_break: TopologyTieBreak = field(
-        default=TopologyTieBreak.PACKED,
-        metadata=row(
-            "topologyTieBreak",
-            Affects.NUMA_NODES,
-            "`spread` or `best-fit`: which of equally good NUMA nodes, or sets of them, is taken.",
-        ),
-    )
-    isolated_cpus: IsolatedCPUs = field(
-        default=IsolatedCPUs.EXCLUSIVE,
-        metadata=row(
-            "isolatedCPUs",
-            Affects.CPUS,
-            "CPUs that the kernel isolates (`isolcpus`, `nohz_full`): the shared pool stays out, exclusive containers "
-            "get them like any others. `on-request`: only containers that ask by annotation. `ignore`: as the "
-            "kubelet. CPUs that were in isolated partitions of others when the agent started "
-            "(`cpuset.cpus.isolated`) are given to nobody: no container can run there.",
-        ),
-    )
-    isolation: Isolation = field(
-        default=Isolation.NONE,
-        metadata=row(
-            "isolation",
-            Affects.KERNEL,
-            "cgroup v2, Linux 6.7: `partition` makes the cgroup of every container with exclusive CPUs a scheduling "
-            "domain of its own, balanced inside. `isolated`, only for programs that pin their own threads, also ends "
-            "that balancing: all other threads stay on one CPU. Needs the capability SYS_ADMIN.",
-        ),
-    )
-    annotation_namespaces: frozenset[str] = field(
-        default=frozenset(),
-        metadata=row(
-            "annotationNamespaces",
-            Affects.ADMISSION,
-            "Namespaces whose pods may ask by annotation. Switches `poolFloor` off.",
-        ),
-    )
-    never_refuse: frozenset[str] = field(
-        default=frozenset(),
-        metadata=row(
-            "neverRefuse",
-            Affects.ADMISSION,
-            "Namespaces whose containers run in the shared pool instead of being refused. While the checkpoint "
-            "cannot be saved, their allocations are kept in memory.",
-        ),
-    )
-    pool_floor: bool = field(
-        default=True,
-        metadata=row(
-            "poolFloor",
-            Affects.KERNEL,
-            "cgroup v2: the shared pool is also set on the Burstable and BestEffort slices, so that containers that "
-            "start while the agent is away stay off exclusive CPUs. systemd takes it from a slice without pods when "
-            "the first one comes, so the first pod of its class that starts while the agent is away runs everywhere "
-            "until the agent is back.",
-        ),
-    )
-    reserved_memory: tuple[ReservedMemory, ...] = field(
-        default=(),
-        metadata=row(
-            "reservedMemory",
-            Affects.MEMORY,
-            "Memory of each NUMA node kept for the system. It must equal the sum of `kubeReserved`, "
-            "`systemReserved` and `evictionHard`.",
-            level=Level.GA,
-        ),
-    )
-    kept_memory_bytes: int = field(
-        default=0,
-        metadata=row(
-            "memory kept for the system",
-            Affects.MEMORY,
-            "The sum of `kubeReserved`, `systemReserved` and `evictionHard`, subtracted from the zones.",
-            level=Level.GA,
-            is_derived=True,
-        ),
-    )
-    lift_cpu_quota: bool = field(
-        default=True,
-        metadata=row(
-            "featureGates.DisableCPUQuotaWithExclusiveCPUs",
-            Affects.KERNEL,
-            "No CFS quota on containers that have all their CPUs to themselves, nor on their pods.",
-            level=Level.BETA,
-            own_gate="DisableCPUQuotaWithExclusiveCPUs",
-            is_derived=True,
-        ),
-    )
-    effect: Effect = field(
-        default=Effect.CGROUP,
-        metadata=row(
-            "effect",
-            Affects.KERNEL,
-            "How existing containers are changed; the agent finds out.",
-            is_derived=True,
-        ),
-    )
+    """No CFS quota on containers that have all their CPUs to themselves, nor on their pods."""
+
+    effect: Effect = option(Effect.CGROUP, "effect", Affects.KERNEL, is_derived=True)
+    """How existing containers are changed; the agent finds out."""
 
 
 REGISTRY: Mapping[str, Option] = MappingProxyType(

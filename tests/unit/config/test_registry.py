@@ -9,7 +9,7 @@ import pytest
 from nri_plugin.config.keys import FLAGS, KEYS, SETTING_KEYS, Settings
 from nri_plugin.model.option_rows import OWN_ATTRIBUTES, Level
 from nri_plugin.model.options import OPTION_BY_NAME, REGISTRY, Options
-from tests.option_texts import SCHEMA, config_schema, guide, guide_tables, guide_text, schema_text
+from tests.option_texts import SCHEMA, config_schema, guide, guide_tables, guide_text, schema_text, sentences
 
 ROOT = Path(__file__).parents[3]
 ROWS = pytest.mark.parametrize("row", REGISTRY.values(), ids=lambda row: row.name)
@@ -53,7 +53,7 @@ def test_every_option_has_a_test_of_its_behaviour(row) -> None:
 
 @ROWS
 def test_every_row_is_a_sentence_with_names_that_exist(row) -> None:
-    assert row.says.endswith(".")
+    assert sentences(Options)[row.attribute].endswith(".")
     assert row.attribute in {one.name for one in fields(Options)}
     assert {OPTION_BY_NAME[name].manager for name in row.excludes} <= {row.manager}
     assert (row.level is Level.OWN) <= (row.manager is None)
@@ -74,7 +74,8 @@ def test_attributes_of_our_own_carry_our_prefix() -> None:
 def test_every_setting_is_a_key_with_a_sentence() -> None:
     apart = {"options", "sections"}
     assert {one.attribute for one in SETTING_KEYS.values()} == {one.name for one in fields(Settings)} - apart
-    assert all(one.says.endswith(".") for one in SETTING_KEYS.values())
+    assert all(text.endswith(".") for text in sentences(Settings).values())
+    assert set(sentences(Settings)) == {one.attribute for one in SETTING_KEYS.values()}
 
 
 def test_the_flags_of_the_kubelet_stand_in_for_keys() -> None:
