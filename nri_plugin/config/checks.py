@@ -13,8 +13,8 @@ from nri_plugin.config.keys import DEFAULT_EVICTION_BYTES, Settings
 from nri_plugin.config.yaml_tree import Place
 from nri_plugin.model import bits
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.model.option_rows import CPU_MANAGER, MANAGERS, TOPOLOGY_MANAGER, Manager
-from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
+from nri_plugin.model.option_rows import CPU_MANAGER, MANAGERS, Manager
+from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, options_of
 from nri_plugin.model.quantity import format_bytes
 
 HOST_MOUNT = "/host"
@@ -66,11 +66,12 @@ def _cpu_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
 
 
 def _option_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
-    policy = settings.options.topology_manager_policy
-    if policy is not TopologyManagerPolicy.NONE and not settings.feature_gates.get("TopologyManager", True):
-        yield place_of("topologyManagerPolicy").error(
-            f"topologyManagerPolicy {policy} requires feature gate TopologyManager; set it to true, or the policy to none"
-        )
+    for name, one in options_of(None).items():
+        if one.gate and one.is_changed(settings.options) and not settings.feature_gates.get(one.gate, True):
+            yield place_of(name).error(
+                f"{name} {one.text(settings.options)} requires feature gate {one.gate}; set it to true, or "
+                f"{name} to {one.default}"
+            )
     options = settings.options
     for manager in MANAGERS:
         try:
@@ -87,11 +88,7 @@ def section_values(settings: Settings, manager: Manager) -> dict[str, Any]:
     Raises:
         ConfigError: a hidden option, or a value that it does not take.
     """
-    policies = {
-        CPU_MANAGER.key: settings.options.cpu_manager_policy,
-        TOPOLOGY_MANAGER.key: settings.options.topology_manager_policy,
-    }
-    if policies[manager.key] == "none":
+    if getattr(settings.options, manager.policy) == "none":
         return {}
     given = settings.sections.get(manager.key, {})
     return option_checks.option_values(manager, given, settings.feature_gates)

@@ -25,7 +25,7 @@ from nri_plugin.config.checks import (
     violations,
 )
 from nri_plugin.config.keys import KEYS, SET, Settings, settings_of, values_of
-from nri_plugin.config.values import FEATURE_GATES, KNOWN_ARE, memory_node_place, unknown
+from nri_plugin.config.values import FEATURE_GATES, closest, memory_node_place, unknown
 from nri_plugin.config.yaml_tree import Place, Scalar, Section, scalar
 from nri_plugin.core.placement import reserved_cpus
 from nri_plugin.model.errors import ConfigError
@@ -196,35 +196,40 @@ def nothing_configured(where: str, reserved: str = "") -> NothingConfiguredError
 
 
 def _read(tree: Section) -> tuple[dict[str, Any], list[ConfigError]]:
+    """The values by key, and the errors of all that cannot be read."""
     chosen: dict[str, Any] = {}
     errors: list[ConfigError] = []
-    is_list_told = False
+    is_list_shown = False
     for name, value in tree.entries.items():
-        try:
-            key = KEYS.get(name)
-            if key is None:
-                error = _unknown(tree.keys[name], name, is_list_told=is_list_told)
-                is_list_told |= KNOWN_ARE in error.detail
-                raise error
-            chosen[name] = key.read(value)
-        except ConfigError as error:
-            errors.append(error)
+        if name in KEYS:
+            try:
+                chosen[name] = KEYS[name].read(value)
+            except ConfigError as error:
+                errors.append(error)
+        elif name in OTHER_KEYS or closest(name, KEYS):
+            errors.append(_misplaced(tree.keys[name], name))
+        else:
+            errors.append(_unknown(tree.keys[name], name, is_list_shown=is_list_shown))
+            is_list_shown = True
     return chosen, errors
 
 
-def _unknown(place: Place, name: str, *, is_list_told: bool) -> ConfigError:
+def _misplaced(place: Place, name: str) -> ConfigError:
+    """A key of the kubelet that is not ours, or a misspelt one."""
     if name in OTHER_KEYS:
         return place.error(
             f"belongs to the kubelet and does not concern placement; remove it, or add kind: {KIND} "
             "so that such keys are passed over"
         )
-    error = unknown(place, name, tuple(KEYS))
-    if str(place).startswith(SET) and KNOWN_ARE in error.detail:
+    return unknown(place, name, tuple(KEYS))
+
+
+def _unknown(place: Place, name: str, *, is_list_shown: bool) -> ConfigError:
+    """A key that resembles none. The list of all keys is long, so it is shown once, and not for a flag."""
+    if place.file.startswith(SET):
         return place.error("unknown key; the README's chapter Configuration lists the keys there are")
     return (
-        place.error("unknown key; see the list above")
-        if is_list_told and KNOWN_ARE in error.detail
-        else error
+        place.error("unknown key; see the list above") if is_list_shown else unknown(place, name, tuple(KEYS))
     )
 
 

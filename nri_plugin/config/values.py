@@ -6,7 +6,7 @@ version are known by name and refused, never ignored.
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from fractions import Fraction
 from typing import TypeVar
@@ -15,7 +15,7 @@ from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.option_checks import GATES, known_names, option_value
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.option_rows import CPU_MANAGER, Manager
-from nri_plugin.model.options import ReservedMemory, options_of
+from nri_plugin.model.options import REGISTRY, ReservedMemory, options_of
 from nri_plugin.model.quantity import format_bytes, parse_quantity
 from nri_plugin.model.sets import CPUSet, NUMANodeID
 
@@ -29,20 +29,20 @@ LEAST_HISTORY_BYTES = 256 << 10
 _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}\Z")
 
 
-KNOWN_ARE = "known are"
-"""Begins the list of all names, which is shown once."""
-
-
 def either(*words: str) -> str:
     """The words as a reader is offered them: a, b or c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
+def closest(name: str, known: Iterable[str]) -> str:
+    """The known name that a misspelt one probably means; empty where none is close."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), "")
+
+
 def unknown(place: source.Place, name: str, known: tuple[str, ...], what: str = "unknown key") -> ConfigError:
     """The error for a name that is not in `known`, with the closest one that is."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]}?" if close else f"{KNOWN_ARE} {either(*known)}"
-    return place.error(f"{what}; {hint}")
+    close = closest(name, known)
+    return place.error(f"{what}; did you mean {close}?" if close else f"{what}; known are {either(*known)}")
 
 
 def choice(words: type[Word]) -> Callable[[source.Value], Word]:
@@ -51,15 +51,13 @@ def choice(words: type[Word]) -> Callable[[source.Value], Word]:
     return lambda value: words(read(value))
 
 
-def one_of(*words: str, later: tuple[str, ...] = ()) -> Callable[[source.Value], str]:
-    """A reader of one of some words; those of `later` are known but refused."""
+def one_of(*words: str) -> Callable[[source.Value], str]:
+    """A reader of one of some words."""
 
     def read(value: source.Value) -> str:
         found = source.scalar(value)
         if found.kind == "str" and found.text in words:
             return found.text
-        if found.text in later:
-            raise value.place.error(f"{found.text} is not yet supported; use {either(*words)}")
         raise value.place.error(f"expected {either(*words)}, found {source.as_read(found)}")
 
     return read
@@ -177,10 +175,10 @@ def namespaces(value: source.Value) -> frozenset[str]:
 
 # ---- sections of KubeletConfiguration
 
-# Source: the gates of kubelet 1.36 that touch these managers. True: may be set either way.
+# Source: the gates of kubelet 1.36 that concern these managers. True: may be set either way.
 FEATURE_GATES: Mapping[str, bool] = dict.fromkeys(GATES, True) | {
+    **{one.own_gate: True for one in REGISTRY.values() if one.own_gate},
     "MemoryManager": True,
-    "DisableCPUQuotaWithExclusiveCPUs": True,
     "PodLevelResources": True,
     "PodLevelResourceManagers": False,
 }

@@ -35,12 +35,14 @@ class Manager(NamedTuple):
     Attributes:
         name: in errors.
         key: of the section that holds its options.
+        policy: the field of `Options` that holds its policy; under the policy none its options have no effect.
         gate: how the names of its feature gates begin.
         published: the NodeResourceTopology attribute that lists its options which are on.
     """
 
     name: str
     key: str
+    policy: str
     gate: str
     published: str
 
@@ -51,11 +53,16 @@ class Manager(NamedTuple):
 
 
 CPU_MANAGER = Manager(
-    "CPU Manager", "cpuManagerPolicyOptions", "CPUManager", f"{OWN_ATTRIBUTES}cpuManagerPolicyOptions"
+    "CPU Manager",
+    "cpuManagerPolicyOptions",
+    "cpu_manager_policy",
+    "CPUManager",
+    f"{OWN_ATTRIBUTES}cpuManagerPolicyOptions",
 )
 TOPOLOGY_MANAGER = Manager(
     "Topology Manager",
     "topologyManagerPolicyOptions",
+    "topology_manager_policy",
     "TopologyManager",
     f"{OWN_ATTRIBUTES}topologyManagerPolicyOptions",
 )

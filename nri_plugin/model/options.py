@@ -204,7 +204,6 @@ class Options:
         "memoryManagerPolicy",
         Affects.MEMORY,
         Level.GA,
-        own_gate="MemoryManager",
         is_policy=True,
         published=f"{OWN_ATTRIBUTES}memoryManagerPolicy",
     )
