@@ -31,7 +31,7 @@ from nri_plugin.core.placement import reserved_cpus
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.option_rows import MANAGERS
 from nri_plugin.model.options import REGISTRY, CPUManagerPolicy, HintProvider, Node, Options
-from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 
 DEFAULT_PATH = "/etc/nri-pin/config.yaml"
@@ -120,13 +120,9 @@ class Config(Settings):
             raise self._place(key).error(detail)
 
     def _check_memory_nodes(self, topology: Topology) -> None:
-        known = NodeMask.from_ids(topology.node_ids)
-        missing = next((row.node for row in self.options.reserved_memory if row.node not in known), None)
-        if missing is not None:
+        for missing, detail in option_checks.absent_memory_nodes(self.options, topology):
             place = memory_node_place(self.written, missing) or self._place("reservedMemory")
-            raise place.error(
-                f"NUMA node {missing} does not exist on this machine, it has NUMA nodes {known}"
-            )
+            raise place.error(detail)
 
 
 NO_FLAGS: Mapping[str, str] = {}
@@ -227,7 +223,7 @@ def _misplaced(place: Place, name: str) -> ConfigError:
 def _unknown(place: Place, name: str, *, is_list_shown: bool) -> ConfigError:
     """A key that resembles none. The list of all keys is long, so it is shown once, and not for a flag."""
     if place.file.startswith(SET):
-        return place.error("unknown key; the README's chapter Configuration lists the keys there are")
+        return place.error("unknown key; deploy/guide/configure.md lists the keys there are")
     return (
         place.error("unknown key; see the list above") if is_list_shown else unknown(place, name, tuple(KEYS))
     )

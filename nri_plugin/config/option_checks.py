@@ -22,6 +22,7 @@ from nri_plugin.model.options import (
     UncoreCacheFit,
     options_of,
 )
+from nri_plugin.model.sets import NodeMask, NUMANodeID
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.search.mask_order import distances_of
 
@@ -220,6 +221,17 @@ def node_refusals(options: Options, nodes: int, *, distances_known: bool) -> Ite
             f"unsupported on machines with more than {limit} NUMA Nodes: this one has {nodes}; "
             "raise max-allowable-numa-nodes or remove it"
         )
+
+
+def absent_memory_nodes(options: Options, topology: Topology) -> Iterator[tuple[NUMANodeID, str]]:
+    """NUMA nodes of reservedMemory that the machine does not have, and why each is refused."""
+    known = NodeMask.from_ids(topology.node_ids)
+    for one in options.reserved_memory:
+        if one.node not in known:
+            yield (
+                one.node,
+                f"NUMA node {one.node} does not exist on this machine, it has NUMA nodes {known}",
+            )
 
 
 def no_reserved_memory(reserved: Iterable[ReservedMemory]) -> Iterator[str]:

@@ -165,6 +165,8 @@ def _refusals(node: Node) -> Iterator[tuple[str, str]]:
     if node.options.memory_manager_policy is MemoryManagerPolicy.STATIC:
         for detail in option_checks.no_reserved_memory(node.options.reserved_memory):
             yield "reservedMemory", detail
+    for _, detail in option_checks.absent_memory_nodes(node.options, node.topology):
+        yield "reservedMemory", detail
     yield from option_checks.machine_refusals(node.options, node.topology)
 
 

@@ -180,7 +180,8 @@ def example_values(option: Option) -> list[str]:
     """Every word of an option, or a value and a wrong one."""
     if option.kind is bool:
         return ["true", "false", "1", "no", "perhaps"]
-    return [*words_of(option.kind), "nonsense", "[default]", "[{numaNode: 0, limits: {memory: 100Mi}}]", "8"]
+    memory = [f"[{{numaNode: {number}, limits: {{memory: 100Mi}}}}]" for number in (0, 7)]
+    return [*words_of(option.kind), "nonsense", "[default]", *memory, "8"]
 
 
 @pytest.mark.parametrize("name", ASKED)
