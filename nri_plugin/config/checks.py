@@ -18,7 +18,7 @@ from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, opti
 from nri_plugin.model.quantity import format_bytes
 
 HOST_MOUNT = "/host"
-"""Where a container of ours sees the host's /sys; see deploy/daemonset.yaml."""
+"""The mount of the host's /sys in a container of ours; see deploy/daemonset.yaml."""
 
 NODE_DIR = "/sys/devices/system/node"
 FIRST_CORE = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list"
@@ -142,7 +142,7 @@ def _root(settings: Settings) -> str:
 
 
 def machine_root() -> str:
-    """The folder that holds this machine's sys: the root, or where a container of ours has the host's."""
+    """The folder that holds this machine's sys: `/host` in a container of ours, else `/`."""
     return next(present(HOST_MOUNT, NODE_DIR), "/")
 
 
@@ -157,9 +157,9 @@ def first_core(root: str) -> str:
 
 
 def memory_capacity(root: str) -> int:
-    """Bytes of memory the machine below a root has; 0 where the kernel does not say.
+    """Bytes of memory of the machine below a root; 0 where the kernel does not say.
 
-    Beside the host's sys there is no proc, but that file of our own is the host's, too.
+    A container of ours has no mount of the host's proc, but its own meminfo shows the host's memory.
     """
     for proc in (root, "/"):
         try:
@@ -180,7 +180,7 @@ def first_memory_node(root: str) -> int:
 
 
 def present(mount: str, below: str) -> Iterator[str]:
-    """The mount, when there is such a folder below it."""
+    """The mount, if it has that folder."""
     if os.path.isdir(mount + below):
         yield mount
 
@@ -204,10 +204,10 @@ def share_bytes(percentage: str, capacity_bytes: int) -> int:
 
 
 def _memory_sums(settings: Settings, evicted_bytes: int, place: Place) -> Iterator[ConfigError]:
-    """The NUMA nodes' shares must add up to what the node as a whole keeps back, resource by resource.
+    """Errors of reservedMemory that does not add up to the memory kept of the node as a whole, by resource.
 
-    Otherwise the scheduler, which sees the total, and the placement, which sees the shares, would disagree about
-    how much memory containers may have.
+    The scheduler sees the total and the placement sees the NUMA nodes: with other sums they would disagree about how
+    much memory containers may have.
     """
     rows = settings.options.reserved_memory
     for resource in sorted({row.resource for row in rows}):

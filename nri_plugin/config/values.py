@@ -30,7 +30,7 @@ _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}\Z")
 
 
 def either(*words: str) -> str:
-    """The words as a reader is offered them: a, b or c."""
+    """The words as a sentence lists them: a, b or c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
@@ -64,7 +64,7 @@ def one_of(*words: str) -> Callable[[source.Value], str]:
 
 
 def not_yet(value: source.Value) -> bool:
-    """A flag whose `true` is known but refused."""
+    """A flag of a later version: `true` is refused."""
     if source.flag(value):
         raise value.place.error("true is not yet supported by this version; set it to false or remove it")
     return False
@@ -103,7 +103,7 @@ def whole_bytes(value: source.Value) -> int:
 
 
 def history_bytes(value: source.Value) -> int:
-    """0, or at least as much as a small node needs to begin with."""
+    """0, or at least the size that a small node needs."""
     size = whole_bytes(value)
     if 0 < size < LEAST_HISTORY_BYTES:
         raise value.place.error(
@@ -121,7 +121,7 @@ def absolute_path(value: source.Value) -> str:
 
 
 def bind_address(value: source.Value) -> tuple[str, int] | None:
-    """`HOST:PORT`, `:PORT` for every address, `[::1]:PORT`; the empty text is none. Names are not looked up here."""
+    """`HOST:PORT`, `:PORT` for every address, `[::1]:PORT`; the empty text is none. Names are not resolved here."""
     found = source.text(value)
     if not found:
         return None
@@ -135,7 +135,7 @@ def host_and_port(found: str) -> tuple[str, int]:
     """The host without brackets, and the port.
 
     Raises:
-        ValueError: it is none; says what was expected.
+        ValueError: it is no such address.
     """
     host, colon, port = found.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -145,7 +145,7 @@ def host_and_port(found: str) -> tuple[str, int]:
 
 
 def plugin_name(value: source.Value) -> str:
-    """The name the runtime logs; part of a file name."""
+    """The name that the runtime logs; it is part of a file name."""
     found = source.text(value)
     if not _PLUGIN_NAME.match(found):
         raise value.place.error(
@@ -211,7 +211,7 @@ def reserved(value: source.Value) -> Mapping[str, Fraction]:
 
 
 def eviction(value: source.Value) -> str | int | None:
-    """The hard threshold of free memory: bytes, or the percentage as written; None when it is not among the signals.
+    """The hard threshold of available memory: bytes, or the percentage as written; None where the list leaves it out.
 
     Source: kubelet; a list of thresholds replaces the default ones altogether.
     """
@@ -268,7 +268,7 @@ def feature_gates(value: source.Value) -> Mapping[str, bool]:
 
 
 def reserved_memory(value: source.Value) -> tuple[ReservedMemory, ...]:
-    """Memory kept for the system, node by node; no node and type twice, no amount of zero."""
+    """Memory kept for the system by NUMA node; no node and type twice, no amount of zero."""
     rows: list[ReservedMemory] = []
     for item in source.items(value):
         for row, place in _memory_rows(source.section(item)):
@@ -299,7 +299,7 @@ def _memory_rows(item: source.Section) -> Iterator[tuple[ReservedMemory, source.
 
 
 def memory_node_place(tree: source.Section, node: NUMANodeID) -> source.Place | None:
-    """Where reservedMemory of a configuration that has been read names the node."""
+    """The place where reservedMemory of a checked configuration names the node."""
     rows = (source.section(item) for item in source.items(tree.entries["reservedMemory"]))
     numbers = (row.entries["numaNode"] for row in rows)
     return next((value.place for value in numbers if source.number(value) == node), None)

@@ -13,7 +13,15 @@ from tests.option_texts import SCHEMA, config_schema, guide, guide_tables, guide
 
 ROOT = Path(__file__).parents[3]
 ROWS = pytest.mark.parametrize("row", REGISTRY.values(), ids=lambda row: row.name)
-BEHAVIOUR = ("property", "unit/policy", "unit/core", "unit/model", "unit/agent", "unit/exporter")
+BEHAVIOUR = (
+    "property",
+    "unit/policy",
+    "unit/core",
+    "unit/model",
+    "unit/agent",
+    "unit/exporter",
+    "unit/config",
+)
 
 
 def sources(*folders: str) -> str:
@@ -43,12 +51,12 @@ def test_the_schema_and_the_tables_name_every_option_that_can_be_chosen() -> Non
 
 @ROWS
 def test_every_option_is_read_by_the_product(row) -> None:
-    assert re.search(rf"\.{row.attribute}\b", PRODUCT), "no predicate reads it"
+    assert re.search(rf"\boptions\.{row.attribute}\b", PRODUCT), "no predicate reads it"
 
 
 @ROWS
 def test_every_option_has_a_test_of_its_behaviour(row) -> None:
-    assert re.search(rf"\b{row.attribute}\b", TESTS), f"no test below {', '.join(BEHAVIOUR)} sets it"
+    assert re.search(rf"\b{row.attribute}=", TESTS), f"no test below {', '.join(BEHAVIOUR)} sets it"
 
 
 @ROWS
