@@ -13,6 +13,7 @@ from nri_plugin.config.option_checks import (
     node_refusals,
     none_refusal,
     option_flag,
+    option_value,
     option_values,
     refusals,
     socket_refusals,
@@ -20,10 +21,12 @@ from nri_plugin.config.option_checks import (
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.option_rows import CPU_MANAGER, TOPOLOGY_MANAGER
 from nri_plugin.model.options import (
+    REGISTRY,
     CPUManagerPolicy,
     Options,
     ReservedMemory,
     TopologyManagerPolicy,
+    TopologyTieBreak,
     UncoreCacheFit,
     options_of,
 )
@@ -157,6 +160,14 @@ def test_the_gates_are_those_of_v1_36_with_their_defaults():
 def test_booleans_are_read_as_go_reads_them():
     texts = ("1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False")
     assert [option_flag("x", text) for text in texts] == [True] * 6 + [False] * 6
+
+
+def test_an_option_may_be_a_choice_between_words():
+    option = REGISTRY["topology_tie_break"]
+    assert option_value(option, "spread") is TopologyTieBreak.SPREAD
+    assert said(option_value, option, "far") == (
+        'bad value for option "topologyTieBreak": expected packed, spread, best-fit, found far'
+    )
 
 
 @pytest.mark.parametrize("gate", ["CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions"])
