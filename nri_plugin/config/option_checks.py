@@ -40,8 +40,6 @@ GATES: Mapping[str, bool] = {
 }
 """Feature gates that hide options, and their defaults in v1.36."""
 
-ALL_GATES = dict.fromkeys(GATES, True)
-
 NEVER_TOGETHER = tuple(
     (name, other) for name, option in options_of(CPU_MANAGER).items() for other in option.excludes
 )

@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 from nri_plugin.config.option_checks import (
-    ALL_GATES,
     GATES,
     NEVER_TOGETHER,
     machine_refusals,
@@ -36,6 +35,7 @@ from tests.builders import machine
 from tests.oracles.kubelet_start import check_reserved_cpus, topology_manager_refusals
 
 CPU_OPTIONS = options_of(CPU_MANAGER)
+ALL_GATES = dict.fromkeys(GATES, True)
 GIVEN = [
     dict(zip(CPU_OPTIONS, values, strict=True))
     for values in itertools.product(("true", "false"), repeat=len(CPU_OPTIONS))

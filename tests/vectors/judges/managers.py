@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-from nri_plugin.config.option_checks import ALL_GATES, option_values, refusals, socket_refusals
+from nri_plugin.config.option_checks import GATES, option_values, refusals, socket_refusals
 from nri_plugin.core.requests import pod_total
 from nri_plugin.model.errors import (
     AdmissionError,
@@ -64,7 +64,7 @@ def same_error(ours: AdmissionError | None, recorded: str) -> bool:
 def options_of(given: Mapping[str, str] | None) -> Options:
     """The CPU Manager's options; a ConfigError where it refuses them."""
     # The recordings were made with every option in sight.
-    options = Options(**option_values(CPU_MANAGER, given or {}, ALL_GATES))
+    options = Options(**option_values(CPU_MANAGER, given or {}, dict.fromkeys(GATES, True)))
     _refuse(detail for _, detail in refusals(options))
     return options
 
