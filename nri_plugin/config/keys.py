@@ -143,17 +143,17 @@ class Settings:
     """
 
     history_bytes: int = key(4 << 20, "historyBytes", values.history_bytes, "`4Mi`")
-    """The size of the recording of the latest events in `stateDir/history`. A very full node takes what it needs; `0`:
+    """The size of the [history](operate.md#history) in `stateDir/history`. A very full node takes what it needs; `0`:
     none.
     """
 
     on_checkpoint_failure: Literal["refuse", "serve"] = key("refuse", "onCheckpointFailure")
-    """While the checkpoint cannot be saved: `refuse` containers that would be allocated CPUs or memory, or `serve` them
+    """While the [checkpoint cannot be saved](operate.md#when-the-state-directory-fails): `refuse` containers that would be allocated CPUs or memory, or `serve` them
     from memory.
     """
 
     observe: bool = key(False, "observe")
-    """Decide, log and count, and change nothing."""
+    """Decide, log and count, and [change nothing](install.md#try-it-beside-what-pins-today)."""
 
     repair_mems: bool = key(False, "repairMems", values.not_yet)
     """For a later version; `true` is refused."""

@@ -297,30 +297,31 @@ class Options:
     """`spread` or `best-fit`: which of equally good NUMA nodes, or sets of them, is taken."""
 
     isolated_cpus: IsolatedCPUs = option(IsolatedCPUs.EXCLUSIVE, "isolatedCPUs", Affects.CPUS)
-    """CPUs that the kernel isolates (`isolcpus`, `nohz_full`): the shared pool stays out, exclusive containers get them
-    like any others. `on-request`: only containers that ask by annotation. `ignore`: as the kubelet. CPUs that were in
-    isolated partitions of others when the agent started (`cpuset.cpus.isolated`) are given to nobody: no container can
-    run there.
+    """CPUs that the kernel isolates (`isolcpus`, `nohz_full`). `exclusive`: exclusive containers get them like any others,
+    and the shared pool does not contain them. `on-request`: only containers with an [annotation](#annotations) get
+    them. `ignore`: as the kubelet. CPUs that were in isolated partitions of other programs when the agent started
+    (`cpuset.cpus.isolated`) are never used: no container can run there.
     """
 
     isolation: Isolation = option(Isolation.NONE, "isolation", Affects.KERNEL)
     """cgroup v2, Linux 6.7: `partition` makes the cgroup of every container with exclusive CPUs a scheduling domain of its
     own, balanced inside. `isolated`, only for programs that pin their own threads, also ends that balancing: all other
-    threads stay on one CPU. Needs the capability SYS_ADMIN.
+    threads stay on one CPU. Needs the [capability SYS_ADMIN](#partitions).
     """
 
     annotation_namespaces: frozenset[str] = option(frozenset(), "annotationNamespaces", Affects.ADMISSION)
-    """Namespaces whose pods may ask by annotation. Switches `poolFloor` off."""
+    """Namespaces whose pods may use [annotations](#annotations). Switches `poolFloor` off."""
 
     never_refuse: frozenset[str] = option(frozenset(), "neverRefuse", Affects.ADMISSION)
     """Namespaces whose containers run in the shared pool instead of being refused. While the checkpoint cannot be saved,
-    their allocations are kept in memory.
+    the agent keeps their allocations in memory.
     """
 
     pool_floor: bool = option(True, "poolFloor", Affects.KERNEL)
-    """cgroup v2: the shared pool is also set on the Burstable and BestEffort slices, so that containers that start while
-    the agent is away stay off exclusive CPUs. systemd takes it from a slice without pods when the first one comes, so
-    the first pod of its class that starts while the agent is away runs everywhere until the agent is back.
+    """cgroup v2: the shared pool is also set on the Burstable and BestEffort slices, so that containers that are created
+    while the agent is away stay off exclusive CPUs. systemd removes the setting from a slice without pods when the first
+    pod comes: the first pod of its class that is created while the agent is away runs on all CPUs until the agent is
+    back.
     """
 
     reserved_memory: tuple[ReservedMemory, ...] = option((), "reservedMemory", Affects.MEMORY, Level.GA)
