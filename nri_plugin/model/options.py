@@ -160,7 +160,9 @@ class ReservedMemory:
 class Options:
     """Validated choices, independent of the machine; defaults as the kubelet's, cpu policy static.
 
-    Differs: the kubelet's default for cpuManagerPolicy is none, and that for max-allowable-numa-nodes is 8.
+    Differs: the kubelet's default for cpuManagerPolicy is none.
+
+    Differs: the kubelet's default for max-allowable-numa-nodes is 8.
     """
 
     cpu_manager_policy: CPUManagerPolicy = option(
