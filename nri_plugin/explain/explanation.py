@@ -19,7 +19,8 @@ from nri_plugin.explain.fits import Fit, NUMANodeUse, uses, would_fit
 from nri_plugin.explain.hints import Merged, ResourceHints, TakingStep, hints_of, merged_of, taking_of
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AdmissionError
-from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node, Options, narrowed
+from nri_plugin.model.option_rows import Affects
+from nri_plugin.model.options import REGISTRY, CPUManagerPolicy, MemoryManagerPolicy, Node, Options, narrowed
 from nri_plugin.model.sets import NO_CPUS
 from nri_plugin.model.state import Allocation, Phase, PodRecord, QOSClass, State
 from nri_plugin.policy.merge import MergedHint, admits, merge
@@ -161,32 +162,10 @@ def _on_pool(state: State, key: str) -> int:
 
 def settings(options: Options) -> tuple[tuple[str, str], ...]:
     """The policies, and every option that changes how a container is placed, by their names in the configuration."""
-    on = {
-        "full-pcpus-only": options.full_pcpus_only,
-        "distribute-cpus-across-numa": options.distribute_cpus_across_numa,
-        "distribute-cpus-across-cores": options.distribute_cpus_across_cores,
-        "align-by-socket": options.align_by_socket,
-        "prefer-align-cpus-by-uncorecache": options.prefer_align_cpus_by_uncore_cache,
-        "prefer-closest-numa-nodes": options.prefer_closest_numa_nodes,
-        "strictUncoreCache": options.strict_uncore_cache,
-        "deviceProportionalCPUs": options.device_proportional_cpus,
-    }
-    default = Options()
-    words: dict[str, tuple[str, str]] = {
-        "uncoreCacheFit": (options.uncore_cache_fit, default.uncore_cache_fit),
-        "uncoreCacheRule": (options.uncore_cache_rule, default.uncore_cache_rule),
-        "fullPCPUsRule": (options.full_pcpus_rule, default.full_pcpus_rule),
-        "smtOddCounts": (options.smt_odd_counts, default.smt_odd_counts),
-        "topologyTieBreak": (options.topology_tie_break, default.topology_tie_break),
-        "isolatedCPUs": (options.isolated_cpus, default.isolated_cpus),
-    }
-    return (
-        ("cpuManagerPolicy", options.cpu_manager_policy),
-        ("topologyManagerPolicy", options.topology_manager_policy),
-        ("topologyManagerScope", options.topology_manager_scope),
-        ("memoryManagerPolicy", options.memory_manager_policy),
-        *((name, "true") for name, is_on in on.items() if is_on),
-        *((name, now) for name, (now, usual) in words.items() if now != usual),
+    return tuple(
+        (one.name, one.text(options))
+        for one in REGISTRY.values()
+        if one.is_policy or (one.affects in (Affects.CPUS, Affects.NUMA_NODES) and one.is_changed(options))
     )
 
 

@@ -7,17 +7,14 @@ keeps the differences.
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
 from nri_plugin.cli.output import table
-from nri_plugin.config.keys import KEYS
-from nri_plugin.config.loading import QUOTA_GATE
-from nri_plugin.config.option_checks import CPU_OPTIONS, TOPOLOGY_OPTIONS
 from nri_plugin.core.decision import Decision, InformedCreate, UnsavedStart
 from nri_plugin.core.requests import pod_uid
-from nri_plugin.model.options import Node, Options, ReservedMemory
+from nri_plugin.model.options import REGISTRY, Node, ReservedMemory
 from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.state import State, allocation_key
 from nri_plugin.policy.alignment import footprint
@@ -242,11 +239,6 @@ def _held(node: Node, state: State, key: str) -> ReplayVerdict:
 
 
 NOTHING = "-"
-SAID_OTHERWISE = {
-    "lift_cpu_quota": f"featureGates.{QUOTA_GATE}",
-    "kept_memory_bytes": "memory kept for the system",
-}
-"""Of options that follow from keys of other names."""
 
 MOST_ROWS = 40
 """Rows of differences; with -o json there are all."""
@@ -312,12 +304,10 @@ def verified(changes: Sequence[Change], width: int) -> Iterator[str]:
 
 def options_of(recorded: Node, replayed: Node) -> Iterator[str]:
     """What the two configurations differ in, by the names of the configuration."""
-    names = {key.attribute: name for name, key in KEYS.items()}
-    for one in fields(Options):
-        before, after = getattr(recorded.options, one.name), getattr(replayed.options, one.name)
+    for one in REGISTRY.values():
+        before, after = one.value(recorded.options), one.value(replayed.options)
         if before != after:
-            name = names.get(one.name) or _option_name(one.name)
-            yield f"{name}: {_value(before)} -> {_value(after)}"
+            yield f"{one.name}: {_value(before)} -> {_value(after)}"
     if recorded.reserved != replayed.reserved:
         yield f"reserved CPUs: {recorded.reserved or NOTHING} -> {replayed.reserved or NOTHING}"
 
@@ -376,13 +366,6 @@ def _got(verdict: ReplayVerdict) -> str:
 def _more(count: int) -> Iterator[str]:
     if count > MOST_ROWS:
         yield f"... and {count - MOST_ROWS} more; all are in -o json"
-
-
-def _option_name(attribute: str) -> str:
-    """As the kubelet spells it: `prefer-align-cpus-by-uncorecache` has two words less than our attribute."""
-    plain = attribute.replace("_", "")
-    known = (name for name in (*CPU_OPTIONS, *TOPOLOGY_OPTIONS) if name.replace("-", "") == plain)
-    return SAID_OTHERWISE.get(attribute) or next(known, attribute.replace("_", "-"))
 
 
 def _value(value: object) -> str:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from nri_plugin.config.option_checks import topology_manager_refusals
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.hints import Provider
 from nri_plugin.policy.merge import MergedHint, admit
+from tests.oracles.kubelet_start import topology_manager_refusals
 from tests.vectors.judges.managers import Container, CPUManager, MemoryManager, Pod, same_error, shown_blocks
 from tests.vectors.judges.memory import machine_of
 from tests.vectors.judges.merging import KUBELET_LIMIT, as_pair, preferring, provider_of

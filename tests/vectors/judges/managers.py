@@ -1,26 +1,22 @@
 """The kubelet's CPU and Memory Managers played with our rules, to replay recorded sequences."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-from nri_plugin.config.option_checks import (
-    GATES,
-    check_align_by_socket,
-    check_reserved_cpus,
-    check_sockets,
-    cpu_options_on,
-)
+from nri_plugin.config.option_checks import GATES, option_values, refusals, socket_refusals
 from nri_plugin.core.requests import pod_total
 from nri_plugin.model.errors import (
     AdmissionError,
+    ConfigError,
     InsufficientCPUsError,
     InsufficientMemoryError,
     SMTAlignmentError,
     TopologyAffinityError,
 )
+from nri_plugin.model.option_rows import CPU_MANAGER
 from nri_plugin.model.options import Options, TopologyManagerPolicy
 from nri_plugin.model.quantity import parse_bytes, parse_cpu_milli
 from nri_plugin.model.sets import CPUSet
@@ -40,10 +36,8 @@ from nri_plugin.policy.memory_state import (
     shrink_reused,
 )
 from nri_plugin.policy.merge import MergedHint
+from tests.oracles.kubelet_start import check_reserved_cpus
 from tests.oracles.manager_steps import reusable_after, reuse_after, reuse_without, without_blocks
-
-ALL_GATES = dict.fromkeys(GATES, True)
-"""The recordings were made with every option in sight."""
 
 ERROR_CLASSES = (
     (r"SMT Alignment Error", SMTAlignmentError),
@@ -73,16 +67,24 @@ def same_error(ours: AdmissionError | None, recorded: str) -> bool:
 
 def options_of(given: Mapping[str, str] | None) -> Options:
     """The CPU Manager's options; a ConfigError where it refuses them."""
-    on = cpu_options_on(given or {}, ALL_GATES)
-    names = (name.replace("-", "_").replace("uncorecache", "uncore_cache") for name in on)
-    return Options(**dict.fromkeys(names, True))  # type: ignore[arg-type]
+    # The recordings were made with every option in sight.
+    options = Options(**option_values(CPU_MANAGER, given or {}, dict.fromkeys(GATES, True)))
+    _refuse(detail for _, detail in refusals(options))
+    return options
+
+
+def _refuse(details: Iterable[str]) -> None:
+    for detail in details:
+        raise ConfigError("", detail)
 
 
 def check_start(case: Mapping[str, Any], tables: CPUTables) -> None:
     """What the CPU Manager looks at when it is made; a ConfigError where it refuses."""
-    if options_of(case.get("options")).align_by_socket:
-        check_align_by_socket(TopologyManagerPolicy(case["tm_policy"]))
-        check_sockets(1, tables.nodes_per_socket)  # the counters as the reference was told them
+    options = options_of(case.get("options"))
+    if options.align_by_socket:
+        policy = TopologyManagerPolicy(case["tm_policy"])
+        _refuse(detail for _, detail in refusals(replace(options, topology_manager_policy=policy)))
+        _refuse(socket_refusals(1, tables.nodes_per_socket))  # the counters as the reference was told them
     listed, count = reserved_of(case)
     check_reserved_cpus(frozenset(map(int, listed)), frozenset(map(int, CPUSet(tables.online))), count)
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nri_plugin.config.option_checks import check_reserved_memory
-from nri_plugin.model.errors import AdmissionError, ConfigError
+from nri_plugin.config.option_checks import no_reserved_memory
+from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import ReservedMemory, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
 from nri_plugin.model.topology import NUMANode, Topology
@@ -39,11 +39,7 @@ def reserved_memory(case: Case) -> list[ReservedMemory]:
 
 
 def _refusal_at_start(case: Case) -> str:
-    try:
-        check_reserved_memory(reserved_memory(case))
-    except ConfigError as error:
-        return error.detail
-    return ""
+    return next(no_reserved_memory(reserved_memory(case)), "")
 
 
 def judge(document: Document) -> Iterator[Judged]:
