@@ -50,7 +50,7 @@ devices are those of the runtime's message, and what it does not say of the pod 
 
 from dataclasses import dataclass
 
-from nri_plugin.model.errors import AdmissionError
+from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, PodFacts, State
 from nri_plugin.policy.device_hints import DeviceResource
@@ -171,8 +171,8 @@ class Decision:
 
     state: State
     response: NRIResponse = ACKNOWLEDGED
-    refusal: AdmissionError | None = None
-    overruled: AdmissionError | None = None
+    refusal: AdmissionRefusal | None = None
+    overruled: AdmissionRefusal | None = None
     writes: tuple[CpusetWrite, ...] = ()
     checks: tuple[EffectiveCheck, ...] = ()
     steps: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ from nri_plugin.core.requests import (
     stored_cpus,
     stored_mems,
 )
-from nri_plugin.core.resize import advise_pod_growth, advise_resize, confirmed, refuse_pod_total, resized
+from nri_plugin.core.resize import advised_pod_growth, advised_resize, confirmed, refuse_pod_total, resized
 from nri_plugin.core.reuse import given_back
 from nri_plugin.core.synchronize import adopt, synchronize
 from nri_plugin.model import bounds
@@ -108,10 +108,10 @@ def _informed_create(node: Node, state: State, known: InformedCreate, *, may_ref
         state, allocation, steps = placed.state, placed.allocation, placed.steps
         _refuse_empty_pool(node, state, allocation)
     except AdmissionError as error:
-        advised(node, state, pod, request, error)
+        refusal = advised(node, state, pod, request, error.refusal)
         if may_refuse and pod.namespace not in node.options.never_refuse:
-            return Decision(before, refusal=error, steps=("refused", *error.steps))
-        overruled, allocation, steps = error, None, ("never-refuse", *error.steps)
+            return Decision(before, refusal=refusal, steps=("refused", *refusal.steps))
+        overruled, allocation, steps = refusal, None, ("never-refuse", *refusal.steps)
     steps = ("devices-not-counted", *steps) if has_uncounted_devices(known) else steps
     record = _record(pod, event.container, Phase.CREATING, str(overruled or ""))
     record = placed.remembered_by(record) if placed and not overruled else record
@@ -193,8 +193,8 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
     try:
         state = resized(node, state, record, event.container, event.resources)
     except AdmissionError as error:
-        advise_resize(node, state, record, event, error)
-        return Decision(before, refusal=error, steps=("refused", "resize"))
+        refusal = advised_resize(node, state, record, event, error.refusal)
+        return Decision(before, refusal=refusal, steps=("refused", "resize"))
     allocation = state.allocation_of(record)
     resize = allocation.resize if allocation else None
     asked = resize.after.cpus & node.topology.online if resize else CPUSet()
@@ -234,8 +234,8 @@ def _update_pod(node: Node, state: State, event: nri.UpdatePodSandbox) -> Decisi
     try:
         refuse_pod_total(node, state, pod, total)
     except AdmissionError as error:
-        advise_pod_growth(node, state, pod, error)
-        return Decision(state, refusal=error, steps=("refused", "resize"))
+        refusal = advised_pod_growth(node, state, pod, error.refusal)
+        return Decision(state, refusal=refusal, steps=("refused", "resize"))
     memory = event.resources.memory_limit_bytes or pod.memory_bytes
     limit = limit_milli(event.resources) or pod.limit_milli
     after = state.with_pod(

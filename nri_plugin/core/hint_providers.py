@@ -22,7 +22,7 @@ Its wishes are merged with ours, whatever the QoS class, and its `why` stands in
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.model.errors import AdmissionError, HintProviderError
@@ -37,18 +37,20 @@ from nri_plugin.policy.memory_assignment import memory_wishes
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState, Reuse, memory_machine, memory_state
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Question:
-    """Where should this go?
+    """Where should this request be placed? All that is known about it, worked out once and passed on.
 
     Attributes:
         node: the machine and the options.
-        state: what has been promised so far.
+        state: the allocations so far, without one of this container.
         pod: the pod it is for.
-        request: what is asked for: a container's request, or the pod's total under pod scope (no name then).
+        request: a container's request, or the pod's total under pod scope (no name then).
         exclusive_cpus: how many CPUs it gets to itself.
-        reusable: CPUs of the pod's ended containers, on offer too.
-        reuse: memory of the same, by NUMA nodes and resource.
+        memory: bytes by resource that the memory policy allocates; empty under policy None.
+        donors: keys of the allocations of its pod that may pass on to it; see `nri_plugin.core.reuse`.
+        reusable: their CPUs, which count as available.
+        reuse: their memory, by NUMA nodes and resource.
     """
 
     node: Node
@@ -56,8 +58,20 @@ class Question:
     pod: PodRecord
     request: ContainerRequest
     exclusive_cpus: int = 0
+    memory: Mapping[str, int] = field(default_factory=dict)
+    donors: tuple[str, ...] = ()
     reusable: CPUSet = NO_CPUS
     reuse: Reuse = field(default_factory=dict)
+
+    @cached_property
+    def available(self) -> CPUSet:
+        """CPUs that can still become exclusive, without the reusable ones."""
+        return self.state.available(self.node)
+
+    @cached_property
+    def memory_state(self) -> MemoryState:
+        """The allocated memory of each NUMA node."""
+        return memory_state_of(self.node, self.state)
 
 
 def devices(question: Question) -> Provider:
@@ -71,17 +85,17 @@ def cpus(question: Question) -> Provider:
     return cpu_wishes(
         tables_of(node),
         question.exclusive_cpus,
-        question.state.available(node),
+        question.available,
         reusable=question.reusable,
         align_by_socket=node.options.align_by_socket,
     )
 
 
 def memory(question: Question) -> Provider:
-    """Where memory can be promised."""
-    request = memory_request(question.node, question.request)
-    state = memory_state_of(question.node, question.state)
-    return memory_wishes(state, request, reuse=question.reuse) if request else None
+    """Where memory can be allocated."""
+    if not question.memory:
+        return None
+    return memory_wishes(question.memory_state, question.memory, reuse=question.reuse)
 
 
 OWN: tuple[HintProvider, ...] = (devices, cpus, memory)

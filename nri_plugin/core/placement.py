@@ -102,23 +102,25 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         AdmissionError: policy refuses it; the state given stays valid.
     """
     node = narrowed(node, request.isolated)
-    count = exclusive_count(node, request)
-    memory = memory_request(node, request)
-    held = state.allocations.get(request.key)
-    if held is not None and held.resize is not None:  # it ended in the middle of it
+    count, memory, key = exclusive_count(node, request), memory_request(node, request), request.key
+    held = state.allocations.get(key)
+    if held is not None and held.resize is not None:
+        # The container ended in the middle of a resize; the new request tells whether that was done.
         held = held.settled(is_done=request.cpu_milli == held.resize.after.cpu_milli)
-        state = state.with_allocation(request.key, held)
+        state = state.with_allocation(key, held)
+    # A container that is started again keeps its allocation as long as it asks for the same.
     if held is not None and held.cpu_milli == request.cpu_milli and len(held.cpus) == count:
-        return _kept(node, state, pod, request, held)
+        return _kept(node, state, pod, request, held, memory)
     if held is not None and not held.memory and is_plain_init(pod.facts, request.name):
-        # It ran before and gave its memory back. The kubelet admits it once only and takes no memory for it again.
-        request = replace(request, memory_bytes=0, hugepages=())
-        memory = {}
-    before = state = state.without_allocation(request.key)
+        # It ran before and gave its memory back. The kubelet admits it only once and takes no memory for it again.
+        request, memory = replace(request, memory_bytes=0, hugepages=()), {}
+    before = state.without_allocation(key)
     if not count and not memory:
-        return _placed_in_pool(node, state, pod, request)
-    question = question_of(node, state, pod, request)
+        return _placed_in_pool(node, before, pod, request)
+    question = _question(node, before, pod, request, count, memory)
+    # Hints and merge come first: under pod scope they are settled for the whole pod by its first container.
     state, hint, steps = _admitted(question)
+    # CPUs before memory, as in the kubelet; either may still refuse.
     cpus = cpus_under(question, hint)
     leave_a_pool(node, state, cpus)
     blocks, mems = memory_under(question, hint)
@@ -130,21 +132,32 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         affinity=hint.affinity or NO_NODES,
         preferred=hint.preferred,
     )
-    keys = donors(question.state, pod, request.name)
-    after = handed_over(state, keys, cpus, blocks).with_allocation(request.key, allocation)
+    # What came from ended containers is taken out of their allocations, so that each CPU has one owner.
+    after = handed_over(state, question.donors, cpus, blocks).with_allocation(key, allocation)
     after = returned_again(after, before, pod)
     return Placement(after, allocation, (*steps, "exclusive" if count else "memory"))
 
 
 def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Question:
-    """What is asked about a container that holds nothing in `state`.
+    """What hint providers are asked about a container that holds nothing in `state`.
 
     Raises:
         AdmissionError: as `exclusive_count`.
     """
     node = narrowed(node, request.isolated)
-    count = exclusive_count(node, request)
+    return _question(node, state, pod, request, exclusive_count(node, request), memory_request(node, request))
+
+
+def _question(
+    node: Node,
+    state: State,
+    pod: PodRecord,
+    request: ContainerRequest,
+    count: int,
+    memory: Mapping[str, int],
+) -> Question:
     if has_returned(state, pod):
+        # The kubelet placed this container while its init containers still held their memory.
         state = taken_back(state, pod, memory_state_of(node, state))
     keys = donors(state, pod, request.name)
     return Question(
@@ -152,24 +165,36 @@ def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequ
         state,
         pod,
         request,
-        count,
-        reusable_cpus(state, keys) & node.allocatable if count else NO_CPUS,
-        reusable_memory(state, keys) if memory_request(node, request) else NO_REUSE,
+        exclusive_cpus=count,
+        memory=memory,
+        donors=keys,
+        reusable=reusable_cpus(state, keys) & node.allocatable if count else NO_CPUS,
+        reuse=reusable_memory(state, keys) if memory else NO_REUSE,
     )
 
 
-def _kept(node: Node, state: State, pod: PodRecord, request: ContainerRequest, held: Allocation) -> Placement:
-    """What the container already has; memory that another took over, in the belief that it was done, is taken anew.
+def _kept(
+    node: Node,
+    state: State,
+    pod: PodRecord,
+    request: ContainerRequest,
+    held: Allocation,
+    memory: Mapping[str, int],
+) -> Placement:
+    """The allocation that the container already has.
+
+    Another container of its pod may have taken over its memory in the belief that it had ended; that is allocated anew.
 
     Raises:
         AdmissionError: there is not as much left.
     """
-    memory = memory_request(node, request)
     if is_plain_init(pod.facts, request.name) or not _has_lost(held, memory):
         return Placement(state, held, ("kept",))
     others = state.without_allocation(request.key)
     keys = donors(others, pod, request.name)
-    question = Question(node, others, pod, request, reuse=reusable_memory(others, keys))
+    question = Question(
+        node, others, pod, request, memory=memory, donors=keys, reuse=reusable_memory(others, keys)
+    )
     blocks, mems = memory_under(question, MergedHint(held.mems, preferred=False))
     held = replace(held, mems=mems, memory=blocks)
     state = handed_over(others, keys, NO_CPUS, blocks).with_allocation(request.key, held)
@@ -191,7 +216,7 @@ def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: Container
         return Placement(state, None, ("shared",), _hint_of(before))
     if not (request.devices or node.hint_providers):
         return Placement(state, None, ("shared",))
-    state, hint, steps = _admitted(question_of(node, state, pod, request))
+    state, hint, steps = _admitted(_question(node, state, pod, request, 0, {}))
     return Placement(state, None, (*steps, "shared"), hint)
 
 
@@ -247,7 +272,9 @@ def in_scope(question: Question) -> tuple[str, Question | None]:
     if pod.affinity is not None:
         return "pod-scope-kept", None
     total = replace(pod_request(pod), devices=request.pod_devices or request.devices)
-    return POD_SCOPE, replace(question, request=total, exclusive_cpus=_pod_count(node, pod))
+    # The allocations are those of the container's question; the amounts are the pod's.
+    memory, count = memory_request(node, total), _pod_count(node, pod)
+    return POD_SCOPE, replace(question, request=total, exclusive_cpus=count, memory=memory)
 
 
 def _pod_count(node: Node, pod: PodRecord) -> int:
@@ -317,7 +344,7 @@ def terms_of(question: Question) -> MergeTerms:
         AdmissionError: a provider from outside failed.
     """
     node, options = question.node, question.node.options
-    on_offer = question.state.available(node) | question.reusable
+    on_offer = question.available | question.reusable
     rule = tie_break(
         options.topology_tie_break,
         tables_of(node),
@@ -341,7 +368,7 @@ def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -
     return allocate_cpus(
         tables_of(node),
         question.exclusive_cpus,
-        question.state.available(node),
+        question.available,
         hint.affinity,
         reserved=node.reserved,
         reusable=question.reusable,
@@ -367,16 +394,14 @@ def leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:
 
 
 def memory_under(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBlock, ...], NodeMask]:
-    """The memory under the merged hint, and where it is bound.
+    """The memory under the merged hint, and the NUMA nodes it is bound to.
 
     Raises:
         AdmissionError: there is not as much.
     """
-    memory = memory_request(question.node, question.request)
-    if not memory:
+    if not question.memory:
         return (), NO_NODES
-    state = memory_state_of(question.node, question.state)
-    grant = allocate_memory(state, memory, hint, reuse=question.reuse)
+    grant = allocate_memory(question.memory_state, question.memory, hint, reuse=question.reuse)
     return grant.blocks, grant.nodes
 
 

@@ -6,12 +6,13 @@ As in `advice`, every "would fit" was tried, by the same `resized` on a smaller 
 from dataclasses import replace
 from itertools import islice
 
-from nri_plugin.core.advice import MOST_CHARACTERS, alone, holders_in_short
+from nri_plugin.core.advice import alone, holders_of
 from nri_plugin.core.hint_providers import memory_state_of, tables_of
 from nri_plugin.core.placement import exclusive_count, leave_a_pool
 from nri_plugin.core.requests import ContainerRequest, annotated, container_request, stored_cpus
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, InsufficientMemoryError
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, narrowed
+from nri_plugin.model.refusals import AdmissionRefusal, Advice, Obstacle, RefusalKind
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (
     Allocation,
@@ -282,39 +283,39 @@ PERIOD_US = 100_000
 SHARES_PER_CPU = 1024
 
 
-def advise_resize(
-    node: Node, state: State, record: ContainerRecord, event: UpdateContainer, refusal: AdmissionError
-) -> None:
-    """Let the refusal of a container's resize say more; unchanged where it is not about room for CPUs."""
+def advised_resize(
+    node: Node, state: State, record: ContainerRecord, event: UpdateContainer, refusal: AdmissionRefusal
+) -> AdmissionRefusal:
+    """The refusal of a container's resize with advice; unchanged where it is not about room for CPUs."""
     held = state.allocation_of(record)
-    if held is None or not isinstance(refusal, InsufficientCPUsError):
-        return
+    if held is None or refusal.kind is not RefusalKind.CPUS:
+        return refusal
     most = len(held.cpus) + min(refusal.available, refusal.requested - 1)
     sizes = islice(range(most, len(held.cpus), -1), 2 * max(1, tables_of(node).cpus_per_core))
     fits = next((size for size in sizes if _is_taken(node, state, record, event, _of(event, size))), None)
     pod = state.pods[record.pod_uid]
-    would_fit = _is_taken(node, alone(state, pod), record, event, event.resources)
-    _say(state, pod, refusal, f"{fits} CPUs" if fits else "", would_fit_alone=would_fit)
-
-
-def advise_pod_growth(node: Node, state: State, pod: PodRecord, refusal: AdmissionError) -> None:
-    """The same for a pod's new total."""
-    if not isinstance(refusal, InsufficientCPUsError):
-        return
-    most = (pod.cpu_milli or 0) + refusal.available * 1000
-    would_fit = len(alone(state, pod).available(node)) >= refusal.requested
-    _say(state, pod, refusal, f"{most}m for the pod" if refusal.available else "", would_fit_alone=would_fit)
-
-
-def _say(state: State, pod: PodRecord, refusal: AdmissionError, fits: str, *, would_fit_alone: bool) -> None:
-    in_the_way = holders_in_short(state, pod)
-    refusal.obstacle = (
-        f"in the way: {in_the_way}"
-        if in_the_way and would_fit_alone
-        else "without other pods it would not fit either"
+    fits_alone = _is_taken(node, alone(state, pod), record, event, event.resources)
+    advice = Advice(
+        _obstacle(state, pod, fits_alone=fits_alone), holders_of(state, pod), (fits,) if fits else ()
     )
-    advice = f"would fit: {fits}; {refusal.obstacle}" if fits else refusal.obstacle
-    refusal.advice = advice if len(advice) <= MOST_CHARACTERS else f"{advice[: MOST_CHARACTERS - 3]}..."
+    return replace(refusal, advice=advice)
+
+
+def advised_pod_growth(
+    node: Node, state: State, pod: PodRecord, refusal: AdmissionRefusal
+) -> AdmissionRefusal:
+    """The same for a pod's new total."""
+    if refusal.kind is not RefusalKind.CPUS:
+        return refusal
+    most = (pod.cpu_milli or 0) + refusal.available * 1000
+    fits_alone = len(alone(state, pod).available(node)) >= refusal.requested
+    advice = Advice(_obstacle(state, pod, fits_alone=fits_alone), holders_of(state, pod))
+    return replace(refusal, advice=replace(advice, pod_cpu_milli=most if refusal.available else 0))
+
+
+def _obstacle(state: State, pod: PodRecord, *, fits_alone: bool) -> Obstacle:
+    has_others = any(pod_of(key) != pod.uid for key in state.allocations)
+    return Obstacle.HOLDERS if has_others and fits_alone else Obstacle.MACHINE
 
 
 def _of(event: UpdateContainer, size: int) -> Resources:

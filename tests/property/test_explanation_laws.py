@@ -7,6 +7,7 @@ from hypothesis import event as seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nri_plugin.cli.explain.sentences import sentence
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.explain.explanation import Explanation, Outcome, explain
@@ -76,7 +77,7 @@ def test_the_outcome_told_is_the_one_decided(drawn):
     node, state, wanted = drawn
     event = creation(**wanted)
     told, decision = explain(node, state, event), decide(node, state, event)
-    assert told.sentence == str(decision.refusal or "")
+    assert sentence(told) == str(decision.refusal or "")
     assert (told.outcome is Outcome.REFUSED) == (decision.refusal is not None)
     assert told.steps == decision.steps
     if decision.refusal is None:
@@ -130,14 +131,14 @@ def test_no_number_of_cpus_between_the_largest_and_the_one_refused_fits(drawn):
     told = explain(node, state, creation(**wanted))
     for fit in told.fits:
         if fit.is_largest:
-            for count in range(int(fit.value) + 1, told.subject.exclusive_cpus):
+            for count in range(fit.amount + 1, told.subject.exclusive_cpus):
                 assert decide(node, state, with_cpu(wanted, count)).refusal is not None
 
 
 @given(situations())
 def test_the_sentence_claims_nothing_that_is_not_so(drawn):
     node, state, wanted = drawn
-    words = explain(node, state, creation(**wanted)).sentence
+    words = sentence(explain(node, state, creation(**wanted)))
     counts = re.search(r"would fit: (\d+)(?: or (\d+))? CPUs", words)
     for count in counts.groups() if counts else ():
         if count:
@@ -177,20 +178,20 @@ def changed_by(fit: Fit, node: Node, state: State, wanted: dict) -> tuple[Node, 
     """The question that the claim is about."""
     event = creation(**wanted)
     if fit.kind == "cpus":
-        return node, state, with_cpu(wanted, int(fit.value))
+        return node, state, with_cpu(wanted, fit.amount)
     if fit.kind == "memory":
-        return node, state, creation(**{**wanted, "memory": int(fit.value.partition("=")[2])})
+        return node, state, creation(**{**wanted, "memory": fit.amount})
     if fit.kind == "policy":
-        return under(node, topology_manager_policy=TopologyManagerPolicy(fit.value)), state, event
+        return under(node, topology_manager_policy=TopologyManagerPolicy(fit.setting)), state, event
     if fit.kind == "scope":
         return under(node, topology_manager_scope=TopologyManagerScope.CONTAINER), state, event
-    if fit.value == "without full-pcpus-only":
+    if fit.name == "full-pcpus-only":
         return under(node, full_pcpus_only=False), state, event
     if fit.kind == "option":
-        rule = SMTOddCounts(fit.value.partition(": ")[2])
+        rule = SMTOddCounts(fit.setting)
         return under(node, smt_odd_counts=rule), state, event
     if fit.kind == "end":
-        for name in fit.value.split(","):
+        for name in fit.pods:
             state = state.released(name.partition("/")[2])
         return node, state, event
     assert fit.kind == "empty"

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from nri_plugin.checkpoint.file import DEFAULT_DIR
+from nri_plugin.cli.explain.sentences import as_dict, sentence
 from nri_plugin.cli.explain.source import (
     Created,
     Ground,
@@ -27,6 +28,7 @@ from nri_plugin.cli.state.source import NO_RUNTIME, agent_now
 from nri_plugin.explain.explanation import Explanation, Outcome, explain
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.errors import CheckpointError, NriPinError
+from nri_plugin.model.refusals import UNEXPECTED
 from nri_plugin.model.state import ContainerRecord, State
 from nri_plugin.recording.file import DIRECTORY
 
@@ -74,7 +76,7 @@ class Told:
 
     def as_dict(self) -> dict[str, Any]:
         """The explanation, and the notes."""
-        return {**self.explanation.as_dict(), "notes": list(self.notes)}
+        return {**as_dict(self.explanation), "notes": list(self.notes)}
 
     def text(self, width: int) -> str:
         """One screen."""
@@ -102,8 +104,11 @@ class PodListed:
 
     def _what(self, one: Named) -> str:
         if one.record is None:
-            refused = one.created is not None and one.created.refusal
-            return f"refused: {one.created.refusal.partition(':')[0]}" if refused and one.created else "gone"
+            return (
+                f"refused: {one.created.reason or UNEXPECTED}"
+                if one.created and one.created.refusal
+                else "gone"
+            )
         allocation = self.state.allocation_of(one.record)
         if allocation is None or not allocation.cpus:
             return "unplaced" if one.record.unplaced else "shared pool"
@@ -213,7 +218,7 @@ def _since(named: Named, created: Created, told: Explanation, state: State) -> I
     """Where the decision of that time and the story told of it, or what it holds today, are not the same."""
     if created.observing:
         yield "nri-pin only observed: nothing of it was carried out"
-    if (created.refusal, created.cpus) != (told.sentence if told.reason and not told.cpus else "", told.cpus):
+    if (created.refusal, created.cpus) != ("" if told.cpus else sentence(told), told.cpus):
         at_the_time = created.refusal or f"CPUs {created.cpus or 'not set'}"
         yield (
             "decided again it ends differently, as other hint providers, another version or an error came in between; "

@@ -93,6 +93,7 @@ class Created:
     state: State
     event: CreateContainer | InformedCreate
     refusal: str
+    reason: str = ""
     cpus: str = ""
     has_kept: bool = False
     observing: bool = False
@@ -199,6 +200,7 @@ def _created(folder: str, problems: list[str]) -> Iterator[Named]:
             moment.state_before,
             known,
             moment.outcome.refusal,
+            moment.outcome.reason,
             moment.outcome.cpus,
             "kept" in moment.decision.steps,
             moment.observing,

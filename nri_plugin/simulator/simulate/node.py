@@ -28,9 +28,9 @@ from nri_plugin.core.engine import decide
 from nri_plugin.core.requests import pod_total
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Node
 from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.state import Kind, Phase, PodFacts, State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.simulator.runtime.cgroup_tree import Names
@@ -88,8 +88,9 @@ class NodeRoom:
                 capacity = 0
             if capacity is not None and used + amount > capacity:
                 raise NotAdmittedError(
-                    f"OutOf{name}: Node didn't have enough resource: {name}, "
-                    f"requested: {amount}, used: {used}, capacity: {capacity}"
+                    f"OutOf{name}",
+                    f"Node didn't have enough resource: {name}, "
+                    f"requested: {amount}, used: {used}, capacity: {capacity}",
                 )
 
     def take(self, pod: PodSpec) -> None:
@@ -183,7 +184,7 @@ class Tried:
     spec: ContainerSpec
     kind: Kind
     decision: Decision | None = None
-    error: Exception | None = None
+    error: NotAdmittedError | AdmissionRefusal | None = None
     stage: Stage | None = None
     devices: Given | None = None
     container_id: str = ""
@@ -280,7 +281,7 @@ class PlayedNode:
             if self.room is not None:
                 self.room.give_back(spec.key)
 
-    def update(self, key: str, resources: Resources) -> AdmissionError | None:
+    def update(self, key: str, resources: Resources) -> AdmissionRefusal | None:
         """The kubelet changes a container's resources; why it may not, if so."""
         one = self.live[key]
         decision = self._tell(events.UpdateContainer(one.pod, one.message, resources))
