@@ -1,8 +1,8 @@
-"""Who is asked where a container should go: one small interface, and the providers behind it.
+"""Hint providers: the interface, our own three, and those of other packages.
 
-A hint provider is a function from a question to wishes (`policy.hints.Wish`), one for each resource it cares
-about; None where it does not care. Devices, CPU and memory are providers of our own. Others come from installed
-packages, by an entry point of the group `nri_pin.hint_providers` (`app/outside_providers.py`):
+A hint provider is a function from a `Question` to hint sets (`policy.hints.Wish`), one for each resource that it cares
+about; None where it has no preference. Devices, CPU and memory are providers of our own. Others come from installed
+packages, by an entry point of the group `nri_pin.hint_providers` (`nri_plugin.config.loading`):
 
     # pyproject.toml of the package
     [project.entry-points."nri_pin.hint_providers"]
@@ -16,8 +16,8 @@ packages, by an entry point of the group `nri_pin.hint_providers` (`app/outside_
             return None
         return (Wish("our.site/licence", (Hint(0b1, True),), why="licence: the dongle is on NUMA node 0"),)
 
-Its wishes are merged with ours, whatever the QoS class, and its `why` stands in refusals. A provider must be quick
-(a runtime waits), must not block, and must answer the same question alike: decisions are made again to explain them.
+Its hints are merged with ours, for every QoS class, and refusals quote its `why`. A provider must be quick because a
+runtime waits, it must not block, and it must answer the same question alike: decisions are made again to explain them.
 """
 
 from collections.abc import Mapping
@@ -103,10 +103,10 @@ OWN: tuple[HintProvider, ...] = (devices, cpus, memory)
 
 
 def ask(question: Question) -> list[Provider]:
-    """The wishes of all providers, those from outside last.
+    """The hint sets of all providers, those of other packages last.
 
     Raises:
-        AdmissionError: one from outside failed; a container is not placed on half the truth.
+        AdmissionError: one of another package failed. A container is not placed without its hints.
     """
     own = [provider(question) for provider in OWN]
     return [*own, *(_ask_outside(provider, question) for provider in question.node.hint_providers)]
@@ -114,17 +114,17 @@ def ask(question: Question) -> list[Provider]:
 
 def _ask_outside(provider: HintProvider, question: Question) -> Provider:
     try:
-        wishes: object = provider(question)
+        answer: object = provider(question)
     except AdmissionError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the agent
+    except Exception as error:  # noqa: BLE001 - no error of another package may end the agent
         raise HintProviderError(
             f"hint provider {_name(provider)} failed: {type(error).__name__}: {error}"
         ) from None
-    if wishes is None or (isinstance(wishes, tuple) and all(isinstance(wish, Wish) for wish in wishes)):
-        return wishes
+    if answer is None or (isinstance(answer, tuple) and all(isinstance(one, Wish) for one in answer)):
+        return answer
     raise HintProviderError(
-        f"hint provider {_name(provider)} answered with {type(wishes).__name__}, expected None or a tuple of Wish"
+        f"hint provider {_name(provider)} answered with {type(answer).__name__}, expected None or a tuple of Wish"
     )
 
 
@@ -133,7 +133,7 @@ def _name(provider: HintProvider) -> str:
 
 
 def memory_request(node: Node, request: ContainerRequest) -> Mapping[str, int]:
-    """Bytes by resource that the memory policy promises; none under policy None."""
+    """Bytes by resource that the memory policy allocates; none under policy None."""
     if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
         return {}
     return request.memory_by_resource
@@ -151,6 +151,6 @@ def _memory_machine_of(node: Node) -> MemoryMachine:
 
 
 def memory_state_of(node: Node, state: State) -> MemoryState:
-    """What is promised of each NUMA node's memory."""
+    """The allocated memory of each NUMA node."""
     blocks = (allocation.memory for allocation in state.allocations.values() if allocation.memory)
     return memory_state(_memory_machine_of(node), blocks)

@@ -13,10 +13,10 @@ from nri_plugin.core.hint_providers import Question, ask, memory_request, memory
 from nri_plugin.core.requests import (
     ContainerRequest,
     annotated,
+    annotated_node,
     peak,
     pod_request,
     spec_requests,
-    wished_node,
 )
 from nri_plugin.core.reuse import (
     donors,
@@ -350,7 +350,7 @@ def terms_of(question: Question) -> MergeTerms:
         tables_of(node),
         on_offer,
         question.exclusive_cpus,
-        wished_node(options, question.pod) & node.topology.node_mask.mask,
+        annotated_node(options, question.pod) & node.topology.node_mask.mask,
     )
     return MergeTerms(
         options.topology_manager_policy, node.topology.node_mask, ask(question), _distances_of(node), rule

@@ -28,7 +28,7 @@ from nri_plugin.policy.merge import MergedHint, admits, merge
 from nri_plugin.wire.nri.events import CreateContainer, CreateContainerResponse
 
 
-class Outcome(StrEnum):
+class ContainerOutcome(StrEnum):
     """What became of a container."""
 
     EXCLUSIVE = "exclusive"
@@ -130,7 +130,7 @@ class Explanation:
     """
 
     subject: Subject
-    outcome: Outcome
+    outcome: ContainerOutcome
     refusal: AdmissionRefusal | None
     cpus: str
     mems: str
@@ -286,12 +286,12 @@ def _granted(decision: Decision) -> tuple[str, str]:
     return response.resources.cpus, response.resources.mems
 
 
-def _outcome(decision: Decision, allocation: Allocation | None) -> Outcome:
+def _outcome(decision: Decision, allocation: Allocation | None) -> ContainerOutcome:
     if decision.refusal:
-        return Outcome.REFUSED
+        return ContainerOutcome.REFUSED
     if decision.overruled:
-        return Outcome.UNPLACED
-    return Outcome.EXCLUSIVE if allocation and allocation.cpus else Outcome.SHARED
+        return ContainerOutcome.UNPLACED
+    return ContainerOutcome.EXCLUSIVE if allocation and allocation.cpus else ContainerOutcome.SHARED
 
 
 def _why(

@@ -78,7 +78,7 @@ class ResourceHints:
     exact: bool = True
 
 
-class Comparison(StrEnum):
+class DecidedBy(StrEnum):
     """The first thing by which two merged hints differ, in the order in which a merge compares them."""
 
     PREFERRED = "preferred"
@@ -102,7 +102,7 @@ class Lead:
         rule: for `tie-break` the value of topologyTieBreak.
     """
 
-    by: Comparison
+    by: DecidedBy
     ours: int = 0
     theirs: int = 0
     rule: str = ""
@@ -177,10 +177,10 @@ def merged_of(terms: MergeTerms, merged: MergedHint, scope: str) -> Merged:
 def _lead(terms: MergeTerms, winner: Contender, other: Contender) -> Lead:
     # In the order in which a merge compares: preferred, width, distance, tie break, number.
     if winner.preferred != other.preferred:
-        return Lead(Comparison.PREFERRED)
+        return Lead(DecidedBy.PREFERRED)
     ours, theirs = winner.nodes.bit_count(), other.nodes.bit_count()
     if ours != theirs:
-        return Lead(Comparison.NARROWER if ours < theirs else Comparison.NEARER_WIDTH, ours, theirs)
+        return Lead(DecidedBy.NARROWER if ours < theirs else DecidedBy.NEARER_WIDTH, ours, theirs)
     return _lead_of_equals(_order(terms), winner.nodes, other.nodes)
 
 
@@ -192,12 +192,12 @@ def _order(terms: MergeTerms) -> Order:
 def _lead_of_equals(order: Order, winner: int, other: int) -> Lead:
     (far, rank, _), (other_far, other_rank, _) = order.of(winner), order.of(other)
     if far != other_far:
-        return Lead(Comparison.DISTANCE, far, other_far)
+        return Lead(DecidedBy.DISTANCE, far, other_far)
     if rank != other_rank and order.tie_break:
         if (order.tie_break.wished & winner) != (order.tie_break.wished & other):
-            return Lead(Comparison.ANNOTATION)
-        return Lead(Comparison.TIE_BREAK, rule=order.tie_break.rule)
-    return Lead(Comparison.NUMBER)
+            return Lead(DecidedBy.ANNOTATION)
+        return Lead(DecidedBy.TIE_BREAK, rule=order.tie_break.rule)
+    return Lead(DecidedBy.NUMBER)
 
 
 def _some(family: Family) -> list[int]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nri_plugin.cli.explain.sentences import sentence
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
-from nri_plugin.explain.explanation import Explanation, Outcome, explain
+from nri_plugin.explain.explanation import ContainerOutcome, Explanation, explain
 from nri_plugin.explain.fits import Fit
 from nri_plugin.model.options import (
     MemoryManagerPolicy,
@@ -78,7 +78,7 @@ def test_the_outcome_told_is_the_one_decided(drawn):
     event = creation(**wanted)
     told, decision = explain(node, state, event), decide(node, state, event)
     assert sentence(told) == str(decision.refusal or "")
-    assert (told.outcome is Outcome.REFUSED) == (decision.refusal is not None)
+    assert (told.outcome is ContainerOutcome.REFUSED) == (decision.refusal is not None)
     assert told.steps == decision.steps
     if decision.refusal is None:
         assert isinstance(decision.response, CreateContainerResponse)
@@ -91,7 +91,7 @@ def test_the_outcome_told_is_the_one_decided(drawn):
 def test_the_steps_of_taking_make_up_the_exclusive_cpus(drawn):
     node, state, wanted = drawn
     told = explain(node, state, creation(**wanted))
-    if told.outcome is Outcome.EXCLUSIVE:
+    if told.outcome is ContainerOutcome.EXCLUSIVE:
         taken = CPUSet()
         for step in told.taking:
             assert taken.isdisjoint(CPUSet.parse(step.cpus))
@@ -200,7 +200,7 @@ def changed_by(fit: Fit, node: Node, state: State, wanted: dict) -> tuple[Node, 
 
 def lies_on(node: Node, told: Explanation) -> NodeMask:
     """The NUMA nodes of what was promised; of what was not the merged hint."""
-    if told.outcome is Outcome.EXCLUSIVE or told.mems:
-        cpus = CPUSet.parse(told.cpus) if told.outcome is Outcome.EXCLUSIVE else CPUSet()
+    if told.outcome is ContainerOutcome.EXCLUSIVE or told.mems:
+        cpus = CPUSet.parse(told.cpus) if told.outcome is ContainerOutcome.EXCLUSIVE else CPUSet()
         return node.topology.nodes_of(cpus) | NodeMask.parse(told.mems)
     return NodeMask.parse(told.merged.nodes if told.merged else "")

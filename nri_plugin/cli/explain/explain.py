@@ -14,7 +14,7 @@ from nri_plugin.cli.explain.sentences import as_dict, sentence
 from nri_plugin.cli.explain.source import (
     Created,
     Ground,
-    Named,
+    NamedContainer,
     checkpoint_path,
     checkpoint_state,
     created_by_today,
@@ -25,7 +25,7 @@ from nri_plugin.cli.explain.text import explanation_text
 from nri_plugin.cli.explain.what_if import WhatIf, changed, event_of
 from nri_plugin.cli.output import columns, echo, format_option
 from nri_plugin.cli.state.source import NO_RUNTIME, agent_now
-from nri_plugin.explain.explanation import Explanation, Outcome, explain
+from nri_plugin.explain.explanation import ContainerOutcome, Explanation, explain
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.refusals import UNEXPECTED
@@ -47,7 +47,7 @@ class NotOneError(NriPinError):
     """The name means nobody, or several."""
 
 
-class Answer(Protocol):
+class ExplainAnswer(Protocol):
     """Something to print."""
 
     @property
@@ -62,7 +62,7 @@ class Answer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DecisionExplained:
     """An explanation and where it comes from."""
 
     explanation: Explanation
@@ -72,7 +72,7 @@ class Told:
     @property
     def is_refused_what_if(self) -> bool:
         """Whether nothing but a what-if was refused."""
-        return self.is_what_if and self.explanation.outcome is Outcome.REFUSED
+        return self.is_what_if and self.explanation.outcome is ContainerOutcome.REFUSED
 
     def as_dict(self) -> dict[str, Any]:
         """The explanation, and the notes."""
@@ -87,7 +87,7 @@ class Told:
 class PodListed:
     """The containers of a pod."""
 
-    containers: tuple[Named, ...]
+    containers: tuple[NamedContainer, ...]
     state: State
     is_refused_what_if: bool = False
 
@@ -102,7 +102,7 @@ class PodListed:
         lines = [f"{one.path:<{widest}}  {self._what(one)}" for one in self.containers]
         return visible("\n".join([*lines, f"ask on with: nri-pin explain {self.containers[0].path}"]))
 
-    def _what(self, one: Named) -> str:
+    def _what(self, one: NamedContainer) -> str:
         if one.record is None:
             return (
                 f"refused: {one.created.reason or UNEXPECTED}"
@@ -115,7 +115,7 @@ class PodListed:
         return f"exclusive CPUs {allocation.cpus}"
 
 
-def of_what_if(asked: Mapping[str, Any]) -> Told:
+def of_what_if(asked: Mapping[str, Any]) -> DecisionExplained:
     """What would be decided about such a container.
 
     Raises:
@@ -141,10 +141,10 @@ def of_what_if(asked: Mapping[str, Any]) -> Told:
         asked["namespace"],
     )
     told = explain(node, found.state, event_of(wish, node, found.description))
-    return Told(told, found.notes, is_what_if=True)
+    return DecisionExplained(told, found.notes, is_what_if=True)
 
 
-def of_container(word: str, asked: Mapping[str, Any]) -> Answer:
+def of_container(word: str, asked: Mapping[str, Any]) -> ExplainAnswer:
     """What was decided about the container that the word means, or the containers of a pod.
 
     Raises:
@@ -186,7 +186,7 @@ def _promised(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
     return state or State(), ()
 
 
-def _latest(meant: list[Named]) -> tuple[Named, tuple[str, ...]]:
+def _latest(meant: list[NamedContainer]) -> tuple[NamedContainer, tuple[str, ...]]:
     """Of pods that had the same name one after the other the last, and what to know of the one before."""
     meant = sorted(
         meant, key=lambda one: (one.record is not None, one.created.when.timestamp() if one.created else 0)
@@ -198,23 +198,25 @@ def _latest(meant: list[Named]) -> tuple[Named, tuple[str, ...]]:
     return meant[-1], (f"an earlier pod of that name {fate}: nri-pin explain {earlier.id[:12]}",)
 
 
-def _explained(named: Named, earlier: tuple[str, ...], state: State, asked: Mapping[str, Any]) -> Told:
+def _explained(
+    named: NamedContainer, earlier: tuple[str, ...], state: State, asked: Mapping[str, Any]
+) -> DecisionExplained:
     """By the history where it goes back so far, else by today's state."""
     created = named.created
     if created is not None:
         when = f"decided {created.when:%Y-%m-%d %H:%M:%S} UTC, explained by the state at that time"
         told = explain(created.node, created.state, created.event)
-        return Told(told, (when, *_since(named, created, told, state), *earlier))
+        return DecisionExplained(told, (when, *_since(named, created, told, state), *earlier))
     assert named.record is not None
     found: Ground = ground(asked["state_dir"], asked["config"], None, asked["state_file"], asked["root"])
 
     before, event = created_by_today(state, named.record)
     note = "its creation is no longer in the agent's history: explained by today's state, as if it came now"
     told = explain(found.node, before, event)
-    return Told(told, (note, *_doubts(state, named.record, told), *found.notes, *earlier))
+    return DecisionExplained(told, (note, *_doubts(state, named.record, told), *found.notes, *earlier))
 
 
-def _since(named: Named, created: Created, told: Explanation, state: State) -> Iterator[str]:
+def _since(named: NamedContainer, created: Created, told: Explanation, state: State) -> Iterator[str]:
     """Where the decision of that time and the story told of it, or what it holds today, are not the same."""
     if created.observing:
         yield "nri-pin only observed: nothing of it was carried out"
@@ -243,7 +245,7 @@ def _doubts(state: State, record: ContainerRecord, told: Explanation) -> Iterato
         yield f"it holds CPUs {allocation.cpus}: others came or went since"
 
 
-def _not_one(word: str, found: Iterable[Named], known: list[Named]) -> str:
+def _not_one(word: str, found: Iterable[NamedContainer], known: list[NamedContainer]) -> str:
     names = sorted({one.path for one in found})
     if names:
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""

@@ -10,7 +10,7 @@ from typing import Any
 from nri_plugin.core.requests import EXCLUSIVE_CPUS
 from nri_plugin.explain.explanation import Explanation, Subject, Why, WhyKind
 from nri_plugin.explain.fits import Fit, FitKind
-from nri_plugin.explain.hints import CPU, Comparison, HintRule, Lead, Merged, ResourceHints
+from nri_plugin.explain.hints import CPU, DecidedBy, HintRule, Lead, Merged, ResourceHints
 from nri_plugin.model import bounds
 from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.refusals import Obstacle
@@ -35,9 +35,9 @@ _PLAIN = {
 }
 
 _LEADS = {
-    Comparison.PREFERRED: "all prefer it, not so the other",
-    Comparison.ANNOTATION: "the pod's annotation wishes for it",
-    Comparison.NUMBER: "as good, and lower in number",
+    DecidedBy.PREFERRED: "all prefer it, not so the other",
+    DecidedBy.ANNOTATION: "the pod's annotation wishes for it",
+    DecidedBy.NUMBER: "as good, and lower in number",
 }
 
 
@@ -132,13 +132,13 @@ def is_memory(resource: str) -> bool:
 def lead_text(lead: Lead) -> str:
     """Why the merged hint beats the next best."""
     match lead.by:
-        case Comparison.NARROWER:
+        case DecidedBy.NARROWER:
             return f"narrower: {number(lead.ours, 'NUMA node')}, not {lead.theirs}"
-        case Comparison.NEARER_WIDTH:
+        case DecidedBy.NEARER_WIDTH:
             return f"nearer to what the widest request takes: {number(lead.ours, 'NUMA node')}, not {lead.theirs}"
-        case Comparison.DISTANCE:
+        case DecidedBy.DISTANCE:
             return f"closer together: distances add up to {lead.ours}, not {lead.theirs}"
-        case Comparison.TIE_BREAK:
+        case DecidedBy.TIE_BREAK:
             return f"topologyTieBreak {lead.rule}"
     return _LEADS[lead.by]
 

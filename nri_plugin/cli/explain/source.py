@@ -48,7 +48,7 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedContainer:
     """A container that is known, by its names.
 
     Attributes:
@@ -99,13 +99,13 @@ class Created:
     observing: bool = False
 
 
-def known_containers(state_dir: str, state: State) -> tuple[list[Named], tuple[str, ...]]:
+def known_containers(state_dir: str, state: State) -> tuple[list[NamedContainer], tuple[str, ...]]:
     """Every container of the history and of `state`, the latest creation of each; and why some may be missing.
 
     Raises:
         HostError: the history is there and cannot be read, and nothing else is known.
     """
-    found: dict[tuple[str, str], Named] = {}
+    found: dict[tuple[str, str], NamedContainer] = {}
     problems: list[str] = []
     try:
         for one in _created(os.path.join(state_dir, DIRECTORY), problems):
@@ -123,7 +123,7 @@ def known_containers(state_dir: str, state: State) -> tuple[list[Named], tuple[s
         key = record.pod_uid, record.name
         pod = state.pods.get(record.pod_uid)
         known = found.get(key)
-        named = known or Named(
+        named = known or NamedContainer(
             pod.namespace if pod else "", pod.name if pod else "", record.name, record.pod_uid, record.id
         )
         if known is None or known.id == record.id:
@@ -183,7 +183,7 @@ def created_by_today(state: State, record: ContainerRecord) -> tuple[State, Info
     return before, InformedCreate(CreateContainer(_pod(pod), container), facts=pod.facts)
 
 
-def _created(folder: str, problems: list[str]) -> Iterator[Named]:
+def _created(folder: str, problems: list[str]) -> Iterator[NamedContainer]:
     """The creations in the history, oldest first; what could not be read is told in `problems` after the last."""
     if not os.path.isdir(folder):
         return
@@ -205,7 +205,9 @@ def _created(folder: str, problems: list[str]) -> Iterator[Named]:
             "kept" in moment.decision.steps,
             moment.observing,
         )
-        yield Named(pod.namespace, pod.name, container.name, pod.uid or pod.id, container.id, created)
+        yield NamedContainer(
+            pod.namespace, pod.name, container.name, pod.uid or pod.id, container.id, created
+        )
     problems += recording.problems
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from nri_plugin.cli.explain.sentences import fit_text, in_the_way, lead_text, numa, number, rule_text, whys
 from nri_plugin.cli.explain.what_if import UID as WHAT_IF_UID
 from nri_plugin.cli.output import wants_colour
-from nri_plugin.explain.explanation import Explanation, Outcome, Subject
+from nri_plugin.explain.explanation import ContainerOutcome, Explanation, Subject
 from nri_plugin.explain.fits import Fit, FitKind, Holder, NUMANodeUse
 from nri_plugin.explain.hints import Hinted, Merged, ResourceHints, TakingStep
 from nri_plugin.model.bounds import visible
@@ -79,7 +79,7 @@ def _sections(told: Explanation) -> Iterator[tuple[str, str]]:
     yield from ((label, one) for one in _taking(told.taking))
     yield from (("pool", one) for one in _pool(told))
     if told.refusal:
-        yield "refused" if told.outcome is Outcome.REFUSED else "unplaced", _reason(told)
+        yield "refused" if told.outcome is ContainerOutcome.REFUSED else "unplaced", _reason(told)
         if told.refusal.advice:
             yield from (("would fit", one) for one in _fits(told.fits))
             yield "in the way", in_the_way(told)
@@ -89,7 +89,7 @@ def _pool(told: Explanation) -> Iterator[str]:
     if told.refusal or not told.shared_pool:
         return
     others = number(told.pool_containers, "other container") if told.pool_containers else ""
-    if told.outcome is Outcome.EXCLUSIVE:
+    if told.outcome is ContainerOutcome.EXCLUSIVE:
         yield f"CPUs {told.shared_pool} stay shared, by {others or 'nobody yet'}"
     else:
         yield f"{number(len_of(told.shared_pool), 'CPU')}, shared with {others or 'nobody else'}"
@@ -105,12 +105,12 @@ def _headline(told: Explanation) -> str:
     is_what_if = subject.pod_uid == WHAT_IF_UID
     name = "what if" if is_what_if else f"{subject.namespace}/{subject.pod}/{subject.container}"
     mems = f", memory bound to {numa(told.mems)}" if told.mems else ""
-    if told.outcome is Outcome.EXCLUSIVE:
+    if told.outcome is ContainerOutcome.EXCLUSIVE:
         return f"{name}: exclusive CPUs {told.cpus}{mems}"
     reason = told.refusal.reason if told.refusal else ""
-    if told.outcome is Outcome.REFUSED:
+    if told.outcome is ContainerOutcome.REFUSED:
         return f"{name}: refused, {reason}"
-    if told.outcome is Outcome.UNPLACED:
+    if told.outcome is ContainerOutcome.UNPLACED:
         return f"{name}: unplaced ({reason}), runs on the shared pool {told.cpus}"
     where = f"shared pool {told.cpus}" if told.cpus else "shared: any CPU, none is set"
     return f"{name}: {where}{mems}"
@@ -296,8 +296,8 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
     )
 
 
-def _coloured(line: str, outcome: Outcome) -> str:
+def _coloured(line: str, outcome: ContainerOutcome) -> str:
     if not wants_colour():
         return line
-    colour = 31 if outcome is Outcome.REFUSED else 33 if outcome is Outcome.UNPLACED else 32
+    colour = 31 if outcome is ContainerOutcome.REFUSED else 33 if outcome is ContainerOutcome.UNPLACED else 32
     return f"\x1b[1;{colour}m{line}\x1b[0m"

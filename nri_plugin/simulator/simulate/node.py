@@ -23,7 +23,7 @@ from logging import getLogger
 
 from nri_plugin.agent.pod_facts import Informant, PodResourcesClient
 from nri_plugin.config.loading import Config
-from nri_plugin.core.decision import Answer, Decision
+from nri_plugin.core.decision import Decision, ExporterAnswer
 from nri_plugin.core.engine import decide
 from nri_plugin.core.requests import pod_total
 from nri_plugin.host.devices import DeviceLocator
@@ -384,11 +384,11 @@ class PlayedNode:
         """Containers that exist of `NAMESPACE/POD`, or that one."""
         return [key for key in self.live if key == target or key.rpartition("/")[0] == target]
 
-    def _answer(self, event: events.CreateContainer) -> Answer:
+    def _answer(self, event: events.CreateContainer) -> ExporterAnswer:
         """What the exporter would answer: devices always, the pod's facts where it knows pods."""
         key = f"{event.pod.namespace}/{event.pod.name}"
         everyone = tuple(self.devices.containers(key).values())
-        return Answer(
+        return ExporterAnswer(
             devices=self._resources(self.devices.given(key, event.container.name)),
             pod_devices=self._resources(*everyone),
             facts=self._facts(key, event.pod.uid),
@@ -412,11 +412,11 @@ class PlayedNode:
 class _Told(PodResourcesClient):
     """The exporter's side, without a socket."""
 
-    def __init__(self, answer: Callable[[events.CreateContainer], Answer]) -> None:
+    def __init__(self, answer: Callable[[events.CreateContainer], ExporterAnswer]) -> None:
         super().__init__("", lambda: 0.0)
         self._answer = answer
 
-    def ask(self, event: events.CreateContainer, limit_s: float, *, devices: bool = True) -> Answer:  # noqa: ARG002 - it is at hand
+    def ask(self, event: events.CreateContainer, limit_s: float, *, devices: bool = True) -> ExporterAnswer:  # noqa: ARG002 - it is at hand
         """The answer."""
         known = self._answer(event)
         return known if devices else replace(known, devices=None, pod_devices=())

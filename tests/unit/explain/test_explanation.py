@@ -7,7 +7,7 @@ import pytest
 
 from nri_plugin.cli.explain.sentences import as_dict, fit_text, lead_text, sentence, whys
 from nri_plugin.core.engine import decide
-from nri_plugin.explain.explanation import Outcome, explain, settings
+from nri_plugin.explain.explanation import ContainerOutcome, explain, settings
 from nri_plugin.model.bounds import DEVICES
 from nri_plugin.model.options import (
     CPUManagerPolicy,
@@ -30,7 +30,7 @@ SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
 def test_an_exclusive_container_is_told_from_hint_to_cpus() -> None:
     on = node(topology_manager_policy=SINGLE)
     told = explain(on, State(), creation(cpu=4))
-    assert (told.outcome, told.cpus, sentence(told)) == (Outcome.EXCLUSIVE, "2-5", "")
+    assert (told.outcome, told.cpus, sentence(told)) == (ContainerOutcome.EXCLUSIVE, "2-5", "")
     assert [one.resource for one in told.hints] == ["cpu"]
     assert told.merged
     assert (told.merged.nodes, lead_text(told.merged.lead)) == ("0", "as good, and lower in number")
@@ -45,7 +45,7 @@ def test_a_refusal_has_the_words_of_the_decision() -> None:
     told = explain(on, State(), event)
     refusal = decide(on, State(), event).refusal
     assert refusal is not None
-    assert (told.outcome, told.refusal) == (Outcome.REFUSED, refusal)
+    assert (told.outcome, told.refusal) == (ContainerOutcome.REFUSED, refusal)
     assert sentence(told).startswith("TopologyAffinityError: ")
     assert told.taking == ()
     assert told.why == ()
@@ -67,7 +67,7 @@ def test_a_refusal_has_the_words_of_the_decision() -> None:
 )
 def test_why_a_container_is_shared(event, why: str) -> None:
     told = explain(node(), State(), event)
-    assert told.outcome is Outcome.SHARED
+    assert told.outcome is ContainerOutcome.SHARED
     assert whys(told)[0].startswith(f"shared: {why}")
     assert told.hints == ()
 
@@ -92,7 +92,7 @@ def test_an_annotation_that_is_heard_is_why() -> None:
         | {"annotations": {"nri-pin/exclusive-cpus.pod": "2"}}
     )
     told = explain(on, State(), nri.CreateContainer(of, container(of, cpu=2)))
-    assert told.outcome is Outcome.EXCLUSIVE
+    assert told.outcome is ContainerOutcome.EXCLUSIVE
     assert whys(told)[0].startswith("exclusive: annotation nri-pin/exclusive-cpus asks for 2")
 
 
@@ -112,7 +112,7 @@ def test_memory_that_is_bound_is_told() -> None:
 def test_a_namespace_that_is_never_refused_is_unplaced_and_told_why() -> None:
     on = node(topology_manager_policy=SINGLE, never_refuse=frozenset({"default"}))
     told = explain(on, State(), creation(cpu=10))
-    assert told.outcome is Outcome.UNPLACED
+    assert told.outcome is ContainerOutcome.UNPLACED
     assert sentence(told).startswith("TopologyAffinityError")
     assert told.cpus == "0-15"
     assert told.fits
@@ -138,7 +138,7 @@ def test_under_pod_scope_the_pods_total_is_asked_for_and_then_kept() -> None:
     second = explain(on, state, nri.CreateContainer(of, container(of, "d", cpu=2)))
     assert second.merged
     assert (second.merged.scope, second.merged.nodes, second.hints) == ("pod-scope-kept", "0", ())
-    assert second.outcome is Outcome.EXCLUSIVE
+    assert second.outcome is ContainerOutcome.EXCLUSIVE
 
 
 def test_cpus_that_an_ended_container_of_the_pod_leaves_are_told() -> None:
@@ -166,7 +166,7 @@ def test_an_annotation_that_makes_no_sense_is_told_without_a_story() -> None:
         | {"annotations": {"nri-pin/exclusive-cpus.pod": "no"}}
     )
     told = explain(on, State(), nri.CreateContainer(of, container(of, cpu=2)))
-    assert told.outcome is Outcome.REFUSED
+    assert told.outcome is ContainerOutcome.REFUSED
     assert told.hints == ()
     assert "would fit" not in sentence(told)
 
