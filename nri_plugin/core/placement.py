@@ -1,7 +1,10 @@
-"""Where a container goes: hints, merge, admission, then CPUs and memory, or a refusal.
+"""Placement: hints, merge, admission, then CPUs and memory, or a refusal.
 
-Pure: a placement is worked out on a state and returned, nothing is kept unless the caller
-keeps the new state.
+`place` works on a state and returns the next one; nothing is kept unless the caller keeps that. Everything known about a
+request is computed once, in the `Question` that providers are asked, and the steps after the merge use the same value.
+
+The steps, in the kubelet's order: keep an allocation that fits the request; collect the hints of all providers; merge
+them, for the container or once for its whole pod; admit or refuse; take CPUs and memory under the merged hint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,13 +59,13 @@ POD_SCOPE = "pod-scope"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A container placed.
+    """The placement of a container.
 
     Attributes:
         state: with the allocation in it.
-        allocation: what was promised; None when nothing was (shared pool, memory anywhere).
+        allocation: None when nothing was allocated (shared pool, memory anywhere).
         steps: why, in short codes.
-        hint: the merged hint where one was asked for and nothing was promised.
+        hint: the merged hint where there is one and nothing was allocated.
     """
 
     state: State
@@ -85,7 +88,7 @@ def _distances_of(node: Node) -> Distances | None:
 
 
 def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
-    """Which CPUs are reserved when only their number is configured: those the policy takes first.
+    """The reserved CPUs when only their number is configured: those that the policy takes first.
 
     Raises:
         InsufficientCPUsError: the machine has fewer.
@@ -96,10 +99,10 @@ def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
 
 
 def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
-    """Give `request` its CPUs and memory, or the same again when it already has them.
+    """Allocate CPUs and memory to `request`, or keep those that it already has.
 
     Raises:
-        AdmissionError: policy refuses it; the state given stays valid.
+        AdmissionError: policy refuses it; the given state stays valid.
     """
     node = narrowed(node, request.isolated)
     count, memory, key = exclusive_count(node, request), memory_request(node, request), request.key
@@ -206,9 +209,9 @@ def _has_lost(held: Allocation, memory: Mapping[str, int]) -> bool:
 
 
 def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
-    """Nothing to promise; but devices, and whoever else has a say, can refuse any container.
+    """A container without an allocation; its devices and providers of other packages can still refuse it.
 
-    A container that is started again was admitted once, as the kubelet has it.
+    A container that is started again is not asked about again: the kubelet admits a container once.
     """
     of_pod = state.containers_of(pod.uid)
     before = next((one for one in of_pod if one.name == request.name and not one.unplaced), None)
@@ -225,10 +228,10 @@ def _hint_of(record: ContainerRecord) -> MergedHint | None:
 
 
 def exclusive_count(node: Node, request: ContainerRequest) -> int:
-    """How many CPUs the container gets to itself; 0 = it runs in the shared pool.
+    """How many exclusive CPUs the container gets; 0 = it runs in the shared pool.
 
     Raises:
-        AdmissionError: the runtime cannot tell how many it asks for, or its rule refuses that number.
+        AdmissionError: the runtime cannot tell the number, or the rule for odd counts refuses it.
     """
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return 0
@@ -247,7 +250,7 @@ def _odd_rule(node: Node, request: ContainerRequest) -> SMTOddCounts:
 
 
 def _admitted(question: Question) -> tuple[State, MergedHint, tuple[str, ...]]:
-    """The merged hint for the container, or for its whole pod (worked out once, then kept)."""
+    """The merged hint for the container, or for its whole pod, which is merged once and then kept."""
     node, state, pod = question.node, question.state, question.pod
     scope, merged = in_scope(question)
     if merged is None:
@@ -263,10 +266,11 @@ def _admitted(question: Question) -> tuple[State, MergedHint, tuple[str, ...]]:
 
 
 def in_scope(question: Question) -> tuple[str, Question | None]:
-    """By which scope a container is placed, and what its providers are asked: None where its pod has its hint already."""
+    """The scope by which a container is placed, and the question to providers, None where its pod has a hint already."""
     node, pod, request = question.node, question.pod, question.request
     if node.options.topology_manager_scope is TopologyManagerScope.CONTAINER:
         return "container-scope", question
+    # Older runtimes do not tell the pod's total; then each container is placed for itself.
     if pod.cpu_milli is None and pod.facts is None:
         return "pod-total-unknown", question
     if pod.affinity is not None:
@@ -278,11 +282,11 @@ def in_scope(question: Question) -> tuple[str, Question | None]:
 
 
 def _pod_count(node: Node, pod: PodRecord) -> int:
-    """Exclusive CPUs that the whole pod has at its peak, the last core of each container too where cores are filled up.
+    """Exclusive CPUs of the whole pod at its peak, with the last core of each container filled up where options say so.
 
-    Differs: without facts only the total is known, not how containers share it. A pod of several with odd counts is
-        then looked for too little room, and one with fractions of CPUs for too much: its first container fixes the
-        nodes, a later one may be refused.
+    Differs: without facts only the total is known, not how containers share it. The total is then too small for several
+        containers with odd counts, and too large for containers with fractions of CPUs. The first container fixes the
+        nodes, so a later one may be refused.
     """
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return 0
@@ -293,7 +297,7 @@ def _pod_count(node: Node, pod: PodRecord) -> int:
 
 
 def _filled_up(node: Node, request: ContainerRequest) -> int:
-    """The CPUs it gets, if it gets any: a number that is refused is so when its container comes."""
+    """Its CPUs after the rule for odd counts. A count that the rule refuses is refused when its container comes."""
     rule, count = _odd_rule(node, request), request.exclusive_cpus
     fills_up = rule is SMTOddCounts.ROUND_UP
     return whole_core_count(rule, count, tables_of(node).cpus_per_core) if fills_up else count
@@ -304,17 +308,17 @@ def _doubts(hint: MergedHint) -> tuple[str, ...]:
 
 
 def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: ContainerRequest) -> MergedHint:
-    """The pod's hint, if policy lets this container's devices be where they are beside it.
+    """The pod's hint, if policy admits the locality of this container's devices together with it.
 
-    Devices that the hint was made with are not asked about again: those of one container may well be on fewer nodes
-    than those of the pod.
+    Devices that were part of the pod's merge are not merged again: those of one container may be on fewer nodes than
+    those of the pod.
 
     Raises:
-        TopologyAffinityError: they are elsewhere.
+        TopologyAffinityError: the devices are on other nodes.
 
     Source: kubelet v1.36.2 pkg/kubelet/cm/topologymanager/scope_pod.go: one merge, with the devices of all containers.
-    Differs: where nobody knew the devices of the whole pod they are known only when their container comes, after others
-        of the pod, and are then merged with the hint that the pod has.
+    Differs: where the devices of the whole pod were not known, those of a later container are merged with the pod's hint
+        when it comes.
     """
     hint = MergedHint(affinity or None, pod.affinity_preferred)
     if pod.devices_counted:
@@ -328,7 +332,7 @@ def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: Containe
 
 
 class MergeTerms(NamedTuple):
-    """What a merge is made of; see `policy.merge.merge`."""
+    """The arguments of `policy.merge.merge`."""
 
     policy: TopologyManagerPolicy
     nodes: NodeMask
@@ -338,10 +342,10 @@ class MergeTerms(NamedTuple):
 
 
 def terms_of(question: Question) -> MergeTerms:
-    """Everybody's wishes, and what decides between equally good places.
+    """The hints of all providers, and the rules between equally good nodes.
 
     Raises:
-        AdmissionError: a provider from outside failed.
+        AdmissionError: a provider of another package failed.
     """
     node, options = question.node, question.node.options
     on_offer = question.available | question.reusable
@@ -358,10 +362,10 @@ def terms_of(question: Question) -> MergeTerms:
 
 
 def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -> CPUSet:
-    """The exclusive CPUs under the merged hint; `note` is told of each step.
+    """The exclusive CPUs under the merged hint; `note` is called at each step.
 
     Raises:
-        AdmissionError: there are not as many, or not as the options want them.
+        AdmissionError: there are not enough, or not as the options require.
     """
     node, request = question.node, question.request
     proportional = node.options.device_proportional_cpus
@@ -379,9 +383,9 @@ def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -
 
 
 def leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:
-    """Refuse to hand out the last CPUs of the shared pool.
+    """Refuse to allocate the last CPUs of the shared pool.
 
-    Reserved CPUs keep it from coming to this, unless they were chosen anew while containers hold some.
+    Reserved CPUs prevent that, unless a new configuration reserves CPUs that containers hold.
 
     Raises:
         InsufficientCPUsError: nothing would be left.
@@ -411,7 +415,7 @@ def adopted(
     """The state in which a container that already exists keeps the `cpus` and `mems` it has.
 
     None when it should have exclusive CPUs and those it has are too few, too many, not free, or the last
-    of the shared pool. CPUs that are offline stay its own, as if it had been promised them by us.
+    of the shared pool. CPUs that are offline stay its own, as in an allocation of ours.
     """
     if request.key in state.allocations:
         return state

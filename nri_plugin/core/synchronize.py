@@ -1,12 +1,12 @@
-"""First start, restart and reconnect: one comparison of what is remembered with what exists.
+"""Synchronize: first start, restart and reconnect compare the stored state with the containers that exist.
 
-What agrees is kept; what is gone is released; what was born unseen is adopted as it is when that
-is consistent, else placed, else it runs in the shared pool and is marked. Nothing that runs and
-was promised its CPUs is moved.
+Allocations of pods that go on are kept, those of other pods are released. A container that the state does not know is
+adopted with the CPUs it has where these are consistent, else placed, else it runs in the shared pool and is marked
+`unplaced`. Invariant: a running container with exclusive CPUs is not moved.
 
-What is remembered may be older than what runs, because the checkpoint could not be saved for a while. A container
-that is not remembered and runs on exclusive CPUs was given them later, so it keeps them, and an allocation that is in
-its way and that nobody runs on is over.
+The stored state may be older than the containers, because the checkpoint could not be saved for a while. An unknown
+container that runs on exclusive CPUs was given them later, so it keeps them, and a stored allocation that overlaps and on
+which no container runs has ended.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,19 +42,24 @@ _PHASE = {
 
 
 def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
-    """Fold what the runtime lists into what is remembered."""
+    """Fold the runtime's list into the stored state."""
+    # 1. The pods and containers that exist, with what is stored about them.
     pods = {**_unlisted(node, state, event), **_pods(node, state, event)}
     uid_by_sandbox = {pod.sandbox_id: uid for uid, pod in pods.items()}
     uid_by_sandbox |= {pod.id: pod_uid(pod) for pod in event.pods}
     listed = {c.id: c for c in event.containers if uid_by_sandbox.get(c.pod_id) in pods}
     records = {c.id: _record(state, pods[uid_by_sandbox[c.pod_id]], c) for c in listed.values()}
+    # 2. The allocations of pods that go on; unconfirmed resizes are settled by what the runtime has stored.
     after = State(pods, records, _settled(records, _kept(state, records, event.pods)))
+    # 3. Containers that nobody reported: first free their CPUs from outdated allocations, then adopt or place them.
     unseen = [(records[c.id], c) for c in listed.values() if c.id not in state.containers]
     after = _without_outdated(node, after, unseen)
     steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
     after, adopted_steps = _adopt_all(node, after, unseen)
-    for record in records.values():  # starts that nobody saw
+    # 4. Starts that were missed: ended init containers before a running container release their memory.
+    for record in records.values():
         after = given_back(after, record) if record.phase is Phase.RUNNING else after
+    # 5. Every cgroup is compared: other writers may have been here while the agent was away.
     after, updates = pending_updates(node, after, late=True)
     return Decision(
         after,
@@ -69,7 +74,7 @@ def adopt(
 ) -> tuple[State, tuple[str, ...]]:
     """Give a container that already exists what it should have had, as far as still possible.
 
-    Never refuses: what policy would have refused runs in the shared pool, marked `unplaced`.
+    Never refuses: a container that policy would have refused runs in the shared pool, marked `unplaced`.
     """
     pod = state.pods[record.pod_uid]
     try:
@@ -91,14 +96,14 @@ def _pods(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
     inhabited = {container.pod_id for container in event.containers}
     chosen: dict[str, Pod] = {}
     for pod in event.pods:
-        rival = chosen.get(pod_uid(pod))
-        if rival is None or _rank(state, inhabited, pod) >= _rank(state, inhabited, rival):
+        other = chosen.get(pod_uid(pod))
+        if other is None or _rank(state, inhabited, pod) >= _rank(state, inhabited, other):
             chosen[pod_uid(pod)] = pod
     return {uid: _remembered(node, state, pod) for uid, pod in chosen.items()}
 
 
 def _unlisted(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
-    """Known pods that are not listed although a container of theirs is: the runtime does not know how they are."""
+    """Known pods that are not listed although a container of theirs is: the runtime lost their sandbox."""
     known = {pod.sandbox_id: pod for pod in state.pods.values()}
     inhabited = {container.pod_id for container in event.containers if container.id in state.containers}
     heard = node.options.annotation_namespaces
@@ -115,7 +120,7 @@ def _rank(state: State, inhabited: set[str], pod: Pod) -> tuple[bool, bool]:
 
 
 def _remembered(node: Node, state: State, pod: Pod) -> PodRecord:
-    """The pod's record; from now on its end may go untold (a restarted runtime forgets)."""
+    """The pod's record. Its end may not be reported from now on, because a restarted runtime forgets pods."""
     fresh = pod_record(pod, node.options, run_seen=False)
     return renewed(fresh, state.pods.get(fresh.uid))
 
@@ -125,9 +130,9 @@ def _kept(
 ) -> Mapping[str, Allocation]:
     """Allocations of pods that go on.
 
-    A pod goes on when one of its containers does, or its sandbox still has a process: that keeps the
-    CPUs of a pod whose only container is about to be restarted, and frees those of a pod that ended
-    while nobody watched and is only listed until it is cleaned up.
+    A pod goes on when one of its containers does, or its sandbox still has a process. That keeps the CPUs of a pod whose
+    only container is about to be restarted. It releases those of a pod that ended while the agent was away and is only
+    listed until it is removed.
     """
     alive = {record.pod_uid for record in records.values() if record.phase is not Phase.STOPPED}
     alive |= {pod_uid(pod) for pod in listed if pod.pid}
@@ -137,7 +142,7 @@ def _kept(
 def _settled(
     records: Mapping[str, ContainerRecord], allocations: Mapping[str, Allocation]
 ) -> Mapping[str, Allocation]:
-    """Resizes of whose end nothing was heard: what the runtime has stored tells whether they were done."""
+    """Settle unconfirmed resizes: the cpuset that the runtime has stored tells whether they were done."""
     stored = {record.key: record.stored_cpus for record in records.values()}
     return {
         key: one.settled(is_done=one.resize is not None and stored.get(key) == one.resize.after.cpus)
@@ -148,9 +153,9 @@ def _settled(
 def _without_outdated(node: Node, state: State, unseen: Sequence[tuple[ContainerRecord, Container]]) -> State:
     """The state without allocations that ended while the checkpoint could not be saved.
 
-    A claim is what an unremembered container runs on, where that is just what it asks for. A running container wins
-    over one that only exists, and both over an allocation without a living container. Of two that run the remembered
-    one wins: its allocation changes by a resize alone, and a resize is never left unsaved.
+    A claim is the allocation of an unknown container, where its CPUs are exactly what it asks for. A running container
+    wins over one that only exists, and both win over an allocation without a living container. Of two that run the known
+    one wins: its allocation changes by a resize alone, and a resize is always saved.
     """
     strange = {record.id for record, _ in unseen}
     holders: dict[str, int] = {}
@@ -158,6 +163,7 @@ def _without_outdated(node: Node, state: State, unseen: Sequence[tuple[Container
         if record.id not in strange:
             holders[record.key] = max(holders.get(record.key, 0), _liveliness(record))
     for record, container in sorted(unseen, key=lambda pair: -_liveliness(pair[0])):
+        # Alone on the machine: whether the claim is consistent in itself.
         claimed = _as_it_is(node, replace(state, allocations={}), record, container)
         claim = claimed.allocation_of(record) if claimed else None
         if claim is None:
@@ -196,7 +202,7 @@ def _adopt_all(
 ) -> tuple[State, list[str]]:
     """First those that are consistent as they are, so that no newly placed one takes their CPUs.
 
-    Of two that say the same, one reused the CPUs of the other: the one that runs keeps them.
+    Of two with the same CPUs, one reused those of the other: the one that runs keeps them.
     """
     waiting, steps = [], []
     for record, container in sorted(unseen, key=lambda pair: pair[0].phase is not Phase.RUNNING):
