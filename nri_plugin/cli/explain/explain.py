@@ -1,4 +1,8 @@
-"""`nri-pin explain`: why a container got what it got, why another was refused, and what would become of a third."""
+"""`nri-pin explain`: the command, and its three kinds of answers.
+
+A container is explained by the history of the agent, at the state of that time; where the history no longer has it, by the
+current state. A pod is answered with the list of its containers. A what-if is decided now, and nothing is changed.
+"""
 
 import json
 import os
@@ -32,10 +36,6 @@ from nri_plugin.model.refusals import UNEXPECTED
 from nri_plugin.model.state import ContainerRecord, State
 from nri_plugin.recording.file import DIRECTORY
 
-# ----------------------------------------------------------------------------------------------------
-# What `nri-pin explain` answers: one container, the containers of a pod, or what if.
-
-
 MOST_NAMED = 8
 REQUESTS = ("cpu", "memory", "small_pages", "large_pages", "devices")
 CHANGES = ("policy", "scope", "memory_policy", "given", "machine")
@@ -44,21 +44,21 @@ WHAT_IF = (*REQUESTS, *CHANGES)
 
 
 class NotOneError(NriPinError):
-    """The name means nobody, or several."""
+    """The name matches no container and no pod, or several."""
 
 
 class ExplainAnswer(Protocol):
-    """Something to print."""
+    """What the command prints."""
 
     @property
     def is_refused_what_if(self) -> bool:
-        """Whether a script should hear of a refusal."""
+        """Whether the exit code reports a refusal."""
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it."""
+        """The answer as JSON."""
 
     def text(self, width: int) -> str:
-        """One screen of it."""
+        """The answer on one screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class DecisionExplained:
 
     @property
     def is_refused_what_if(self) -> bool:
-        """Whether nothing but a what-if was refused."""
+        """Whether it is a what-if, and refused."""
         return self.is_what_if and self.explanation.outcome is ContainerOutcome.REFUSED
 
     def as_dict(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class PodListed:
         return {"containers": rows}
 
     def text(self, width: int) -> str:  # noqa: ARG002 - as all answers
-        """A line for each, and how to ask on."""
+        """A line for each, and the next command."""
         widest = max(len(one.path) for one in self.containers)
         lines = [f"{one.path:<{widest}}  {self._what(one)}" for one in self.containers]
         return visible("\n".join([*lines, f"ask on with: nri-pin explain {self.containers[0].path}"]))
@@ -116,10 +116,10 @@ class PodListed:
 
 
 def of_what_if(asked: Mapping[str, Any]) -> DecisionExplained:
-    """What would be decided about such a container.
+    """The decision about a container with these requests.
 
     Raises:
-        ConfigError, HostError, CheckpointError: the question cannot be asked so.
+        ConfigError, HostError, CheckpointError: an option is wrong, or the node or the state cannot be read.
     """
     found = ground(asked["state_dir"], asked["config"], asked["machine"], asked["state_file"], asked["root"])
 
@@ -145,11 +145,11 @@ def of_what_if(asked: Mapping[str, Any]) -> DecisionExplained:
 
 
 def of_container(word: str, asked: Mapping[str, Any]) -> ExplainAnswer:
-    """What was decided about the container that the word means, or the containers of a pod.
+    """The decision about the container that the word names, or the containers of the pod that it names.
 
     Raises:
-        NotOneError: it means nobody, or several.
-        HostError, CheckpointError: what is known cannot be read.
+        NotOneError: it names nothing, or several.
+        HostError, CheckpointError: the history and the checkpoint cannot be read.
     """
     state_dir = asked["state_dir"]
     state, damaged = _promised(state_dir, asked["state_file"] or checkpoint_path(state_dir))
@@ -167,10 +167,10 @@ def of_container(word: str, asked: Mapping[str, Any]) -> ExplainAnswer:
 
 
 def _promised(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
-    """What is promised; where the checkpoint is damaged nothing, and why, as long as there is a history.
+    """The state in the checkpoint; an empty one and the reason where it is damaged and there is a history.
 
     Raises:
-        CheckpointError: there is neither.
+        CheckpointError: there is neither a checkpoint nor a history.
     """
     has_history = os.path.isdir(os.path.join(state_dir, DIRECTORY))
     try:
@@ -187,7 +187,7 @@ def _promised(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
 
 
 def _latest(meant: list[NamedContainer]) -> tuple[NamedContainer, tuple[str, ...]]:
-    """Of pods that had the same name one after the other the last, and what to know of the one before."""
+    """The last of several pods that had the same name, and a note about the one before."""
     meant = sorted(
         meant, key=lambda one: (one.record is not None, one.created.when.timestamp() if one.created else 0)
     )
@@ -201,7 +201,7 @@ def _latest(meant: list[NamedContainer]) -> tuple[NamedContainer, tuple[str, ...
 def _explained(
     named: NamedContainer, earlier: tuple[str, ...], state: State, asked: Mapping[str, Any]
 ) -> DecisionExplained:
-    """By the history where it goes back so far, else by today's state."""
+    """By the history where it has the creation, else by the current state."""
     created = named.created
     if created is not None:
         when = f"decided {created.when:%Y-%m-%d %H:%M:%S} UTC, explained by the state at that time"
@@ -217,7 +217,7 @@ def _explained(
 
 
 def _since(named: NamedContainer, created: Created, told: Explanation, state: State) -> Iterator[str]:
-    """Where the decision of that time and the story told of it, or what it holds today, are not the same."""
+    """Notes where the explanation or the current allocation differs from the decision of that time."""
     if created.observing:
         yield "nri-pin only observed: nothing of it was carried out"
     if (created.refusal, created.cpus) != ("" if told.cpus else sentence(told), told.cpus):
@@ -232,7 +232,7 @@ def _since(named: NamedContainer, created: Created, told: Explanation, state: St
 
 
 def _doubts(state: State, record: ContainerRecord, told: Explanation) -> Iterator[str]:
-    """Where today's state may tell another story than what happened."""
+    """Notes where the current state may give another explanation than the decision of that time."""
     allocation = state.allocation_of(record)
     if record.unplaced:
         yield f"it runs unplaced: {record.unplaced}"
@@ -258,9 +258,6 @@ def _not_one(word: str, found: Iterable[NamedContainer], known: list[NamedContai
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 EXIT_REFUSED = 1
 WIDTH = 80
 
@@ -284,7 +281,7 @@ Exit code: 0; 1 where a what-if would be refused, or no answer can be had; 2 for
 
 
 class WrongQuestionError(click.ClickException):
-    """Nobody is meant, or several are."""
+    """The name matches nothing, or several."""
 
     exit_code = 2
 

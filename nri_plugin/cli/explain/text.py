@@ -1,4 +1,4 @@
-"""An explanation on one screen, in plain words."""
+"""An explanation on one screen: sections of labelled sentences, then a table of the NUMA nodes."""
 
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ LABEL = 11
 MOST_SETS = 6
 SCREEN = 40
 LEAST_LINES = 8
-"""So many go to NUMA nodes however long the rest is."""
+"""The table of NUMA nodes has at least so many lines, however long the rest is."""
 
 MOST_HOLDERS = 2
 MOST_ENDS = 4
@@ -54,9 +54,9 @@ def explanation_text(told: Explanation, width: int, notes: Iterable[str] = ()) -
     """The screen.
 
     Args:
-        told: what is to be told.
+        told: the explanation.
         width: columns.
-        notes: what has to be known of where it comes from.
+        notes: about the source of the explanation.
     """
     lines = [*textwrap.wrap(_headline(told), width, subsequent_indent="  ")]
     lines = [_coloured(visible(line), told.outcome) for line in lines]
@@ -117,7 +117,7 @@ def _headline(told: Explanation) -> str:
 
 
 def asked(subject: Subject) -> str:
-    """What it asks for, and its QoS class."""
+    """Its request and its QoS class."""
     parts = []
     if subject.cpu_milli is None:
         parts.append("256 CPUs or more")
@@ -248,7 +248,7 @@ def _fits(fits: tuple[Fit, ...]) -> Iterator[str]:
 
 
 def _table(told: Explanation, width: int, room: int) -> list[str]:
-    """Who holds what, NUMA nodes with the same to say in one line; those with nothing to give are left out."""
+    """The holders of every NUMA node; equal nodes share a line, and nodes without CPUs and memory are left out."""
     alike: dict[str, list[int]] = {}
     for one in told.numa_nodes:
         if one.cpus or any(total for _, _, total in one.memory):
