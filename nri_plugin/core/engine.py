@@ -44,7 +44,7 @@ from nri_plugin.core.requests import (
     stored_cpus,
     stored_mems,
 )
-from nri_plugin.core.resize import advised_pod_growth, advised_resize, confirmed, refuse_pod_total, resized
+from nri_plugin.core.resize import advised_pod_growth, advised_resize, refuse_pod_total, resized
 from nri_plugin.core.reuse import given_back
 from nri_plugin.core.synchronize import adopt, synchronize
 from nri_plugin.model import bounds
@@ -238,7 +238,8 @@ def _post_update(node: Node, before: State, event: nri.PostUpdateContainer) -> D
     held = before.allocation_of(record) if record else None
     if record is None or held is None or held.resize is None:
         return Decision(before, steps=("nothing-asked",))
-    after = confirmed(before, record).with_container(replace(record, stored_cpus=held.resize.after.cpus))
+    after = before.with_allocation(record.key, held.settled(is_done=True))
+    after = after.with_container(replace(record, stored_cpus=held.resize.after.cpus))
     return Decision(after, writes=pool_writes(node, before, after), steps=("resized",))
 
 

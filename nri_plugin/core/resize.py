@@ -93,14 +93,6 @@ def resized(
     return _asked(state, record, held, replace(after, cpu_milli=request.cpu_milli or 0))
 
 
-def confirmed(state: State, record: ContainerRecord, *, is_done: bool = True) -> State:
-    """The state after the runtime has done a resize, or not; unchanged where none is unconfirmed."""
-    held = state.allocation_of(record)
-    if held is None or held.resize is None:
-        return state
-    return state.with_allocation(record.key, held.settled(is_done=is_done))
-
-
 def refuse_pod_total(node: Node, state: State, pod: PodRecord, cpu_milli: int | None) -> None:
     """Refuse a new total of a pod with exclusive CPUs where the resize of a container would be refused.
 

@@ -10,12 +10,13 @@ which no container runs has ended.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.placement import adopted, place
 from nri_plugin.core.pool import all_writes, pending_updates
 from nri_plugin.core.requests import (
+    ContainerRequest,
     annotated,
     cgroup_ref,
     container_request,
@@ -41,6 +42,19 @@ _PHASE = {
 """By the state a listed container reports; everything else runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Unseen:
+    """A container that the stored state does not know.
+
+    Attributes:
+        request: None where an annotation refuses it.
+    """
+
+    record: ContainerRecord
+    container: Container
+    request: ContainerRequest | None
+
+
 def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     """Fold the runtime's list into the stored state."""
     # 1. The pods and containers that exist, with what is stored about them.
@@ -52,7 +66,11 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     # 2. The allocations of pods that go on; unconfirmed resizes are settled by what the runtime has stored.
     after = State(pods, records, _settled(records, _kept(state, records, event.pods)))
     # 3. Containers that nobody reported: first free their CPUs from outdated allocations, then adopt or place them.
-    unseen = [(records[c.id], c) for c in listed.values() if c.id not in state.containers]
+    unseen = [
+        _Unseen(records[c.id], c, _request(node, pods[records[c.id].pod_uid], c))
+        for c in listed.values()
+        if c.id not in state.containers
+    ]
     after = _without_outdated(node, after, unseen)
     steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
     after, adopted_steps = _adopt_all(node, after, unseen)
@@ -150,28 +168,29 @@ def _settled(
     }
 
 
-def _without_outdated(node: Node, state: State, unseen: Sequence[tuple[ContainerRecord, Container]]) -> State:
+def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> State:
     """The state without allocations that ended while the checkpoint could not be saved.
 
     A claim is the allocation of an unknown container, where its CPUs are exactly what it asks for. A running container
     wins over one that only exists, and both win over an allocation without a living container. Of two that run the known
     one wins: its allocation changes by a resize alone, and a resize is always saved.
     """
-    strange = {record.id for record, _ in unseen}
+    strange = {one.record.id for one in unseen}
     holders: dict[str, int] = {}
     for record in state.containers.values():
         if record.id not in strange:
             holders[record.key] = max(holders.get(record.key, 0), _liveliness(record))
-    for record, container in sorted(unseen, key=lambda pair: -_liveliness(pair[0])):
+    for one in sorted(unseen, key=lambda one: -_liveliness(one.record)):
+        record = one.record
         # Alone on the machine: whether the claim is consistent in itself.
-        claimed = _as_it_is(node, replace(state, allocations={}), record, container)
+        claimed = _as_it_is(node, replace(state, allocations={}), one)
         claim = claimed.allocation_of(record) if claimed else None
         if claim is None:
             continue
         clashing = [key for key, held in state.allocations.items() if _clashes(record.key, claim, key, held)]
         if clashing and all(holders.get(key, 0) < _liveliness(record) for key in clashing):
             freed = _freed(state, record, claim, clashing)
-            taken = _as_it_is(node, freed, record, container)
+            taken = _as_it_is(node, freed, one)
             if taken is not None:
                 state, holders[record.key] = taken, _liveliness(record)
     return state
@@ -197,37 +216,39 @@ def _freed(state: State, record: ContainerRecord, claim: Allocation, clashing: S
     return state
 
 
-def _adopt_all(
-    node: Node, state: State, unseen: list[tuple[ContainerRecord, Container]]
-) -> tuple[State, list[str]]:
+def _adopt_all(node: Node, state: State, unseen: Sequence[_Unseen]) -> tuple[State, list[str]]:
     """First those that are consistent as they are, so that no newly placed one takes their CPUs.
 
     Of two with the same CPUs, one reused those of the other: the one that runs keeps them.
     """
     waiting, steps = [], []
-    for record, container in sorted(unseen, key=lambda pair: pair[0].phase is not Phase.RUNNING):
-        if record.phase is Phase.STOPPED:
+    for one in sorted(unseen, key=lambda one: one.record.phase is not Phase.RUNNING):
+        if one.record.phase is Phase.STOPPED:
             continue
-        as_it_is = _as_it_is(node, state, record, container)
+        as_it_is = _as_it_is(node, state, one)
         if as_it_is is None:
-            waiting.append((record, container))
+            waiting.append(one)
         else:
             state = as_it_is
             steps.append("adopted")
-    for record, container in waiting:
-        state, how = adopt(node, state, record, container)
+    for one in waiting:
+        state, how = adopt(node, state, one.record, one.container)
         steps.extend(how)
     return state, steps
 
 
-def _as_it_is(node: Node, state: State, record: ContainerRecord, container: Container) -> State | None:
-    """The state in which it keeps what it has; None when it should not, or asks for what cannot be."""
-    pod = state.pods[record.pod_uid]
+def _as_it_is(node: Node, state: State, one: _Unseen) -> State | None:
+    """The state in which it keeps what it has; None when it should not, or its request is refused."""
+    if one.request is None:
+        return None
+    return adopted(node, state, one.request, one.record.stored_cpus, one.record.stored_mems)
+
+
+def _request(node: Node, pod: PodRecord, container: Container) -> ContainerRequest | None:
     try:
-        request = annotated(node.options, pod, container_request(pod, container))
+        return annotated(node.options, pod, container_request(pod, container))
     except AdmissionError:
         return None
-    return adopted(node, state, request, record.stored_cpus, record.stored_mems)
 
 
 def _record(state: State, pod: PodRecord, container: Container) -> ContainerRecord:

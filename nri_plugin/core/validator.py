@@ -11,7 +11,7 @@ from nri_plugin.core.drift import OwnEvent
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import EMPTY_POOL, State, allocation_key
+from nri_plugin.model.state import State, ViolationKind, allocation_key
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     CreateContainerResponse,
@@ -51,10 +51,10 @@ def _of_state(node: Node, before: State, after: State) -> list[str]:
     if after is before:
         return []
     found = after.violations(node)
-    known = set(before.violations(node)) if found else set()
+    known = before.violations(node) if found else []
     if after.exclusive <= before.exclusive:
-        known.add(EMPTY_POOL)
-    return [sentence for sentence in found if sentence not in known]
+        found = [one for one in found if one.kind is not ViolationKind.EMPTY_POOL]
+    return [str(one) for one in found if one not in known]
 
 
 def _of_response(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decision) -> Iterator[str]:

@@ -90,9 +90,6 @@ class PodFacts:
 
 Value = TypeVar("Value")
 
-EMPTY_POOL = "the shared pool is empty while shared containers exist"
-"""The violation of a decision that takes the last CPU, not of one that adds a container to the empty pool."""
-
 
 class Phase(StrEnum):
     """The phase of a container, by the events seen, never by the runtime's state field."""
@@ -299,6 +296,44 @@ def pod_of(key: str) -> str:
     return key.rpartition("/")[0]
 
 
+class ViolationKind(StrEnum):
+    """The invariants of a state."""
+
+    TWO_OWNERS = "two-owners"
+    RESERVED = "reserved"
+    NO_MEMORY = "no-memory"
+    EMPTY_POOL = "empty-pool"
+    """The violation of a decision that takes the last CPU, not of one that adds a container to the empty pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that a state breaks; `str()` is one sentence.
+
+    Attributes:
+        kind: which invariant.
+        ids: the CPU, or the NUMA nodes as a kernel list.
+        key: the allocation.
+        other: for a CPU with two owners the other allocation.
+    """
+
+    kind: ViolationKind
+    ids: str = ""
+    key: str = ""
+    other: str = ""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case ViolationKind.TWO_OWNERS:
+                return f"CPU {self.ids} is exclusive to both {self.other} and {self.key}"
+            case ViolationKind.RESERVED:
+                return f"reserved CPU {self.ids} is exclusive to {self.key}"
+            case ViolationKind.NO_MEMORY:
+                return f"{self.key} is bound to NUMA nodes without memory: {self.ids}"
+            case ViolationKind.EMPTY_POOL:
+                return "the shared pool is empty while shared containers exist"
+
+
 @dataclass(frozen=True)
 class State:
     """Everything that is stored between two events.
@@ -396,29 +431,31 @@ class State:
         kept = {key: value for key, value in self.allocations.items() if pod_of(key) != pod_uid}
         return self if len(kept) == len(self.allocations) else replace(self, allocations=kept)
 
-    def violations(self, node: Node) -> list[str]:
-        """The invariants that this state breaks on that node, one sentence each; empty when sound.
+    def violations(self, node: Node) -> list[Violation]:
+        """The invariants that this state breaks on that node; empty when sound.
 
         Written apart from the code that makes decisions, so that it can check them.
         """
-        problems = []
-        seen: dict[int, str] = {}
+        found = []
+        owner_by_cpu: dict[int, str] = {}
         online = set(node.topology.online)
         reserved = set(node.reserved)
         memory_nodes = {n.id for n in node.topology.nodes if n.has_memory}
         for key, allocation in self.allocations.items():
             for cpu in allocation.cpus:
-                if cpu in seen:
-                    problems.append(f"CPU {cpu} is exclusive to both {seen[cpu]} and {key}")
+                if cpu in owner_by_cpu:
+                    found.append(Violation(ViolationKind.TWO_OWNERS, str(cpu), key, owner_by_cpu[cpu]))
                 if cpu in reserved:
-                    problems.append(f"reserved CPU {cpu} is exclusive to {key}")
-                seen[cpu] = key
+                    found.append(Violation(ViolationKind.RESERVED, str(cpu), key))
+                owner_by_cpu[cpu] = key
             wrong = NodeMask.of(*(mem for mem in allocation.mems if mem not in memory_nodes))
             if wrong:
-                problems.append(f"{key} is bound to NUMA nodes without memory: {wrong}")
-        if online <= set(seen) and any(self._is_shared(record) for record in self.containers.values()):
-            problems.append(EMPTY_POOL)
-        return problems
+                found.append(Violation(ViolationKind.NO_MEMORY, str(wrong), key))
+        if online <= set(owner_by_cpu) and any(
+            self._is_shared(record) for record in self.containers.values()
+        ):
+            found.append(Violation(ViolationKind.EMPTY_POOL))
+        return found
 
     def _is_shared(self, record: ContainerRecord) -> bool:
         allocation = self.allocations.get(record.key)

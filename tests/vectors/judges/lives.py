@@ -140,7 +140,7 @@ class Life:
 
     def tell(self, event: nri.NRIEvent | InformedCreate) -> Decision:
         decision = decide(self.node, self.state, event)
-        self.unsound = self.unsound or "; ".join(decision.state.violations(self.node))
+        self.unsound = self.unsound or "; ".join(map(str, decision.state.violations(self.node)))
         self.state = decision.state
         return decision
 
