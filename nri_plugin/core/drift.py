@@ -103,6 +103,7 @@ def drifts(node: Node, state: State, observed: Iterable[Observed]) -> tuple[Drif
     """
     observed = tuple(observed)
     has_slice = any(not one.target.container_id for one in observed)
+    # The slices' cpusets are the same for every container, so they are derived once, and only when one was read.
     slices = floor_writes(node, state, state.pods.values()) if has_slice else ()
     floor = {write.target: write.cpus for write in slices}
     found = []

@@ -31,7 +31,7 @@ from nri_plugin.core.pool import floor_writes, own_write, pending_updates, pins,
 from nri_plugin.core.requests import (
     ContainerRequest,
     annotated,
-    cgroup_ref,
+    container_record,
     container_request,
     cpu_milli,
     heard_annotations,
@@ -342,17 +342,7 @@ def _uid(state: State, pod: Pod) -> str:
 
 
 def _record(pod: PodRecord, container: Container, phase: Phase, unplaced: str = "") -> ContainerRecord:
-    return ContainerRecord(
-        id=container.id,
-        pod_uid=pod.uid,
-        name=container.name,
-        phase=phase,
-        cgroup=cgroup_ref(pod, container),
-        stored_cpus=stored_cpus(container.resources),
-        stored_mems=stored_mems(container.resources),
-        limit_milli=limit_milli(container.resources),
-        unplaced=bounds.reason(unplaced),
-    )
+    return replace(container_record(pod, container, phase), unplaced=bounds.reason(unplaced))
 
 
 def _failed_instance_forgotten(state: State, uid: str, name: str) -> State:

@@ -94,6 +94,7 @@ def _quotas(state: State, lifts: Callable[[ContainerRecord], bool]) -> Iterator[
         lifted[record.pod_uid] = is_lifted or lifted.get(record.pod_uid, False)
         if record.cgroup.path:
             yield QuotaWrite(record.cgroup, _quota(_limit_milli(state, record, held), is_lifted=is_lifted))
+    # The pod's quota is the sum of its containers' and would throttle an exclusive container as well.
     for uid, is_lifted in lifted.items():
         pod = state.pods.get(uid)
         has_quota = pod is not None and (is_lifted or pod.qos is QOSClass.GUARANTEED)

@@ -348,6 +348,7 @@ def terms_of(question: Question) -> MergeTerms:
         AdmissionError: a provider of another package failed.
     """
     node, options = question.node, question.node.options
+    # The rule ranks nodes by the CPUs that this container could take there, reusable ones included.
     on_offer = question.available | question.reusable
     rule = tie_break(
         options.topology_tie_break,
@@ -423,13 +424,16 @@ def adopted(
         count = exclusive_count(node, request)
     except AdmissionError:
         return None
+    # Memory nodes that lost their memory are no allocation to keep.
     memory = memory_request(node, request) if mems <= node.topology.nodes_with_memory else {}
     if count and (len(cpus) != count or not cpus - node.topology.offline <= state.available(node)):
         return None
     if count and not cpus.isdisjoint(state.exclusive | node.reserved):
         return None
+    # The container keeps running in either case; without an allocation it joins the shared pool, which needs a CPU.
     if count and node.topology.online - state.exclusive <= cpus:
         return None
+    # How its memory is spread over the nodes is not known, so it counts for the group as a whole.
     blocks = tuple(MemoryBlock(mems, resource, size) for resource, size in memory.items() if mems)
     if not count and not blocks:
         return state

@@ -26,15 +26,29 @@ Differs: the kubelet has none of these annotations.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import lru_cache
+from typing import TypeVar
 
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AnnotationError
 from nri_plugin.model.options import IsolatedWish, Isolation, Options, SMTOddCounts
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Amounts, CgroupRef, Kind, PodFacts, PodRecord, QOSClass, allocation_key
+from nri_plugin.model.state import (
+    Amounts,
+    CgroupRef,
+    ContainerRecord,
+    Kind,
+    Phase,
+    PodFacts,
+    PodRecord,
+    QOSClass,
+    allocation_key,
+)
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
+
+Word = TypeVar("Word", bound=StrEnum)
 
 MIN_SHARES = 2
 """What the kubelet writes for "no request" (kubelet v1.36 cm/helpers_linux.go MinShares)."""
@@ -133,6 +147,7 @@ def cpu_milli(resources: Resources | None, qos: QOSClass) -> int | None:
     """The CPU request. From 256 CPUs only the limit tells it; None where there is no limit."""
     if resources is None:
         return 0
+    # Only a Guaranteed pod gets exclusive CPUs, so only there a saturated value must not be taken for the request.
     if (resources.cpu_shares or 0) < MAX_SHARES or qos is not QOSClass.GUARANTEED:
         return milli_from_shares(resources.cpu_shares)
     return limit_milli(resources) or None
@@ -174,6 +189,7 @@ def container_request(pod: PodRecord, container: Container) -> ContainerRequest:
     if known is None:
         return request
     told = known.amounts
+    # Memory and huge pages come from the facts where the runtime tells none: it knows limits, not requests.
     return replace(
         request,
         cpu_milli=request.cpu_milli if _tells_request(said) else told.cpu_request_milli,
@@ -197,6 +213,7 @@ def pod_request(pod: PodRecord) -> ContainerRequest:
     """
     if pod.facts is None:
         return ContainerRequest(pod.uid, "", pod.qos, pod.cpu_milli, pod.memory_bytes or 0, pod.hugepages)
+    # As in the kubelet, huge pages count by the sizes that app containers use.
     apps = [one.amounts for one in pod.facts.containers if one.kind is Kind.APP]
     sizes = dict.fromkeys(name for amounts in apps for name, _ in amounts.hugepages)
     return ContainerRequest(
@@ -234,6 +251,7 @@ def pod_total(inits: Iterable[tuple[int, bool]], apps: Iterable[int]) -> int:
     """
     running = most = 0
     for amount, restartable in inits:
+        # Each init container runs beside the sidecars before it; its own end frees it, unless it is a sidecar.
         most = max(most, running + amount)
         if restartable:
             running += amount
@@ -298,9 +316,31 @@ def pod_uid(pod: Pod) -> str:
     return pod.uid or pod.id
 
 
-def cgroup_ref(pod: PodRecord, container: Container) -> CgroupRef:
-    """Where the container's cgroup is, or will be."""
-    return CgroupRef(pod.cgroup_parent, container.cgroups_path)
+def container_record(
+    pod: PodRecord, container: Container, phase: Phase, known: ContainerRecord | None = None
+) -> ContainerRecord:
+    """The record of a container, from the runtime's message.
+
+    Args:
+        pod: its pod.
+        container: the message.
+        phase: by the event.
+        known: an earlier record; what the message does not tell is taken from it.
+    """
+    return ContainerRecord(
+        id=container.id,
+        pod_uid=pod.uid,
+        name=container.name,
+        phase=phase,
+        cgroup=CgroupRef(pod.cgroup_parent, container.cgroups_path),
+        stored_cpus=stored_cpus(container.resources),
+        stored_mems=stored_mems(container.resources),
+        # A lifted quota no longer tells the limit.
+        limit_milli=limit_milli(container.resources) or (known.limit_milli if known else 0),
+        unplaced=known.unplaced if known else "",
+        affinity=known.affinity if known else None,
+        affinity_preferred=known.affinity_preferred if known else True,
+    )
 
 
 def stored_cpus(resources: Resources) -> CPUSet:
@@ -381,12 +421,14 @@ def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> Co
     if not pod.annotations or pod.namespace not in options.annotation_namespaces:
         return request
     given = dict(pod.annotations)
-    _check_isolation(given, request.name)
+    _word(
+        given, ISOLATION, request.name, Isolation
+    )  # read where it is applied; here only a wrong word is refused
     return replace(
         request,
-        smt_odd_counts=_smt_odd_counts(given, request.name),
+        smt_odd_counts=_word(given, SMT_ODD_COUNTS, request.name, SMTOddCounts),
         wanted_exclusive=_exclusive_cpus(given, request),
-        isolated=_isolated(given, request.name),
+        isolated=_word(given, ISOLATED_CPUS, request.name, IsolatedWish),
     )
 
 
@@ -415,30 +457,19 @@ def _heard(given: Mapping[str, str], key: str, name: str) -> tuple[str, str] | N
     return None
 
 
-def _smt_odd_counts(given: Mapping[str, str], name: str) -> SMTOddCounts | None:
-    heard = _heard(given, SMT_ODD_COUNTS, name)
+def _word(given: Mapping[str, str], key: str, name: str, words: type[Word]) -> Word | None:
+    """The value of an annotation that is one of several words; None where the container has none.
+
+    Raises:
+        AnnotationError: it is another word.
+    """
+    heard = _heard(given, key, name)
     if heard is None:
         return None
-    key, value = heard
-    if value not in set(SMTOddCounts):
-        raise AnnotationError(key, f"expected {', '.join(SMTOddCounts)}, found {value[:40]!r}")
-    return SMTOddCounts(value)
-
-
-def _check_isolation(given: Mapping[str, str], name: str) -> None:
-    heard = _heard(given, ISOLATION, name)
-    if heard is not None and heard[1] not in set(Isolation):
-        raise AnnotationError(heard[0], f"expected {', '.join(Isolation)}, found {heard[1][:40]!r}")
-
-
-def _isolated(given: Mapping[str, str], name: str) -> IsolatedWish | None:
-    heard = _heard(given, ISOLATED_CPUS, name)
-    if heard is None:
-        return None
-    key, value = heard
-    if value not in set(IsolatedWish):
-        raise AnnotationError(key, f"expected {', '.join(IsolatedWish)}, found {value[:40]!r}")
-    return IsolatedWish(value)
+    full, value = heard
+    if value not in set(words):
+        raise AnnotationError(full, f"expected {', '.join(words)}, found {value[:40]!r}")
+    return words(value)
 
 
 def _exclusive_cpus(given: Mapping[str, str], request: ContainerRequest) -> int:
@@ -449,9 +480,11 @@ def _exclusive_cpus(given: Mapping[str, str], request: ContainerRequest) -> int:
     if not _COUNT.match(value):
         raise AnnotationError(key, f"expected a number of CPUs such as 2, found {value[:40]!r}")
     if request.qos is QOSClass.GUARANTEED:
+        # An annotation for the whole pod may be for its other containers; one for this container is a mistake.
         if key.endswith(".pod"):
             return 0
         raise AnnotationError(key, "the pod is Guaranteed: its CPU request decides; remove the annotation")
+    # The CPUs must be covered by the request that the scheduler counted; the last one may be a fraction.
     count, asked = int(value), request.cpu_milli or 0
     if (count - 1) * 1000 >= asked:
         detail = (

@@ -68,6 +68,7 @@ def resized(
     held = _by_evidence(stored, container)
     if held != stored:
         state = state.with_allocation(record.key, held)
+    # The request before is read in the same way as the one after, so that rounding affects both alike.
     pod = state.pods[record.pod_uid]
     request, before = (_request(node, pod, container, what) for what in (asked, Resources()))
     # A container without CPUs whose CPU request stays is not resized, even if it would get exclusive CPUs today: it may be
@@ -81,8 +82,10 @@ def resized(
             else _asked(state, record, held, _with_memory(node, state, held, request))
         )
     _refuse_other_kind(held, request, count)
+    # Memory first: it can be refused, and costs less than a search for CPUs.
     after = _with_memory(node, state, held, request)
     if node.options.full_pcpus_only:
+        # Only the count is checked here: all CPUs count as available.
         rule = request.smt_odd_counts or node.options.smt_odd_counts
         every = CPUSet(tables_of(node).online)
         check_full_pcpus(tables_of(node), count, every, CPUSet(), allow_odd=not checks_multiple(rule))
@@ -102,6 +105,7 @@ def refuse_pod_total(node: Node, state: State, pod: PodRecord, cpu_milli: int | 
         InsufficientCPUsError: it asks for more CPUs than are available.
         AdmissionError: it asks for fewer than the containers were allocated at their start.
     """
+    # A pod without exclusive CPUs may ask for any total: it runs in the shared pool.
     held = [one for key, one in state.allocations.items() if pod_of(key) == pod.uid and one.cpus]
     if not held or not pod.cpu_milli or not cpu_milli:
         return
@@ -216,6 +220,7 @@ def _shrunk(node: Node, held: Allocation, after: Size, count: int) -> Size:
     first, before = _at_start(size_of(held)), len(held.cpus)
     if before - count < len(first):
         raise AdmissionError(_below_start("container", 1000 * before, 1000 * (before - count), first))
+    # CPUs that came last leave first.
     remaining = without_last(tables_of(node), held.grown, count, node.options)
     cpus = first
     for step in remaining:
@@ -264,6 +269,7 @@ def _asked(state: State, record: ContainerRecord, held: Allocation, after: Size)
     before = size_of(held)
     if after == before:
         return state if state.allocation_of(record) == held else state.with_allocation(record.key, held)
+    # The runtime may apply either size until it confirms, so both must be there.
     larger = after.memory if _bytes(after) > _bytes(before) else before.memory
     both = replace(held, cpus=before.cpus | after.cpus, memory=larger, resize=Resize(before, after))
     return state.with_allocation(record.key, both)

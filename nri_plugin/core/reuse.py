@@ -49,8 +49,10 @@ def donors(state: State, pod: PodRecord, name: str) -> tuple[str, ...]:
     live = {record.key for record in state.containers_of(pod.uid) if record.phase is not Phase.STOPPED}
     if pod.facts is None:
         return tuple(key for key in mine if key not in live)
+    # Init containers pass on even while their end is not reported: the runtime creates the next one only after it.
     ended = {allocation_key(pod.uid, one) for one in pod.facts.names(Kind.INIT)}
     if is_plain_init(pod.facts, name):
+        # The pod starts over: app containers that are not alive are created after this one.
         ended |= {allocation_key(pod.uid, one) for one in pod.facts.names(Kind.APP)} - live
     return tuple(key for key in mine if key in ended)
 
@@ -87,6 +89,7 @@ def handed_over(state: State, keys: Sequence[str], cpus: CPUSet, blocks: Sequenc
     A donor that ended in the middle of a resize settles on the size before it.
     """
     held = [state.allocations[key] for key in keys]
+    # Memory shrinks by what the new blocks took over; CPUs leave one by one.
     shrunk = shrink_reused([allocation.memory for allocation in held], blocks)
     for key, allocation, memory in zip(keys, held, shrunk, strict=True):
         if not allocation.cpus.isdisjoint(cpus) or memory != allocation.memory:
@@ -129,6 +132,7 @@ def taken_back(state: State, pod: PodRecord, memory: MemoryState) -> State:
     """
     keys = [key for key in _inits(state, pod) if state.allocations[key].returned]
     left = [block for key in keys for block in state.allocations[key].returned]
+    # All or nothing: a part of the memory would give another answer than the kubelet's.
     if not memory.has_room_for(left) or _is_grouped_since(state, pod, keys[0], left):
         return state
     for key in keys:
@@ -145,6 +149,7 @@ def returned_again(state: State, before: State, pod: PodRecord) -> State:
 
 def _is_grouped_since(state: State, pod: PodRecord, first: str, left: Iterable[MemoryBlock]) -> bool:
     """Whether a pod after `first` got memory on these nodes in another group, which excludes them for `left`."""
+    # A node serves one group of nodes at a time, so a block of another group since then excludes the old one.
     masks = {node: block.nodes for block in left for node in block.nodes}
     keys = list(state.allocations)
     later = (key for key in keys[keys.index(first) :] if pod_of(key) != pod.uid)

@@ -18,14 +18,11 @@ from nri_plugin.core.pool import all_writes, pending_updates
 from nri_plugin.core.requests import (
     ContainerRequest,
     annotated,
-    cgroup_ref,
+    container_record,
     container_request,
-    limit_milli,
     pod_record,
     pod_uid,
     renewed,
-    stored_cpus,
-    stored_mems,
 )
 from nri_plugin.core.reuse import given_back, handed_over
 from nri_plugin.model import bounds
@@ -62,7 +59,15 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     uid_by_sandbox = {pod.sandbox_id: uid for uid, pod in pods.items()}
     uid_by_sandbox |= {pod.id: pod_uid(pod) for pod in event.pods}
     listed = {c.id: c for c in event.containers if uid_by_sandbox.get(c.pod_id) in pods}
-    records = {c.id: _record(state, pods[uid_by_sandbox[c.pod_id]], c) for c in listed.values()}
+    records = {
+        c.id: container_record(
+            pods[uid_by_sandbox[c.pod_id]],
+            c,
+            _PHASE.get(c.state, Phase.RUNNING),
+            state.containers.get(c.id),
+        )
+        for c in listed.values()
+    }
     # 2. The allocations of pods that go on; unconfirmed resizes are settled by what the runtime has stored.
     after = State(pods, records, _settled(records, _kept(state, records, event.pods)))
     # 3. Containers that nobody reported: first free their CPUs from outdated allocations, then adopt or place them.
@@ -189,6 +194,7 @@ def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> St
             continue
         clashing = [key for key, held in state.allocations.items() if _clashes(record.key, claim, key, held)]
         if clashing and all(holders.get(key, 0) < _liveliness(record) for key in clashing):
+            # The claim may still be refused beside the other allocations; then nothing is freed.
             freed = _freed(state, record, claim, clashing)
             taken = _as_it_is(node, freed, one)
             if taken is not None:
@@ -249,20 +255,3 @@ def _request(node: Node, pod: PodRecord, container: Container) -> ContainerReque
         return annotated(node.options, pod, container_request(pod, container))
     except AdmissionError:
         return None
-
-
-def _record(state: State, pod: PodRecord, container: Container) -> ContainerRecord:
-    known = state.containers.get(container.id)
-    return ContainerRecord(
-        id=container.id,
-        pod_uid=pod.uid,
-        name=container.name,
-        phase=_PHASE.get(container.state, Phase.RUNNING),
-        cgroup=cgroup_ref(pod, container),
-        stored_cpus=stored_cpus(container.resources),
-        stored_mems=stored_mems(container.resources),
-        limit_milli=limit_milli(container.resources) or (known.limit_milli if known else 0),
-        unplaced=known.unplaced if known else "",
-        affinity=known.affinity if known else None,
-        affinity_preferred=known.affinity_preferred if known else True,
-    )

@@ -52,6 +52,7 @@ def _of_state(node: Node, before: State, after: State) -> list[str]:
         return []
     found = after.violations(node)
     known = before.violations(node) if found else []
+    # Only a decision that took CPUs can have emptied the pool.
     if after.exclusive <= before.exclusive:
         found = [one for one in found if one.kind is not ViolationKind.EMPTY_POOL]
     return [str(one) for one in found if one not in known]

@@ -330,8 +330,7 @@ class Violation:
                 return f"reserved CPU {self.ids} is exclusive to {self.key}"
             case ViolationKind.NO_MEMORY:
                 return f"{self.key} is bound to NUMA nodes without memory: {self.ids}"
-            case ViolationKind.EMPTY_POOL:
-                return "the shared pool is empty while shared containers exist"
+        return "the shared pool is empty while shared containers exist"
 
 
 @dataclass(frozen=True)
