@@ -38,8 +38,7 @@ from nri_plugin.wire.nri.events import (
     Shutdown,
     Synchronize,
 )
-from nri_plugin.wire.nri.releases import unheeded
-from nri_plugin.wire.nri.session import PluginSession
+from nri_plugin.wire.nri.session import AnswerProblem, AnswerProblemKind, PluginSession
 
 # ----------------------------------------------------------------------------------------------------
 # The socket to the runtime: how it is got, read and written, and how long to wait before the next try.
@@ -447,13 +446,13 @@ class RuntimeLink:
         session = connection.session
         try:
             problem = session.respond(request.call, response, self._loop.clock())
-            if problem and problem == unheeded(session.runtime or Configure(), request.event, response):
-                self._warn_of_loss(request, problem)
+            if problem is not None and problem.kind is AnswerProblemKind.PARTLY_HEEDED:
+                self._warn_of_loss(request, problem.text)
             else:
                 self._told(request, problem)
         except LocalProtocolError as error:
             why = f"internal error: {error}"
-            self._told(request, why)
+            self._not_sent(request, why)
             session.refuse(request.call, CODE_UNKNOWN, why, self._loop.clock())
         self._flush(connection)
 
@@ -466,9 +465,12 @@ class RuntimeLink:
             err=loss,
         )
 
-    def _told(self, request: Request, problem: str) -> None:
-        if problem:
-            say(self._log, logging.ERROR, "answer not sent", event=name_of(request.event), err=problem)
+    def _told(self, request: Request, problem: AnswerProblem | None) -> None:
+        if problem is not None:
+            self._not_sent(request, problem.text)
+
+    def _not_sent(self, request: Request, why: str) -> None:
+        say(self._log, logging.ERROR, "answer not sent", event=name_of(request.event), err=why)
 
 
 def plugin_id(session: PluginSession) -> str:

@@ -1,8 +1,8 @@
-"""Who is asked where a container should go: one small interface, and the providers behind it.
+"""Hint providers: the interface, our own three, and those of other packages.
 
-A hint provider is a function from a question to hint sets (`policy.hints.HintSet`), one for each resource it cares
-about; None where it does not care. Devices, CPU and memory are providers of our own. Others come from installed
-packages, by an entry point of the group `nri_pin.hint_providers` (`app/outside_providers.py`):
+A hint provider is a function from a `Question` to hint sets (`policy.hints.HintSet`), one for each resource that it cares
+about; None where it has no preference. Devices, CPU and memory are providers of our own. Others come from installed
+packages, by an entry point of the group `nri_pin.hint_providers` (`nri_plugin.config.loading`):
 
     # pyproject.toml of the package
     [project.entry-points."nri_pin.hint_providers"]
@@ -16,13 +16,13 @@ packages, by an entry point of the group `nri_pin.hint_providers` (`app/outside_
             return None
         return (HintSet("our.site/licence", (Hint(0b1, True),), why="licence: the dongle is on NUMA node 0"),)
 
-Its hint sets are merged with ours, whatever the QoS class, and its `why` stands in refusals. A provider must be quick
-(a runtime waits), must not block, and must answer the same question alike: decisions are made again to explain them.
+Its hints are merged with ours, for every QoS class, and refusals quote its `why`. A provider must be quick because a
+runtime waits, it must not block, and it must answer the same question alike: decisions are made again to explain them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.model.errors import AdmissionError, HintProviderError
@@ -37,18 +37,20 @@ from nri_plugin.policy.memory_assignment import memory_hint_sets
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState, Reuse, memory_machine, memory_state
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Question:
-    """Where should this go?
+    """Where should this request be placed? All that is known about it, worked out once and passed on.
 
     Attributes:
         node: the machine and the options.
-        state: what has been promised so far.
+        state: the allocations so far, without one of this container.
         pod: the pod it is for.
-        request: what is asked for: a container's request, or the pod's total under pod scope (no name then).
+        request: a container's request, or the pod's total under pod scope (no name then).
         exclusive_cpus: how many CPUs it gets to itself.
-        reusable: CPUs of the pod's ended containers, on offer too.
-        reuse: memory of the same, by NUMA nodes and resource.
+        memory: bytes by resource that the memory policy allocates; empty under policy None.
+        donors: keys of the allocations of its pod that may pass on to it; see `nri_plugin.core.reuse`.
+        reusable: their CPUs, which count as available.
+        reuse: their memory, by NUMA nodes and resource.
     """
 
     node: Node
@@ -56,8 +58,20 @@ class Question:
     pod: PodRecord
     request: ContainerRequest
     exclusive_cpus: int = 0
+    memory: Mapping[str, int] = field(default_factory=dict)
+    donors: tuple[str, ...] = ()
     reusable: CPUSet = NO_CPUS
     reuse: Reuse = field(default_factory=dict)
+
+    @cached_property
+    def available(self) -> CPUSet:
+        """CPUs that can still become exclusive, without the reusable ones."""
+        return self.state.available(self.node)
+
+    @cached_property
+    def memory_state(self) -> MemoryState:
+        """The allocated memory of each NUMA node."""
+        return memory_state_of(self.node, self.state)
 
 
 def devices(question: Question) -> Provider:
@@ -71,17 +85,17 @@ def cpus(question: Question) -> Provider:
     return cpu_hint_sets(
         tables_of(node),
         question.exclusive_cpus,
-        question.state.available(node),
+        question.available,
         reusable=question.reusable,
         align_by_socket=node.options.align_by_socket,
     )
 
 
 def memory(question: Question) -> Provider:
-    """Where memory can be promised."""
-    request = memory_request(question.node, question.request)
-    state = memory_state_of(question.node, question.state)
-    return memory_hint_sets(state, request, reuse=question.reuse) if request else None
+    """Where memory can be allocated."""
+    if not question.memory:
+        return None
+    return memory_hint_sets(question.memory_state, question.memory, reuse=question.reuse)
 
 
 OWN: tuple[HintProvider, ...] = (devices, cpus, memory)
@@ -89,10 +103,10 @@ OWN: tuple[HintProvider, ...] = (devices, cpus, memory)
 
 
 def ask(question: Question) -> list[Provider]:
-    """The hint sets of all providers, those from outside last.
+    """The hint sets of all providers, those of other packages last.
 
     Raises:
-        AdmissionError: one from outside failed; a container is not placed on half the truth.
+        AdmissionError: one of another package failed. A container is not placed without its hints.
     """
     own = [provider(question) for provider in OWN]
     return [*own, *(_ask_outside(provider, question) for provider in question.node.hint_providers)]
@@ -100,19 +114,17 @@ def ask(question: Question) -> list[Provider]:
 
 def _ask_outside(provider: HintProvider, question: Question) -> Provider:
     try:
-        hint_sets: object = provider(question)
+        answer: object = provider(question)
     except AdmissionError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the agent
+    except Exception as error:  # noqa: BLE001 - no error of another package may end the agent
         raise HintProviderError(
             f"hint provider {_name(provider)} failed: {type(error).__name__}: {error}"
         ) from None
-    if hint_sets is None or (
-        isinstance(hint_sets, tuple) and all(isinstance(hint_set, HintSet) for hint_set in hint_sets)
-    ):
-        return hint_sets
+    if answer is None or (isinstance(answer, tuple) and all(isinstance(one, HintSet) for one in answer)):
+        return answer
     raise HintProviderError(
-        f"hint provider {_name(provider)} answered with {type(hint_sets).__name__}, expected None or a tuple of HintSet"
+        f"hint provider {_name(provider)} answered with {type(answer).__name__}, expected None or a tuple of HintSet"
     )
 
 
@@ -121,7 +133,7 @@ def _name(provider: HintProvider) -> str:
 
 
 def memory_request(node: Node, request: ContainerRequest) -> Mapping[str, int]:
-    """Bytes by resource that the memory policy promises; none under policy None."""
+    """Bytes by resource that the memory policy allocates; none under policy None."""
     if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
         return {}
     return request.memory_by_resource
@@ -139,6 +151,6 @@ def _memory_machine_of(node: Node) -> MemoryMachine:
 
 
 def memory_state_of(node: Node, state: State) -> MemoryState:
-    """What is promised of each NUMA node's memory."""
+    """The allocated memory of each NUMA node."""
     blocks = (allocation.memory for allocation in state.allocations.values() if allocation.memory)
     return memory_state(_memory_machine_of(node), blocks)

@@ -317,25 +317,18 @@ def admit(
     """
     merged = merge(policy, nodes, providers, distances=distances, tie_break=tie_break)
     if not admits(policy, merged):
-        raise TopologyAffinityError(_refusal(policy, merged, providers), exact=merged.exact)
+        raise TopologyAffinityError(
+            f"resources cannot be allocated with topology locality: policy {policy} needs {_needed(policy)}, {_found(merged)}",
+            findings=_findings(providers),
+            exact=merged.exact,
+        )
     return merged
 
 
-def _refusal(policy: TopologyManagerPolicy, merged: MergedHint, providers: Sequence[Provider]) -> str:
-    hint_sets = [hint_set for provider in providers for hint_set in provider or ()]
-    numbers = "; ".join(dict.fromkeys(hint_set.why for hint_set in hint_sets if hint_set.why))
-    return (
-        f"resources cannot be allocated with topology locality: policy {policy} needs {_needed(policy)}, "
-        f"{_found(merged)}" + (f"; {numbers}" if numbers else "") + _doubt(merged)
-    )
-
-
-def _doubt(merged: MergedHint) -> str:
-    return (
-        ""
-        if merged.exact
-        else "; the search ran out of steps, so there may be a better one: ask again or ask for less"
-    )
+def _findings(providers: Sequence[Provider]) -> tuple[str, ...]:
+    """What each provider found, in its own words; one that says it for several resources is quoted once."""
+    hint_sets = (hint_set for provider in providers for hint_set in provider or ())
+    return tuple(dict.fromkeys(hint_set.why for hint_set in hint_sets if hint_set.why))
 
 
 def _needed(policy: TopologyManagerPolicy) -> str:

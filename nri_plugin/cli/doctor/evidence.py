@@ -400,7 +400,9 @@ def _judged(checkpoint: Checkpoint | Hidden | str | None) -> Sequence[str] | Hid
         return (checkpoint,)
     if not isinstance(checkpoint, Checkpoint):
         return checkpoint
-    return () if checkpoint.facts is None else checkpoint.state.violations(checkpoint.facts.as_node())
+    if checkpoint.facts is None:
+        return ()
+    return tuple(map(str, checkpoint.state.violations(checkpoint.facts.as_node())))
 
 
 def _exporter(view: NodeView, config: Config | None, state_dir: str) -> str | Hidden | None:

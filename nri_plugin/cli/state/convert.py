@@ -320,7 +320,7 @@ def _from_kubelet(
             "`crictl ps -o json > FILE`"
         )
     state = imported(_keeping_memory(node), promises)
-    _refuse(state.violations(node) if node else [])
+    _refuse([str(one) for one in state.violations(node)] if node else [])
     facts = None if node is None else NodeFacts.of(node)
     losses = losses_from_kubelet({kind: file.data for kind, file in given.files.items()}, state, node)
     return {FILE_NAME: checkpoint_file(state, facts, version=version)}, losses

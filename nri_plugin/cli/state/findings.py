@@ -134,7 +134,7 @@ def contradictions(
         node: the machine.
         memory: its allocatable bytes by (NUMA node, resource); empty where that is not known.
     """
-    found = state.violations(node)
+    found = [str(one) for one in state.violations(node)]
     found += [
         f"CPUs {allocation.cpus - node.topology.online} of {key} are not online"
         for key, allocation in state.allocations.items()

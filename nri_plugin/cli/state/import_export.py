@@ -112,7 +112,7 @@ def import_command(
         _check(promises)
         _check_memory(promises, node, config, without_memory=without_memory)
         state = imported(node, promises)
-        _refuse(state.violations(node))
+        _refuse([str(one) for one in state.violations(node)])
         _save(config, node, state)
     except NriPinError as error:
         raise WrongUsageError(str(error)) from error

@@ -18,7 +18,11 @@ WISH = HintSet("our.site/licence", (Hint(0b10, True),), why="licence: on NUMA no
 def asked(*outside):
     request = ContainerRequest("p1", "c", QOSClass.GUARANTEED, 2000)
     on = replace(node(), hint_providers=outside)
-    return ask(Question(on, State(), pod_record(pod(), on.options, run_seen=True), request, 2))
+    return ask(
+        Question(
+            on, State(), pod_record(pod(), on.options, run_seen=True), request, 2, memory_request(on, request)
+        )
+    )
 
 
 @pytest.mark.parametrize("answer", [None, (), (WISH,)])

@@ -19,6 +19,7 @@ from nri_plugin.model.errors import (
 from nri_plugin.model.option_rows import CPU_MANAGER
 from nri_plugin.model.options import Options, TopologyManagerPolicy
 from nri_plugin.model.quantity import parse_bytes, parse_cpu_milli
+from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.cpu_assignment import CPUTables
@@ -52,15 +53,15 @@ ERROR_CLASSES = (
 """Start of the kubelet's text, and our class of the same kind."""
 
 
-def same_error(ours: AdmissionError | None, recorded: str) -> bool:
+def same_error(ours: AdmissionError | AdmissionRefusal | None, recorded: str) -> bool:
     """Whether ours is of the recorded kind, with the recorded numbers where both have them."""
     if ours is None or not recorded:
         return ours is None and not recorded
     recorded = recorded.removeprefix("Allocate failed due to ")
-    kinds = [kind for start, kind in ERROR_CLASSES if re.match(start, recorded)]
-    if not kinds or type(ours) is not kinds[0]:
+    kinds = [error.kind for start, error in ERROR_CLASSES if re.match(start, recorded)]
+    if not kinds or ours.kind is not kinds[0]:
         return False
-    if kinds[0] is SMTAlignmentError or kinds[0] is InsufficientCPUsError:
+    if kinds[0] in (RefusalKind.SMT_ALIGNMENT, RefusalKind.CPUS):
         return set(re.findall(r"\d+", recorded)) <= set(re.findall(r"\d+", str(ours)))
     return True
 
