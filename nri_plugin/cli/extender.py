@@ -200,7 +200,7 @@ def options_of(given: dict[str, Any]) -> Any:
     """The process's options from the command line's."""
     from nri_plugin.extender.answers import ScoreScale
     from nri_plugin.extender.cache import Accounting
-    from nri_plugin.extender.one_node import DistanceBonus, Scoring, Strategy
+    from nri_plugin.extender.cluster_scores import DistanceBonus, Scoring, Strategy
     from nri_plugin.extender.server import ExtenderOptions
 
     scoring = Scoring(

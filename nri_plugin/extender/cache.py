@@ -7,7 +7,7 @@ from typing import Any
 
 from nri_plugin.extender.cluster import Cluster
 from nri_plugin.extender.nodes import NUMAZone, Zones, charge_everywhere, node_policy, numa_zones
-from nri_plugin.extender.table import NodeRow
+from nri_plugin.extender.table import ClusterRow
 from nri_plugin.kube.noderesourcetopology import (
     ATTRIBUTE_ACCOUNTED_PODS,
     METHOD_ALL,
@@ -414,7 +414,7 @@ class ExtenderCache:
             if not ledger.residents:
                 del self._ledgers[node]
         else:
-            self.cluster.put(node, NodeRow(node_policy(ledger.topology), charged_zones(ledger)))
+            self.cluster.put(node, ClusterRow(node_policy(ledger.topology), charged_zones(ledger)))
 
 
 def read_topology(obj: Object) -> NodeResourceTopology | str:

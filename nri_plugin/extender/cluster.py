@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from nri_plugin.extender import cluster_filter, cluster_scores
 from nri_plugin.extender.cluster_filter import Codes, names_of
-from nri_plugin.extender.cluster_scores import DistanceTables
-from nri_plugin.extender.one_node import MAX_SCORE, Scoring, Strategy
-from nri_plugin.extender.table import Batch, ClusterTable, NodeRow, Rows
+from nri_plugin.extender.cluster_scores import MAX_SCORE, DistanceTables, Scoring, Strategy
+from nri_plugin.extender.table import Batch, ClusterRow, ClusterTable, Rows
 from nri_plugin.kube.pod_demand import PodDemand
 
 SHAPES = 64
@@ -48,7 +47,7 @@ class Cluster:
         self._distances = DistanceTables(self.table.costs)
         self._kept: OrderedDict[tuple[object, ...], _Answers] = OrderedDict()
 
-    def put(self, node: str, content: NodeRow | None) -> None:
+    def put(self, node: str, content: ClusterRow | None) -> None:
         """Say what is known of a node; None for nothing."""
         before = self.table.renumbered
         self.table.put(node, content)

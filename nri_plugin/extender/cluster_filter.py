@@ -1,6 +1,9 @@
-"""`filter.refusal` for many nodes at once: the same answer, a whole cluster in a millisecond or two.
+"""The filter of NodeResourceTopologyMatch, for one pod on many nodes at once.
 
-Invariant: for every row, `codes` is PASS where `refusal` gives None, else tells what `refusal` names.
+Only the policy single-numa-node filters; other policies never reject a pod for its topology. In container scope,
+containers take from the NUMA node of lowest id that holds them, and the next container sees what is left.
+
+Source: scheduler-plugins pkg/noderesourcetopology/filter.go.
 """
 
 from collections.abc import Mapping
@@ -9,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nri_plugin.extender.nodes import is_free_of_charge
-from nri_plugin.extender.one_node import needs_no_filter, stays
 from nri_plugin.extender.table import MOST, Batch, Flags, Rows
-from nri_plugin.kube.pod_demand import PodDemand, is_host_level
+from nri_plugin.kube.pod_demand import ContainerDemand, Kind, PodDemand, QoS, is_host_level
 
 PASS = 0
 POD = -1
@@ -33,6 +35,20 @@ def codes(batch: Batch, pod: PodDemand, *, sidecars_stay: bool = False) -> Codes
         if len(rows):
             found[rows] = judge(batch.take(rows), pod, sidecars_stay)
     return found
+
+
+def needs_no_filter(pod: PodDemand) -> bool:
+    """Whether every node suits the pod: nothing of it is ever bound to a NUMA node."""
+    return pod.qos is QoS.BEST_EFFORT and not pod.asks_for_devices
+
+
+def stays(container: ContainerDemand, *, sidecars_stay: bool) -> bool:
+    """Whether what the container takes is gone for those after it.
+
+    Differs: the scheduler plugin does not count what sidecars hold while app containers start, and the kubelet
+    then rejects the pod. `sidecars_stay` counts it.
+    """
+    return container.kind is Kind.APP or (sidecars_stay and container.kind is Kind.SIDECAR)
 
 
 def names_of(pod: PodDemand) -> list[str]:

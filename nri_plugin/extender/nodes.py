@@ -9,7 +9,7 @@ Positions are places in the list, not ids. Distances are sums over all ordered p
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -145,11 +145,6 @@ def is_free_of_charge(name: str, *, is_guaranteed: bool) -> bool:
     return is_affine(name) and not is_guaranteed
 
 
-def lists_none(zones: Zones, names: Iterable[str]) -> bool:
-    """Whether no zone lists any of the names."""
-    return not any(name in zone.available for zone in zones for name in names)
-
-
 def fitting(
     request: Amounts, zones: Zones, allocatable: Amounts | None, *, is_guaranteed: bool
 ) -> frozenset[int] | None:
@@ -176,35 +171,6 @@ def fitting(
     return found
 
 
-def take_from_one(
-    zones: Zones, numa_id: int, request: Amounts, *, is_guaranteed: bool
-) -> tuple[Zones, Sequence[str]]:
-    """The zones after one NUMA node gave the request, and the names of what went below zero."""
-    taken = {
-        name: amount
-        for name, amount in request.items()
-        if amount and not is_free_of_charge(name, is_guaranteed=is_guaranteed)
-    }
-    after = tuple(_less(zone, taken) if zone.id == numa_id else zone for zone in zones)
-    short = [
-        name for zone in after if zone.id == numa_id for name in taken if zone.available.get(name, 0) < 0
-    ]
-    return after, short
-
-
-def drain(zones: Zones, positions: Sequence[int], request: Amounts) -> Zones:
-    """The zones after those at `positions` gave the request together, each all it has before the next."""
-    left = {name: amount for name, amount in request.items() if amount}
-    after = list(zones)
-    for position in positions:
-        zone = zones[position]
-        given = {name: min(left[name], have) for name, have in zone.available.items() if name in left}
-        given = {name: max(0, amount) for name, amount in given.items()}
-        after[position] = _less(zone, given)
-        left = {name: amount - given.get(name, 0) for name, amount in left.items()}
-    return tuple(after)
-
-
 def charge_everywhere(zones: Zones, charges: Amounts) -> Zones:
     """Every zone less the whole charge, at least zero: wherever it lands, it was counted.
 
@@ -220,11 +186,6 @@ def charge_everywhere(zones: Zones, charges: Amounts) -> Zones:
         )
         for zone in zones
     )
-
-
-def _less(zone: NUMAZone, amounts: Amounts) -> NUMAZone:
-    available = {name: have - amounts.get(name, 0) for name, have in zone.available.items()}
-    return replace(zone, available=available)
 
 
 # ----------------------------------------------------------------------------------------------------

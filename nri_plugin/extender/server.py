@@ -14,7 +14,7 @@ from typing import Protocol
 from nri_plugin.extender.answers import Binder, Extender, ScoreScale
 from nri_plugin.extender.cache import Accounting, ExtenderCache, LockedCache, Object, read_pod, read_topology
 from nri_plugin.extender.cluster import Cluster
-from nri_plugin.extender.one_node import Scoring
+from nri_plugin.extender.cluster_scores import Scoring
 from nri_plugin.kube.api_client import (
     NODE_RESOURCE_TOPOLOGIES,
     NOTHING,

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nri_plugin.extender.nodes import Costs, NodePolicy, Zones
-from nri_plugin.extender.one_node import cost_table
+from nri_plugin.extender.nodes import UNKNOWN_COST, Costs, NodePolicy, Zones
 
 Amounts = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -28,7 +27,7 @@ NO_ID = MOST
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRow:
+class ClusterRow:
     """What a row is filled from.
 
     Attributes:
@@ -146,7 +145,7 @@ class ClusterTable:
         known = self.row_by_node
         return np.array([known.get(node, 0) for node in nodes], np.intp)
 
-    def put(self, node: str, content: NodeRow | None) -> None:
+    def put(self, node: str, content: ClusterRow | None) -> None:
         """Say what is known of a node; None for nothing."""
         row = self.row_of(node)
         self._clear(row)
@@ -185,7 +184,7 @@ class ClusterTable:
         self._per_row["has_nrt"][row] = False
         self._per_row["is_single"][row] = False
 
-    def _fill(self, row: int, content: NodeRow) -> None:
+    def _fill(self, row: int, content: ClusterRow) -> None:
         zones, how = content.zones, content.how
         self._make_room(self._size, len(zones))
         names = {name for zone in zones for name in zone.available}
@@ -247,3 +246,8 @@ class ClusterTable:
 
 
 _BLANK = {"max_numa_nodes": 8}
+
+
+def cost_table(zones: Zones) -> Costs:
+    """Distances by position; an unknown distance counts as the farthest."""
+    return tuple(tuple(one.costs.get(other.id, UNKNOWN_COST) for other in zones) for one in zones)

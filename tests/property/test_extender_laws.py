@@ -5,10 +5,11 @@ from hypothesis import strategies as st
 
 from nri_plugin.extender.answers import ranks
 from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.cluster_scores import DistanceBonus, Scoring, Strategy
 from nri_plugin.extender.nodes import closest_set, least_total
-from nri_plugin.extender.one_node import DistanceBonus, Scoring, Strategy, refusal, score
 from tests.kube_builders import node_row
 from tests.oracles import least_numa
+from tests.oracles.one_node import refusal, score
 from tests.property.kube_clusters import pods, topologies
 
 SCORINGS = st.builds(

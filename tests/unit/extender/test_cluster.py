@@ -5,9 +5,10 @@ import pytest
 from nri_plugin.extender import cluster_scores
 from nri_plugin.extender.cluster import SHAPES, Cluster
 from nri_plugin.extender.cluster_filter import PASS, POD
-from nri_plugin.extender.one_node import Scoring, Strategy, score
+from nri_plugin.extender.cluster_scores import Scoring, Strategy
 from nri_plugin.extender.table import SPARE_COSTS
 from tests.kube_builders import container, node_row, pod, topology
+from tests.oracles.one_node import score
 
 SMALL = topology("a", {0: {"cpu": "2", "memory": "1Gi"}})
 LARGE = topology("b", {0: {"cpu": "8", "memory": "1Gi"}, 1: {"cpu": "1", "memory": "1Gi"}}, scope="pod")

@@ -8,7 +8,7 @@ import pytest
 from nri_plugin.extender.answers import Extender, ScoreScale, ranks
 from nri_plugin.extender.cache import Accounting, ExtenderCache
 from nri_plugin.extender.cluster import Cluster
-from nri_plugin.extender.one_node import Scoring
+from nri_plugin.extender.cluster_scores import Scoring
 from nri_plugin.model.errors import KubeAPIError, KubeObjectError
 from tests.kube_builders import container, nrt_object, pod_object
 

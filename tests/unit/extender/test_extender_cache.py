@@ -2,7 +2,7 @@
 
 from nri_plugin.extender.cache import PUBLISHED_S, Accounting, ExtenderCache
 from nri_plugin.extender.cluster import Cluster
-from nri_plugin.extender.one_node import Scoring
+from nri_plugin.extender.cluster_scores import Scoring
 from tests.kube_builders import container, nrt_object, pod, pod_object
 
 EIGHT = {0: {"cpu": "8", "memory": "8Gi"}, 1: {"cpu": "8", "memory": "8Gi"}}
