@@ -47,7 +47,7 @@ UNPLACED, DRIFT = "Unplaced", "Drift"
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class PodEvent:
     """What is to be said about a container.
 
     Attributes:
@@ -83,11 +83,11 @@ class EventRate:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._said: dict[Happening, _Said] = {}
+        self._said: dict[PodEvent, _Said] = {}
         self._room, self._filled_at = float(BURST), clock()
         self.left_out = 0
 
-    def takes(self, happening: Happening) -> bool:
+    def takes(self, happening: PodEvent) -> bool:
         """Whether to tell it now."""
         now = self._clock()
         self._said = {key: said for key, said in self._said.items() if now < said.until + said.pause_s}
@@ -106,7 +106,7 @@ class EventRate:
 
 
 def event_object(
-    happening: Happening, node_name: str, now: str, pod: PodObject = UNKNOWN_POD
+    happening: PodEvent, node_name: str, now: str, pod: PodObject = UNKNOWN_POD
 ) -> dict[str, Any]:
     """The event to create.
 
@@ -163,7 +163,7 @@ def _cut(text: str, limit: int) -> str:
     return f"{encoded[: limit - 3].decode(errors='ignore')}..."
 
 
-def told(happenings: Iterator[Happening], rate: EventRate) -> list[Happening]:
+def told(happenings: Iterator[PodEvent], rate: EventRate) -> list[PodEvent]:
     """Those to tell now, in their order."""
     return [happening for happening in happenings if happening.pod and rate.takes(happening)]
 
@@ -317,10 +317,10 @@ class Announcer:
             say(self._log, logging.INFO, "pod failed", pod=row.pod, reason=row.reason)
         return f"; the pod is not set to Failed: {obstacle}" if obstacle else ""
 
-    def _news(self, status: Status) -> Iterator[Happening]:
+    def _news(self, status: Status) -> Iterator[PodEvent]:
         for row in _newer(status.refusals, self._last_refusal):
             note = row.detail if self._is_first else f"{row.detail}{self._reject(row)}"
-            yield Happening(row.pod_uid, row.namespace, row.pod, row.container, row.reason, note)
+            yield PodEvent(row.pod_uid, row.namespace, row.pod, row.container, row.reason, note)
         self._last_refusal = _newest(status.refusals)
         for drift in _newer(status.drifts, self._last_drift):
             record = status.state.containers.get(drift.container_id)
@@ -332,7 +332,7 @@ class Announcer:
             yield from _about(status.state, record, UNPLACED, f"runs in the shared pool: {record.unplaced}")
         self._unplaced = frozenset(unplaced)
 
-    def _create(self, happening: Happening) -> None:
+    def _create(self, happening: PodEvent) -> None:
         now = time.time()
         text = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1e6):06d}Z"
         pod = self._pods.object_of(happening.namespace, happening.pod, happening.pod_uid)
@@ -347,7 +347,7 @@ class Announcer:
         reason = happening.reason if happening.reason in KNOWN_REASONS else OTHER
         self.events[reason, result] += 1
 
-    def _complain(self, happening: Happening, error: KubeAPIError) -> None:
+    def _complain(self, happening: PodEvent, error: KubeAPIError) -> None:
         """Log the server's words, once for each cause.
 
         A cause without fields, such as a missing right, is over when an event is created. One with fields is about
@@ -383,11 +383,11 @@ def _newer(rows: Sequence[Row], last: int) -> list[Row]:
     return [row for row in rows if row.number > last or _newest(rows) < last]
 
 
-def _about(state: State, record: ContainerRecord | None, reason: str, note: str) -> Iterator[Happening]:
+def _about(state: State, record: ContainerRecord | None, reason: str, note: str) -> Iterator[PodEvent]:
     """Nothing of a container that is gone, or that is none: a slice has no pod to tell it of."""
     pod = state.pods.get(record.pod_uid) if record else None
     if record and pod:
-        yield Happening(pod.uid, pod.namespace, pod.name, record.name, reason, note)
+        yield PodEvent(pod.uid, pod.namespace, pod.name, record.name, reason, note)
 
 
 def _drift_note(row: DriftRow) -> str:

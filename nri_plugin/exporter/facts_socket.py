@@ -90,7 +90,7 @@ Facts = Callable[[str, str, str], Answer | None]
 """The facts of a pod by namespace, name and uid; None for nothing."""
 
 
-class Question(msgspec.Struct):
+class FactsRequest(msgspec.Struct):
     """What the agent asks."""
 
     pod: str
@@ -113,7 +113,7 @@ class DeviceSource:
         self._totals: Totals = {}
         self._totals_until = clock()
 
-    def __call__(self, question: Question) -> Answer:
+    def __call__(self, question: FactsRequest) -> Answer:
         """The answer; without `devices` where the kubelet does not know the container.
 
         Raises:
@@ -146,10 +146,10 @@ class AnswerSource:
         facts: gives those of a pod.
     """
 
-    def __init__(self, devices: Callable[[Question], Answer] | None, facts: Facts) -> None:
+    def __init__(self, devices: Callable[[FactsRequest], Answer] | None, facts: Facts) -> None:
         self._devices, self._facts = devices, facts
 
-    def __call__(self, question: Question) -> Answer:
+    def __call__(self, question: FactsRequest) -> Answer:
         """The answer.
 
         Raises:
@@ -179,12 +179,12 @@ class FactsSocket:
         HostError: the socket cannot be made there.
     """
 
-    def __init__(self, path: str, source: Callable[[Question], Answer], log: logging.Logger) -> None:
+    def __init__(self, path: str, source: Callable[[FactsRequest], Answer], log: logging.Logger) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
         before = os.umask(0o177)
         try:
-            self._server = _Server(path, source, log)
+            self._server = _FactsServer(path, source, log)
         except OSError as error:
             raise HostError(path, f"cannot be listened on: {error.strerror or error}") from None
         finally:
@@ -202,23 +202,23 @@ class FactsSocket:
             os.unlink(self._path)
 
 
-class _Server(socketserver.ThreadingUnixStreamServer):
+class _FactsServer(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     request_queue_size = 32
 
-    def __init__(self, path: str, source: Callable[[Question], Answer], log: logging.Logger) -> None:
+    def __init__(self, path: str, source: Callable[[FactsRequest], Answer], log: logging.Logger) -> None:
         self.source, self.log = source, log
-        super().__init__(path, _Handler)
+        super().__init__(path, _FactsHandler)
 
 
-class _Handler(socketserver.StreamRequestHandler):
+class _FactsHandler(socketserver.StreamRequestHandler):
     timeout = QUESTION_S
-    server: _Server
+    server: _FactsServer
 
     def handle(self) -> None:
         """One question, one answer; what cannot be answered is hung up on, and the agent goes another way."""
         try:
-            question = msgspec.json.decode(self.rfile.readline(LINE_BYTES), type=Question)
+            question = msgspec.json.decode(self.rfile.readline(LINE_BYTES), type=FactsRequest)
             line = _line(self.server.source(question))
         except (msgspec.DecodeError, KubeletError, OSError) as error:
             say(self.server.log, logging.DEBUG, "question not answered", err=error)

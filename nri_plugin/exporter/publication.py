@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nri_plugin.kube import noderesourcetopology as nrt
-from nri_plugin.kube.api_client import NODES, KubeClient, Object, Resource
+from nri_plugin.kube.api_client import NODES, APIResource, KubeClient, Object
 from nri_plugin.kube.noderesourcetopology import (
     NodeResourceTopology,
     Pair,
@@ -22,7 +22,7 @@ from nri_plugin.kube.noderesourcetopology import (
     fingerprint,
     zone_name,
 )
-from nri_plugin.kube.watch import NOT_FOUND, Backoff
+from nri_plugin.kube.watch import NOT_FOUND, WatchBackoff
 from nri_plugin.model.errors import KubeAPIError
 from nri_plugin.model.options import (
     MemoryManagerPolicy,
@@ -276,23 +276,23 @@ class Publisher:
     def __init__(
         self,
         client: KubeClient,
-        resource: Resource,
+        resource: APIResource,
         manager: str,
         clock: Callable[[], float],
         *,
         take_over: bool = False,
         pause_s: float = PAUSE_S,
-        backoff: Backoff | None = None,
+        backoff: WatchBackoff | None = None,
     ) -> None:
         self._client, self._resource, self._manager, self._clock = client, resource, manager, clock
         self._take_over, self._pause_s = take_over, pause_s
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or WatchBackoff()
         self._wanted: Object | None = None
         self._accepted: Object | None = None
         self._written: Object | None = None
         self._uid = self._version = ""
         self._not_before = self._again_at = self._calm_at = clock()
-        self._contest = Backoff()
+        self._contest = WatchBackoff()
         self.writes = 0
         self.failures = 0
         self.taken_back_from = ""
@@ -459,7 +459,7 @@ class NodeOwner:
         self, client: KubeClient, node_name: str, log: logging.Logger, clock: Callable[[], float]
     ) -> None:
         self._client, self._node_name, self._log, self._clock = client, node_name, log, clock
-        self._backoff, self._missing_backoff = Backoff(), Backoff(longest_s=LONGEST_MISSING_S)
+        self._backoff, self._missing_backoff = WatchBackoff(), WatchBackoff(longest_s=LONGEST_MISSING_S)
         self._look_at = clock()
         self._uid = ""
         self._trouble = ""

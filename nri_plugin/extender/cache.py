@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.nodes import NUMAZone, Zones, charge_everywhere, node_policy, numa_zones
 from nri_plugin.extender.table import ClusterRow
 from nri_plugin.kube.noderesourcetopology import (
@@ -249,7 +249,7 @@ class ExtenderCache:
         clock: seconds that only grow.
     """
 
-    def __init__(self, cluster: Cluster, accounting: Accounting, clock: Callable[[], float]) -> None:
+    def __init__(self, cluster: ClusterAnswers, accounting: Accounting, clock: Callable[[], float]) -> None:
         self.cluster = cluster
         self.counters = Counters()
         self.synced: set[str] = set()

@@ -32,7 +32,7 @@ class _Answers:
     stamp: int = -1
 
 
-class Cluster:
+class ClusterAnswers:
     """The nodes, and what was asked of them.
 
     Args:

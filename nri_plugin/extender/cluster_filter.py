@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nri_plugin.extender.nodes import is_free_of_charge
 from nri_plugin.extender.table import MOST, Batch, Flags, Rows
-from nri_plugin.kube.pod_demand import ContainerDemand, Kind, PodDemand, QoS, is_host_level
+from nri_plugin.kube.pod_demand import ContainerDemand, ContainerKind, PodDemand, QoS, is_host_level
 
 PASS = 0
 POD = -1
@@ -48,7 +48,7 @@ def stays(container: ContainerDemand, *, sidecars_stay: bool) -> bool:
     Differs: the scheduler plugin does not count what sidecars hold while app containers start, and the kubelet
     then rejects the pod. `sidecars_stay` counts it.
     """
-    return container.kind is Kind.APP or (sidecars_stay and container.kind is Kind.SIDECAR)
+    return container.kind is ContainerKind.APP or (sidecars_stay and container.kind is ContainerKind.SIDECAR)
 
 
 def names_of(pod: PodDemand) -> list[str]:

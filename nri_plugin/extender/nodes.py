@@ -203,7 +203,7 @@ Needs = Sequence[tuple[int, Sequence[int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ClosestSet:
     """A set of positions, ascending, the sum of its distances, and whether nothing better was left untried."""
 
     positions: tuple[int, ...]
@@ -211,13 +211,13 @@ class Found:
     exact: bool = True
 
 
-def closest_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> Found | None:
+def closest_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestSet | None:
     """The first of the closest of the smallest sets that hold all needs; None when all together do not."""
     steps = STEPS
     for size in range(1, len(eligible) + 1):
         if not _can_hold(eligible, needs, size):
             continue
-        search = _Search(eligible, needs, costs, size, steps)
+        search = _ClosestSetSearch(eligible, needs, costs, size, steps)
         found = search.run()
         if found is not None:
             return found
@@ -230,7 +230,7 @@ def closest_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> Found | 
 @lru_cache(maxsize=4096)
 def least_total(costs: Costs, size: int) -> int:
     """The smallest sum of distances over all sets of `size` nodes, whether they hold anything or not."""
-    found = _Search(range(len(costs)), (), costs, size, STEPS).run()
+    found = _ClosestSetSearch(range(len(costs)), (), costs, size, STEPS).run()
     return found.total if found is not None else 0
 
 
@@ -259,7 +259,7 @@ def share(needs: Needs, position: int) -> int:
     return sum(-(-max(0, min(have[position], amount)) * WHOLE // amount) for amount, have in needs)
 
 
-def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> Found | None:
+def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestSet | None:
     """A set that holds all needs: always the position that meets most of what is left; None when all do not."""
     chosen: list[int] = []
     while True:
@@ -268,14 +268,14 @@ def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> Found | No
         rest = [p for p in eligible if p not in chosen]
         if not left:
             positions = tuple(sorted(chosen))
-            return Found(positions, total_distance(positions, costs), exact=False)
+            return ClosestSet(positions, total_distance(positions, costs), exact=False)
         best = max(rest, key=lambda p: (share(left, p), -p), default=None)
         if best is None or not share(left, best):
             return None
         chosen.append(best)
 
 
-class _Search:
+class _ClosestSetSearch:
     """Depth first, positions ascending; a branch is left when it cannot hold or cannot be closer."""
 
     def __init__(
@@ -289,20 +289,20 @@ class _Search:
         )
         apart = [self.links[a][b] for a in self.eligible for b in self.eligible if a != b]
         self.least_link = min(apart, default=0)
-        self.best: Found | None = None
+        self.best: ClosestSet | None = None
         self.steps = 0
 
-    def run(self) -> Found | None:
+    def run(self) -> ClosestSet | None:
         self._extend((), 0, 0, tuple(amount for amount, _ in self.needs))
         if self.best is not None and self.steps >= self.most_steps:
-            return Found(self.best.positions, self.best.total, exact=False)
+            return ClosestSet(self.best.positions, self.best.total, exact=False)
         return self.best
 
     def _extend(self, chosen: tuple[int, ...], start: int, total: int, left: tuple[int, ...]) -> None:
         missing = self.size - len(chosen)
         if not missing:
             if all(amount <= 0 for amount in left) and (self.best is None or total < self.best.total):
-                self.best = Found(chosen, total)
+                self.best = ClosestSet(chosen, total)
             return
         if self.steps >= self.most_steps:
             return

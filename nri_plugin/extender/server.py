@@ -13,19 +13,19 @@ from typing import Protocol
 
 from nri_plugin.extender.answers import Binder, Extender, ScoreScale
 from nri_plugin.extender.cache import Accounting, ExtenderCache, LockedCache, Object, read_pod, read_topology
-from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring
 from nri_plugin.kube.api_client import (
     NODE_RESOURCE_TOPOLOGIES,
     NOTHING,
     PODS,
+    APIResource,
     KubeClient,
     Parameters,
-    Resource,
 )
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
 from nri_plugin.kube.pod_demand import PodDemand
-from nri_plugin.kube.watch import NOT_FOUND, Backoff, Follower, Sink
+from nri_plugin.kube.watch import NOT_FOUND, Follower, Sink, WatchBackoff
 from nri_plugin.model.errors import ConfigError, KubeAPIError
 from nri_plugin.process.http_connections import Certificates, Limits
 from nri_plugin.process.http_pages import PROMETHEUS_TEXT, Page, Post, Routes
@@ -43,7 +43,7 @@ WATCH_STOP_S = 0.1
 
 
 @dataclass(slots=True)
-class Told:
+class FollowState:
     """Says a thing when it begins and when it ends, not all the while."""
 
     log: logging.Logger
@@ -66,7 +66,7 @@ class Told:
 class TopologySink:
     """Hands NodeResourceTopology objects on. A cluster that does not know the kind has none: that is no fault."""
 
-    def __init__(self, cache: LockedCache, told: Told) -> None:
+    def __init__(self, cache: LockedCache, told: FollowState) -> None:
         self._cache, self._told = cache, told
 
     def listed(self, objects: Sequence[NodeResourceTopology | str]) -> None:
@@ -94,7 +94,7 @@ class TopologySink:
 class PodSink:
     """Hands pods that have a node on."""
 
-    def __init__(self, cache: LockedCache, told: Told) -> None:
+    def __init__(self, cache: LockedCache, told: FollowState) -> None:
         self._cache, self._told = cache, told
 
     def listed(self, objects: Sequence[PodDemand | None]) -> None:
@@ -131,7 +131,7 @@ class ClusterFeed:
         log: logging.Logger,
         *,
         with_pods: bool = True,
-        backoff: Callable[[], Backoff] = Backoff,
+        backoff: Callable[[], WatchBackoff] = WatchBackoff,
     ) -> None:
         self._client, self._log, self._with_pods, self._backoff = client, log, with_pods, backoff
         self._done = threading.Event()
@@ -139,10 +139,10 @@ class ClusterFeed:
 
     def start(self, cache: LockedCache) -> None:
         """Begin."""
-        topologies = TopologySink(cache, Told(self._log, str(NODE_RESOURCE_TOPOLOGIES)))
+        topologies = TopologySink(cache, FollowState(self._log, str(NODE_RESOURCE_TOPOLOGIES)))
         self._follow(NODE_RESOURCE_TOPOLOGIES, topologies, NOTHING, read_topology)
         if self._with_pods:
-            self._follow(PODS, PodSink(cache, Told(self._log, str(PODS))), BOUND_PODS, read_pod)
+            self._follow(PODS, PodSink(cache, FollowState(self._log, str(PODS))), BOUND_PODS, read_pod)
 
     def stop(self) -> None:
         """End; a thread that waits for the API server is not waited for long."""
@@ -151,7 +151,7 @@ class ClusterFeed:
             thread.join(WATCH_STOP_S)
 
     def _follow(
-        self, resource: Resource, sink: Sink, parameters: Parameters, read: Callable[[Object], object]
+        self, resource: APIResource, sink: Sink, parameters: Parameters, read: Callable[[Object], object]
     ) -> None:
         follower = Follower(
             self._client,
@@ -168,7 +168,7 @@ class ClusterFeed:
         thread.start()
         self._threads.append(thread)
 
-    def _keep_following(self, follower: Follower, resource: Resource) -> None:
+    def _keep_following(self, follower: Follower, resource: APIResource) -> None:
         """Begin anew after a fault of ours: a thread that ended would let what is known grow old unnoticed."""
         backoff = self._backoff()
         while not self._done.is_set():
@@ -297,7 +297,7 @@ NEEDS_CERTIFICATES = (
 )
 
 
-class Feed(Protocol):
+class ClusterSource(Protocol):
     """What brings objects: a client that lists, watches and reconnects, in threads of its own."""
 
     def start(self, cache: LockedCache) -> None:
@@ -317,7 +317,7 @@ class ExtenderProcess:
     def __init__(
         self,
         options: ExtenderOptions,
-        feed: Feed,
+        feed: ClusterSource,
         binder: Binder | None = None,
         clock: Callable[[], float] = time.monotonic,
         log: logging.Logger | None = None,
@@ -325,7 +325,7 @@ class ExtenderProcess:
         if options.offers_bind and (options.certificate is None or options.client_ca is None):
             raise ConfigError("--bind", NEEDS_CERTIFICATES)
         self._lock = threading.Lock()
-        cluster = Cluster(options.scoring, sidecars_stay=options.sidecars_stay)
+        cluster = ClusterAnswers(options.scoring, sidecars_stay=options.sidecars_stay)
         self._cache = ExtenderCache(cluster, options.accounting, clock)
         self._extender = Extender(
             self._cache,

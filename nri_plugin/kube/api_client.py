@@ -23,7 +23,7 @@ from nri_plugin.model.errors import ConfigError, KubeAPIError
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class APIResource:
     """One kind of object.
 
     Attributes:
@@ -50,10 +50,10 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-NODE_RESOURCE_TOPOLOGIES = Resource(nrt.V1ALPHA2, nrt.PLURAL, nrt.GROUP)
-NODES = Resource("v1", "nodes")
-PODS = Resource("v1", "pods", is_namespaced=True)
-EVENTS = Resource("v1", "events", "events.k8s.io", is_namespaced=True)
+NODE_RESOURCE_TOPOLOGIES = APIResource(nrt.V1ALPHA2, nrt.PLURAL, nrt.GROUP)
+NODES = APIResource("v1", "nodes")
+PODS = APIResource("v1", "pods", is_namespaced=True)
+EVENTS = APIResource("v1", "events", "events.k8s.io", is_namespaced=True)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class KubeClient:
         """Hang up."""
         self._http.close()
 
-    def get(self, resource: Resource, name: str, namespace: str = "") -> Object:
+    def get(self, resource: APIResource, name: str, namespace: str = "") -> Object:
         """One object.
 
         Raises:
@@ -107,7 +107,7 @@ class KubeClient:
         return self.send("GET", resource.path(name, namespace))
 
     def list(
-        self, resource: Resource, namespace: str = "", parameters: Parameters = NOTHING
+        self, resource: APIResource, namespace: str = "", parameters: Parameters = NOTHING
     ) -> tuple[list[Object], str]:
         """All objects, and the resource version to watch from.
 
@@ -121,7 +121,7 @@ class KubeClient:
         return items, version
 
     def pages(
-        self, resource: Resource, namespace: str = "", parameters: Parameters = NOTHING
+        self, resource: APIResource, namespace: str = "", parameters: Parameters = NOTHING
     ) -> Iterator[tuple[Sequence[Object], str]]:
         """The same in pages, for kinds of which there may be more than fit into memory as they come.
 
@@ -137,7 +137,7 @@ class KubeClient:
                 return
             page["continue"] = metadata["continue"]
 
-    def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str = "") -> Object:
+    def create(self, resource: APIResource, obj: Mapping[str, Any], namespace: str = "") -> Object:
         """Create an object; returns it as stored.
 
         Raises:
@@ -146,7 +146,7 @@ class KubeClient:
         return self.send("POST", resource.path(namespace=namespace), body=obj)
 
     def apply(
-        self, resource: Resource, obj: Mapping[str, Any], manager: str, *, force: bool, namespace: str = ""
+        self, resource: APIResource, obj: Mapping[str, Any], manager: str, *, force: bool, namespace: str = ""
     ) -> Object:
         """Make the fields of `obj` be as they are there, creating the object if need be (server-side apply).
 
@@ -166,7 +166,7 @@ class KubeClient:
 
     def merge_patch(
         self,
-        resource: Resource,
+        resource: APIResource,
         name: str,
         patch: Mapping[str, Any],
         *,
@@ -181,7 +181,7 @@ class KubeClient:
         path = resource.path(name, namespace, subresource)
         return self.send("PATCH", path, body=patch, content_type=MERGE_PATCH)
 
-    def delete(self, resource: Resource, name: str, namespace: str = "") -> None:
+    def delete(self, resource: APIResource, name: str, namespace: str = "") -> None:
         """Delete an object.
 
         Raises:
@@ -211,7 +211,11 @@ class KubeClient:
         return _decoded(request, response.content)
 
     def watch(
-        self, resource: Resource, resource_version: str, namespace: str = "", parameters: Parameters = NOTHING
+        self,
+        resource: APIResource,
+        resource_version: str,
+        namespace: str = "",
+        parameters: Parameters = NOTHING,
     ) -> Iterator[Object]:
         """Changes after `resource_version` as they come: `{"type": ..., "object": ...}`, bookmarks included.
 

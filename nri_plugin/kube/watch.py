@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from nri_plugin.kube.api_client import NOTHING, KubeClient, Object, Parameters, Resource
+from nri_plugin.kube.api_client import NOTHING, APIResource, KubeClient, Object, Parameters
 from nri_plugin.model.errors import KubeAPIError
 
 # ----------------------------------------------------------------------------------------------------
@@ -20,7 +20,7 @@ from nri_plugin.model.errors import KubeAPIError
 Draw = Callable[[], float]
 
 
-class Backoff:
+class WatchBackoff:
     """Pauses between attempts.
 
     Invariant: a pause is between half of its limit and the limit; limits double from `first_s` to `longest_s`;
@@ -94,19 +94,19 @@ class Follower:
     def __init__(
         self,
         client: KubeClient,
-        resource: Resource,
+        resource: APIResource,
         sink: Sink,
         pause: Pause,
         *,
         namespace: str = "",
         parameters: Parameters = NOTHING,
-        backoff: Backoff | None = None,
+        backoff: WatchBackoff | None = None,
         read: Callable[[Object], Any] | None = None,
     ) -> None:
         self._read = read
         self._client, self._resource, self._sink, self._pause = client, resource, sink, pause
         self._namespace, self._parameters = namespace, parameters
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or WatchBackoff()
         self._version: str | None = None
 
     @property

@@ -13,7 +13,7 @@ from nri_plugin.wire.nri.messages import (
     Container,
     ContainerState,
     ContainerUpdate,
-    Device,
+    DeviceNode,
     EventMask,
     Pod,
     Resources,
@@ -57,7 +57,7 @@ pods = st.builds(
     st.none() | resources,
     pids,
 )
-devices = st.lists(st.builds(Device, texts, texts, numbers, numbers), max_size=2).map(tuple)
+devices = st.lists(st.builds(DeviceNode, texts, texts, numbers, numbers), max_size=2).map(tuple)
 containers = st.builds(
     Container, texts, texts, texts, st.sampled_from(ContainerState), st.just({}), st.just({}), st.just(()),
     devices, st.lists(texts, max_size=2).map(tuple), resources, signed, texts, pids,

@@ -51,16 +51,16 @@ from nri_plugin.wire.nri.messages import (
     Container,
     ContainerUpdate,
     EventMask,
-    Field,
     FieldOwners,
+    OwnedField,
     Pod,
     Resources,
 )
 from nri_plugin.wire.nri.mux import HEADER as MUX_HEADER
 from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION
-from nri_plugin.wire.nri.session import PluginSession, Stage
+from nri_plugin.wire.nri.session import PluginSession, SessionStage
 from nri_plugin.wire.ttrpc.frame import Code, Frame, MessageType, encode_request
-from nri_plugin.wire.ttrpc.frame import Request as Envelope
+from nri_plugin.wire.ttrpc.frame import RequestEnvelope as Envelope
 from tests.protocol.peer import CONTAINER, PINNING, POD, Link, RawPeer, SocketLink, plugin
 
 every_release = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
@@ -104,7 +104,7 @@ def test_01_register_configure_synchronize(profile, way):
     update = ContainerUpdate("c1", Resources(cpus="0"), ignore_failure=True)
     link.session.respond(request.call, SynchronizeResponse((update,)), 0.0)
     assert link.exchange()[1] == [Synchronized((update,))]
-    assert link.session.stage is Stage.READY
+    assert link.session.stage is SessionStage.READY
 
 
 @every_release
@@ -120,7 +120,7 @@ def test_01_configure_may_come_before_the_reply_to_register_plugin(way):
     link = way(runtime=RuntimeSession(CONTAINERD_2_4, holds_registration_reply=True))
     link.register()
     request = link.configure()
-    assert link.session.stage is Stage.CONFIGURING
+    assert link.session.stage is SessionStage.CONFIGURING
     link.session.respond(request.call, ConfigureResponse(), 0.0)
     assert link.exchange()[0] == [Registered()]
     assert link.synchronize().event == events.Synchronize()
@@ -192,7 +192,7 @@ SINCE_0_10 = [
         CONTAINER,
         Adjustment(resources=Resources(cpus="1")),
         (),
-        {"c1": FieldOwners({Field.CPUSetCPUs: "10-nri-pin"}, {Field.Env: {"A": "10-nri-pin"}})},
+        {"c1": FieldOwners({OwnedField.CPUSetCPUs: "10-nri-pin"}, {OwnedField.Env: {"A": "10-nri-pin"}})},
         ("10-nri-pin",),
     ),
 ]
@@ -605,7 +605,7 @@ def test_13_a_runtime_that_dies_and_comes_back_finds_us_each_time(left_in_socket
                 link.session.receive_data(link.plugin_socket.recv(1000), 0.0)
         else:
             assert link.session.receive_data(link.plugin_socket.recv(1000), 0.0) == []
-        assert link.session.stage is Stage.CLOSED
+        assert link.session.stage is SessionStage.CLOSED
 
 
 # ------------------------------------------------- 14 updates by ourselves
@@ -660,7 +660,7 @@ def test_15_bad_bytes_close_the_connection_with_a_reason_and_the_next_one_works(
     with pytest.raises(RemoteProtocolError) as caught:
         link.session.receive_data(wire, 0.0)
     assert str(caught.value)
-    assert link.session.stage is Stage.CLOSED
+    assert link.session.stage is SessionStage.CLOSED
     assert way().establish().ask(CREATE) is not None
 
 

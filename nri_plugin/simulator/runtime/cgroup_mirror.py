@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nri_plugin.host.cgroup import LONGEST_VALUE
 from nri_plugin.model.errors import HostError
-from nri_plugin.simulator.runtime.cgroup_tree import ROOT, V1, V2, CgroupTree, CgroupWriteError, Resource
+from nri_plugin.simulator.runtime.cgroup_tree import ROOT, V1, V2, CgroupTree, CgroupWriteError, CpusetFile
 
 CONTROLLERS = "cpuset cpu io memory hugetlb pids"
 
@@ -24,7 +24,7 @@ class Accepted:
     """A write from outside that the kernel would have taken."""
 
     path: str
-    resource: Resource
+    resource: CpusetFile
     before: str
     after: str
 
@@ -117,14 +117,14 @@ class CgroupMirror:
         """Take over what the rules allow; returns what they forbid."""
         refused: dict[Path, CgroupWriteError] = {}
         for path in list(self.tree):
-            for resource in Resource:
+            for resource in CpusetFile:
                 try:
                     self._absorb_file(path, resource, accepted)
                 except CgroupWriteError as error:
                     refused[self.directory(path) / self._own_name(path, resource)] = error
         return refused
 
-    def _absorb_file(self, path: str, resource: Resource, accepted: list[Accepted]) -> None:
+    def _absorb_file(self, path: str, resource: CpusetFile, accepted: list[Accepted]) -> None:
         name = self._own_name(path, resource)
         if not name:
             return
@@ -137,19 +137,19 @@ class CgroupMirror:
         self._written[file] = text
         accepted.append(Accepted(path, resource, before, self.tree.text(path, resource)))
 
-    def _own_name(self, path: str, resource: Resource) -> str:
+    def _own_name(self, path: str, resource: CpusetFile) -> str:
         """The file of the own set; on v2 the root has none."""
         is_missing = path == ROOT and self.tree.version == V2
         return "" if is_missing else OWN.format(resource=resource)
 
-    def _effective_name(self, resource: Resource) -> str:
+    def _effective_name(self, resource: CpusetFile) -> str:
         return EFFECTIVE[self.tree.version].format(resource=resource)
 
-    def _effective_text(self, path: str, resource: Resource) -> str:
+    def _effective_text(self, path: str, resource: CpusetFile) -> str:
         return self.tree.text(path, resource, effective=True)
 
     def _put_sets(self, path: str) -> None:
-        for resource in Resource:
+        for resource in CpusetFile:
             self._put(path, self._own_name(path, resource), self.tree.text(path, resource))
             self._put(path, self._effective_name(resource), self._effective_text(path, resource))
 
@@ -173,7 +173,7 @@ class CgroupMirror:
             and self.tree.version == V1
             and "effective" not in name
         ):
-            text = self.tree.text(ROOT, Resource(name.removeprefix("cpuset.")), effective=True)
+            text = self.tree.text(ROOT, CpusetFile(name.removeprefix("cpuset.")), effective=True)
         file = self.directory(path) / name
         known = self._written.get(file)
         if known is not None and known.rstrip("\n") == text:

@@ -251,7 +251,7 @@ class ExporterStandIn:
     """Answers from the moment it is made until `close`."""
 
     def __init__(self, path: Path, manager: DeviceManager) -> None:
-        self._server = _Server(str(path), manager)
+        self._server = _PodResourcesServer(str(path), manager)
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,), name="exporter", daemon=True)
         self._thread.start()
 
@@ -262,17 +262,17 @@ class ExporterStandIn:
         self._thread.join()
 
 
-class _Server(socketserver.ThreadingUnixStreamServer):
+class _PodResourcesServer(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
 
     def __init__(self, path: str, manager: DeviceManager) -> None:
         self.manager = manager
-        super().__init__(path, _Handler)
+        super().__init__(path, _PodResourcesHandler)
 
 
-class _Handler(socketserver.StreamRequestHandler):
+class _PodResourcesHandler(socketserver.StreamRequestHandler):
     timeout = QUESTION_S
-    server: _Server
+    server: _PodResourcesServer
 
     def handle(self) -> None:
         """One question, one answer."""

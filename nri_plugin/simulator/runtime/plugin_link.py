@@ -18,7 +18,7 @@ from nri_plugin.simulator.runtime.profile import (
     Synchronized,
     UpdateRequested,
 )
-from nri_plugin.simulator.runtime.runtime import RefusedError, Runtime, Truth
+from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Runtime, Truth
 from nri_plugin.simulator.runtime.session import RuntimeSession
 from nri_plugin.wire.nri.events import (
     CreateContainer,
@@ -117,7 +117,7 @@ class PluginLink:
         self.took_s.append(time.monotonic() - began)
         answered = self._answers.pop(call)
         if answered.error:
-            raise RefusedError(answered.error)
+            raise PluginRefusedError(answered.error)
         return answered
 
     def _validate(self, event: CreateContainer, answered: Answered | None) -> None:
@@ -138,10 +138,10 @@ class PluginLink:
         if verdict is None:
             return
         if verdict.is_fail_open:
-            raise RefusedError(f"validator {self.session.plugin} was lost: {self.session.lost}")
+            raise PluginRefusedError(f"validator {self.session.plugin} was lost: {self.session.lost}")
         if isinstance(verdict.response, ValidateContainerAdjustmentResponse) and verdict.response.reject:
             reason = verdict.response.reason
-            raise RefusedError(
+            raise PluginRefusedError(
                 f"validator {self.session.plugin} rejected container adjustment, reason: {reason}"
             )
 

@@ -15,7 +15,7 @@ from nri_plugin.core.requests import pod_total
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.simulator.runtime.cgroup_tree import Driver, Names, container_names, pod_names
 from nri_plugin.simulator.runtime.profile import Behaviour
-from nri_plugin.wire.nri.messages import Container, ContainerState, Device, Pod, Resources
+from nri_plugin.wire.nri.messages import Container, ContainerState, DeviceNode, Pod, Resources
 
 MIN_SHARES = 2
 MAX_SHARES = 262144
@@ -48,7 +48,7 @@ class ContainerSpec:
     memory_limit_bytes: int = 0
     hugepages: tuple[tuple[str, int], ...] = ()
     env: tuple[str, ...] = ()
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
     cdi_devices: tuple[str, ...] = ()
     devices_asked: tuple[tuple[str, int], ...] = ()
     is_sidecar: bool = False
@@ -92,7 +92,7 @@ class PodSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class RuntimeIdentity:
     """Which node, runtime and cgroup driver a pod's messages are made for.
 
     Attributes:
@@ -124,7 +124,7 @@ def oom_score_adj(qos: QOSClass, memory_request_bytes: int, capacity_bytes: int)
     return min(max(score, 1000 + OOM_GUARANTEED), OOM_BEST_EFFORT - 1)
 
 
-def container_resources(spec: ContainerSpec, who: Identity) -> Resources:
+def container_resources(spec: ContainerSpec, who: RuntimeIdentity) -> Resources:
     """The container's resources as its OCI spec holds them."""
     return _resources(
         spec.cpu_request_milli, spec.cpu_limit_milli, spec.memory_limit_bytes, who.behaviour, spec.hugepages
@@ -176,7 +176,7 @@ def hugepages_resource(size: str) -> str:
     return f"hugepages-{size.removesuffix('B')}i"
 
 
-def pod_message(pod: PodSpec, uid: str, sandbox_id: str, who: Identity) -> tuple[Pod, Names]:
+def pod_message(pod: PodSpec, uid: str, sandbox_id: str, who: RuntimeIdentity) -> tuple[Pod, Names]:
     """The sandbox as plugins see it, and its cgroup."""
     names = pod_names(who.driver, pod.qos, uid)
     sandbox = container_names(who.driver, names, who.behaviour.cgroup_prefix, sandbox_id)
@@ -197,7 +197,7 @@ def pod_message(pod: PodSpec, uid: str, sandbox_id: str, who: Identity) -> tuple
 
 
 def container_message(
-    pod: PodSpec, sandbox: Pod, parent: Names, spec: ContainerSpec, container_id: str, who: Identity
+    pod: PodSpec, sandbox: Pod, parent: Names, spec: ContainerSpec, container_id: str, who: RuntimeIdentity
 ) -> tuple[Container, Names]:
     """A container that is about to be created, and where its cgroup will be."""
     names = container_names(who.driver, parent, who.behaviour.cgroup_prefix, container_id)
@@ -270,7 +270,7 @@ def _pod_labels(pod: PodSpec, uid: str) -> dict[str, str]:
 
 
 def _sandbox_annotations(
-    pod: PodSpec, uid: str, sandbox_id: str, resources: Resources, who: Identity
+    pod: PodSpec, uid: str, sandbox_id: str, resources: Resources, who: RuntimeIdentity
 ) -> dict[str, str]:
     seen = {"kubernetes.io/config.seen": "2026-01-01T00:00:00Z", "kubernetes.io/config.source": "api"}
     if not who.behaviour.is_containerd:
@@ -288,7 +288,9 @@ def _sandbox_annotations(
     }
 
 
-def _container_annotations(pod: PodSpec, sandbox: Pod, spec: ContainerSpec, who: Identity) -> dict[str, str]:
+def _container_annotations(
+    pod: PodSpec, sandbox: Pod, spec: ContainerSpec, who: RuntimeIdentity
+) -> dict[str, str]:
     if not who.behaviour.is_containerd:
         return {
             f"{_CRI}-o.ContainerType": "container",

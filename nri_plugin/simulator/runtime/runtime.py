@@ -18,16 +18,16 @@ from nri_plugin.simulator.runtime.cgroup_mirror import Absorbed, CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import (
     V1,
     CgroupWriteError,
+    CpusetFile,
     Driver,
     Names,
-    Resource,
     parent_of,
     pod_names,
 )
 from nri_plugin.simulator.runtime.pods import (
     ContainerSpec,
-    Identity,
     PodSpec,
+    RuntimeIdentity,
     container_message,
     pod_message,
     stable_id,
@@ -97,7 +97,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ContainerPlacement:
     """What a container has.
 
     Attributes:
@@ -133,7 +133,7 @@ class CgroupKeeper:
             self.make(above)
         self.mirror.add(path)
         if self.mirror.tree.version == V1:
-            for resource in Resource:
+            for resource in CpusetFile:
                 self.mirror.tree.write(path, resource, self.mirror.tree.text(above, resource))
             self.mirror.flush()
 
@@ -159,7 +159,7 @@ class CgroupKeeper:
             CgroupWriteError: the kernel does not take it.
         """
         self.mirror.absorb()
-        wanted: Mapping[Resource, str] = {Resource.CPUS: resources.cpus, Resource.MEMS: resources.mems}
+        wanted: Mapping[CpusetFile, str] = {CpusetFile.CPUS: resources.cpus, CpusetFile.MEMS: resources.mems}
         for resource, text in wanted.items():
             if text:
                 self.mirror.tree.write(path, resource, text)
@@ -171,11 +171,11 @@ class CgroupKeeper:
             self.mirror.tree.detach(path)
             self.mirror.remove(path)
 
-    def placement(self, record: Record) -> Placement:
+    def placement(self, record: Record) -> ContainerPlacement:
         """What the container has now; all empty without a cgroup."""
         tree, path = self.mirror.tree, record.names.path
         exists = record.has_cgroup and path in tree
-        return Placement(
+        return ContainerPlacement(
             key=record.key,
             stored=record.message.resources.cpus,
             own=tree.own_cpus(path) if exists else CPUSet(),
@@ -188,7 +188,7 @@ class CgroupKeeper:
 # ----------------------------------------------------------------------------------------------------
 
 
-class RefusedError(NriPinError):
+class PluginRefusedError(NriPinError):
     """The plugin refused; the CRI call fails with its words."""
 
 
@@ -233,7 +233,7 @@ class Runtime:
         self.plugin: Plugin = NoPlugin()
         self.cgroups = CgroupKeeper(mirror, _qos_slices(driver))
         self._failed: list[CgroupWriteError] = []
-        self._who = Identity(behaviour, driver, memory_bytes)
+        self._who = RuntimeIdentity(behaviour, driver, memory_bytes)
         self._sandboxes: dict[str, Sandbox] = {}
         self._records: dict[str, Record] = {}
         self._serial = 0
@@ -256,7 +256,7 @@ class Runtime:
         self.cgroups.enter(pause, Resources())
         try:
             self._ask(events.RunPodSandbox(message))
-        except RefusedError:
+        except PluginRefusedError:
             self._drop_cgroups(sandbox)
             raise
         self._sandboxes[spec.key] = sandbox
@@ -320,7 +320,7 @@ class Runtime:
         try:
             # Until the answer is there the process waits in its cgroup, and the state is still "created".
             self._ask(events.StartContainer(sandbox.message, record.message))
-        except RefusedError:
+        except PluginRefusedError:
             if not self.behaviour.ignores_start_errors:
                 self.cgroups.leave(record.names.path)
                 raise
@@ -413,7 +413,7 @@ class Runtime:
         self._failed, mirror.rejections = [], []
         return taken
 
-    def placements(self) -> dict[str, Placement]:
+    def placements(self) -> dict[str, ContainerPlacement]:
         """What each container has, by `NAMESPACE/POD/CONTAINER`."""
         self.absorb()
         return {record.key: self.cgroups.placement(record) for record in self._records.values()}
@@ -465,7 +465,7 @@ class Runtime:
         """Ask where an error is only logged."""
         try:
             answer = self._ask(event)
-        except RefusedError:
+        except PluginRefusedError:
             return
         if isinstance(answer, events.StopContainerResponse):
             self.apply(answer.updates)
@@ -477,7 +477,7 @@ class Runtime:
         """The container as the plugin wants it."""
         try:
             answer = self._ask(events.CreateContainer(sandbox.message, message))
-        except RefusedError:
+        except PluginRefusedError:
             if self.behaviour.undoes_failed_creation:
                 self._tell(events.StopContainer(sandbox.message, message))
                 self._tell(events.RemoveContainer(sandbox.message, message))

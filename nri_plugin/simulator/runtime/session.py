@@ -34,7 +34,7 @@ from nri_plugin.wire.nri.messages import Container, ContainerUpdate, EventMask, 
 from nri_plugin.wire.nri.mux import HEADER as MUX_HEADER
 from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, mux_frames
 from nri_plugin.wire.ttrpc.connection import Call, ClientConnection, Reply, ServerConnection
-from nri_plugin.wire.ttrpc.frame import HEADER, HEADER_BYTES, MAX_SEND_BYTES, Code, Status
+from nri_plugin.wire.ttrpc.frame import HEADER, HEADER_BYTES, MAX_SEND_BYTES, Code, RPCStatus
 
 # ----------------------------------------------------------------------------------------------------
 # How the runtimes' Go library reads the trunk, including where it fails.
@@ -276,7 +276,7 @@ class RuntimeSession:
     def finish_update(self, call: int, failed: tuple[ContainerUpdate, ...] = (), error: str = "") -> None:
         """Answers an `UpdateRequested`; with `error` the list of failed updates is lost on the way."""
         if error:
-            self._server.fail(call, Status(Code.UNKNOWN, error))
+            self._server.fail(call, RPCStatus(Code.UNKNOWN, error))
         else:
             self._server.reply(call, codec.encode_update_containers_response(failed))
 
@@ -364,13 +364,13 @@ class RuntimeSession:
 
     def _called(self, call: Call) -> RuntimeEvent | None:
         if call.service != RUNTIME_SERVICE:
-            self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"service {call.service}"))
+            self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"service {call.service}"))
         elif call.method == "RegisterPlugin":
             return self._register(call)
         elif call.method == "UpdateContainers":
             return UpdateRequested(call.stream_id, codec.decode_update_containers(call.payload))
         else:
-            self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"method {call.method}"))
+            self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"method {call.method}"))
         return None
 
     def _register(self, call: Call) -> RuntimeEvent:
@@ -378,7 +378,7 @@ class RuntimeSession:
         self._register_by = None
         if not self._launched:
             if reason := self._identity_problem(name, index):
-                self._server.fail(call.stream_id, Status(Code.UNKNOWN, reason))
+                self._server.fail(call.stream_id, RPCStatus(Code.UNKNOWN, reason))
                 return RegistrationRejected(name, index, reason)
             self.name, self.index = name, index
         if self._holds_reply:

@@ -15,7 +15,7 @@ from nri_plugin.policy.cpu_policy import whole_core_count
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError
 from nri_plugin.simulator.runtime.device_manager import Given, NotAdmittedError, delivered
 from nri_plugin.simulator.runtime.pods import PERIOD_US, ContainerSpec, PodSpec
-from nri_plugin.simulator.runtime.runtime import Placement, RefusedError
+from nri_plugin.simulator.runtime.runtime import ContainerPlacement, PluginRefusedError
 from nri_plugin.simulator.scenario.faults import (
     foreign_partition,
     foreign_write,
@@ -26,9 +26,9 @@ from nri_plugin.simulator.scenario.faults import (
     switch_cpus,
     write_times,
 )
-from nri_plugin.simulator.scenario.stage import Stage
+from nri_plugin.simulator.scenario.stage import ScenarioNode
 from nri_plugin.simulator.scenario.steps import (
-    Drift,
+    DriftStep,
     Expect,
     Foreign,
     Logged,
@@ -52,7 +52,7 @@ from nri_plugin.simulator.scenario.steps import (
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CPUChange:
     """A running container whose CPUs are no longer what they were before the step."""
 
     key: str
@@ -61,7 +61,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ContainerRefusal:
     """A container that was refused, with the agent's words."""
 
     key: str
@@ -69,7 +69,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """What a step did.
 
     Attributes:
@@ -84,9 +84,9 @@ class Outcome:
     """
 
     step: Step
-    arrived: tuple[Placement, ...] = ()
-    refused: tuple[Refusal, ...] = ()
-    changed: tuple[Change, ...] = ()
+    arrived: tuple[ContainerPlacement, ...] = ()
+    refused: tuple[ContainerRefusal, ...] = ()
+    changed: tuple[CPUChange, ...] = ()
     left: tuple[str, ...] = ()
     compared: int = 0
     problems: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Notes:
     """What is noted while a step runs."""
 
     arrived: list[str] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[ContainerRefusal] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     updates: int = 0
 
@@ -107,9 +107,9 @@ class Notes:
 # ----------------------------------------------------------------------------------------------------
 
 
-Placements = dict[str, Placement]
+Placements = dict[str, ContainerPlacement]
 
-__all__ = ["Change", "Outcome", "Player", "Refusal"]
+__all__ = ["CPUChange", "ContainerRefusal", "Player", "StepOutcome"]
 
 
 class Player:
@@ -121,7 +121,11 @@ class Player:
     """
 
     def __init__(
-        self, stage: Stage, *, gives_exclusive: bool = True, odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
+        self,
+        stage: ScenarioNode,
+        *,
+        gives_exclusive: bool = True,
+        odd_counts: SMTOddCounts = SMTOddCounts.KUBELET,
     ) -> None:
         self.stage = stage
         self.refusals: dict[str, str] = {}
@@ -134,7 +138,7 @@ class Player:
         self._heard = 0  # bytes of the agent's log that an earlier step has asked for
         self._disturbed: set[str] = set()  # born, or given other CPUs, while no agent could object
 
-    def play(self, step: Step) -> Outcome:
+    def play(self, step: Step) -> StepOutcome:
         """Do one step and judge what came of it."""
         began = time.monotonic()
         before = self._running()
@@ -143,12 +147,12 @@ class Player:
         self.stage.server.settle()
         after = self._running()
         changed = tuple(
-            Change(key, before[key].effective, after[key].effective)
+            CPUChange(key, before[key].effective, after[key].effective)
             for key in before
             if key in after and before[key].effective != after[key].effective
         )
         placements = self.stage.runtime.placements()
-        return Outcome(
+        return StepOutcome(
             step=step,
             arrived=tuple(placements[key] for key in notes.arrived if key in placements),
             refused=tuple(notes.refused),
@@ -196,7 +200,7 @@ class Player:
                 self._update(step, notes)
             case Restart():
                 self._restart(step, notes)
-            case Drift() | Second() | Release() | Online() | Foreign():
+            case DriftStep() | Second() | Release() | Online() | Foreign():
                 self._befall(step, notes)
             case Expect() | Logged() | Spin():
                 self._ask(step, notes)
@@ -245,14 +249,14 @@ class Player:
             self.stage.runtime.create(
                 pod.key, delivered(spec, manager.placed(manager.given(pod.key, spec.name)))
             )
-        except RefusedError as error:
+        except PluginRefusedError as error:
             self._refused(key, error, notes)
             return False
         return True
 
     def _refused(self, key: str, error: Exception, notes: Notes) -> None:
         self.refusals[key] = str(error)
-        notes.refused.append(Refusal(key, str(error)))
+        notes.refused.append(ContainerRefusal(key, str(error)))
 
     def _start(self, step: Start, notes: Notes) -> None:
         for key in self.stage.runtime.containers_of(step.target):
@@ -282,7 +286,7 @@ class Player:
         before = self._running().get(step.target)
         try:
             self.stage.runtime.update(step.target, step.resources)
-        except RefusedError as error:
+        except PluginRefusedError as error:
             self._refused(step.target, error, notes)
             return
         if before is not None and step.resources.cpu_quota_us:
@@ -321,11 +325,11 @@ class Player:
         if not step.is_down:
             notes.updates = len(self.stage.start_agent())
 
-    def _befall(self, step: Drift | Second | Release | Online | Foreign, notes: Notes) -> None:
-        if isinstance(step, Release | Foreign) or (isinstance(step, Drift) and not self.stage.agent_pid):
+    def _befall(self, step: DriftStep | Second | Release | Online | Foreign, notes: Notes) -> None:
+        if isinstance(step, Release | Foreign) or (isinstance(step, DriftStep) and not self.stage.agent_pid):
             self._disturbed |= set(self._running())
         match step:
-            case Drift():
+            case DriftStep():
                 notes.problems += filter(None, [foreign_write(self.stage, step.target, step.cpus)])
             case Second():
                 notes.problems += filter(None, [second_agent(self.stage)])
@@ -374,7 +378,7 @@ class Player:
         elif expected not in reason:
             yield f"{key} should have been refused with {expected}, it was with: {reason}"
 
-    def _compared(self, step: Expect, has: Placement) -> Iterator[tuple[str, object, object]]:
+    def _compared(self, step: Expect, has: ContainerPlacement) -> Iterator[tuple[str, object, object]]:
         yield "cpus", step.cpus, has.effective
         yield "memory nodes", step.mems, has.mems
         yield "exclusive cpus:", step.exclusive, len(self.promised.get(step.target, CPUSet()))
@@ -397,7 +401,7 @@ class Player:
     def _running(self) -> Placements:
         return {key: each for key, each in self.stage.runtime.placements().items() if each.effective}
 
-    def _judge(self, step: Step, running: Placements, changed: tuple[Change, ...]) -> Iterator[str]:
+    def _judge(self, step: Step, running: Placements, changed: tuple[CPUChange, ...]) -> Iterator[str]:
         yield from self._kernel_says()
         disturbed = self._disturbed
         if isinstance(step, Restart) and self.stage.agent_pid:

@@ -42,13 +42,13 @@ from nri_plugin.simulator.runtime.pods import (
 )
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.scenario.steps import (
-    Drift,
+    DriftStep,
     Expect,
     Foreign,
-    Kind,
     Logged,
     Online,
     Part,
+    PartitionKind,
     Release,
     Remove,
     Restart,
@@ -164,7 +164,7 @@ class StepReader:
             raise section.place.error("cpus is missing: where the container is put")
         by = choice(Writer)(section.entries["by"]) if "by" in section.entries else Writer.PERSON
         meanwhile = self._meanwhile(section.entries["meanwhile"]) if "meanwhile" in section.entries else {}
-        return Drift(_line(section), target, cpus, by, meanwhile)
+        return DriftStep(_line(section), target, cpus, by, meanwhile)
 
     def _meanwhile(self, value: source.Value) -> dict[str, Mapping[str, str]]:
         """What the kernel says, by container."""
@@ -189,9 +189,9 @@ class StepReader:
 
     def _foreign(self, section: source.Section) -> Step:
         _only(section, "partition", "cpus")
-        kind = choice(Kind)(section.entries["partition"])
+        kind = choice(PartitionKind)(section.entries["partition"])
         cpus = cpu_list(section.entries["cpus"]) if "cpus" in section.entries else CPUSet()
-        if bool(cpus) is (kind is Kind.MEMBER):
+        if bool(cpus) is (kind is PartitionKind.MEMBER):
             said = (
                 "a member has none of its own; leave cpus out"
                 if cpus

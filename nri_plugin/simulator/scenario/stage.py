@@ -90,7 +90,7 @@ class Places:
         return self.sockets / "exporter.sock"
 
 
-class Stage:
+class ScenarioNode:
     """One node for one scenario.
 
     Attributes:
@@ -231,7 +231,7 @@ class Stage:
 
 
 @contextmanager
-def stage(scenario: Scenario, keep: Path | None = None) -> Iterator[Stage]:
+def stage(scenario: Scenario, keep: Path | None = None) -> Iterator[ScenarioNode]:
     """A node for the time of a `with`; its files are removed afterwards unless `keep` names a folder for them.
 
     Raises:
@@ -240,7 +240,7 @@ def stage(scenario: Scenario, keep: Path | None = None) -> Iterator[Stage]:
     temporary = Path(tempfile.mkdtemp(prefix="nri-pin-", dir=_memory_folder()))
     try:
         places = Places(_kept(keep) if keep else temporary / "node", temporary)
-        made = Stage(scenario, places)
+        made = ScenarioNode(scenario, places)
         try:
             yield made
         finally:

@@ -150,7 +150,7 @@ class Part(StrEnum):
     RUNTIME = "runtime"
 
 
-class Kind(StrEnum):
+class PartitionKind(StrEnum):
     """What a cgroup of somebody else is to the kernel."""
 
     ISOLATED = "isolated"
@@ -237,7 +237,7 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class DriftStep:
     """Somebody else changes the CPUs of a container; it happens, and is put right unless the agent is down.
 
     Attributes:
@@ -278,7 +278,7 @@ class Foreign:
     """Somebody else's cgroup beside those of pods becomes a partition with these CPUs, or ceases to be one."""
 
     line: int
-    kind: Kind
+    kind: PartitionKind
     cpus: CPUSet
 
 
@@ -345,7 +345,7 @@ Step: TypeAlias = (
     | Remove
     | Update
     | Restart
-    | Drift
+    | DriftStep
     | Second
     | Release
     | Online

@@ -10,15 +10,21 @@ from nri_plugin.simulator.machine.source import SourcedMachine
 from nri_plugin.simulator.scenario.steps import Run
 from nri_plugin.simulator.simulate.config import Chosen
 from nri_plugin.simulator.simulate.node import pod_requests
-from nri_plugin.simulator.simulate.plan import Plan
+from nri_plugin.simulator.simulate.plan import PodPlan
 from nri_plugin.simulator.simulate.simulate import Played, play, running, totals
-from nri_plugin.simulator.simulate.simulation import Configuration, ContainerRow, OrderRow, Simulation, Status
+from nri_plugin.simulator.simulate.simulation import (
+    Configuration,
+    ContainerStatus,
+    OrderRow,
+    SimulatedContainer,
+    Simulation,
+)
 
 # ----------------------------------------------------------------------------------------------------
 # The same pods in other orders: how much of a result is luck.
 
 
-class Order(StrEnum):
+class PodOrder(StrEnum):
     """In which order pods come."""
 
     FILE = "file"
@@ -28,24 +34,24 @@ class Order(StrEnum):
     SHUFFLE = "shuffle"
 
 
-def ordered(plan: Plan, order: Order, seed: int) -> Plan:
+def ordered(plan: PodPlan, order: PodOrder, seed: int) -> PodPlan:
     """The plan with its pods in another order.
 
     Raises:
         ConfigError: the plan has steps that depend on their order.
     """
-    if order is Order.FILE:
+    if order is PodOrder.FILE:
         return plan
     runs = _runs_of_orders(plan)
-    if order is Order.SHUFFLE:
+    if order is PodOrder.SHUFFLE:
         Random(seed).shuffle(runs)  # noqa: S311 - nothing secret is shuffled
     else:
-        runs.sort(key=_size, reverse=order is Order.LARGE_FIRST)
+        runs.sort(key=_size, reverse=order is PodOrder.LARGE_FIRST)
     return replace(plan, steps=tuple(runs))
 
 
 def other_orders(
-    machine: SourcedMachine, plan: Plan, chosen: Chosen, seeds: Iterable[int], *, seed: int | None = None
+    machine: SourcedMachine, plan: PodPlan, chosen: Chosen, seeds: Iterable[int], *, seed: int | None = None
 ) -> Iterator[OrderRow]:
     """A row for the plan as it is, then one for each shuffle.
 
@@ -58,7 +64,7 @@ def other_orders(
     """
     yield _row(play(machine, plan, chosen), seed)
     for one in seeds:
-        yield _row(play(machine, ordered(plan, Order.SHUFFLE, one), chosen), one)
+        yield _row(play(machine, ordered(plan, PodOrder.SHUFFLE, one), chosen), one)
 
 
 def _row(played: Played, seed: int | None) -> OrderRow:
@@ -74,7 +80,7 @@ def _row(played: Played, seed: int | None) -> OrderRow:
     )
 
 
-def _runs_of_orders(plan: Plan) -> list[Run]:
+def _runs_of_orders(plan: PodPlan) -> list[Run]:
     runs = [step for step in plan.steps if isinstance(step, Run)]
     if len(runs) < len(plan.steps):
         raise ConfigError(
@@ -112,7 +118,7 @@ def spread(rows: Sequence[OrderRow]) -> list[Spread]:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ContainerDifference:
     """A container that the two configurations treat differently.
 
     Attributes:
@@ -146,7 +152,7 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SimulationComparison:
     """What differs between two simulations.
 
     Attributes:
@@ -157,18 +163,18 @@ class Comparison:
     """
 
     configuration: tuple[tuple[str, str, str], ...]
-    containers: tuple[Difference, ...]
+    containers: tuple[ContainerDifference, ...]
     alike: int
     sums: tuple[Sum, ...]
 
 
-def compare(first: Simulation, second: Simulation) -> Comparison:
+def compare(first: Simulation, second: Simulation) -> SimulationComparison:
     """What differs; both are of the same pods on the same machine."""
     before, after = _outcomes(first), _outcomes(second)
     keys = list(dict.fromkeys([*before, *after]))
     found = [_difference(key, before.get(key), after.get(key)) for key in keys]
     differing = tuple(one for one in found if one is not None)
-    return Comparison(
+    return SimulationComparison(
         configuration=tuple(_said_differently(first.configuration, second.configuration)),
         containers=differing,
         alike=len(keys) - len(differing),
@@ -176,23 +182,25 @@ def compare(first: Simulation, second: Simulation) -> Comparison:
     )
 
 
-def _outcomes(one: Simulation) -> dict[str, ContainerRow]:
+def _outcomes(one: Simulation) -> dict[str, SimulatedContainer]:
     """What became of every container: as it is now, or as it was refused or ended."""
     asked = {row.key: row for step in one.steps for row in step.containers}
     return asked | {row.key: row for row in one.containers}
 
 
-def _difference(key: str, before: ContainerRow | None, after: ContainerRow | None) -> Difference | None:
+def _difference(
+    key: str, before: SimulatedContainer | None, after: SimulatedContainer | None
+) -> ContainerDifference | None:
     """The gravest difference; the shared pool's own CPUs are nobody's difference."""
     told = [_told(row) for row in (before, after)]
     for what, words in _aspects(before, after):
         if words[0] != words[1]:
-            return Difference(key, what, told[0], told[1])
+            return ContainerDifference(key, what, told[0], told[1])
     return None
 
 
 def _aspects(
-    before: ContainerRow | None, after: ContainerRow | None
+    before: SimulatedContainer | None, after: SimulatedContainer | None
 ) -> Iterator[tuple[str, tuple[object, ...]]]:
     yield "placed", (_runs(before), _runs(after))
     if before is None or after is None:
@@ -205,11 +213,11 @@ def _aspects(
         yield "reason", tuple(row.refusal and row.refusal.reason for row in (before, after))
 
 
-def _runs(row: ContainerRow | None) -> bool:
-    return row is not None and row.status in (Status.PLACED, Status.SHARED)
+def _runs(row: SimulatedContainer | None) -> bool:
+    return row is not None and row.status in (ContainerStatus.PLACED, ContainerStatus.SHARED)
 
 
-def _told(row: ContainerRow | None) -> str:
+def _told(row: SimulatedContainer | None) -> str:
     if row is None:
         return "nothing"
     if row.refusal is not None and not _runs(row):

@@ -21,7 +21,7 @@ from nri_plugin.kube.pod_demand import (
     HUGEPAGES,
     MEMORY,
     ContainerDemand,
-    Kind,
+    ContainerKind,
     PodDemand,
     is_native,
     pod_demand,
@@ -310,7 +310,7 @@ OVER = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPod:
     """A pod of the manifests.
 
     Attributes:
@@ -332,7 +332,7 @@ class Manifests:
     """
 
     node: str = ""
-    pods: list[Found] = field(default_factory=list)
+    pods: list[FoundPod] = field(default_factory=list)
     _names: set[str] = field(default_factory=set)
     _keys: Counter[str] = field(default_factory=Counter)
     _kinds: Counter[str] = field(default_factory=Counter)
@@ -422,7 +422,7 @@ class Manifests:
                 (*path, "metadata", "name"), f"pod {pod.key} is there already; rename one of them"
             )
         self._names.add(pod.key)
-        self.pods.append(Found(path, pod, workload))
+        self.pods.append(FoundPod(path, pod, workload))
 
 
 def _pod_spec(obj: Object, demand: PodDemand, namespace: str, name: str, path: Path) -> PodSpec:
@@ -431,8 +431,10 @@ def _pod_spec(obj: Object, demand: PodDemand, namespace: str, name: str, path: P
     return PodSpec(
         name=name,
         namespace=namespace,
-        containers=tuple(_container(one) for one in demand.containers if one.kind is Kind.APP),
-        init_containers=tuple(_container(one) for one in demand.containers if one.kind is not Kind.APP),
+        containers=tuple(_container(one) for one in demand.containers if one.kind is ContainerKind.APP),
+        init_containers=tuple(
+            _container(one) for one in demand.containers if one.kind is not ContainerKind.APP
+        ),
         labels=_texts(obj, "labels", path),
         annotations=_texts(obj, "annotations", path),
         forced_qos=QOSClass(demand.qos.value),
@@ -458,7 +460,7 @@ def _container(one: ContainerDemand) -> ContainerSpec:
             for name, amount in one.limits.items()
             if not is_native(name) and amount
         ),
-        is_sidecar=one.kind is Kind.SIDECAR,
+        is_sidecar=one.kind is ContainerKind.SIDECAR,
     )
 
 

@@ -37,8 +37,8 @@ from nri_plugin.simulator.runtime.cgroup_tree import Names
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
 from nri_plugin.simulator.runtime.pods import (
     ContainerSpec,
-    Identity,
     PodSpec,
+    RuntimeIdentity,
     container_message,
     hugepages_resource,
     pod_facts,
@@ -46,7 +46,7 @@ from nri_plugin.simulator.runtime.pods import (
     stable_id,
     stable_uid,
 )
-from nri_plugin.simulator.simulate.simulation import Stage
+from nri_plugin.simulator.simulate.simulation import RefusalStage
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
@@ -184,7 +184,7 @@ class Tried:
     kind: Kind
     decision: Decision | None = None
     error: Exception | None = None
-    stage: Stage | None = None
+    stage: RefusalStage | None = None
     devices: Given | None = None
     container_id: str = ""
 
@@ -217,7 +217,7 @@ class PlayedNode:
         self,
         node: Node,
         devices: DeviceManager,
-        who: Identity,
+        who: RuntimeIdentity,
         *,
         has_device_hints: bool = True,
         knows_pods: bool = True,
@@ -243,7 +243,9 @@ class PlayedNode:
                 self.room.check(pod)
             self.devices.admit(pod)
         except NotAdmittedError as error:
-            return tuple(Tried(spec, kind, error=error, stage=Stage.NODE) for spec, kind in _members(pod))
+            return tuple(
+                Tried(spec, kind, error=error, stage=RefusalStage.NODE) for spec, kind in _members(pod)
+            )
         self._sandbox(pod)
         tried = tuple(self._containers(pod, start=start))
         if self.room is not None and any(one.container_id for one in tried):
@@ -361,7 +363,7 @@ class PlayedNode:
         decision = self._tell(events.CreateContainer(sandbox, message))
         if decision.refusal is not None:
             self._undo(sandbox, message)
-            return Tried(spec, kind, decision, decision.refusal, Stage.PLACEMENT, given)
+            return Tried(spec, kind, decision, decision.refusal, RefusalStage.PLACEMENT, given)
         self.live[f"{pod.key}/{spec.name}"] = _Live(sandbox, message)
         self._tell(events.PostCreateContainer(sandbox, message))
         return Tried(spec, kind, decision, devices=given, container_id=made)

@@ -60,7 +60,7 @@ from nri_plugin.simulator.simulate.manifests import Path as KeyPath
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PodPlan:
     """A scenario, read and checked.
 
     Attributes:
@@ -98,7 +98,7 @@ MOST_PODS = 10_000
 """Of one line: a slip of the finger must not fill the memory."""
 
 
-def read_short(text: str, file: str) -> Plan:
+def read_short(text: str, file: str) -> PodPlan:
     """The plan that a list of pods stands for.
 
     Raises:
@@ -114,7 +114,7 @@ def read_short(text: str, file: str) -> Plan:
     if not runs:
         raise given["pods"].place.error("expected at least one pod, such as - {pod: db, cpu: 2, memory: 4Gi}")
     _refuse_twins([run for run, _ in runs], file)
-    return Plan(
+    return PodPlan(
         file=file,
         name=source.text(given["name"]) if "name" in given else stem(file),
         steps=tuple(run for run, _ in runs),
@@ -228,7 +228,7 @@ def shipped_scenarios() -> dict[str, str]:
     return {name: found[name].partition("\n")[0].removeprefix("# ") for name in sorted(found)}
 
 
-def read_plan(word: str, node: str = "") -> Plan:
+def read_plan(word: str, node: str = "") -> PodPlan:
     """The scenario of a file, a shipped one by its name, or that of standard input.
 
     Args:
@@ -323,9 +323,9 @@ def _documents(text: str, file: str) -> list[Any]:
         raise ConfigError(file, f"not YAML: {' '.join(str(error).split())}") from None
 
 
-def _from_steps(text: str, file: str) -> Plan:
+def _from_steps(text: str, file: str) -> PodPlan:
     scenario = parse(text, file)
-    return Plan(
+    return PodPlan(
         file=file,
         name=scenario.name,
         steps=scenario.steps,
@@ -337,7 +337,7 @@ def _from_steps(text: str, file: str) -> Plan:
     )
 
 
-def _from_manifests(documents: Sequence[Any], text: str, file: str, node: str) -> Plan:
+def _from_manifests(documents: Sequence[Any], text: str, file: str, node: str) -> PodPlan:
     reader = Manifests(node)
     try:
         for number, document in enumerate(documents):
@@ -349,7 +349,7 @@ def _from_manifests(documents: Sequence[Any], text: str, file: str, node: str) -
     if not reader.pods:
         what = "; ".join(reader.notes()) or "nothing in it makes pods"
         raise ConfigError(file, f"has no pods: {what}; give Pods, or what makes pods, such as a Deployment")
-    return Plan(
+    return PodPlan(
         file=file,
         name=stem(file),
         steps=tuple(Run(0, found.pod) for found in reader.pods),

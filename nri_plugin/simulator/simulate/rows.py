@@ -21,18 +21,18 @@ from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, hugepages_
 from nri_plugin.simulator.scenario.steps import AMOUNT_KEYS, read_container
 from nri_plugin.simulator.simulate.node import PlayedNode, Tried
 from nri_plugin.simulator.simulate.simulation import (
-    Alignment,
-    Broken,
-    ContainerRow,
-    DeviceRow,
-    Group,
+    AlignmentRow,
+    ContainerStatus,
+    CPUGroup,
+    CPUOwner,
+    FragmentationRow,
     Machine,
-    MemoryRow,
-    NUMANodeRow,
-    Owner,
-    Refusal,
-    Stage,
-    Status,
+    RefusalStage,
+    SimulatedContainer,
+    SimulatedDevice,
+    SimulatedMemory,
+    SimulatedNUMANode,
+    SimulatedRefusal,
 )
 
 # ----------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def machine_row(machine: SourcedMachine, summary: str) -> Machine:
         summary=summary,
         sockets=_groups(topology.sockets),
         numa_nodes=tuple(
-            NUMANodeRow(int(one.id), _ids(one.cpus), one.memory_bytes, one.hugepages, one.distances)
+            SimulatedNUMANode(int(one.id), _ids(one.cpus), one.memory_bytes, one.hugepages, one.distances)
             for one in topology.nodes
         ),
         caches=_groups(topology.caches),
@@ -77,8 +77,8 @@ def machine_row(machine: SourcedMachine, summary: str) -> Machine:
     )
 
 
-def _groups(groups: Iterable[tuple[int, CPUSet]]) -> tuple[Group, ...]:
-    return tuple(Group(int(number), _ids(cpus)) for number, cpus in groups)
+def _groups(groups: Iterable[tuple[int, CPUSet]]) -> tuple[CPUGroup, ...]:
+    return tuple(CPUGroup(int(number), _ids(cpus)) for number, cpus in groups)
 
 
 def _ids(cpus: CPUSet) -> tuple[int, ...]:
@@ -253,12 +253,16 @@ class Rows:
         self._node = played.node
         self._footprint = cache(self._footprint_of)
 
-    def tried(self, pod: PodSpec, tried: Tried) -> ContainerRow:
+    def tried(self, pod: PodSpec, tried: Tried) -> SimulatedContainer:
         """A container as it was right after it was created, or not."""
         key = f"{pod.key}/{tried.spec.name}"
-        plain = ContainerRow(key, pod.namespace, pod.name, tried.spec.name, str(tried.kind), Status.SKIPPED)
+        plain = SimulatedContainer(
+            key, pod.namespace, pod.name, tried.spec.name, str(tried.kind), ContainerStatus.SKIPPED
+        )
         if tried.error is not None:
-            return replace(plain, status=Status.REFUSED, refusal=refusal(tried), steps=_steps(tried.decision))
+            return replace(
+                plain, status=ContainerStatus.REFUSED, refusal=refusal(tried), steps=_steps(tried.decision)
+            )
         if tried.decision is None:
             return plain
         state = tried.decision.state
@@ -267,32 +271,32 @@ class Rows:
         return replace(
             self._placed(plain, state, record, tried.devices or {}),
             steps=tried.decision.steps,
-            refusal=None if overruled is None else words(overruled, Stage.PLACEMENT),
+            refusal=None if overruled is None else words(overruled, RefusalStage.PLACEMENT),
         )
 
-    def now(self, row: ContainerRow) -> ContainerRow:
+    def now(self, row: SimulatedContainer) -> SimulatedContainer:
         """The same container as it is now; it runs."""
         state = self._played.state
         record = state.containers[self._played.container_id(row.key)]
         given = self._played.devices.given(f"{row.namespace}/{row.pod}", row.container)
         return self._placed(row, state, record, given)
 
-    def owners(self) -> Iterator[Owner]:
+    def owners(self) -> Iterator[CPUOwner]:
         """Every CPU, ascending."""
         node, state = self._node, self._played.state
         holders = {cpu: key for key, cpus in self._own().items() for cpu in cpus}
         pool = state.shared_pool(node)
         for cpu in node.topology.online | node.topology.offline:
             if cpu in holders:
-                yield Owner(int(cpu), EXCLUSIVE, holders[cpu])
+                yield CPUOwner(int(cpu), EXCLUSIVE, holders[cpu])
             elif cpu not in node.topology.online:
-                yield Owner(int(cpu), OFFLINE)
+                yield CPUOwner(int(cpu), OFFLINE)
             elif cpu in node.reserved:
-                yield Owner(int(cpu), RESERVED)
+                yield CPUOwner(int(cpu), RESERVED)
             else:
-                yield Owner(int(cpu), SHARED if cpu in pool else ISOLATED)
+                yield CPUOwner(int(cpu), SHARED if cpu in pool else ISOLATED)
 
-    def devices(self) -> Iterator[DeviceRow]:
+    def devices(self) -> Iterator[SimulatedDevice]:
         """Every device and who has it."""
         manager = self._played.devices
         holders = {
@@ -304,9 +308,9 @@ class Rows:
         }
         for one in manager.devices:
             where = tuple(map(int, one.nodes))
-            yield DeviceRow(one.resource, one.id, where, holders.get((one.resource, one.id), ""))
+            yield SimulatedDevice(one.resource, one.id, where, holders.get((one.resource, one.id), ""))
 
-    def numa_nodes(self) -> tuple[Broken, ...]:
+    def numa_nodes(self) -> tuple[FragmentationRow, ...]:
         """Each NUMA node with CPUs."""
         node = self._node
         found = fragmentation.by_numa_node(
@@ -314,7 +318,7 @@ class Rows:
         )
         return tuple(map(_broken, found))
 
-    def caches(self) -> tuple[Broken, ...]:
+    def caches(self) -> tuple[FragmentationRow, ...]:
         """Each uncore cache."""
         node, available = self._node, self._played.state.available(self._node)
         found = fragmentation.by_cache(tables_of(node), node.topology, node.allocatable, available)
@@ -328,7 +332,7 @@ class Rows:
         cores = (mask & whole for mask in tables.cores)
         return fragmentation.fragmentation(free, caches), fragmentation.fragmentation(free, cores)
 
-    def memory(self) -> Iterator[MemoryRow]:
+    def memory(self) -> Iterator[SimulatedMemory]:
         """Each NUMA node with memory to promise, where the policy promises some."""
         node = self._node
         if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
@@ -338,7 +342,7 @@ class Rows:
             free = memory.free(resource)
             for number, size in by_node.items():
                 if size:
-                    yield MemoryRow(number, resource, size, size - free[number])
+                    yield SimulatedMemory(number, resource, size, size - free[number])
 
     def _own(self) -> dict[str, CPUSet]:
         """Exclusive CPUs by key; those that wait for a container of a pod to come back have its name too."""
@@ -349,7 +353,9 @@ class Rows:
             found[f"{pod.namespace}/{pod.name}/{container}" if pod else key] = allocation.cpus
         return found
 
-    def _placed(self, row: ContainerRow, state: State, record: ContainerRecord, given: Given) -> ContainerRow:
+    def _placed(
+        self, row: SimulatedContainer, state: State, record: ContainerRecord, given: Given
+    ) -> SimulatedContainer:
         held = state.allocation_of(record)
         cpus = state.desired_cpus(self._node, record)
         mems = held.mems if held else NodeMask()
@@ -357,7 +363,7 @@ class Rows:
         found = self._footprint(cpus, mems)
         return replace(
             row,
-            status=Status.PLACED if held else Status.SHARED,
+            status=ContainerStatus.PLACED if held else ContainerStatus.SHARED,
             exclusive=len(own),
             cpus=str(cpus),
             mems=str(mems),
@@ -375,25 +381,25 @@ class Rows:
         return alignment.footprint(self._node.topology, cpus, mems)
 
 
-def refusal(tried: Tried) -> Refusal | None:
+def refusal(tried: Tried) -> SimulatedRefusal | None:
     """Why it does not run; None where it does."""
     return words(tried.error, tried.stage) if tried.error is not None and tried.stage is not None else None
 
 
-def words(error: Exception, stage: Stage) -> Refusal:
+def words(error: Exception, stage: RefusalStage) -> SimulatedRefusal:
     """An error as a refusal."""
     text = str(error)
     reason = error.reason if isinstance(error, AdmissionError) else text.partition(":")[0]
-    return Refusal(stage, reason, text)
+    return SimulatedRefusal(stage, reason, text)
 
 
 def _steps(decision: Decision | None) -> tuple[str, ...]:
     return decision.steps if decision else ()
 
 
-def _alignment(found: alignment.Footprint) -> Alignment:
+def _alignment(found: alignment.Footprint) -> AlignmentRow:
     levels = found.aligned
-    return Alignment(levels.numa_node, levels.socket, levels.uncore_cache, levels.whole_cores)
+    return AlignmentRow(levels.numa_node, levels.socket, levels.uncore_cache, levels.whole_cores)
 
 
 def _preferred(node: Node, state: State, record: ContainerRecord) -> bool | None:
@@ -413,5 +419,7 @@ def _device_nodes(manager: DeviceManager, given: Given) -> NodeMask:
     return NodeMask(mask)
 
 
-def _broken(one: fragmentation.Broken) -> Broken:
-    return Broken(one.id, len(one.cpus), len(one.allocatable), len(one.available), round(one.ratio, 4))
+def _broken(one: fragmentation.Broken) -> FragmentationRow:
+    return FragmentationRow(
+        one.id, len(one.cpus), len(one.allocatable), len(one.available), round(one.ratio, 4)
+    )

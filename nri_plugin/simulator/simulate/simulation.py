@@ -1,6 +1,6 @@
 """The result of a simulation: plain frozen values, whose `as_dict` is the JSON of `nri-pin simulate -o json`.
 
-Ids are whole numbers and groups of CPUs lists of them where something is to be drawn (`Machine`, `Owner`); what a
+Ids are whole numbers and groups of CPUs lists of them where something is to be drawn (`Machine`, `CPUOwner`); what a
 container has is written as kernel lists (`0-3,8`), as in the other commands. `-o json` prints one object:
 
     {"format": 1, "simulations": [Simulation, ...], "comparison": Comparison or null}
@@ -18,7 +18,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CPUGroup:
     """CPUs that belong together: a socket, an uncore cache, a core.
 
     Attributes:
@@ -31,7 +31,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class NUMANodeRow:
+class SimulatedNUMANode:
     """A NUMA node.
 
     Attributes:
@@ -48,7 +48,7 @@ class NUMANodeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRow:
+class SimulatedDevice:
     """A device of the machine.
 
     Attributes:
@@ -78,10 +78,10 @@ class Machine:
     name: str
     title: str
     summary: str
-    sockets: tuple[Group, ...]
-    numa_nodes: tuple[NUMANodeRow, ...]
-    caches: tuple[Group, ...]
-    cores: tuple[Group, ...]
+    sockets: tuple[CPUGroup, ...]
+    numa_nodes: tuple[SimulatedNUMANode, ...]
+    caches: tuple[CPUGroup, ...]
+    cores: tuple[CPUGroup, ...]
     caches_known: bool
     online: tuple[int, ...]
     offline: tuple[int, ...]
@@ -98,7 +98,7 @@ FORMAT = 1
 """Raised when a reader of an older one would misunderstand; a new key does not raise it."""
 
 
-class Status(StrEnum):
+class ContainerStatus(StrEnum):
     """What became of a container."""
 
     PLACED = "placed"
@@ -110,7 +110,7 @@ class Status(StrEnum):
     """Its pod ended before its turn: refused as a whole, or by an init container that was."""
 
 
-class Stage(StrEnum):
+class RefusalStage(StrEnum):
     """Who refused."""
 
     NODE = "node"
@@ -137,7 +137,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class SimulatedRefusal:
     """Why something does not run.
 
     Attributes:
@@ -145,13 +145,13 @@ class Refusal:
         text: the whole sentence, the reason first.
     """
 
-    stage: Stage
+    stage: RefusalStage
     reason: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Alignment:
+class AlignmentRow:
     """At which levels exclusive CPUs are aligned, by the rules of the alignment counters; memory counts for `numa_node`."""
 
     numa_node: bool
@@ -161,7 +161,7 @@ class Alignment:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerRow:
+class SimulatedContainer:
     """A container and what it got.
 
     Attributes:
@@ -188,7 +188,7 @@ class ContainerRow:
     pod: str
     container: str
     kind: str
-    status: Status
+    status: ContainerStatus
     exclusive: int = 0
     cpus: str = ""
     mems: str = ""
@@ -196,12 +196,12 @@ class ContainerRow:
     caches: str = ""
     sockets: str = ""
     cores: int = 0
-    aligned: Alignment | None = None
+    aligned: AlignmentRow | None = None
     preferred: bool | None = None
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     device_nodes: str = ""
     steps: tuple[str, ...] = ()
-    refusal: Refusal | None = None
+    refusal: SimulatedRefusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,14 +229,14 @@ class StepRow:
     workload: str = ""
     shape: str = ""
     qos: str = ""
-    containers: tuple[ContainerRow, ...] = ()
+    containers: tuple[SimulatedContainer, ...] = ()
     problems: tuple[str, ...] = ()
-    refusal: Refusal | None = None
+    refusal: SimulatedRefusal | None = None
     exclusive_cpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class CPUOwner:
     """A CPU at the end.
 
     Attributes:
@@ -251,7 +251,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class FragmentationRow:
     """A NUMA node or an uncore cache at the end.
 
     Attributes:
@@ -270,7 +270,7 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryRow:
+class SimulatedMemory:
     """Memory of one NUMA node at the end, bytes; only where the Static memory policy promises some.
 
     Attributes:
@@ -286,7 +286,7 @@ class MemoryRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ShapeCapacity:
     """How many more pods of one shape fit, found by trying until one is refused.
 
     Attributes:
@@ -308,7 +308,7 @@ class Room:
     fits: int
     fits_empty: int | None
     bounded: bool = True
-    refusal: Refusal | None = None
+    refusal: SimulatedRefusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class RefusedRow:
     """
 
     reason: str
-    stage: Stage
+    stage: RefusalStage
     shape: str
     containers: tuple[str, ...]
     text: str
@@ -343,7 +343,7 @@ class Totals:
         shared_pool: the pool, a kernel list.
         aligned_numa_node, aligned_socket, aligned_uncore_cache, aligned_whole_cores: of the containers with CPUs of
             their own, how many are aligned.
-        fragmentation_numa, fragmentation_cache: over the whole machine, as in `Broken`.
+        fragmentation_numa, fragmentation_cache: over the whole machine, as in `FragmentationRow`.
         memory_promised_bytes: by the Static memory policy.
         problems: expectations that were not met.
     """
@@ -408,13 +408,13 @@ class Simulation:
     configuration: Configuration
     shapes: dict[str, str]
     steps: tuple[StepRow, ...]
-    containers: tuple[ContainerRow, ...]
-    owners: tuple[Owner, ...]
-    devices: tuple[DeviceRow, ...]
-    numa_nodes: tuple[Broken, ...]
-    caches: tuple[Broken, ...]
-    memory: tuple[MemoryRow, ...]
-    capacity: tuple[Room, ...]
+    containers: tuple[SimulatedContainer, ...]
+    owners: tuple[CPUOwner, ...]
+    devices: tuple[SimulatedDevice, ...]
+    numa_nodes: tuple[FragmentationRow, ...]
+    caches: tuple[FragmentationRow, ...]
+    memory: tuple[SimulatedMemory, ...]
+    capacity: tuple[ShapeCapacity, ...]
     refused: tuple[RefusedRow, ...]
     totals: Totals
     notes: tuple[str, ...] = ()

@@ -23,9 +23,9 @@ from nri_plugin.wire.nri.messages import (
     Container,
     ContainerState,
     ContainerUpdate,
-    Device,
-    Field,
+    DeviceNode,
     FieldOwners,
+    OwnedField,
     Pod,
     Resources,
 )
@@ -110,7 +110,7 @@ NO_MEMORY: Final[dict[str, Any]] = {}
 _MEMORY: Final = {
     column.path[1]: column.name for column in tables.RESOURCES.columns if column.path[0] == "memory"
 }
-_FIELDS: Final[Mapping[int, int]] = {field.value: field for field in Field}
+_FIELDS: Final[Mapping[int, int]] = {field.value: field for field in OwnedField}
 _OWN: Final = bounds.OWN_ANNOTATIONS.encode()
 _LISTS_DEVICES: Final = bounds.LISTS_DEVICES.encode()
 _STATES = {state.value: state for state in ContainerState}
@@ -211,8 +211,8 @@ def _is_privileged(devices: Sequence[Any]) -> bool:
     return any((each.major, each.minor) in bounds.HOST_ONLY_DEVICES and each.type == "c" for each in seen)
 
 
-def _device(message: Any) -> Device:
-    return Device(message.path[: bounds.PATH_CHARS], message.type, message.major, message.minor)
+def _device(message: Any) -> DeviceNode:
+    return DeviceNode(message.path[: bounds.PATH_CHARS], message.type, message.major, message.minor)
 
 
 def _device_variables(lines: Sequence[bytes]) -> tuple[tuple[str, ...], bool]:

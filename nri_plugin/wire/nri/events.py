@@ -14,7 +14,7 @@ from nri_plugin.wire.nri.messages import (
     EMPTY,
     Container,
     ContainerUpdate,
-    Device,
+    DeviceNode,
     EventMask,
     FieldOwners,
     Pod,
@@ -54,13 +54,13 @@ class Adjustment:
     """
 
     annotations: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    mounts: tuple[spec.Mount, ...] = ()
+    mounts: tuple[spec.MountSpec, ...] = ()
     env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     hooks: spec.Hooks = field(default=spec.Hooks())
     rlimits: tuple[spec.Rlimit, ...] = ()
     cdi_devices: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
     resources: Resources | None = None
     cgroups_path: str = ""
     oom_score_adj: int | None = None

@@ -96,7 +96,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceNode:
     """A device node given to a container; `type` is b, c, u or p.
 
     In an adjustment the path `-PATH` removes. Mode and owner come only to sessions that read details.
@@ -154,7 +154,7 @@ class ContainerDetails:
     """
 
     args: tuple[str, ...] = ()
-    mounts: tuple[spec.Mount, ...] = ()
+    mounts: tuple[spec.MountSpec, ...] = ()
     hooks: spec.Hooks = field(default=spec.Hooks())
     rlimits: tuple[spec.Rlimit, ...] = ()
     created_at: int = 0
@@ -191,7 +191,7 @@ class Container:
     labels: Mapping[str, str] = field(default_factory=_no_texts)
     annotations: Mapping[str, str] = field(default_factory=_no_texts)
     env: tuple[str, ...] = ()
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
     cdi_devices: tuple[str, ...] = ()
     resources: Resources = field(default=Resources())
     oom_score_adj: int | None = None
@@ -216,7 +216,7 @@ class ContainerUpdate:
     ignore_failure: bool = False
 
 
-class Field(IntEnum):
+class OwnedField(IntEnum):
     """What a plugin can own in a container: number and spelling as in the owners map (NRI >= 0.10)."""
 
     Annotations = 1
@@ -263,7 +263,7 @@ class Field(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldOwners:
-    """Which plugin (`NN-name`) set what of one container; numbers that `Field` does not know stay numbers.
+    """Which plugin (`NN-name`) set what of one container; numbers that `OwnedField` does not know stay numbers.
 
     Attributes:
         simple: field -> plugin.

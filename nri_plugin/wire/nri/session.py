@@ -34,13 +34,13 @@ from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxRe
 from nri_plugin.wire.nri.releases import OUR_NRI_VERSION, is_before_0_7, legal_mask, unheeded
 from nri_plugin.wire.ttrpc.connection import (
     Call,
+    CallRefused,
     ClientConnection,
-    Refused,
     Reply,
     ServerConnection,
     ServerHappening,
 )
-from nri_plugin.wire.ttrpc.frame import Code, Status
+from nri_plugin.wire.ttrpc.frame import Code, RPCStatus
 
 # ----------------------------------------------------------------------------------------------------
 # Where a plugin's connection stands, as a table.
@@ -49,7 +49,7 @@ from nri_plugin.wire.ttrpc.frame import Code, Status
 # reply to RegisterPlugin, so that reply is no step here.
 
 
-class Stage(Enum):
+class SessionStage(Enum):
     """How far the connection has come."""
 
     CONNECTED = "connected"
@@ -63,7 +63,7 @@ class Stage(Enum):
     CLOSED = "closed"
 
 
-class Step(Enum):
+class SessionStep(Enum):
     """What moves it."""
 
     REGISTER = "register"
@@ -75,20 +75,20 @@ class Step(Enum):
     REFUSED = "error answer"
 
 
-NEXT_STAGE: Final[dict[tuple[Stage, Step], Stage]] = {
-    (Stage.CONNECTED, Step.REGISTER): Stage.REGISTERING,
-    (Stage.REGISTERING, Step.CONFIGURE): Stage.CONFIGURING,
-    (Stage.CONFIGURING, Step.ANSWERED): Stage.CONFIGURED,
-    (Stage.CONFIGURING, Step.REFUSED): Stage.FAILED,
+NEXT_STAGE: Final[dict[tuple[SessionStage, SessionStep], SessionStage]] = {
+    (SessionStage.CONNECTED, SessionStep.REGISTER): SessionStage.REGISTERING,
+    (SessionStage.REGISTERING, SessionStep.CONFIGURE): SessionStage.CONFIGURING,
+    (SessionStage.CONFIGURING, SessionStep.ANSWERED): SessionStage.CONFIGURED,
+    (SessionStage.CONFIGURING, SessionStep.REFUSED): SessionStage.FAILED,
     # A plugin launched by a runtime before NRI 0.7 is never synchronized: events follow at once.
-    (Stage.CONFIGURED, Step.EVENT): Stage.CONFIGURED,
-    (Stage.CONFIGURED, Step.SYNCHRONIZE_PART): Stage.COLLECTING,
-    (Stage.CONFIGURED, Step.SYNCHRONIZE): Stage.SYNCHRONIZING,
-    (Stage.COLLECTING, Step.SYNCHRONIZE_PART): Stage.COLLECTING,
-    (Stage.COLLECTING, Step.SYNCHRONIZE): Stage.SYNCHRONIZING,
-    (Stage.SYNCHRONIZING, Step.ANSWERED): Stage.READY,
-    (Stage.SYNCHRONIZING, Step.REFUSED): Stage.FAILED,
-    (Stage.READY, Step.EVENT): Stage.READY,
+    (SessionStage.CONFIGURED, SessionStep.EVENT): SessionStage.CONFIGURED,
+    (SessionStage.CONFIGURED, SessionStep.SYNCHRONIZE_PART): SessionStage.COLLECTING,
+    (SessionStage.CONFIGURED, SessionStep.SYNCHRONIZE): SessionStage.SYNCHRONIZING,
+    (SessionStage.COLLECTING, SessionStep.SYNCHRONIZE_PART): SessionStage.COLLECTING,
+    (SessionStage.COLLECTING, SessionStep.SYNCHRONIZE): SessionStage.SYNCHRONIZING,
+    (SessionStage.SYNCHRONIZING, SessionStep.ANSWERED): SessionStage.READY,
+    (SessionStage.SYNCHRONIZING, SessionStep.REFUSED): SessionStage.FAILED,
+    (SessionStage.READY, SessionStep.EVENT): SessionStage.READY,
 }
 
 
@@ -104,7 +104,7 @@ LATE_ANSWER_SECONDS: Final = 1.0
 """After a late answer the runtime closes; we wait so long for it."""
 
 
-class Watchdog:
+class SessionWatchdog:
     """Expectations by name, each with the time at which it is broken and the sentence to say then."""
 
     def __init__(self, timeout: float, *, prelaunched: bool) -> None:
@@ -187,7 +187,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+", re.ASCII)
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingRequest:
     """A request somebody has to answer."""
 
     event: NRIEvent
@@ -231,12 +231,12 @@ class PluginSession:
         self.runtime: Configure | None = None
         self._wanted = wanted
         self._reading = DETAILS if details else placement(hears)
-        self._stage = Stage.CONNECTED
+        self._stage = SessionStage.CONNECTED
         self._mux = MuxReader()
         self._server = ServerConnection(MAX_MESSAGE_BYTES)
         self._client = ClientConnection(MAX_MESSAGE_BYTES)
-        self._watchdog = Watchdog(registration_timeout, prelaunched=prelaunched)
-        self._waiting: dict[int, _Waiting] = {}
+        self._watchdog = SessionWatchdog(registration_timeout, prelaunched=prelaunched)
+        self._waiting: dict[int, _PendingRequest] = {}
         self._register_call = 0
         self._pods: list[Pod] = []
         self._containers: list[Container] = []
@@ -244,7 +244,7 @@ class PluginSession:
         self._error: RemoteProtocolError | None = None
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> SessionStage:
         """How far the connection has come."""
         return self._stage
 
@@ -256,7 +256,7 @@ class PluginSession:
         Raises:
             LocalProtocolError: it was called before.
         """
-        self._stage = self._next(Step.REGISTER)
+        self._stage = self._next(SessionStep.REGISTER)
         payload = codec.encode_registration(self.plugin_name, self.plugin_index, OUR_NRI_VERSION)
         self._register_call = self._client.call(codec.RUNTIME_SERVICE, "RegisterPlugin", payload, now)
         self._watchdog.registering(now)
@@ -270,7 +270,7 @@ class PluginSession:
             LocalProtocolError: the session is not ready, a request waits for its answer (the runtime would
                 wait for us and we for it), or the updates cannot be sent.
         """
-        if self._stage is not Stage.READY:
+        if self._stage is not SessionStage.READY:
             raise LocalProtocolError(
                 f"containers can be updated when the session is ready; it is {self._stage.value}"
             )
@@ -300,7 +300,7 @@ class PluginSession:
             return f"call {call} is no longer waiting for an answer"
         payload = codec.encode_response(waiting.event, self._subscribed(waiting.event, response))
         replaced = self._server.reply(call, payload)
-        self._answered(call, now, Step.ANSWERED if replaced is None else Step.REFUSED)
+        self._answered(call, now, SessionStep.ANSWERED if replaced is None else SessionStep.REFUSED)
         if replaced is not None:
             return replaced.message
         return unheeded(self.runtime or Configure(), waiting.event, response)
@@ -316,8 +316,8 @@ class PluginSession:
         """
         if call not in self._waiting:
             return f"call {call} is no longer waiting for an answer"
-        self._server.fail(call, Status(code, message))
-        self._answered(call, now, Step.REFUSED)
+        self._server.fail(call, RPCStatus(code, message))
+        self._answered(call, now, SessionStep.REFUSED)
         return ""
 
     def _subscribed(self, event: NRIEvent, response: NRIResponse) -> NRIResponse:
@@ -332,15 +332,15 @@ class PluginSession:
             raise LocalProtocolError(msg + f"; it knows {int(legal):#x}")
         return response
 
-    def _answered(self, call: int, now: float, step: Step) -> None:
+    def _answered(self, call: int, now: float, step: SessionStep) -> None:
         waiting = self._waiting.pop(call)
         late = waiting.deadline is not None and now > waiting.deadline
         if isinstance(waiting.event, Configure | Synchronize):
             self._stage = self._next(step)
-        if isinstance(waiting.event, Configure) and step is Step.ANSWERED:
+        if isinstance(waiting.event, Configure) and step is SessionStep.ANSWERED:
             self._watchdog.configured(waiting.event, now)
         if isinstance(waiting.event, Synchronize):
-            self._watchdog.synchronized(is_lost=late or step is Step.REFUSED)
+            self._watchdog.synchronized(is_lost=late or step is SessionStep.REFUSED)
         if late:
             self._watchdog.answered_late(now)
 
@@ -366,7 +366,7 @@ class PluginSession:
             raise
 
     def _receive(self, data: bytes | bytearray | memoryview, now: float) -> list[SessionEvent]:
-        if self._stage is Stage.CLOSED:
+        if self._stage is SessionStage.CLOSED:
             raise RemoteProtocolError("bytes came after the end of the connection")
         events: list[SessionEvent] = []
         for connection_id, part in self._mux.feed(data):
@@ -385,14 +385,14 @@ class PluginSession:
         return self._mux.is_incomplete or self._server.is_incomplete or self._client.is_incomplete
 
     def _end(self) -> list[SessionEvent]:
-        if self._stage is Stage.CLOSED:
+        if self._stage is SessionStage.CLOSED:
             return []
         if self._is_incomplete:
             raise RemoteProtocolError("the peer closed the connection in the middle of a frame")
         return self._close()
 
     def _close(self) -> list[SessionEvent]:
-        self._stage = Stage.CLOSED
+        self._stage = SessionStage.CLOSED
         self._waiting.clear()
         lost = [reply for reply in self._client.close() if reply.stream_id != self._register_call]
         return [self._replied(reply) for reply in lost]
@@ -413,7 +413,7 @@ class PluginSession:
     def _called(self, happening: ServerHappening, events: list[SessionEvent]) -> None:
         if isinstance(happening, Call):
             self._serve(happening, events)
-        elif isinstance(happening, Refused) and happening.status.code != Code.UNIMPLEMENTED:
+        elif isinstance(happening, CallRefused) and happening.status.code != Code.UNIMPLEMENTED:
             why = happening.status.message
             raise RemoteProtocolError(
                 f"the peer's request on stream {happening.stream_id} is unusable: {why}"
@@ -421,21 +421,21 @@ class PluginSession:
 
     def _serve(self, call: Call, events: list[SessionEvent]) -> None:
         if call.service != codec.PLUGIN_SERVICE:
-            self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"service {call.service}"))
+            self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"service {call.service}"))
             return
         decoded = codec.decode_request(call.method, call.payload, self._reading)
         if decoded is None:
-            self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"method {call.method}"))
+            self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"method {call.method}"))
         elif isinstance(decoded, codec.UnknownEvent):
             self._server.reply(call.stream_id)
         elif isinstance(decoded, codec.SynchronizePart):
             self._synchronize(call, decoded, events)
         else:
-            step = Step.CONFIGURE if isinstance(decoded, Configure) else Step.EVENT
+            step = SessionStep.CONFIGURE if isinstance(decoded, Configure) else SessionStep.EVENT
             self._request(call, step, decoded, len(call.payload), events)
 
     def _synchronize(self, call: Call, part: codec.SynchronizePart, events: list[SessionEvent]) -> None:
-        step = Step.SYNCHRONIZE_PART if part.more else Step.SYNCHRONIZE
+        step = SessionStep.SYNCHRONIZE_PART if part.more else SessionStep.SYNCHRONIZE
         if not self._advance(call, step):
             return
         self._pods += part.event.pods
@@ -453,7 +453,7 @@ class PluginSession:
         self._wait(call, whole, self._synchronize_bytes, events)
 
     def _request(
-        self, call: Call, step: Step, event: NRIEvent, size_bytes: int, events: list[SessionEvent]
+        self, call: Call, step: SessionStep, event: NRIEvent, size_bytes: int, events: list[SessionEvent]
     ) -> None:
         if self._advance(call, step):
             if isinstance(event, Configure):
@@ -461,20 +461,20 @@ class PluginSession:
             self._wait(call, event, size_bytes, events)
 
     def _wait(self, call: Call, event: NRIEvent, size_bytes: int, events: list[SessionEvent]) -> None:
-        self._waiting[call.stream_id] = _Waiting(event, call.deadline)
+        self._waiting[call.stream_id] = _PendingRequest(event, call.deadline)
         events.append(Request(call.stream_id, call.deadline, event, size_bytes))
 
-    def _advance(self, call: Call, step: Step) -> bool:
+    def _advance(self, call: Call, step: SessionStep) -> bool:
         """Takes a step the peer asked for; one that has no place here is answered with an error."""
         stage = NEXT_STAGE.get((self._stage, step))
         if stage is None:
             text = f"{call.method} is out of order: this plugin is {self._stage.value}"
-            self._server.fail(call.stream_id, Status(Code.FAILED_PRECONDITION, text))
+            self._server.fail(call.stream_id, RPCStatus(Code.FAILED_PRECONDITION, text))
             return False
         self._stage = stage
         return True
 
-    def _next(self, step: Step) -> Stage:
+    def _next(self, step: SessionStep) -> SessionStage:
         """Returns where a step of our own leads."""
         stage = NEXT_STAGE.get((self._stage, step))
         if stage is None:
@@ -496,11 +496,11 @@ class PluginSession:
 
     def next_check(self, now: float) -> float | None:  # noqa: ARG002 (asked like every other question here)
         """Returns when `overdue` should be asked next, None = only after something has come."""
-        return None if self._stage is Stage.CLOSED else self._watchdog.next_check()
+        return None if self._stage is SessionStage.CLOSED else self._watchdog.next_check()
 
     def overdue(self, now: float) -> str | None:
         """Returns why this connection must be closed and replaced, None = it need not."""
-        return None if self._stage is Stage.CLOSED else self._watchdog.overdue(now)
+        return None if self._stage is SessionStage.CLOSED else self._watchdog.overdue(now)
 
 
 def _check_identity(name: str, index: str) -> None:

@@ -73,7 +73,7 @@ class ProfileType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class MountSpec:
     """A mount; in an adjustment the destination `-PATH` removes the one at PATH."""
 
     destination: str

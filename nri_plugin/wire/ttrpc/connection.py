@@ -24,9 +24,9 @@ from nri_plugin.wire.ttrpc.frame import (
     FrameReader,
     MessageType,
     OversizeFrame,
-    Request,
-    Response,
-    Status,
+    RequestEnvelope,
+    ResponseEnvelope,
+    RPCStatus,
     decode_request,
     decode_response,
     encode_request,
@@ -63,11 +63,11 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class CallRefused:
     """A request or message the server end answered by itself; said so that it can be logged."""
 
     stream_id: int
-    status: Status
+    status: RPCStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Reply:
     """How a call of ours ended; `status` None is success."""
 
     stream_id: int
-    status: Status | None
+    status: RPCStatus | None
     payload: bytes = b""
 
 
@@ -94,7 +94,7 @@ class StreamEnd:
     stream_id: int
 
 
-ServerHappening: TypeAlias = Call | Refused | StreamMessage | StreamEnd
+ServerHappening: TypeAlias = Call | CallRefused | StreamMessage | StreamEnd
 ClientHappening: TypeAlias = Reply | StreamMessage | StreamEnd
 
 
@@ -157,7 +157,7 @@ LONGEST_TIMEOUT_NS: Final = 1e18
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingCall:
     """A call of ours that has not ended."""
 
     deadline: float | None
@@ -176,7 +176,7 @@ class ClientConnection(End):
     def __init__(self, max_receive: int = MAX_RECEIVE_BYTES, max_send: int = MAX_SEND_BYTES) -> None:
         super().__init__(max_receive, max_send)
         self._next_stream_id = 1
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PendingCall] = {}
 
     # -------------------------------------------------------------------- call
 
@@ -198,7 +198,7 @@ class ClientConnection(End):
             LocalProtocolError: the request is too long (its stream id is used up), or stream ids have run out.
         """
         return self._begin(
-            Request(service, method, payload, _nanoseconds(timeout), metadata), now, timeout, 0
+            RequestEnvelope(service, method, payload, _nanoseconds(timeout), metadata), now, timeout, 0
         )
 
     def open_stream(
@@ -229,7 +229,7 @@ class ClientConnection(End):
         Raises:
             LocalProtocolError: as for `call`.
         """
-        request = Request(service, method, payload, _nanoseconds(timeout), metadata)
+        request = RequestEnvelope(service, method, payload, _nanoseconds(timeout), metadata)
         return self._begin(request, now, timeout, Flags.REMOTE_OPEN if sends else Flags.REMOTE_CLOSED)
 
     def send(self, stream_id: int, payload: bytes) -> None:
@@ -255,7 +255,7 @@ class ClientConnection(End):
         """Gives a call up; ttrpc has no way to tell the server."""
         self._waiting.pop(stream_id, None)
 
-    def _begin(self, request: Request, now: float, timeout: float | None, flags: int) -> int:
+    def _begin(self, request: RequestEnvelope, now: float, timeout: float | None, flags: int) -> int:
         if self._next_stream_id > LAST_STREAM_ID:
             raise LocalProtocolError("all stream ids of this connection are used up; open a new one")
         data = encode_request(request)
@@ -266,7 +266,7 @@ class ClientConnection(End):
             raise LocalProtocolError(f"{msg}; send less at once")
         self._queue(stream_id, MessageType.REQUEST, data, flags)
         deadline = None if timeout is None else now + timeout
-        self._waiting[stream_id] = _Waiting(deadline, flags != 0, flags == Flags.REMOTE_OPEN)
+        self._waiting[stream_id] = _PendingCall(deadline, flags != 0, flags == Flags.REMOTE_OPEN)
         return stream_id
 
     def _check_may_send(self, stream_id: int) -> None:
@@ -297,11 +297,11 @@ class ClientConnection(End):
         del self._waiting[frame.stream_id]
         if isinstance(frame, OversizeFrame):
             text = f"reply of {frame.length_bytes} bytes is longer than we accept"
-            return Reply(frame.stream_id, Status(Code.RESOURCE_EXHAUSTED, text))
+            return Reply(frame.stream_id, RPCStatus(Code.RESOURCE_EXHAUSTED, text))
         try:
             response = decode_response(frame.data)
         except RemoteProtocolError as err:
-            return Reply(frame.stream_id, Status(Code.INTERNAL, str(err)))
+            return Reply(frame.stream_id, RPCStatus(Code.INTERNAL, str(err)))
         return Reply(frame.stream_id, response.status, response.payload)
 
     def _data(self, frame: Frame | OversizeFrame) -> list[ClientHappening]:
@@ -341,7 +341,7 @@ class ClientConnection(End):
 
     def _give_up(self, stream_id: int, code: Code, text: str) -> Reply:
         del self._waiting[stream_id]
-        return Reply(stream_id, Status(code, text))
+        return Reply(stream_id, RPCStatus(code, text))
 
 
 def _nanoseconds(timeout: float | None) -> int:
@@ -411,13 +411,13 @@ class ServerConnection(End):
             return self._data(frame)
         return None  # other types are for versions to come
 
-    def _oversize(self, frame: OversizeFrame) -> Refused | None:
+    def _oversize(self, frame: OversizeFrame) -> CallRefused | None:
         if frame.type not in (MessageType.REQUEST, MessageType.DATA):
             return None
         text = f"request of {frame.length_bytes} bytes is longer than this peer accepts"
         return self._refuse(frame.stream_id, Code.RESOURCE_EXHAUSTED, text)
 
-    def _request(self, frame: Frame, now: float) -> Call | Refused:
+    def _request(self, frame: Frame, now: float) -> Call | CallRefused:
         stream_id = frame.stream_id
         if problem := self._stream_id_problem(stream_id):
             return self._answer_by_itself(stream_id, Code.INVALID_ARGUMENT, problem)
@@ -429,7 +429,7 @@ class ServerConnection(End):
             return self._refuse(stream_id, Code.RESOURCE_EXHAUSTED, text)
         return self._accept(frame, now)
 
-    def _accept(self, frame: Frame, now: float) -> Call | Refused:
+    def _accept(self, frame: Frame, now: float) -> Call | CallRefused:
         try:
             request = decode_request(frame.data)
         except RemoteProtocolError as err:
@@ -477,7 +477,7 @@ class ServerConnection(End):
         """Whether the call still waits for its end."""
         return stream_id in self._open
 
-    def reply(self, stream_id: int, payload: bytes = b"") -> Status | None:
+    def reply(self, stream_id: int, payload: bytes = b"") -> RPCStatus | None:
         """Ends a call with success: a plain call, or one whose client alone sent messages.
 
         Returns:
@@ -487,14 +487,14 @@ class ServerConnection(End):
             LocalProtocolError: no such call waits.
         """
         self._forget(stream_id)
-        data = encode_response(Response(None, payload))
+        data = encode_response(ResponseEnvelope(None, payload))
         if len(data) > self._max_send:
             text = f"reply of {len(data)} bytes is over the limit of {self._max_send}"
             return self._refuse(stream_id, Code.RESOURCE_EXHAUSTED, text).status
         self._queue(stream_id, MessageType.RESPONSE, data)
         return None
 
-    def fail(self, stream_id: int, status: Status) -> None:
+    def fail(self, stream_id: int, status: RPCStatus) -> None:
         """Ends a call of any kind with an error.
 
         Raises:
@@ -536,18 +536,18 @@ class ServerConnection(End):
             raise LocalProtocolError(f"no call waits on stream {stream_id}; it was answered or never made")
         del self._open[stream_id]
 
-    def _refuse(self, stream_id: int, code: Code, text: str) -> Refused:
+    def _refuse(self, stream_id: int, code: Code, text: str) -> CallRefused:
         """Answers for the user and forgets the call, if there was one: a stream has one end."""
         self._open.pop(stream_id, None)
         return self._answer_by_itself(stream_id, code, text)
 
-    def _answer_by_itself(self, stream_id: int, code: Code, text: str) -> Refused:
-        status = Status(code, text)
+    def _answer_by_itself(self, stream_id: int, code: Code, text: str) -> CallRefused:
+        status = RPCStatus(code, text)
         self._send_status(stream_id, status)
-        return Refused(stream_id, status)
+        return CallRefused(stream_id, status)
 
-    def _send_status(self, stream_id: int, status: Status) -> None:
-        self._queue(stream_id, MessageType.RESPONSE, encode_response(Response(status)))
+    def _send_status(self, stream_id: int, status: RPCStatus) -> None:
+        self._queue(stream_id, MessageType.RESPONSE, encode_response(ResponseEnvelope(status)))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -555,9 +555,9 @@ class ServerConnection(End):
 
 __all__ = [
     "Call",
+    "CallRefused",
     "ClientConnection",
     "ClientHappening",
-    "Refused",
     "Reply",
     "ServerConnection",
     "ServerHappening",

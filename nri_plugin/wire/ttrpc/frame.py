@@ -167,7 +167,7 @@ class Detail:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class RPCStatus:
     """Why a call failed. `code` is a plain number: peers may send ones `Code` does not name."""
 
     code: int
@@ -176,7 +176,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestEnvelope:
     """A call. `timeout_ns` is what was left of the caller's time when it sent, 0 = no limit."""
 
     service: str
@@ -187,14 +187,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class ResponseEnvelope:
     """The end of a call: a payload, or a status that is not OK and no payload."""
 
-    status: Status | None = None
+    status: RPCStatus | None = None
     payload: bytes = b""
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: RequestEnvelope) -> bytes:
     """Returns the data of a request frame.
 
     Raises:
@@ -212,7 +212,7 @@ def encode_request(request: Request) -> bytes:
         raise LocalProtocolError(f"request {request.method} cannot be encoded: {err}") from err
 
 
-def decode_request(data: bytes) -> Request:
+def decode_request(data: bytes) -> RequestEnvelope:
     """Reads the data of a request frame.
 
     Raises:
@@ -221,10 +221,10 @@ def decode_request(data: bytes) -> Request:
     message = pb.Request()
     _parse(message, data, "request")
     metadata = tuple((entry.key, entry.value) for entry in message.metadata) if message.metadata else ()
-    return Request(message.service, message.method, message.payload, message.timeout_nano, metadata)
+    return RequestEnvelope(message.service, message.method, message.payload, message.timeout_nano, metadata)
 
 
-def encode_response(response: Response) -> bytes:
+def encode_response(response: ResponseEnvelope) -> bytes:
     """Returns the data of a response frame; success with an empty message is no bytes at all."""
     status = response.status
     if status is None or status.code == Code.OK:
@@ -235,7 +235,7 @@ def encode_response(response: Response) -> bytes:
     return pb.Response(status=wire).SerializeToString()
 
 
-def decode_response(data: bytes) -> Response:
+def decode_response(data: bytes) -> ResponseEnvelope:
     """Reads the data of a response frame; an absent status and code 0 are both success.
 
     Raises:
@@ -245,9 +245,9 @@ def decode_response(data: bytes) -> Response:
     _parse(message, data, "response")
     wire = message.status
     if not wire.code:
-        return Response(None, message.payload)
+        return ResponseEnvelope(None, message.payload)
     details = tuple(Detail(any_.type_url, any_.value) for any_ in wire.details)
-    return Response(Status(wire.code, wire.message, details), message.payload)
+    return ResponseEnvelope(RPCStatus(wire.code, wire.message, details), message.payload)
 
 
 def _parse(message: pb.Request | pb.Response, data: bytes, what: str) -> None:

@@ -1,7 +1,7 @@
 """Feeding the cache."""
 
 from nri_plugin.extender.cache import PUBLISHED_S, Accounting, ExtenderCache
-from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring
 from tests.kube_builders import container, nrt_object, pod, pod_object
 
@@ -17,7 +17,7 @@ class Clock:
 
 def cache(*, is_on=True):
     clock = Clock()
-    made = ExtenderCache(Cluster(Scoring()), Accounting(is_on=is_on, charge_s=60), clock)
+    made = ExtenderCache(ClusterAnswers(Scoring()), Accounting(is_on=is_on, charge_s=60), clock)
     made.on_nrt(nrt_object("n", EIGHT))
     made.on_synced("nrt")
     made.on_synced("pods")
@@ -120,12 +120,12 @@ def test_a_running_pod_that_its_node_names_counts_no_more_a_little_later():
 
 
 def test_it_is_ready_when_both_lists_are_complete():
-    made = ExtenderCache(Cluster(Scoring()), Accounting(), Clock())
+    made = ExtenderCache(ClusterAnswers(Scoring()), Accounting(), Clock())
     made.on_nrt_listed([])
     assert not made.is_ready
     made.on_pods_listed([])
     assert made.is_ready
-    assert ExtenderCache(Cluster(Scoring()), Accounting(is_on=False), Clock()).is_ready is False
+    assert ExtenderCache(ClusterAnswers(Scoring()), Accounting(is_on=False), Clock()).is_ready is False
 
 
 def test_a_pod_that_moves_is_charged_where_it_is():

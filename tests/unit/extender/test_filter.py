@@ -2,7 +2,7 @@
 
 import pytest
 
-from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.cluster_filter import PASS, POD
 from nri_plugin.extender.cluster_scores import Scoring
 from tests.kube_builders import container, node_row, pod, topology
@@ -14,7 +14,7 @@ THREE = [container(name, cpu="3", memory="1Gi") for name in "abc"]
 
 def what(asked, node, sidecars_stay=False):
     """The kind and name of what does not fit; None where all does."""
-    cluster = Cluster(Scoring(), sidecars_stay=sidecars_stay)
+    cluster = ClusterAnswers(Scoring(), sidecars_stay=sidecars_stay)
     if node is not None:
         cluster.put("n", node_row(node))
     code = cluster.codes(["n"], asked)[0]

@@ -1,6 +1,6 @@
 """LeastNUMANodes, with the numbers of its design."""
 
-from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.cluster_scores import DistanceBonus, Scoring
 from tests.kube_builders import container, node_row, pod, topology
 
@@ -15,7 +15,7 @@ def node(first, second, **attributes):
 
 
 def scored(one, bonus=DistanceBonus.ALWAYS, asked=POD):
-    cluster = Cluster(Scoring(bonus=bonus))
+    cluster = ClusterAnswers(Scoring(bonus=bonus))
     cluster.put("n", node_row(one))
     return cluster.scores(["n"], asked)[0]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring, Strategy, whole
 from tests.kube_builders import container, node_row, pod, topology
 
@@ -11,7 +11,7 @@ GUARANTEED = pod(container(cpu="2", memory="4"))
 
 
 def score(asked, node, scoring):
-    cluster = Cluster(scoring)
+    cluster = ClusterAnswers(scoring)
     if node is not None:
         cluster.put("n", node_row(node))
     return cluster.scores(["n"], asked)[0]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from nri_plugin.extender import nodes
-from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.cluster_filter import PASS
 from nri_plugin.extender.cluster_scores import Scoring, Strategy
 from nri_plugin.extender.nodes import NUMAZone, Zones, node_policy
@@ -76,9 +76,9 @@ def with_any_id(
     return judged
 
 
-def cluster_of(topology: NodeResourceTopology | None, scoring: Scoring) -> Cluster:
+def cluster_of(topology: NodeResourceTopology | None, scoring: Scoring) -> ClusterAnswers:
     """A cluster of one node, as the extender asks it."""
-    cluster = Cluster(scoring, sidecars_stay=False)
+    cluster = ClusterAnswers(scoring, sidecars_stay=False)
     if topology is not None:
         cluster.put("n", ClusterRow(node_policy(topology), nodes.numa_zones(topology)))
     return cluster
