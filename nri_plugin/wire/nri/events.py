@@ -1,7 +1,6 @@
-"""What a session reports and what it is answered with: the language between wire and engine.
+"""Events that a session reports, responses to them, and adjustments of a new container.
 
-The same event means the same whether it came as its own rpc (NRI 0.12 and later) or inside
-`StateChange` (before).
+An event has one meaning, whether it came as a method of its own (NRI 0.12 and later) or inside `StateChange` (before).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -21,8 +20,7 @@ from nri_plugin.wire.nri.messages import (
     Resources,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# What a plugin may change about a container that is being created, with the rules of each part.
+# Adjustments: what a plugin may change about a container that is being created
 #
 # * Only what is set changes anything; plugins called later see the changed container.
 # * `removed(key)` removes: an annotation, variable, mount (by destination), device (by path), namespace (by
@@ -93,7 +91,7 @@ def overriding(args: Iterable[str]) -> tuple[str, ...]:
 
 
 def check(adjustment: Adjustment) -> None:
-    """Refuses what a runtime would drop without a word or fail the creation for.
+    """Refuses an adjustment that a runtime would drop silently or fail the creation for.
 
     Raises:
         LocalProtocolError: an entry without key, two entries that set one key, the removal of something that
@@ -138,12 +136,12 @@ def _check_keys(what: str, keys: Collection[str]) -> None:
         seen.add(key)
 
 
-# ----------------------------------------------------------------------------------------------------
+# Events
 
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The runtime introduces itself; times are milliseconds, 0 = not told (NRI <= 0.6)."""
+    """The runtime says what it is; times are milliseconds, 0 = not sent (NRI <= 0.6)."""
 
     config: str = ""
     runtime_name: str = ""
@@ -155,7 +153,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Synchronize:
-    """Everything that exists, complete (chunks are already joined)."""
+    """All pods and containers that exist; the session has joined the parts."""
 
     pods: tuple[Pod, ...] = ()
     containers: tuple[Container, ...] = ()
@@ -163,7 +161,7 @@ class Synchronize:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """The runtime says goodbye."""
+    """The runtime ends the plugin; no runtime sends it so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +203,7 @@ class RemovePodSandbox:
 
 @dataclass(frozen=True, slots=True)
 class CreateContainer:
-    """A container is about to be created; the only event at which work may be refused."""
+    """A container is about to be created; the only event that may be refused."""
 
     pod: Pod
     container: Container
@@ -221,7 +219,7 @@ class PostCreateContainer:
 
 @dataclass(frozen=True, slots=True)
 class StartContainer:
-    """The cgroup exists, the container's own process does not run yet."""
+    """The cgroup exists and the container's process does not run yet."""
 
     pod: Pod
     container: Container
@@ -348,6 +346,9 @@ class UpdatesDone:
 
 
 SessionEvent: TypeAlias = Request | Registered | RegistrationRefused | UpdatesDone
+
+
+# Responses
 
 
 @dataclass(frozen=True, slots=True)

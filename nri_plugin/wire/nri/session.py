@@ -1,11 +1,19 @@
 """A plugin's side of one NRI connection, without I/O, clock or threads.
 
-Feed it what the socket gives, act on the events it returns, send what it queues; a connection that ended
-is replaced by a new session. It does by itself what needs no decision: joins a Synchronize that comes in
-parts, chooses the subscription the runtime's version allows, answers unknown methods.
+Pass in what the socket gives, act on the events that come back, send what is queued. A connection that ended is
+replaced by a new session. One connection goes through these steps:
 
-A request is reported as `Request` and waits until `respond` or `refuse`. The runtime waits too, at most
-about two seconds, and sends nothing else meanwhile.
+    plugin  -> runtime   RegisterPlugin (name, index)
+    runtime -> plugin    Configure (who the runtime is); the answer is the subscription
+    runtime -> plugin    Synchronize, in one or more parts (all pods and containers); the answer may carry updates
+    runtime -> plugin    events, one at a time
+
+The session itself does what needs no decision: it joins the parts of a Synchronize, chooses the subscription that the
+runtime's version allows, and answers unknown methods. Every other request is reported as `Request` and waits for
+`respond` or `refuse`. The runtime waits too: it sends nothing else meanwhile, and closes the connection after about
+two seconds. A container is then created without this plugin.
+
+Source: containerd/nri pkg/adaptation and pkg/stub, releases 0.2.0 to 0.12.2.
 """
 
 import re
@@ -38,15 +46,14 @@ from nri_plugin.wire.ttrpc.connection import (
     ClientConnection,
     Reply,
     ServerConnection,
-    ServerHappening,
+    ServerEvent,
 )
 from nri_plugin.wire.ttrpc.frame import Code, RPCStatus
 
-# ----------------------------------------------------------------------------------------------------
-# Where a plugin's connection stands, as a table.
+# The state table
 #
-# Our own registration call and the runtime's calls are independent: Configure may come before the runtime's
-# reply to RegisterPlugin, so that reply is no step here.
+# Our registration call and the runtime's calls are independent: Configure may come before the runtime's reply to
+# RegisterPlugin. So that reply is no step of the table.
 
 
 class SessionStage(Enum):
@@ -64,7 +71,7 @@ class SessionStage(Enum):
 
 
 class SessionStep(Enum):
-    """What moves it."""
+    """What happens to the connection."""
 
     REGISTER = "register"
     CONFIGURE = "Configure"
@@ -77,23 +84,27 @@ class SessionStep(Enum):
 
 NEXT_STAGE: Final[dict[tuple[SessionStage, SessionStep], SessionStage]] = {
     (SessionStage.CONNECTED, SessionStep.REGISTER): SessionStage.REGISTERING,
+    # The runtime configures a plugin once. A second Configure is out of order.
     (SessionStage.REGISTERING, SessionStep.CONFIGURE): SessionStage.CONFIGURING,
     (SessionStage.CONFIGURING, SessionStep.ANSWERED): SessionStage.CONFIGURED,
     (SessionStage.CONFIGURING, SessionStep.REFUSED): SessionStage.FAILED,
     # A plugin launched by a runtime before NRI 0.7 is never synchronized: events follow at once.
     (SessionStage.CONFIGURED, SessionStep.EVENT): SessionStage.CONFIGURED,
+    # NRI 0.7 and later split a Synchronize above 4 MiB; all parts but the last say that more follow.
     (SessionStage.CONFIGURED, SessionStep.SYNCHRONIZE_PART): SessionStage.COLLECTING,
     (SessionStage.CONFIGURED, SessionStep.SYNCHRONIZE): SessionStage.SYNCHRONIZING,
     (SessionStage.COLLECTING, SessionStep.SYNCHRONIZE_PART): SessionStage.COLLECTING,
     (SessionStage.COLLECTING, SessionStep.SYNCHRONIZE): SessionStage.SYNCHRONIZING,
+    # After an error answer the runtime drops the plugin, or keeps the connection and never uses it again.
     (SessionStage.SYNCHRONIZING, SessionStep.ANSWERED): SessionStage.READY,
     (SessionStage.SYNCHRONIZING, SessionStep.REFUSED): SessionStage.FAILED,
     (SessionStage.READY, SessionStep.EVENT): SessionStage.READY,
 }
 
 
-# ----------------------------------------------------------------------------------------------------
-# When a connection has to be given up although it is open: runtimes keep some that they no longer serve.
+# The watchdog
+#
+# Runtimes keep some connections open that they no longer serve. The plugin has to notice that by itself.
 #
 # Source: containerd 1.7 up to 1.7.25 keeps a plugin connected that failed to synchronize and never sends it
 # another event; NRI 0.6 leaves half a frame behind when a message is too long for it.
@@ -101,11 +112,11 @@ NEXT_STAGE: Final[dict[tuple[SessionStage, SessionStep], SessionStage]] = {
 
 INCOMPLETE_FRAME_SECONDS: Final = 10.0
 LATE_ANSWER_SECONDS: Final = 1.0
-"""After a late answer the runtime closes; we wait so long for it."""
+"""After a late answer the runtime closes the connection. We wait this long for it, then close it ourselves."""
 
 
 class SessionWatchdog:
-    """Expectations by name, each with the time at which it is broken and the sentence to say then."""
+    """What must happen next, by name: the time until when, and the problem to report after it."""
 
     def __init__(self, timeout: float, *, prelaunched: bool) -> None:
         self._timeout = timeout
@@ -114,11 +125,11 @@ class SessionWatchdog:
         self._frames_read = 0
 
     def next_check(self) -> float | None:
-        """Returns the earliest time at which an expectation is broken."""
+        """Returns the earliest time at which an expectation can fail."""
         return min((due_at for due_at, _ in self._due.values()), default=None)
 
     def overdue(self, now: float) -> str | None:
-        """Returns the sentence of the expectation that was broken first."""
+        """Returns the problem of the expectation that failed first."""
         broken = [due for due in self._due.values() if due[0] <= now]
         return min(broken)[1] if broken else None
 
@@ -138,6 +149,7 @@ class SessionWatchdog:
     def synchronized(self, *, is_lost: bool) -> None:
         """We answered Synchronize, in a way that keeps us on the runtime's list or not."""
         self._due.pop("synchronize", None)
+        # containerd 1.7.16 to 1.7.25 report the plugin as connected and never send it another event.
         if is_lost:
             text = "our answer to Synchronize was an error or too late; the runtime may keep us without serving us"
             self._due["lost"] = (float("-inf"), text)
@@ -155,6 +167,7 @@ class SessionWatchdog:
             frames_read: whole frames read since the connection began.
             is_incomplete: whether another has begun.
         """
+        # The time counts for one frame: a whole frame since the last call shows that the runtime goes on sending.
         if not is_incomplete or frames_read != self._frames_read:
             self._due.pop("frame", None)
         self._frames_read = frames_read
@@ -174,13 +187,13 @@ class SessionWatchdog:
         self._due.pop(f"update {call}", None)
 
 
-# ----------------------------------------------------------------------------------------------------
+# The session
 
 
 MAX_MESSAGE_BYTES: Final = (16 << 20) + 4096
 """Longest message NRI 0.6 can write: 4096 bytes of a frame, then one mux frame of 16 MiB."""
 UPDATE_TIMEOUT: Final = 5.0
-"""Seconds an unsolicited update may take; runtimes up to NRI 0.12.0 can hang in it for ever."""
+"""Seconds that an unsolicited update may take; runtimes up to NRI 0.12.0 can hang in it forever."""
 
 _INDEX: Final = re.compile(r"[0-9]{2}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+", re.ASCII)
@@ -188,7 +201,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+", re.ASCII)
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """A request somebody has to answer."""
+    """A request that waits for an answer."""
 
     event: NRIEvent
     deadline: float | None
@@ -248,8 +261,6 @@ class PluginSession:
         """How far the connection has come."""
         return self._stage
 
-    # ------------------------------------------------------------ our requests
-
     def register(self, now: float) -> None:
         """Queues RegisterPlugin; call it once, at once after connecting.
 
@@ -258,6 +269,8 @@ class PluginSession:
         """
         self._stage = self._next(SessionStep.REGISTER)
         payload = codec.encode_registration(self.plugin_name, self.plugin_index, OUR_NRI_VERSION)
+        # No timeout of our own: runtimes accept one connection after the other, so the reply may take long. The
+        # watchdog waits for Configure instead, which is what shows that we are served.
         self._register_call = self._client.call(codec.RUNTIME_SERVICE, "RegisterPlugin", payload, now)
         self._watchdog.registering(now)
 
@@ -282,8 +295,6 @@ class PluginSession:
         self._watchdog.updating(call, now + UPDATE_TIMEOUT)
         return call
 
-    # ----------------------------------------------------------------- answers
-
     def respond(self, call: int, response: NRIResponse, now: float) -> str:
         """Answers a request.
 
@@ -298,7 +309,9 @@ class PluginSession:
         waiting = self._waiting.get(call)
         if waiting is None:
             return f"call {call} is no longer waiting for an answer"
+        # Encode first: a response that this event cannot have raises before anything is queued.
         payload = codec.encode_response(waiting.event, self._subscribed(waiting.event, response))
+        # An answer above 4 MiB becomes an error status, so that this request fails and not the connection.
         replaced = self._server.reply(call, payload)
         self._answered(call, now, SessionStep.ANSWERED if replaced is None else SessionStep.REFUSED)
         if replaced is not None:
@@ -321,7 +334,10 @@ class PluginSession:
         return ""
 
     def _subscribed(self, event: NRIEvent, response: NRIResponse) -> NRIResponse:
-        """Fills the subscription in, or checks the given one against what this runtime knows."""
+        """Fills the subscription in, or checks the given one against the events that this runtime knows.
+
+        One bit too many, and the runtime closes the connection without an error to the plugin.
+        """
         if not (isinstance(event, Configure) and isinstance(response, ConfigureResponse)):
             return response
         legal = legal_mask(event)
@@ -335,6 +351,7 @@ class PluginSession:
     def _answered(self, call: int, now: float, step: SessionStep) -> None:
         waiting = self._waiting.pop(call)
         late = waiting.deadline is not None and now > waiting.deadline
+        # Only Configure and Synchronize move the stage; events leave it READY however they are answered.
         if isinstance(waiting.event, Configure | Synchronize):
             self._stage = self._next(step)
         if isinstance(waiting.event, Configure) and step is SessionStep.ANSWERED:
@@ -343,8 +360,6 @@ class PluginSession:
             self._watchdog.synchronized(is_lost=late or step is SessionStep.REFUSED)
         if late:
             self._watchdog.answered_late(now)
-
-    # ----------------------------------------------------------------- receive
 
     def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[SessionEvent]:
         """Takes what the socket gave; b"" is the end of the connection.
@@ -369,6 +384,7 @@ class PluginSession:
         if self._stage is SessionStage.CLOSED:
             raise RemoteProtocolError("bytes came after the end of the connection")
         events: list[SessionEvent] = []
+        # Frames of other connection ids are dropped, as the runtime does with ours.
         for connection_id, part in self._mux.feed(data):
             if connection_id == PLUGIN_CONNECTION:
                 for call in self._server.receive_data(part, now):
@@ -376,6 +392,7 @@ class PluginSession:
             elif connection_id == RUNTIME_CONNECTION:
                 replies = self._client.receive_data(part)
                 events += [self._replied(reply) for reply in replies if isinstance(reply, Reply)]
+        # NRI 0.6 leaves half a frame behind if a message exceeds 16 MiB: the watchdog reports it.
         frames = self._server.frames_read + self._client.frames_read
         self._watchdog.received(now, frames, is_incomplete=self._is_incomplete)
         return events
@@ -394,12 +411,14 @@ class PluginSession:
     def _close(self) -> list[SessionEvent]:
         self._stage = SessionStage.CLOSED
         self._waiting.clear()
+        # Unsolicited updates end as failed. The registration call does not: its end would read as "refused".
         lost = [reply for reply in self._client.close() if reply.stream_id != self._register_call]
         return [self._replied(reply) for reply in lost]
 
     def _replied(self, reply: Reply) -> SessionEvent:
         status = reply.status
         if reply.stream_id == self._register_call:
+            # A refused name or index is a mistake of configuration; the runtime keeps the connection open but dead.
             if status is None:
                 return Registered()
             return RegistrationRefused(status.code, status.message)
@@ -408,21 +427,20 @@ class PluginSession:
             return UpdatesDone(reply.stream_id, error=status.message or f"status {status.code}")
         return UpdatesDone(reply.stream_id, failed=codec.decode_update_containers_response(reply.payload))
 
-    # ---------------------------------------------------------- their requests
-
-    def _called(self, happening: ServerHappening, events: list[SessionEvent]) -> None:
-        if isinstance(happening, Call):
-            self._serve(happening, events)
-        elif isinstance(happening, CallRefused) and happening.status.code != Code.UNIMPLEMENTED:
-            why = happening.status.message
-            raise RemoteProtocolError(
-                f"the peer's request on stream {happening.stream_id} is unusable: {why}"
-            )
+    def _called(self, event: ServerEvent, events: list[SessionEvent]) -> None:
+        # A request that the ttrpc end refused was lost for us: our picture of the containers would be wrong from now
+        # on. A new connection synchronizes it. A refused stream (UNIMPLEMENTED) is no NRI request.
+        if isinstance(event, Call):
+            self._serve(event, events)
+        elif isinstance(event, CallRefused) and event.status.code != Code.UNIMPLEMENTED:
+            why = event.status.message
+            raise RemoteProtocolError(f"the peer's request on stream {event.stream_id} is unusable: {why}")
 
     def _serve(self, call: Call, events: list[SessionEvent]) -> None:
         if call.service != codec.PLUGIN_SERVICE:
             self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"service {call.service}"))
             return
+        # NRI 0.12 and later take UNIMPLEMENTED for one of the dedicated methods as "use StateChange instead".
         decoded = codec.decode_request(call.method, call.payload, self._reading)
         if decoded is None:
             self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"method {call.method}"))
@@ -435,6 +453,8 @@ class PluginSession:
             self._request(call, step, decoded, len(call.payload), events)
 
     def _synchronize(self, call: Call, part: codec.SynchronizePart, events: list[SessionEvent]) -> None:
+        # Runtimes cut pods and containers at the same ratio: a container may come in an earlier part than its pod. So
+        # nothing is reported before the last part.
         step = SessionStep.SYNCHRONIZE_PART if part.more else SessionStep.SYNCHRONIZE
         if not self._advance(call, step):
             return
@@ -445,6 +465,7 @@ class PluginSession:
         if listed > bounds.SYNCHRONIZED:
             msg = f"Synchronize lists {listed} pods or containers so far, at most {bounds.SYNCHRONIZED} are kept"
             raise RemoteProtocolError(msg)
+        # All parts but the last are answered with `more` and without updates, else the runtime gives up.
         if part.more:
             self._server.reply(call.stream_id, codec.encode_more())
             return
@@ -465,7 +486,7 @@ class PluginSession:
         events.append(Request(call.stream_id, call.deadline, event, size_bytes))
 
     def _advance(self, call: Call, step: SessionStep) -> bool:
-        """Takes a step the peer asked for; one that has no place here is answered with an error."""
+        """Takes a step that the peer asked for; a step that is out of order is answered with an error."""
         stage = NEXT_STAGE.get((self._stage, step))
         if stage is None:
             text = f"{call.method} is out of order: this plugin is {self._stage.value}"
@@ -475,16 +496,14 @@ class PluginSession:
         return True
 
     def _next(self, step: SessionStep) -> SessionStage:
-        """Returns where a step of our own leads."""
+        """Returns the stage after a step of our own."""
         stage = NEXT_STAGE.get((self._stage, step))
         if stage is None:
             raise LocalProtocolError(f"{step.value} is out of order: this connection is {self._stage.value}")
         return stage
 
-    # -------------------------------------------------------------------- send
-
     def data_to_send(self) -> bytes:
-        """Hands over everything queued, in mux frames every known runtime can read."""
+        """Returns and forgets everything queued, in mux frames that every known runtime can read."""
         parts: list[bytes] = []
         for frame in self._client.frames_to_send():
             parts += mux_frames(RUNTIME_CONNECTION, frame)
@@ -492,9 +511,7 @@ class PluginSession:
             parts += mux_frames(PLUGIN_CONNECTION, frame)
         return b"".join(parts)
 
-    # ------------------------------------------------------------------- watch
-
-    def next_check(self, now: float) -> float | None:  # noqa: ARG002 (asked like every other question here)
+    def next_check(self, now: float) -> float | None:  # noqa: ARG002 (called like `overdue`)
         """Returns when `overdue` should be asked next, None = only after something has come."""
         return None if self._stage is SessionStage.CLOSED else self._watchdog.next_check()
 
@@ -504,7 +521,7 @@ class PluginSession:
 
 
 def _check_identity(name: str, index: str) -> None:
-    """Raises what the runtime would answer with an error and a dead connection."""
+    """Raises for a name or index that the runtime would answer with an error and a dead connection."""
     if not _INDEX.fullmatch(index):
         raise LocalProtocolError(f"plugin index {index!r} must be two digits, such as 10")
     if not _NAME.fullmatch(name):

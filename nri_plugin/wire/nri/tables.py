@@ -1,6 +1,10 @@
-"""Which field of which message is which attribute: the mapping table of adjustments, resources and details.
+"""Tables that map attributes of plain values to fields of messages: adjustments, resources, details.
 
-A column says `name` when both sides use it, else `name: path.of.the.field`.
+One column stands for one field and serves both directions, so no field can be forgotten in one of them. A column is
+written `name` if both sides use that name, else `name: path.of.the.field`.
+
+Writing gives nested dicts, which the constructors of messages take. Reading takes a message. A value that equals its
+default is not written; an absent field reads as the default.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,11 +24,7 @@ from nri_plugin.wire.nri.messages import (
     Resources,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# Plain values to and from messages by table: one column for each field, so none can be forgotten in one way.
-#
-# Writing gives nested dicts, which the constructors of messages take; reading takes a message. Neither needs to
-# know the message's class. What equals its default is not written; a default is what an absent field reads as.
+# The machinery
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def _defaults(make: type) -> dict[str, Any]:
     }
 
 
-# ----------------------------------------------------------------------------------------------------
+# The tables
 
 
 _VALUE: Final = wrapped()

@@ -1,4 +1,6 @@
-"""ttrpc frames: ten bytes of header, then data. No I/O.
+"""ttrpc frames and the envelopes in them: bytes to values and back, without I/O.
+
+A frame is ten bytes of header and then data:
 
     offset  size  field
     0       4     data length, big endian
@@ -7,8 +9,13 @@
     9       1     flags: 0x01 sender is done, 0x02 sender will send more, 0x04 no message
     10      n     data
 
-A reader never holds more than one unfinished frame of at most `max_data` bytes plus what it was just fed;
-a longer frame is skipped as it arrives and reported, one that cannot be meant is refused.
+The data of a request frame is a `Request` message: service, method, payload, time left, metadata. The data of a
+response frame is a `Response` message: a status or a payload. The data of a data frame is one message of a stream.
+
+Invariant: a reader holds at most one unfinished frame of `max_data` bytes plus the bytes of one call to `feed`. It
+skips a longer frame as the bytes arrive and reports it. It refuses a length that no peer can mean.
+
+Source: containerd/ttrpc PROTOCOL.md and channel.go, v1.2.9.
 """
 
 import struct
@@ -99,24 +106,31 @@ class FrameReader:
         return frames
 
     def _next_frame(self) -> Frame | OversizeFrame | None:
+        # The rest of an oversize frame comes first; nothing behind it can be read before it has passed.
         self._drop_skipped()
+        # A header may arrive in pieces: the NRI multiplexer and the Go peer's buffer cut the stream anywhere.
         if len(self._buffer) < HEADER_BYTES:
             return None
         length, stream_id, message_type, flags = HEADER.unpack_from(self._buffer)
+        # Decide by the length alone, before the data is here: a bounded reader must not wait for 4 GiB.
         if length > self._max_data:
             return self._begin_skip(length, stream_id, message_type)
         end = HEADER_BYTES + length
         if len(self._buffer) < end:
             return None
+        # One copy out of the buffer. The view is released before the buffer shrinks, which bytearray requires.
         with memoryview(self._buffer) as view:
             data = bytes(view[HEADER_BYTES:end])
         del self._buffer[:end]
         return Frame(stream_id, message_type, flags, data)
 
     def _begin_skip(self, length: int, stream_id: int, message_type: int) -> OversizeFrame:
+        # An absurd length means that the stream is out of step: skipping it would swallow whole frames.
         if length > self._max_skip:
             msg = f"peer announced a frame of {length} bytes, at most {self._max_data} are accepted; the stream is lost"
             raise RemoteProtocolError(msg)
+        # The header is still in the buffer, so it counts among the bytes to skip. The frame is reported at once:
+        # its sender may wait for an answer to it before it sends anything else.
         self._skip = HEADER_BYTES + length
         self._drop_skipped()
         return OversizeFrame(stream_id, message_type, length)
@@ -128,8 +142,7 @@ class FrameReader:
             self._skip -= dropped
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the data of request and response frames says: who is called, with what, and how it ended.
+# Envelopes
 
 
 MAX_STATUS_TEXT: Final = 64 << 10
@@ -229,6 +242,7 @@ def encode_response(response: ResponseEnvelope) -> bytes:
     status = response.status
     if status is None or status.code == Code.OK:
         return pb.Response(payload=response.payload).SerializeToString()
+    # Invalid text in a status must not make the status itself unsendable, nor may its length.
     details = [{"type_url": detail.type_url, "value": detail.value} for detail in status.details]
     text = status.message[:MAX_STATUS_TEXT].encode("utf-8", "replace").decode()
     wire = pb.Status(code=status.code, message=text, details=details)
@@ -243,6 +257,7 @@ def decode_response(data: bytes) -> ResponseEnvelope:
     """
     message = pb.Response()
     _parse(message, data, "response")
+    # Go sends no status for success, other peers may send one with code 0: both have a payload.
     wire = message.status
     if not wire.code:
         return ResponseEnvelope(None, message.payload)
