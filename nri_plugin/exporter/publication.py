@@ -1,7 +1,17 @@
-"""The NodeResourceTopology object of this node, from what the agent has promised.
+"""The NodeResourceTopology object of this node: its content, its publication, and the Node that owns it.
 
-Exact where others estimate: `available` is what a container could still be given here, because the component that
-gives also tells. The order of everything is fixed, so that equal content is equal text.
+`available` is exact: it is what a container could still get here, because allocator and exporter are one program. The
+order of everything is fixed, so that equal content is equal text.
+
+`Publisher` sends the object if it is new, not too often, and again after a failure. It has no thread and no clock. An
+object is ours once we have applied it: then fields that another manager changes are taken back. An object that we never
+applied belongs to another exporter and is left alone, unless `take_over` is set.
+
+`NodeOwner` finds the Node, so that the garbage collector removes the object with it. A Node that is deleted and
+registered again has another uid, and the garbage collector deletes every object whose owner has a uid that no longer
+exists. So the uid is read again when the object vanishes, and from time to time. Invariant: a uid is used only until the
+object vanishes. Then nothing is published before the Node is found again: with the old uid the object would be deleted at
+once, and without an owner it would outlive a Node that is gone for good.
 
 Source: k8stopologyawareschedwg; NodeResourceTopologyMatch of scheduler-plugins reads it.
 """
@@ -233,13 +243,7 @@ def _attributes(node: Node, state: State, devices: Devices) -> Iterator[Pair]:
     yield f"{PREFIX}sharedPool", str(state.shared_pool(node))
 
 
-# ----------------------------------------------------------------------------------------------------
-# Publishes one object: what is new, not too often, never the same twice, and again after a failure.
-#
-# Plain calls; the caller has the thread and the clock, asks `due_s` and calls `publish`.
-#
-# An object is ours once we have applied it: then fields that another manager changes are taken back. An object that we
-# never applied belongs to another exporter and is left alone, unless `take_over` says otherwise.
+# Publication
 
 
 CONFLICT = 409
@@ -422,14 +426,7 @@ def owners_of(error: KubeAPIError) -> str:
     return ", ".join(sorted({text.split('"')[1] for _, text in error.causes if text.count('"') == 2}))
 
 
-# ----------------------------------------------------------------------------------------------------
-# The Node as owner of the object that is published, so that the garbage collector removes both together.
-#
-# A Node that is deleted and registered again has another uid, and the garbage collector deletes every object whose owner
-# has a uid that no longer exists. So the uid is read again when the object vanishes, and now and then.
-#
-# Invariant: a uid is used only until the object vanishes. Then nothing is published before the Node is found again: with
-# the former uid the object would be deleted at once, without an owner it would outlive a Node that is gone for good.
+# The owner
 
 
 FORBIDDEN = 403

@@ -1,4 +1,26 @@
-"""The cache as a client of the API sees it: told object by object, from any thread."""
+"""What the extender knows of the cluster: objects of nodes, pods, and charges for pods that are not in the objects yet.
+
+A pod is charged to its node from the moment it is bound until the node's object accounts for it. The cache learns that
+in one of three ways:
+
+1. The object names the pods that it accounts for. Our exporter does. It names a pod from its first container on, so a
+   pod with several containers stays charged until it runs, that is, until all of them were created.
+2. The object has a fingerprint. It is compared with the pods of the node, without the youngest few, and without those
+   that do not run yet. If one of these sets matches, exactly the pods outside it stay charged.
+3. The object has neither, and came after the pod ran.
+
+A charge for a running pod ends in any case after a while, so that a node whose exporter counts pods differently does
+not look full forever. CPUs and memory of pods that are not Guaranteed are not charged: no node subtracts them.
+
+Invariant: a node's row in the cluster's table is its object less the charges of its ledger. A node without an object is
+a row that knows nothing, and passes.
+
+`NodeLedger` keeps one node, `ExtenderCache` all of them. Neither has a clock or a thread; `LockedCache` holds the lock
+for one object at a time.
+
+Differs: the over-reserve cache of the scheduler plugin believes no new object until the whole set of pods agrees, and
+drops or keeps all charges together.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,20 +41,6 @@ from nri_plugin.kube.noderesourcetopology import (
 )
 from nri_plugin.kube.pod_demand import PodDemand, is_native, pod_demand
 from nri_plugin.model.errors import KubeObjectError
-
-# ----------------------------------------------------------------------------------------------------
-# What a node has been promised to pods and does not say yet, pod by pod.
-#
-# A pod is charged from the moment it is bound until the node's object accounts for it. That is known, in this order:
-# the object names the pods it accounts for (our exporter), which it does from a pod's first container on, so that one
-# of several containers stays charged until it runs, that is, until all of them were made; or its fingerprint is that of the pods of the node without
-# the youngest few, or without those that do not run yet, and then exactly those stay charged; or it has no fingerprint and came after the pod ran. A
-# charge on a running pod ends in any case after a while, so that a node whose exporter counts pods differently never
-# looks full for ever. Nothing is charged that the node never subtracts: CPUs and memory of pods that are not
-# Guaranteed.
-#
-# Differs: the over-reserve cache of the scheduler plugin believes no new object until the whole set of pods agrees,
-# and drops or keeps all charges together.
 
 
 @dataclass(slots=True)
@@ -131,7 +139,7 @@ class NodeLedger:
 
     @property
     def charged(self) -> list[Resident]:
-        """Whose charge stands, oldest first."""
+        """Pods that are charged, oldest first."""
         return [one for one in self.residents.values() if one.is_charged]
 
     def charges(self) -> tuple[dict[str, int], dict[int, dict[str, int]]]:
@@ -200,15 +208,6 @@ def _end(charges: Iterable[Resident]) -> bool:
     return bool(ended)
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the extender knows of the cluster, fed by watches, and what it has promised.
-#
-# Invariant: a node's row is its object less the charges of its ledger. Objects that come late, change or go are
-# taken as they are; a node without one is a row that knows nothing, and passes.
-#
-# Plain calls, no clock and no thread: whoever feeds it holds one lock around feeding and asking.
-
-
 ENDED = frozenset({"Succeeded", "Failed"})
 
 PUBLISHED_S = 5.0
@@ -234,7 +233,7 @@ class Accounting:
 
 @dataclass(slots=True)
 class Counters:
-    """What an administrator may want to see."""
+    """Figures for metrics."""
 
     rejected_objects: int = 0
     expired_charges: int = 0
@@ -264,7 +263,7 @@ class ExtenderCache:
         self.on_topology(read_topology(obj))
 
     def on_topology(self, topology: NodeResourceTopology | str) -> None:
-        """The same, read already; a name where it could not be."""
+        """The same for an object that was read before; a name stands for an unreadable object."""
         if isinstance(topology, str):
             self.counters.rejected_objects += 1
             self.on_nrt_deleted(topology)
@@ -299,12 +298,8 @@ class ExtenderCache:
         else:
             self._let_go(pod)
 
-    def on_nrt_listed(self, objects: Iterable[Object]) -> None:
-        """All there are: what is not among them went."""
-        self.on_topologies_listed([read_topology(obj) for obj in objects])
-
     def on_topologies_listed(self, told: Sequence[NodeResourceTopology | str]) -> None:
-        """The same, read already."""
+        """These are all objects; a node that is not among them has none. A name stands for an unreadable object."""
         names = {one if isinstance(one, str) else one.name for one in told}
         for name in [name for name, one in self._ledgers.items() if one.topology and name not in names]:
             self.on_nrt_deleted(name)
@@ -312,12 +307,8 @@ class ExtenderCache:
             self.on_topology(one)
         self.on_synced("nrt")
 
-    def on_pods_listed(self, objects: Iterable[Object]) -> None:
-        """All there are: what is not among them went."""
-        self.on_pods_read([read_pod(obj) for obj in objects])
-
     def on_pods_read(self, told: Sequence[PodDemand | None]) -> None:
-        """The same, read already; None for one that could not be."""
+        """These are all pods with a node; a pod that is not among them is gone. None stands for an unreadable object."""
         for pod in told:
             self._on_pod(pod)
         keys = {pod.key for pod in told if pod is not None} | self._guess_until_s.keys()
@@ -446,9 +437,6 @@ def charged_zones(ledger: NodeLedger) -> Zones:
 
 def _charged(zone: NUMAZone, amounts: Mapping[str, int] | None) -> NUMAZone:
     return charge_everywhere((zone,), amounts)[0] if amounts else zone
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class LockedCache:

@@ -1,9 +1,11 @@
-"""The smallest, and of those the closest, set of NUMA nodes that together hold a request.
+"""One Kubernetes node as a scheduler sees it: its topology policy, its NUMA nodes, and the closest set of NUMA nodes.
 
-Invariant: the answer equals that of trying all sets of a size in lexicographic order of positions, and sizes
-ascending, as long as the search ends within `STEPS`; no set is tried that cannot hold the request or cannot be
-closer than the best found. Past the steps the best set found stands; where none was, a set that holds everything
-does, which may be larger than need be.
+Zones keep the order of the object and are found by id, never by position: ids may have gaps and any order.
+
+`closest_set` finds the closest of the smallest sets of NUMA nodes that together hold a request. Invariant: within
+`STEPS` the answer is that of trying all sets of a size in lexicographic order of positions, sizes ascending. The search
+leaves out sets that cannot hold the request or cannot be closer than the best set so far. After `STEPS` it takes the
+best set so far, or else any set that holds the request, which may be larger than necessary.
 
 Positions are places in the list, not ids. Distances are sums over all ordered pairs, a node with itself included.
 """
@@ -18,8 +20,7 @@ from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, numa_id_o
 from nri_plugin.kube.pod_demand import Amounts, is_affine, is_host_level
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
 
-# ----------------------------------------------------------------------------------------------------
-# Which topology policy a node's kubelet, or agent, applies: read from its NodeResourceTopology.
+# The topology policy
 
 
 DEFAULT_MAX_NUMA_NODES = 8
@@ -45,7 +46,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class NodePolicy:
-    """How a node decides.
+    """The options of the Topology Manager on a node.
 
     Attributes:
         policy: the topology policy.
@@ -71,7 +72,7 @@ class NodePolicy:
 
 
 def node_policy(topology: nrt.NodeResourceTopology) -> NodePolicy:
-    """The legacy field first, then attributes in their order; what is not understood says nothing.
+    """The legacy field first, then attributes in their order; unknown values are ignored.
 
     Source: scheduler-plugins, TopologyManagerConfig from the legacy list's first entry and from attributes.
     """
@@ -98,10 +99,7 @@ def _overridden(found: NodePolicy, name: str, value: str) -> NodePolicy:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
-# NUMA nodes as a scheduler counts them: what is available on each, and taking from them.
-#
-# Zones keep the object's order and are found by id, never by position: ids may have gaps and stand in any order.
+# NUMA nodes
 
 
 ALWAYS_ALLOCATABLE = frozenset({"cpu", "memory", "pods", "ephemeral-storage"})
@@ -141,7 +139,7 @@ def numa_zones(topology: NodeResourceTopology) -> Zones:
 
 
 def is_free_of_charge(name: str, *, is_guaranteed: bool) -> bool:
-    """Whether any amount suits: nobody binds CPUs and memory of a pod that is not Guaranteed."""
+    """Whether any amount suits: CPUs and memory of a pod that is not Guaranteed are never bound."""
     return is_affine(name) and not is_guaranteed
 
 
@@ -188,7 +186,7 @@ def charge_everywhere(zones: Zones, charges: Amounts) -> Zones:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
+# The closest set
 
 
 STEPS = 20_000
@@ -215,6 +213,7 @@ def closest_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestS
     """The first of the closest of the smallest sets that hold all needs; None when all together do not."""
     steps = STEPS
     for size in range(1, len(eligible) + 1):
+        # Skip sizes that are too small whatever the choice.
         if not _can_hold(eligible, needs, size):
             continue
         search = _ClosestSetSearch(eligible, needs, costs, size, steps)
@@ -276,7 +275,7 @@ def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestSet
 
 
 class _ClosestSetSearch:
-    """Depth first, positions ascending; a branch is left when it cannot hold or cannot be closer."""
+    """Depth first, positions ascending; a branch ends where it cannot hold the request or cannot be closer."""
 
     def __init__(
         self, eligible: Sequence[int], needs: Needs, costs: Costs, size: int, most_steps: int
@@ -300,6 +299,7 @@ class _ClosestSetSearch:
 
     def _extend(self, chosen: tuple[int, ...], start: int, total: int, left: tuple[int, ...]) -> None:
         missing = self.size - len(chosen)
+        # A whole set: it must hold everything, and only a strictly smaller distance replaces the first one found.
         if not missing:
             if all(amount <= 0 for amount in left) and (self.best is None or total < self.best.total):
                 self.best = ClosestSet(chosen, total)
@@ -318,10 +318,12 @@ class _ClosestSetSearch:
     def _is_worth_it(
         self, chosen: tuple[int, ...], start: int, total: int, left: tuple[int, ...], missing: int
     ) -> bool:
+        # Bound by amounts: the rest, each at its largest, must hold what is left.
         rest = self.eligible[start:]
         if not _can_hold(rest, [(n, have) for n, (_, have) in zip(left, self.needs, strict=True)], missing):
             return False
         if self.best is None:
             return True
+        # Bound by distance: the nearest candidates to the chosen set, and the smallest link for each pair among them.
         reach = sorted(self.costs[p][p] + sum(self.links[p][one] for one in chosen) for p in rest)[:missing]
         return total + sum(reach) + missing * (missing - 1) // 2 * self.least_link < self.best.total

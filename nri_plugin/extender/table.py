@@ -1,8 +1,8 @@
-"""All nodes of a cluster as columns, so that one question is asked of thousands of nodes at once.
+"""All nodes of a cluster as columns, so that one operation answers for thousands of nodes.
 
-Invariant: a row says of its node what `numa_zones` and `node_policy` say, less what the row was charged; `stamps`
-grow with every change of a row, so that an answer of before is asked again only for the rows that changed since.
-Amounts are thousandths and stop at 2^62, more than any node has.
+Invariant: a row holds what `numa_zones` and `node_policy` return for its node, less the charges. `stamps` grow with
+every change of a row, so that earlier answers are computed again only for rows that changed since. Amounts are
+thousandths and stop at 2^62, more than any node has.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ NO_ID = MOST
 
 @dataclass(frozen=True, slots=True)
 class ClusterRow:
-    """What a row is filled from.
+    """The content of a row.
 
     Attributes:
         how: the node's policy.
@@ -104,7 +104,7 @@ class ClusterTable:
     """The columns; grows in nodes, zones and resources."""
 
     def __init__(self) -> None:
-        self.row_by_node: dict[str, int] = {}  # row 0 is nobody's: it stands for nodes not heard of
+        self.row_by_node: dict[str, int] = {}  # row 0 stands for unknown nodes
         self.costs: list[Costs] = []
         self.renumbered = 0  # how often costs got other places
         self.stamp = 1
@@ -146,7 +146,7 @@ class ClusterTable:
         return np.array([known.get(node, 0) for node in nodes], np.intp)
 
     def put(self, node: str, content: ClusterRow | None) -> None:
-        """Say what is known of a node; None for nothing."""
+        """Set what is known of a node; None for nothing."""
         row = self.row_of(node)
         self._clear(row)
         if content is not None:
@@ -154,7 +154,7 @@ class ClusterTable:
         self._touch(row)
 
     def forget(self, node: str) -> None:
-        """Let go of a node's row."""
+        """Forget a node and reuse its row."""
         row = self.row_by_node.pop(node, None)
         if row is not None:
             self._clear(row)
@@ -215,7 +215,7 @@ class ClusterTable:
         return index
 
     def _drop_unused_costs(self) -> None:
-        """Nodes come and go, or tell other distances every time; what no row says any more is let go."""
+        """Forget distances that no row uses any more: nodes come and go, and some publish new distances every time."""
         column = self._per_row["cost_index"]
         used, places = np.unique(np.where(self._per_row["has_nrt"], column, 0), return_inverse=True)
         self.costs[:] = [self.costs[index] for index in used]

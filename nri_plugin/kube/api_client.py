@@ -1,7 +1,7 @@
 """A client of the Kubernetes API for the few verbs that are needed: read, list, watch, apply, patch, create, delete.
 
-Objects are mappings as decoded from JSON: they are stored by others, with fields of any version. Every failure is a
-`KubeAPIError`; `status` 0 is no answer, everything else is the server's word.
+Objects are mappings as decoded from JSON: other programs store them, with fields of any version. Every failure is a
+`KubeAPIError`; its `status` is that of the server's answer, and 0 if there was no answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +18,7 @@ from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.credentials import connect
 from nri_plugin.model.errors import ConfigError, KubeAPIError
 
-# ----------------------------------------------------------------------------------------------------
-# The kinds of objects that are read and written, and their addresses in the Kubernetes API.
+# Kinds of objects and their addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ PODS = APIResource("v1", "pods", is_namespaced=True)
 EVENTS = APIResource("v1", "events", "events.k8s.io", is_namespaced=True)
 
 
-# ----------------------------------------------------------------------------------------------------
+# The client
 
 
 Object = dict[str, Any]
@@ -70,7 +69,7 @@ PAGE_ITEMS = 500
 """As many as kubectl asks for at a time."""
 
 WATCH_SILENCE_S = 90.0
-"""A watch brings a bookmark about once a minute; one that is silent for longer may have lost its connection."""
+"""A watch gets a bookmark about once a minute; a watch that is silent for longer may have lost its connection."""
 
 NOTHING: Parameters = {}
 
@@ -87,7 +86,7 @@ class KubeClient:
 
     @classmethod
     def connected(cls, kubeconfig: str | None = None) -> "KubeClient":
-        """A client of the cluster that `kubeconfig`, the pod or the user's environment names.
+        """A client of the cluster of `kubeconfig`, of the pod, or of the user's environment.
 
         Raises:
             ConfigError: nothing usable names one.
@@ -95,7 +94,7 @@ class KubeClient:
         return cls(connect(kubeconfig))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._http.close()
 
     def get(self, resource: APIResource, name: str, namespace: str = "") -> Object:

@@ -1,4 +1,4 @@
-"""What a pod asks of a node, read from its object: requests by container, QoS class, what it holds alone.
+"""Requests of a pod, read from its object: by container, as a whole, its QoS class, and what it holds exclusively.
 
 Amounts are thousandths, as in `noderesourcetopology`.
 """
@@ -37,7 +37,7 @@ class ContainerKind(StrEnum):
 
 
 def is_native(name: str) -> bool:
-    """Whether Kubernetes itself knows the resource; the others come from device plugins and the like."""
+    """Whether the resource is one of Kubernetes itself; others come from device plugins."""
     return "/" not in name or "kubernetes.io/" in name
 
 
@@ -84,7 +84,7 @@ class PodDemand:
 
     @property
     def key(self) -> str:
-        """What tells the pod from all others: its uid, else namespace and name."""
+        """Identifies the pod: its uid, else namespace and name."""
         return self.uid or f"{self.namespace}/{self.name}"
 
     @property

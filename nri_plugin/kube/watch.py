@@ -1,7 +1,10 @@
-"""Follows all objects of one kind: a list, then every change, and again from the start when the thread is lost.
+"""Follows all objects of one kind: a list, then every change, and a new list when changes were missed.
 
-Invariant: between two `listed` calls the sink has seen every change in order; a `listed` call holds everything
-there is, so what is missing from it is gone.
+Invariant: between two calls of `listed` the sink has seen every change in order. A call of `listed` has all objects that
+exist, so an object that is missing in it is gone.
+
+A failure is followed by a pause. Pauses grow and are random: a thousand nodes that lost the API server together must not
+come back together.
 """
 
 import random
@@ -10,12 +13,6 @@ from typing import Any, Protocol
 
 from nri_plugin.kube.api_client import NOTHING, APIResource, KubeClient, Object, Parameters
 from nri_plugin.model.errors import KubeAPIError
-
-# ----------------------------------------------------------------------------------------------------
-# How long to wait before asking again: longer each time, never all at the same moment.
-#
-# A thousand nodes that lost the API server together must not come back together.
-
 
 Draw = Callable[[], float]
 
@@ -45,9 +42,6 @@ class WatchBackoff:
     def reset(self) -> None:
         """It worked: begin again with a short pause."""
         self._limit_s = self._first_s
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 GONE = 410
@@ -124,12 +118,14 @@ class Follower:
             try:
                 self._once()
             except KubeAPIError as error:
+                # The version is too old for the server: list again, without reporting a failure.
                 if error.status == GONE:
                     self._version = None
                     if not self._pause(self._backoff.next_s()):
                         continue
                     return
                 self._sink.failed(error)
+                # After an answer of the server the version may be invalid. Without an answer the watch goes on from it.
                 if error.status:
                     self._version = None
                 if self._pause(self._backoff.next_s(error.retry_after_s)):
@@ -147,7 +143,7 @@ class Follower:
             self._tell(event)
             if self._pause(0.0):
                 return
-        if not heard:  # a server that ends every watch at once must not be asked in a circle
+        if not heard:  # a server that ends every watch at once must not be asked in a tight loop
             self._pause(self._backoff.next_s())
 
     def _listed(self) -> tuple[list[Any], str]:

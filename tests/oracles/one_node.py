@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
-from nri_plugin.extender.cluster_filter import needs_no_filter, stays
+from nri_plugin.extender.cluster import needs_no_filter, stays
 from nri_plugin.extender.cluster_scores import (
     MAX_SCORE,
     DistanceBonus,

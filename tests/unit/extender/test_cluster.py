@@ -3,8 +3,7 @@
 import pytest
 
 from nri_plugin.extender import cluster_scores
-from nri_plugin.extender.cluster import SHAPES, ClusterAnswers
-from nri_plugin.extender.cluster_filter import PASS, POD
+from nri_plugin.extender.cluster import PASS, POD, SHAPES, ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring, Strategy
 from nri_plugin.extender.table import SPARE_COSTS
 from tests.kube_builders import container, node_row, pod, topology

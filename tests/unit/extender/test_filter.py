@@ -2,8 +2,7 @@
 
 import pytest
 
-from nri_plugin.extender.cluster import ClusterAnswers
-from nri_plugin.extender.cluster_filter import PASS, POD
+from nri_plugin.extender.cluster import PASS, POD, ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring
 from tests.kube_builders import container, node_row, pod, topology
 

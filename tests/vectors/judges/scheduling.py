@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from nri_plugin.extender import nodes
-from nri_plugin.extender.cluster import ClusterAnswers
-from nri_plugin.extender.cluster_filter import PASS
+from nri_plugin.extender.cluster import PASS, ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring, Strategy
 from nri_plugin.extender.nodes import NUMAZone, Zones, node_policy
 from nri_plugin.extender.table import ClusterRow
