@@ -122,7 +122,7 @@ class Extender:
         except KubeObjectError as error:
             return forms.binding_result(str(error))
         with locked:
-            pod, annotations = self._promised(args)
+            pod, annotations = self._charged_pod(args)
         try:
             self.binder.bind(args.pod_namespace, args.pod_name, args.pod_uid, args.node, annotations)
         except NriPinError as error:
@@ -132,17 +132,17 @@ class Extender:
             return forms.binding_result(str(error))
         return forms.binding_result()
 
-    def _promised(self, args: forms.BindingArgs) -> tuple[PodDemand | None, dict[str, str]]:
+    def _charged_pod(self, args: forms.BindingArgs) -> tuple[PodDemand | None, dict[str, str]]:
         """The pod, charged to its node, and what to write on it; None for a pod whose filter we were not asked."""
         known = self._recent.pop((args.pod_namespace, args.pod_name, args.pod_uid), None)
         if known is None:
             return None, {}
         pod = replace(known, node=args.node, phase="Pending")
         self.cache.forget_guess(pod)
-        if self.cache.has_promised(pod):  # it is bound already, and keeps its charge when this fails
+        if self.cache.is_charged_for(pod):  # it is bound already, and keeps its charge when this fails
             return None, {}
         numa_id = self._numa_id(pod) if self._sends else None
-        self.cache.promise(pod, numa_id)
+        self.cache.charge(pod, numa_id)
         return pod, {} if numa_id is None else {ANNOTATION_NUMA_NODE: str(numa_id)}
 
     def _guess(self, pod: PodDemand, names: Sequence[str], scores: Sequence[int]) -> None:

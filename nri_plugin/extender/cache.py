@@ -218,7 +218,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """How promises are kept in mind.
+    """How pods are charged to nodes.
 
     Attributes:
         is_on: whether pods are charged at all.
@@ -244,7 +244,7 @@ class ExtenderCache:
 
     Args:
         cluster: the columns.
-        accounting: how promises are kept.
+        accounting: how pods are charged.
         clock: seconds that only grow.
     """
 
@@ -288,7 +288,7 @@ class ExtenderCache:
         elif pod.phase in ENDED:
             self._let_go(pod)
         elif pod.node:
-            self.promise(pod)
+            self.charge(pod)
 
     def on_pod_deleted(self, obj: Object) -> None:
         """A pod went."""
@@ -326,8 +326,8 @@ class ExtenderCache:
         wanted = {"nrt", "pods"} if self._accounting.is_on else {"nrt"}
         return wanted <= self.synced
 
-    def promise(self, pod: PodDemand, numa_id: int | None = None) -> None:
-        """A pod is, or is being, bound to `pod.node`."""
+    def charge(self, pod: PodDemand, numa_id: int | None = None) -> None:
+        """Charge a pod that is, or is being, bound to `pod.node`."""
         if not self._accounting.is_on:
             return
         key = pod.key
@@ -342,26 +342,26 @@ class ExtenderCache:
             self._refresh(pod.node, ledger)
 
     def guess(self, pod: PodDemand) -> None:
-        """A pod that is not bound yet will most likely get `pod.node`; the guess ends soon or with its binding."""
+        """Charge a pod to the node it will most likely get; the charge ends soon, or with its binding."""
         if self._accounting.is_on and self._accounting.guess_s and pod.key not in self._node_by_pod:
-            self.promise(pod)
+            self.charge(pod)
             self._guess_until_s[pod.key] = (self._clock() + self._accounting.guess_s, pod)
 
     def forget_guess(self, pod: PodDemand) -> None:
-        """The pod is asked about again: it must not stand in its own way."""
+        """Take back the guess for a pod that is filtered again: it must not stand in its own way."""
         if self._guess_until_s.pop(pod.key, None) is not None:
             self._let_go(pod)
 
-    def has_promised(self, pod: PodDemand) -> bool:
+    def is_charged_for(self, pod: PodDemand) -> bool:
         """Whether the pod is counted as bound to a node."""
         return pod.key in self._node_by_pod
 
     def take_back(self, pod: PodDemand) -> None:
-        """A promise that came to nothing: the binding failed."""
+        """Take the charge back: the binding failed."""
         self._let_go(pod)
 
     def expire(self) -> None:
-        """End charges that have lasted too long; cheap to call often."""
+        """End charges that have lasted too long; cheap enough for every request."""
         now = self._clock()
         for until_s, pod in list(self._guess_until_s.values()):
             if until_s <= now:

@@ -1,7 +1,11 @@
-"""What a runtime makes of a plugin's wishes: how an adjustment changes a container, and what gets lost.
+"""Adjustments and updates as a runtime applies them: effects on a container, fields that get lost, and ownership.
+
+Two claims on one field fail a request, also if one plugin makes both. Maps and lists are owned by key. Removing a key
+gives it up, so a plugin takes a key over by removing and setting it in one answer. Hooks accumulate and are owned by all;
+device rules are owned by none.
 
 Source: NRI pkg/adaptation and runtime-tools, and how containerd and CRI-O apply updates.
-Differs: a changed cgroups path is told, but the cgroup stays where it was; a memory policy changes nothing here.
+Differs: a changed cgroups path is reported, but the cgroup does not move; a memory policy has no effect.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -130,11 +134,7 @@ def _changed_rdt(base: spec.RDT | None, change: spec.RDT | None) -> spec.RDT | N
     return None if result == spec.RDT() else result
 
 
-# ----------------------------------------------------------------------------------------------------
-# Who set what in one request: two claims on one field fail the request, even by one and the same plugin.
-#
-# Maps and lists are owned by key. Removing a key gives it up, so removing and setting it in one answer is how a
-# plugin takes a key over. Hooks accumulate and belong to all; device rules belong to nobody.
+# Ownership
 
 
 RESOURCE_FIELDS: Final[Mapping[str, OwnedField]] = {

@@ -1,7 +1,7 @@
-"""A cgroup tree as a directory, so that a process that was written for `/sys/fs/cgroup` can work on it.
+"""A simulated cgroup tree as a directory, for processes that expect `/sys/fs/cgroup`.
 
-Directories do not answer writes: `absorb` reads what was written since the last time, applies the kernel's
-rules and puts the files right. What was rejected is reported, since the writer was told nothing.
+A directory cannot refuse a write. `absorb` reads all writes since the last call, applies the kernel's rules and corrects
+the files. It reports writes that a kernel would have rejected, because the writer saw no error.
 """
 
 import os

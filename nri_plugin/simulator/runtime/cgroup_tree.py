@@ -22,11 +22,10 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import QOSClass
 from nri_plugin.model.topology import Topology
 
-# ----------------------------------------------------------------------------------------------------
-# Where a runtime puts the cgroups of pods and containers, for both cgroup drivers.
+# Paths of cgroups
 #
-# The names NRI carries are not paths: with the systemd driver a pod's parent is the last slice and a
-# container's path is `slice:prefix:id`. The directory is spelled out of them here, on the runtime's side.
+# NRI carries names, not paths: with the systemd driver a pod's parent is the last slice and a container's path is
+# `slice:prefix:id`. Runtimes expand them to directories as here.
 #
 # Source: runc libcontainer, systemd slice expansion; the kubelet's pod cgroup names.
 
@@ -82,11 +81,10 @@ def expand_slice(name: str) -> str:
     return "/".join("-".join(parts[: count + 1]) + ".slice" for count in range(len(parts)))
 
 
-# ----------------------------------------------------------------------------------------------------
-# Why a kernel rejects a write to `cpuset.cpus` or `cpuset.mems`: one row per reason, in the kernel's order.
+# Rejections: why a kernel rejects a write to `cpuset.cpus` or `cpuset.mems`
 #
-# The first row whose question is answered with yes gives the error; when none is, the write is accepted.
-# The same rows hold for CPUs and for memory nodes, which is why both are plain masks here.
+# One row for each reason, in the kernel's order. The first row that applies gives the error. CPUs and memory nodes have the
+# same rules, so both are plain masks here.
 
 
 V1 = 1
@@ -204,7 +202,7 @@ def verdict(version: int, write: Write) -> Rule | None:
     return None
 
 
-# ----------------------------------------------------------------------------------------------------
+# The tree
 
 
 ROOT = ""

@@ -1,4 +1,4 @@
-"""The runtime's side of the messages: requests written, answers read."""
+"""NRI messages from the runtime's side: writers of requests and readers of answers."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -194,7 +194,7 @@ _WRITERS: Final[dict[type, Callable[..., Message]]] = {
 }
 
 
-# ---------------------------------------------------------------------- answers
+# Answers
 
 
 def decode_registration(payload: bytes) -> tuple[str, str, str]:

@@ -1,17 +1,17 @@
-"""The kubelet's device manager: who has which devices, given by preferred allocation when a pod is admitted.
+"""The kubelet's device manager, simulated: allocation of devices, their delivery to containers, and their report.
 
-Devices are chosen before a runtime hears of the pod. The kubelet played here has the Topology Manager policy
-`none`, as on a node where nri-pin places: no hint limits the choice, device plugins say what they prefer.
+Devices are allocated when a pod is admitted, before the runtime hears of it. The simulated kubelet has the Topology
+Manager policy `none`, as on a node where nri-pin places: no hint limits the choice, and device plugins choose by
+preference. `ExporterStandIn` reports the devices on `exporter.sock`, as the real exporter does; tests compare both. It has
+no pod facts.
 
 Invariant: a device belongs to at most one pod, and within it to one container, or to init containers that end
 one after the other and then to one more; sidecars keep theirs.
 
 Source: kubelet v1.36 pkg/kubelet/cm/devicemanager/manager.go; KEP-693 for what device plugins prefer.
 
-How given devices reach a container: as device nodes, with a `PCIDEVICE_*` variable or CDI names in its message.
-
-Source: kubelet device plugin API v1beta1, ContainerAllocateResponse; the SR-IOV network device plugin, which gives the
-    node of a function that is bound to vfio-pci, and a variable that lists the addresses of all functions.
+A container gets device nodes, a `PCIDEVICE_*` variable or CDI names. Source: kubelet device plugin API v1beta1,
+    ContainerAllocateResponse; the SR-IOV network device plugin.
 """
 
 import json
@@ -199,7 +199,7 @@ def _without(ids: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in ids if name not in gone)
 
 
-# ----------------------------------------------------------------------------------------------------
+# Delivery
 
 
 _OTHER = re.compile(r"[^A-Z0-9]")
@@ -228,11 +228,7 @@ def _variables(devices: Iterable[PlacedDevice]) -> Iterable[str]:
         yield f"PCIDEVICE_{_OTHER.sub('_', resource.upper())}={','.join(listed)}"
 
 
-# ----------------------------------------------------------------------------------------------------
-# Stands in for the exporter: tells the agent on `exporter.sock` which devices the played kubelet has given.
-#
-# The wire is that of `nri_plugin.core.decision`. What the real exporter would answer from a kubelet that lists the same
-# devices is compared in the tests. Facts of pods are left out, as where the cluster cannot be watched.
+# The exporter's stand-in
 
 
 QUESTION_S = 1.0

@@ -1,4 +1,4 @@
-"""The embedded runtime's end of a plugin connection: blocking, one thread, nothing waits longer than it may."""
+"""The simulated runtime's end of a plugin connection: a socket, one thread, and a time limit on every wait."""
 
 import select
 import socket

@@ -1,6 +1,7 @@
-"""From what a pod asks for to what the kubelet and a runtime make of it on the wire.
+"""Pods as specified, and the NRI messages that kubelet and runtime make of them.
 
-This is the way there; `nri_plugin.core.requests` is the way back, written apart from it.
+`nri_plugin.core.requests` computes requests from messages; it shares no code with this module, so that each checks the
+other.
 
 Source: kubelet v1.36 cm/helpers_linux.go (shares and quota), qos/policy.go (oom_score_adj),
     kuberuntime/util (sum of a pod); containerd's and CRI-O's filling of NRI messages.

@@ -1,4 +1,9 @@
-"""What a runtime's session reports to whoever drives it."""
+"""Differences between runtimes, as data, and the events that a simulated session reports.
+
+A profile describes an NRI release on the wire. A behaviour describes a runtime around its plugins.
+
+Source: containerd 1.7.24 and 2.1.9 as observed; the others from their code.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,8 +13,7 @@ from nri_plugin.wire.nri.events import NRIEvent, NRIResponse
 from nri_plugin.wire.nri.messages import ContainerUpdate, EventMask, FieldOwners
 from nri_plugin.wire.nri.releases import MASK_BEFORE_0_10, MASK_SINCE_0_10
 
-# ----------------------------------------------------------------------------------------------------
-# How NRI releases differ on the wire, seen from the runtime's side.
+# Profiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,7 @@ PROFILES: Final = {
 """One runtime per NRI release that differs."""
 
 
-# ----------------------------------------------------------------------------------------------------
-# How the runtimes differ around their plugins; `runtime_profile` has how they differ on the wire.
-#
-# Source: what containerd 1.7.24 and 2.1.9 did when watched; the others are written after their code.
+# Behaviours
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ BEHAVIOURS = {
 }
 
 
-# ----------------------------------------------------------------------------------------------------
+# Events of a session
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
-"""A container runtime without containers: what the kubelet asks, what plugins are asked, what cgroups hold.
+"""A simulated container runtime: calls of the kubelet go in, events go to the plugin, cpusets go to cgroups.
 
-The order of events, what is stored and what an error or a lost plugin does follow the runtime that
-`Behaviour` names. The plugin is reached through `Plugin`: a socket, or whatever a test puts there.
+The order of events, the stored resources, and the effects of an error or a lost plugin follow the runtime that
+`Behaviour` names. `Plugin` is the way to the plugin: a socket, or an object of a test.
+
+A runtime never reads a cgroup back. It stores the resources of the last call, and writes all of them again whenever it
+updates a container for any reason. So an old cpuset can return.
 
 Source: containerd internal/cri and internal/nri; CRI-O internal/nri; NRI pkg/adaptation.
 """
@@ -37,11 +40,7 @@ from nri_plugin.simulator.runtime.profile import Behaviour
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, ContainerState, ContainerUpdate, Pod, Resources
 
-# ----------------------------------------------------------------------------------------------------
-# What a runtime has on record: sandboxes and containers, and the cgroups it keeps for them.
-#
-# A runtime never reads a cgroup back. It keeps the resources it was last told, and whenever it updates a
-# container for any reason it writes all of them again: that is how an old cpuset comes back.
+# Records
 
 
 @dataclass(slots=True)
@@ -185,11 +184,11 @@ class CgroupKeeper:
         )
 
 
-# ----------------------------------------------------------------------------------------------------
+# The runtime
 
 
 class PluginRefusedError(NriPinError):
-    """The plugin refused; the CRI call fails with its words."""
+    """The plugin refused; the CRI call fails with its message."""
 
 
 class Plugin(Protocol):
@@ -205,16 +204,16 @@ class Plugin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """All that exists, as Synchronize tells it."""
+    """All pods and containers that Synchronize lists."""
 
     pods: tuple[Pod, ...]
     containers: tuple[Container, ...]
 
 
 class NoPlugin:
-    """Nobody is connected."""
+    """No plugin is connected."""
 
-    def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:  # noqa: ARG002 - nobody reads it
+    def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:  # noqa: ARG002 - there is no plugin
         """No answer."""
         return None
 
@@ -237,8 +236,6 @@ class Runtime:
         self._sandboxes: dict[str, Sandbox] = {}
         self._records: dict[str, Record] = {}
         self._serial = 0
-
-    # ------------------------------------------------------------------ pods
 
     def run_pod(self, spec: PodSpec, uid: str = "") -> Sandbox:
         """Run a sandbox.
@@ -284,8 +281,6 @@ class Runtime:
             self._tell(events.RemovePodSandbox(sandbox.message))
         del self._sandboxes[key]
         self._drop_cgroups(sandbox)
-
-    # ------------------------------------------------------------ containers
 
     def create(self, key: str, spec: ContainerSpec) -> Record:
         """Create a container in the pod `key`; it has no cgroup before it is started.
@@ -363,8 +358,6 @@ class Runtime:
         del self._records[record.message.id]
         self._tell(events.RemoveContainer(record.sandbox.message, record.message))
 
-    # ------------------------------------------------------------- the plugin
-
     def truth(self) -> Truth:
         """What Synchronize tells."""
         pods = [each for each in self._sandboxes.values() if each.is_running or self.behaviour.is_containerd]
@@ -388,7 +381,7 @@ class Runtime:
         return tuple(failed)
 
     def disconnect(self) -> None:
-        """The plugin is gone; everything goes on without it."""
+        """Lose the plugin; calls go on without it."""
         self.plugin = NoPlugin()
 
     def restart(self) -> None:
@@ -400,14 +393,12 @@ class Runtime:
         for sandbox in self._sandboxes.values():
             sandbox.is_known = not self.behaviour.forgets_pods
 
-    # ---------------------------------------------------------------- looking
-
     def absorb(self) -> Absorbed:
-        """Take over what the agent wrote to cgroups."""
+        """Apply the agent's writes to cgroups."""
         return self.cgroups.mirror.absorb()
 
     def take_rejections(self) -> list[CgroupWriteError]:
-        """The writes since the last time that a kernel would not have taken, by the plugin or on its behalf."""
+        """Writes since the last call that a kernel would have rejected, by the plugin or on its behalf."""
         mirror = self.cgroups.mirror
         taken = [*self._failed, *mirror.rejections]
         self._failed, mirror.rejections = [], []
@@ -453,8 +444,6 @@ class Runtime:
         return [
             record.key for record in self._records.values() if key in (record.key, record.sandbox.spec.key)
         ]
-
-    # ---------------------------------------------------------------- private
 
     def _ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
         answer = self.plugin.ask(event)

@@ -1,6 +1,6 @@
-"""What happens to a node beside containers: foreign writes, CPUs that go, a second agent, and our leaving it.
+"""Faults of a scenario: foreign writes, CPUs that go offline, a second agent, and the release of the node.
 
-Each is first seen to happen, then the agent is given time, as long as a node would take.
+Each function waits until the fault has taken effect, and then until the agent has reacted.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Plays a scenario and judges it: not by what the agent says, but by what the cgroups hold.
+"""Plays a scenario and checks it by the contents of cgroups, not by the words of the agent.
 
-After every step, whatever the scenario expects or does not expect: containers with CPUs of their own share
-them with nobody, they keep the very CPUs they were promised, and no write was one a kernel would reject.
+After every step, besides the expectations of the scenario: exclusive CPUs are shared with no other container, containers
+keep the exclusive CPUs that they were given, and the kernel would have accepted every write.
 """
 
 import time
@@ -47,8 +47,7 @@ from nri_plugin.simulator.scenario.steps import (
     Update,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# What a step of a scenario did, as it is told.
+# Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class CPUChange:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRefusal:
-    """A container that was refused, with the agent's words."""
+    """A refused container, with the agent's message."""
 
     key: str
     reason: str
@@ -70,7 +69,7 @@ class ContainerRefusal:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step did.
+    """The result of a step.
 
     Attributes:
         arrived: containers that exist since this step.
@@ -78,7 +77,7 @@ class StepOutcome:
         changed: running containers whose effective CPUs changed.
         left: keys of containers that no longer run.
         compared: how many running containers were compared.
-        problems: what should not have happened, a sentence each.
+        problems: failed checks, a sentence each.
         took_s: the whole step, seconds.
         updates: how many containers the agent had updated when it came back.
     """
@@ -96,7 +95,7 @@ class StepOutcome:
 
 @dataclass(slots=True)
 class Notes:
-    """What is noted while a step runs."""
+    """Notes taken while a step runs."""
 
     arrived: list[str] = field(default_factory=list)
     refused: list[ContainerRefusal] = field(default_factory=list)
@@ -104,7 +103,7 @@ class Notes:
     updates: int = 0
 
 
-# ----------------------------------------------------------------------------------------------------
+# The player
 
 
 Placements = dict[str, ContainerPlacement]
@@ -139,7 +138,7 @@ class Player:
         self._disturbed: set[str] = set()  # born, or given other CPUs, while no agent could object
 
     def play(self, step: Step) -> StepOutcome:
-        """Do one step and judge what came of it."""
+        """Play one step and check the result."""
         began = time.monotonic()
         before = self._running()
         notes = Notes()
@@ -165,7 +164,7 @@ class Player:
         )
 
     def wants_own(self, key: str) -> int:
-        """How many CPUs of its own a container is to have: whole CPUs of a Guaranteed pod, filled up to cores if so said."""
+        """How many exclusive CPUs a container should get: whole CPUs of a Guaranteed pod, rounded up to cores if configured."""
         pod, spec = self._specs[key]
         is_whole = spec.cpu_request_milli % 1000 == 0
         if not self._gives_exclusive or pod.qos is not QOSClass.GUARANTEED or not is_whole:
@@ -204,8 +203,6 @@ class Player:
                 self._befall(step, notes)
             case Expect() | Logged() | Spin():
                 self._ask(step, notes)
-
-    # ------------------------------------------------------------------ steps
 
     def _run(self, step: Run, notes: Notes) -> None:
         pod = step.pod
@@ -347,10 +344,8 @@ class Player:
         if not end:
             yield f"the agent should have logged {step.text}, it did not"
 
-    # ------------------------------------------------------------ expectations
-
     def _ask(self, step: Expect | Logged | Spin, notes: Notes) -> None:
-        """There are no threads here to balance, and no kernel that gives reasons."""
+        """`Spin`, and `Logged` with `only: kernel`, need a real kernel and are not checked here."""
         if isinstance(step, Expect):
             self._expect(step, notes)
         elif isinstance(step, Logged) and not step.only:
@@ -395,8 +390,6 @@ class Player:
     def caches_of(self, cpus: CPUSet) -> int:
         """Over how many uncore caches these CPUs are spread."""
         return sum(not group.isdisjoint(cpus) for _, group in self.stage.topology.caches)
-
-    # ----------------------------------------------------------------- judging
 
     def _running(self) -> Placements:
         return {key: each for key, each in self.stage.runtime.placements().items() if each.effective}

@@ -1,7 +1,6 @@
-"""A whole node in a folder: described hardware, a cgroup tree, a runtime, and the real agent as a process.
+"""A simulated node in a folder: a described machine, a cgroup tree, a runtime, and the real agent as a process.
 
-The agent is started as on a node, with another place for everything it touches; nothing in it knows that
-it is not on one.
+The agent is started as on a node, with paths in the folder. No code of the agent knows that the node is simulated.
 """
 
 import os
@@ -33,10 +32,10 @@ from nri_plugin.simulator.scenario.scenario import Scenario
 from nri_plugin.wire.nri.messages import ContainerUpdate
 
 AGENT_START_S = 60.0
-"""A start takes half a second; a machine that is busy with other things may need much longer."""
+"""A start takes half a second, and much longer on a busy machine."""
 AGENT_STOP_S = 30.0
 REQUEST_S = 30.0
-"""No scenario is about lateness: an agent that a busy machine keeps waiting is not to be done without."""
+"""No scenario tests lateness: the runtime must not drop an agent that a busy machine delays."""
 UNKNOWN_MEMORY_BYTES = 64 << 30
 
 

@@ -1,4 +1,4 @@
-"""What can happen in a scenario, one value per step.
+"""The steps of a scenario as values, and readers of containers and amounts in scenario files.
 
 A target is `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER`.
 """
@@ -20,10 +20,7 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from nri_plugin.wire.nri.messages import Resources
 
-# ----------------------------------------------------------------------------------------------------
-# Containers of a scenario file: what they ask for, as in a pod manifest but for the shorter form.
-#
-# `cpu`, `memory`, huge pages and devices, as `nvidia.com/gpu: 2`, are request and limit at once, or stand in `limits`.
+# Containers: requests and limits as in a pod manifest, or amounts that are both at once
 
 
 CONTAINER_KEYS = ("cpu", "memory", "requests", "limits", "env")
@@ -140,7 +137,7 @@ def plain(value: source.Value) -> Any:
     return value.text if value.kind == "str" else yaml.safe_load(value.text)
 
 
-# ----------------------------------------------------------------------------------------------------
+# Steps
 
 
 class Part(StrEnum):
@@ -151,16 +148,16 @@ class Part(StrEnum):
 
 
 class PartitionKind(StrEnum):
-    """What a cgroup of somebody else is to the kernel."""
+    """The partition type of a cgroup that another program owns."""
 
     ISOLATED = "isolated"
     ROOT = "root"
     MEMBER = "member"
-    """None any more."""
+    """No partition."""
 
 
 class Writer(StrEnum):
-    """Who writes a cpuset that is not theirs."""
+    """How another program writes a container's cpuset."""
 
     PERSON = "write"
     """A write to the cgroup file."""
@@ -222,7 +219,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A part is killed without warning and started again; `is_down` leaves it down.
+    """Kill agent or runtime and start it again; `is_down` leaves it down.
 
     Attributes:
         writes: how many cpuset and quota files may be written until what follows from it is done; None = not asked.
@@ -238,7 +235,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class DriftStep:
-    """Somebody else changes the CPUs of a container; it happens, and is put right unless the agent is down.
+    """Another program changes the CPUs of a container; the agent repairs that unless it is down.
 
     Attributes:
         meanwhile: what a real kernel says of containers before it is put right, as in `Expect.kernel`.
@@ -253,14 +250,14 @@ class DriftStep:
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """Another agent is started beside the one that runs, by mistake; it must end by itself and say why."""
+    """A second agent is started beside the running one; it must end by itself and say why."""
 
     line: int
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The agent ends and `nri-pin release` gives everything back; who is restarted later keeps its promises."""
+    """The agent ends and `nri-pin release` undoes its settings; an agent that starts later keeps the allocations."""
 
     line: int
 
@@ -275,7 +272,7 @@ class Online:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Somebody else's cgroup beside those of pods becomes a partition with these CPUs, or ceases to be one."""
+    """A cgroup of another program becomes a partition with these CPUs, or stops being one."""
 
     line: int
     kind: PartitionKind
@@ -284,7 +281,7 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """The agent's log has said this since the last such step, or says it soon; it is no fault then.
+    """The agent has logged this since the last such step, or logs it soon.
 
     Attributes:
         text: part of a line.

@@ -1,4 +1,8 @@
-"""What differs between two simulations of the same pods on the same machine: per container first, then sums."""
+"""Two comparisons: the same pods under two configurations, and the same pods in other orders.
+
+`compare` reports the gravest difference for each container, and figures of both simulations. `other_orders` plays
+shuffled pods, which shows how much of a result is luck.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +24,11 @@ from nri_plugin.simulator.simulate.simulation import (
     Simulation,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# The same pods in other orders: how much of a result is luck.
+# Orders of pods
 
 
 class PodOrder(StrEnum):
-    """In which order pods come."""
+    """The order in which pods come."""
 
     FILE = "file"
     LARGE_FIRST = "large-first"
@@ -56,11 +59,11 @@ def other_orders(
     """A row for the plan as it is, then one for each shuffle.
 
     Args:
-        machine: where.
-        plan: in the order that is compared with.
-        chosen: with which configuration.
+        machine: the machine.
+        plan: in the order to compare with.
+        chosen: the configuration.
         seeds: of the shuffles.
-        seed: of the plan's own order, None where it is none.
+        seed: of the plan's own order; None if it is not shuffled.
     """
     yield _row(play(machine, plan, chosen), seed)
     for one in seeds:
@@ -95,7 +98,7 @@ def _size(run: Run) -> tuple[int, int]:
 
 
 Spread = tuple[str, float, float, float, float]
-"""A figure, in the plan's own order, and over the shuffles its least, its middle and its most."""
+"""Name of a figure, its value in the plan's own order, and minimum, median and maximum over the shuffles."""
 
 
 def spread(rows: Sequence[OrderRow]) -> list[Spread]:
@@ -114,7 +117,7 @@ def spread(rows: Sequence[OrderRow]) -> list[Spread]:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
+# Two configurations
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +172,7 @@ class SimulationComparison:
 
 
 def compare(first: Simulation, second: Simulation) -> SimulationComparison:
-    """What differs; both are of the same pods on the same machine."""
+    """Compare two simulations of the same pods on the same machine."""
     before, after = _outcomes(first), _outcomes(second)
     keys = list(dict.fromkeys([*before, *after]))
     found = [_difference(key, before.get(key), after.get(key)) for key in keys]
@@ -183,7 +186,7 @@ def compare(first: Simulation, second: Simulation) -> SimulationComparison:
 
 
 def _outcomes(one: Simulation) -> dict[str, SimulatedContainer]:
-    """What became of every container: as it is now, or as it was refused or ended."""
+    """Every container by key: as it is now, or as it was refused or ended."""
     asked = {row.key: row for step in one.steps for row in step.containers}
     return asked | {row.key: row for row in one.containers}
 
@@ -191,7 +194,7 @@ def _outcomes(one: Simulation) -> dict[str, SimulatedContainer]:
 def _difference(
     key: str, before: SimulatedContainer | None, after: SimulatedContainer | None
 ) -> ContainerDifference | None:
-    """The gravest difference; the shared pool's own CPUs are nobody's difference."""
+    """The gravest difference; other CPUs of the shared pool are none."""
     told = [_told(row) for row in (before, after)]
     for what, words in _aspects(before, after):
         if words[0] != words[1]:

@@ -1,4 +1,7 @@
-"""What a simulation tells of a container, of the machine and of who has what: made from node and state."""
+"""Rows of a simulation's result, made from node and state: the machine, shapes of pods, containers, CPUs, memory.
+
+Nothing here decides. Alignment and fragmentation are computed by the functions that the agent's metrics use.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -35,12 +38,11 @@ from nri_plugin.simulator.simulate.simulation import (
     SimulatedRefusal,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# The machine of a simulation, as lists that can be drawn.
+# The machine
 
 
 OWN = "its own machine"
-"""What a machine is called that a scenario describes."""
+"""The name of a machine that a scenario describes."""
 
 
 def described_machine(text: str, file: str) -> SourcedMachine:
@@ -56,7 +58,7 @@ def described_machine(text: str, file: str) -> SourcedMachine:
 
 
 def machine_row(machine: SourcedMachine, summary: str) -> Machine:
-    """Everything a picture needs; `summary` is the machine in one line."""
+    """The machine for pictures; `summary` describes it in one line."""
     topology = machine.topology
     return Machine(
         name=machine.name,
@@ -85,8 +87,7 @@ def _ids(cpus: CPUSet) -> tuple[int, ...]:
     return tuple(map(int, cpus))
 
 
-# ----------------------------------------------------------------------------------------------------
-# Shapes of pods: what pods ask for, apart from their names, and how it is said.
+# Shapes
 
 
 OPTION = "--shape"
@@ -94,12 +95,12 @@ NOTHING = "nothing"
 
 
 class Shapes:
-    """Gives every different shape a key, `s1`, `s2`, ... in the order they are met.
+    """Shapes of pods, which are their requests without names. Each gets a key, `s1`, `s2`, ... in order of appearance.
 
     Attributes:
         pods: one pod of each shape, by key.
-        counts: how many pods there are of it.
-        examples: whom a reader knows it by.
+        counts: how many pods have the shape.
+        examples: a pod or workload that has it.
     """
 
     def __init__(self, options: Options) -> None:
@@ -239,7 +240,7 @@ def _amount(name: str, amount: int) -> str:
     return str(amount) if "/" in name else format_bytes(amount)
 
 
-# ----------------------------------------------------------------------------------------------------
+# Containers, CPUs and memory
 
 
 EXCLUSIVE, SHARED, RESERVED, ISOLATED, OFFLINE = "exclusive", "shared", "reserved", "isolated", "offline"

@@ -1,12 +1,18 @@
-"""`simulate(machine, plan, chosen) -> Simulation`: what would become of these pods on that machine.
+"""`simulate(machine, plan, chosen) -> Simulation`: the placement of pods on a machine with a configuration.
 
-The decisions are those of the agent, its `engine.decide`; what is around it (runtime, kubelet, scheduler) is played.
-Nothing is written, nothing is random: the same three values give the same result.
+Decisions are those of the agent (`core.engine.decide`). Runtime, kubelet and scheduler around it are simulated. Nothing
+is written and nothing is random: equal arguments give equal results.
 
-How many more pods of a shape fit: one after the other is tried, by the same decisions, until one is refused.
+Steps:
 
-Differs: where a pod is promised nothing, the state is the same before and after it, so that the next one is decided
-    alike. Then only the room of the node as a whole counts, which is divided instead of tried.
+1. `play` runs the steps of the plan on an empty node. Restarts, foreign writes and CPUs that go offline need a process,
+   cgroups or a kernel; such steps are left out and noted.
+2. `_capacity` tries for each shape how many more pods fit: now, and on the empty machine. Pods are added one by one, by
+   the same decisions, until one is refused.
+3. The rows of the result are made from the node that remains.
+
+Differs: a pod without an allocation leaves the state as it was, so the next one of its shape is decided alike. Then only
+    the free resources of the node count, which are divided instead of tried.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,12 +51,12 @@ from nri_plugin.simulator.simulate.simulation import (
 )
 
 MOST_TRIED = 4096
-"""As many CPUs as the largest machines have."""
+"""Trials of one shape; as many as the largest machines have CPUs."""
 
 
 @dataclass(slots=True)
 class TrialBudget:
-    """How many trials there are; a row that was begun is ended."""
+    """How many trials are left; the trials of a shape are finished once begun."""
 
     left: int
 
@@ -58,12 +64,12 @@ class TrialBudget:
 def more_that_fit(
     node: PlayedNode, pod: PodSpec, budget: TrialBudget | None = None
 ) -> tuple[int, SimulatedRefusal | None]:
-    """How many, and what ended the row; None where nothing did.
+    """How many more pods fit, and the refusal of the next one; None if nothing limits them.
 
     Args:
         node: is left as it is.
-        pod: whose name does not matter.
-        budget: is charged with every trial.
+        pod: the shape; its name does not matter.
+        budget: is reduced by every trial.
     """
     return _row(node.fork(), pod, budget or TrialBudget(0))
 
@@ -73,10 +79,11 @@ def _row(trial: PlayedNode, pod: PodSpec, budget: TrialBudget) -> tuple[int, Sim
         budget.left -= 1
         one = replace(pod, name=f"another-{count}", namespace=pod.namespace or "default")
         before, given = trial.state.allocations, trial.devices.given_count
-        tried = trial.run(one, start=False)  # what runs and what waits to be started hold the same
+        tried = trial.run(one, start=False)  # a created container holds as much as a started one
         failed = next((each for each in tried if each.error is not None or _overruled(each)), None)
         if failed is not None:
             return count, _why(failed)
+        # Nothing was allocated: all further pods of this shape are decided alike.
         if trial.state.allocations == before and trial.devices.given_count == given:
             return _divided(trial, one, count)
         trial.forget_containers()
@@ -84,7 +91,7 @@ def _row(trial: PlayedNode, pod: PodSpec, budget: TrialBudget) -> tuple[int, Sim
 
 
 def _divided(trial: PlayedNode, pod: PodSpec, count: int) -> tuple[int, SimulatedRefusal | None]:
-    """The rest of a row of pods that are promised nothing; `pod` is one of them and is there already."""
+    """How many more pods without allocations fit, after `count` others and `pod` itself."""
     room = trial.room or NodeRoom({})
     requests = pod_requests(pod)
     rows = [
@@ -106,7 +113,7 @@ def _divided(trial: PlayedNode, pod: PodSpec, count: int) -> tuple[int, Simulate
 
 
 def _overruled(tried: Tried) -> bool:
-    """In a namespace that is never refused nothing ends the row but this."""
+    """Whether a container of a namespace that is never refused runs without its allocation: this ends the trials."""
     return tried.decision is not None and tried.decision.overruled is not None
 
 
@@ -121,19 +128,16 @@ def _why(tried: Tried) -> SimulatedRefusal | None:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-# Does the steps of a plan on a node without a process, and tells what came of each.
-#
-# Restarts, foreign writes and CPUs that go need a process, cgroups or a kernel: such a step is passed over and said.
+# Steps
 
 
 class StepPlayer:
-    """Plays steps one by one.
+    """Plays the steps of a plan on a node.
 
     Attributes:
-        rows: of what happened.
-        latest: the newest row of every container that was ever asked for, by key.
-        notes: of steps that were passed over.
+        rows: of the steps so far.
+        latest: the newest row of every container of the plan, by key.
+        notes: on steps that were left out.
     """
 
     def __init__(self, played: PlayedNode, plan: PodPlan, shapes: Shapes) -> None:
@@ -144,7 +148,7 @@ class StepPlayer:
         self._made = Rows(played)
 
     def play(self, step: Step) -> None:
-        """Do one."""
+        """Play one step."""
         match step:
             case Say():
                 self._add(step, "say", step.text)
@@ -224,8 +228,6 @@ class StepPlayer:
             )
         )
 
-    # ------------------------------------------------------------ expectations
-
     def _problems(self, step: Expect) -> Iterator[str]:
         row = self.latest.get(step.target)
         refused = row.refusal if row is not None and row.status is ContainerStatus.REFUSED else None
@@ -258,19 +260,19 @@ def _devices(given: object) -> str:
     return ", ".join(f"{name} {','.join(sorted(ids))}" for name, ids in sorted(given.items())) or "none"
 
 
-# ----------------------------------------------------------------------------------------------------
+# The whole
 
 
 TRIALS_NOW, TRIALS_EMPTY = 600, 300
-"""How often it is tried whether one more pod fits, of all shapes together: hundreds of shapes must not take minutes."""
+"""Trials of all shapes together: hundreds of shapes must not take minutes."""
 
 UNKNOWN_MEMORY_BYTES = 64 << 30
-"""For oom_score_adj, where nobody knows the size."""
+"""For oom_score_adj if the size is unknown."""
 
 
 @dataclass(slots=True)
 class Played:
-    """A plan that was played, and the node it left behind."""
+    """A plan that was played, and the node after it."""
 
     plan: PodPlan
     node: PlayedNode
@@ -286,13 +288,13 @@ def simulate(
     *,
     summary: str = "",
 ) -> Simulation:
-    """Play a plan and tell everything about it.
+    """Play a plan and describe the result.
 
     Args:
-        machine: where.
-        plan: what.
-        chosen: with which configuration.
-        more_shapes: shapes beside those of the plan, of which is asked how many fit.
+        machine: the machine.
+        plan: the steps.
+        chosen: the configuration.
+        more_shapes: shapes beside those of the plan to find the capacity for.
         summary: the machine in one line, for readers.
     """
     played = play(machine, plan, chosen)

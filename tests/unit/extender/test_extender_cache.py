@@ -54,7 +54,7 @@ def test_a_burst_of_pods_does_not_meet_at_one_numa_node():
     placed = 0
     for number in range(10):
         if fits(made, "3"):
-            made.promise(pod(container(cpu="3", memory="1Gi"), name=str(number), node="n"))
+            made.charge(pod(container(cpu="3", memory="1Gi"), name=str(number), node="n"))
             placed += 1
     assert placed == 2
 
