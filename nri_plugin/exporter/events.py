@@ -55,7 +55,7 @@ UNPLACED, DRIFT = "Unplaced", "Drift"
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """What is to be said about a container.
+    """An event to create about a container.
 
     Attributes:
         reason: one word; the kubelet's where it has one.
@@ -72,20 +72,20 @@ class PodEvent:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """Words that are not said again before `until`, and are forgotten once they were not heard for a pause more."""
+    """A note that is not repeated before `until`, and is forgotten if it does not come again for one more pause."""
 
     until: float
     pause_s: float
 
 
 class EventRate:
-    """Says which events are told.
+    """Decides which events are created.
 
     Args:
         clock: seconds that only grow.
 
     Attributes:
-        left_out: how many were not told for want of room; repetitions are not counted.
+        left_out: how many exceeded the limit; repetitions are not counted.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -95,7 +95,7 @@ class EventRate:
         self.left_out = 0
 
     def takes(self, event: PodEvent) -> bool:
-        """Whether to tell it now."""
+        """Whether to create the event now."""
         now = self._clock()
         self._said = {key: said for key, said in self._said.items() if now < said.until + said.pause_s}
         before = self._said.get(event)
@@ -116,7 +116,7 @@ def event_object(event: PodEvent, node_name: str, now: str, pod: PodObject = UNK
     """The event to create.
 
     Args:
-        event: what is told.
+        event: its content.
         node_name: reports it.
         now: RFC 3339 with microseconds.
         pod: what the cluster holds of the pod.
@@ -169,7 +169,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def told(events: Iterator[PodEvent], rate: EventRate) -> list[PodEvent]:
-    """Those to tell now, in their order."""
+    """The events to create now, in their order."""
     return [event for event in events if event.pod and rate.takes(event)]
 
 
@@ -178,7 +178,7 @@ def told(events: Iterator[PodEvent], rate: EventRate) -> list[PodEvent]:
 
 REASONS = ("TopologyAffinityError", "SMTAlignmentError")
 OTHER_REASON = "UnexpectedAdmissionError"
-"""What the kubelet says of everything else (kubelet v1.36 cm/topologymanager, cm/admission)."""
+"""The kubelet's message for all other reasons (kubelet v1.36 cm/topologymanager, cm/admission)."""
 
 
 class Rejecter:
@@ -270,7 +270,7 @@ class Announcer:
         log: for trouble, once for each cause until it is over.
         clock: seconds that only grow.
         rejecter: sets refused pods to Failed; None to leave them to wait.
-        pods: tells what the cluster holds of the pods that events are about.
+        pods: objects of the pods that events are about.
 
     Attributes:
         events: how many by reason and result, `created` or `failed`.
@@ -298,7 +298,7 @@ class Announcer:
         self._causes: set[Cause] = set()
 
     def announce(self, status: Status) -> None:
-        """Tell what is new; what cannot be told is said in the log and not tried again."""
+        """Create events for what is new; a failure is logged and not tried again."""
         new = list(self._news(status))
         is_first, self._is_first = self._is_first, False
         if is_first:
@@ -383,14 +383,14 @@ def _newer(rows: Sequence[Row], last: int) -> list[Row]:
 
 
 def _about(state: State, record: ContainerRecord | None, reason: str, note: str) -> Iterator[PodEvent]:
-    """Nothing of a container that is gone, or that is none: a slice has no pod to tell it of."""
+    """An event about a container's pod; none if the container is gone or the record is a slice, which has no pod."""
     pod = state.pods.get(record.pod_uid) if record else None
     if record and pod:
         yield PodEvent(pod.uid, pod.namespace, pod.name, record.name, reason, note)
 
 
 def _drift_note(row: DriftRow) -> str:
-    """The same words for the same drift however often it comes, so that it is not told each time."""
+    """Equal notes for equal drift, so that repetitions are recognized."""
     found = (
         f"its cpuset was {row.found or 'empty'}" if row.found is not None else "its cpuset files were gone"
     )

@@ -68,7 +68,7 @@ class ExportOptions:
 
 
 class Exporter:
-    """Publishes until told to stop.
+    """Publishes until `stop`.
 
     Args:
         options: what was chosen.
@@ -294,10 +294,10 @@ class Exporter:
 
 
 class _OwnObject:
-    """Told what the cluster holds of our object.
+    """Receives our object as the cluster holds it.
 
     Attributes:
-        version: of the list that is told.
+        version: resource version of the last list.
     """
 
     def __init__(self, exporter: Exporter) -> None:
@@ -312,11 +312,11 @@ class _OwnObject:
             self._exporter.seen({"metadata": {"resourceVersion": self.version()}}, is_gone=True)
 
     def changed(self, obj: Object) -> None:
-        """Somebody wrote it, perhaps we."""
+        """A manager wrote it, perhaps this one."""
         self._exporter.seen(obj)
 
     def deleted(self, obj: Object) -> None:
-        """Somebody deleted it; its version is that of the deletion."""
+        """It was deleted; its version is that of the deletion."""
         self._exporter.seen(obj, is_gone=True)
 
     def failed(self, error: KubeAPIError) -> None:

@@ -80,7 +80,7 @@ def lifeless(exporter: Exporter, now: float) -> str:
 
 
 def unready(exporter: Exporter) -> str:
-    """Why the exporter is not ready; empty once the agent is heard and what it said was published."""
+    """Why the exporter is not ready; empty once the agent is connected and its status was published."""
     cases = (
         (not exporter.hears_agent, "the agent is not heard; look at its log"),
         (exporter.owner.is_missing, "not published: the node is not registered in the cluster"),

@@ -195,7 +195,7 @@ class KubeletClient:
         return self._asked(self._list, pb.ListPodResourcesRequest(), timeout_s)
 
     def allocatable(self, timeout_s: float = ASK_S) -> pb.AllocatableResourcesResponse:
-        """What there is to give.
+        """Allocatable devices.
 
         Raises:
             KubeletError: no answer.
@@ -203,7 +203,7 @@ class KubeletClient:
         return self._asked(self._allocatable, pb.AllocatableResourcesRequest(), timeout_s)
 
     def get(self, namespace: str, name: str, timeout_s: float = ASK_S) -> pb.GetPodResourcesResponse:
-        """What one pod was given; from the list where the kubelet is too old to be asked for one.
+        """Resources of one pod; from the list if the kubelet is too old for this call.
 
         Raises:
             KubeletError: no answer, or it does not know the pod (`is_unknown`).

@@ -76,7 +76,7 @@ PodName = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class DeviceCount:
-    """Devices of one resource on one NUMA node: all there are, and those nobody has."""
+    """Devices of one resource on one NUMA node: in total, and available."""
 
     numa_id: int
     resource: str
@@ -86,7 +86,7 @@ class DeviceCount:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """What the kubelet says of devices.
+    """Devices as the kubelet reports them.
 
     Attributes:
         counts: by resource and NUMA node.
@@ -106,7 +106,7 @@ def published(name: str, node: Node, state: State, devices: Devices = NO_DEVICES
     Args:
         name: of the Kubernetes node.
         node: what the agent decides for.
-        state: what it has promised.
+        state: the agent's state.
         devices: what the kubelet says of devices; without it no device is listed.
     """
     resources = _resources(node, state, devices.counts)
@@ -252,7 +252,7 @@ PAUSE_S = 1.0
 """Between two writes: schedulers look at most once per pod, and etcd keeps every version."""
 
 CALM_S = 60.0
-"""An object that nobody else changed or deleted for so long is not contested any more."""
+"""An object that no other manager changed or deleted for this long is not contested any more."""
 
 
 class Publisher:
@@ -376,7 +376,7 @@ class Publisher:
     def _applied(self, wanted: Object) -> Object:
         """Apply the object, with force where another manager has changed an object that is ours.
 
-        The version that was found to be ours goes with the forced write: if somebody wrote after that, it is refused.
+        The version that was found to be ours goes with the forced write: a write in between makes it fail.
         """
         try:
             return self._client.apply(self._resource, wanted, self._manager, force=self._take_over)

@@ -51,7 +51,7 @@ class Resident:
         pod: what it asks for.
         order: grows with every pod that comes.
         is_charged: whether the node's object does not account for it yet.
-        numa_id: where it was sent, None where nobody said.
+        numa_id: the NUMA node that the extender chose, None for none.
         running_since_s: when it was first seen running, None before.
     """
 
@@ -143,7 +143,7 @@ class NodeLedger:
         return [one for one in self.residents.values() if one.is_charged]
 
     def charges(self) -> tuple[dict[str, int], dict[int, dict[str, int]]]:
-        """What is charged to every NUMA node, and what to one by its id."""
+        """Charges to all NUMA nodes, and charges to one by its id."""
         everywhere: dict[str, int] = {}
         by_numa_id: dict[int, dict[str, int]] = {}
         for one in self.charged:
@@ -194,7 +194,7 @@ def _guesses(charged: list[Resident]) -> Iterator[list[Resident]]:
 
 
 def charge_of(pod: PodDemand) -> Mapping[str, int]:
-    """What a node will subtract for a pod: everything of a Guaranteed one, only devices of the others."""
+    """The amounts that a node will subtract for a pod: all of a Guaranteed one, only devices of others."""
     request = pod.effective_with_sidecars
     if pod.is_guaranteed:
         return request
@@ -211,7 +211,7 @@ def _end(charges: Iterable[Resident]) -> bool:
 ENDED = frozenset({"Succeeded", "Failed"})
 
 PUBLISHED_S = 5.0
-"""An exporter has told what it knows by then: it writes once a second, and again after a short pause."""
+"""By then an exporter has published: it writes once a second, and again after a short pause."""
 
 Object = Mapping[str, Any]
 
@@ -222,7 +222,7 @@ class Accounting:
 
     Attributes:
         is_on: whether pods are charged at all.
-        charge_s: how long a running pod stays charged when nothing tells that its node accounts for it.
+        charge_s: how long a running pod stays charged if its node's object never shows that it accounts for it.
         guess_s: how long a pod counts on the node it will most likely get, before its binding is seen.
     """
 
@@ -379,7 +379,7 @@ class ExtenderCache:
                 self._refresh(name, ledger)
 
     def zones(self, node: str) -> Zones:
-        """The node's NUMA nodes less what is charged; none for a node that tells nothing."""
+        """The node's NUMA nodes less the charges; none for a node without an object."""
         ledger = self._ledgers.get(node)
         return charged_zones(ledger) if ledger is not None else ()
 
@@ -443,7 +443,7 @@ class LockedCache:
     """`ExtenderCache` behind a lock that is held for one object at a time.
 
     Args:
-        cache: what is told.
+        cache: the one to guard.
         lock: the one that is also held while a question is answered.
     """
 

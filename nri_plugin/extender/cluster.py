@@ -27,7 +27,7 @@ from nri_plugin.kube.pod_demand import ContainerDemand, ContainerKind, PodDemand
 
 PASS = 0
 POD = -1
-"""The pod as a whole does not fit; a container that does not is told by its place, from 1."""
+"""The pod as a whole does not fit; a container that does not fit is given by its position, from 1."""
 
 Codes = NDArray[np.int32]
 

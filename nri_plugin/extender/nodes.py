@@ -149,7 +149,7 @@ def fitting(
     """Ids of the NUMA nodes that hold the whole request; None when it needs none in particular.
 
     Args:
-        request: what is asked for.
+        request: amounts by resource.
         zones: what is there.
         allocatable: of the node; None where unknown, then the scheduler's own filter has judged that.
         is_guaranteed: of the pod.
@@ -241,7 +241,7 @@ def total_distance(positions: Sequence[int], costs: Costs) -> int:
 def _can_hold(eligible: Sequence[int], needs: Needs, size: int) -> bool:
     """Whether no bound speaks against it: neither the largest of each resource, nor the largest shares of all.
 
-    Shares tell where what has much of one has little of another: nodes that are half full in different ways.
+    Shares help where nodes are half full in different ways: much of one resource with little of another.
     """
     for amount, have in needs:
         if sum(sorted((have[p] for p in eligible), reverse=True)[:size]) < amount:

@@ -125,7 +125,7 @@ class ClusterFeed:
 
     Args:
         client: may list and watch both kinds.
-        log: told when following fails and when it works again.
+        log: for failures of following, and their end.
         with_pods: whether pods are charged.
         backoff: how long to wait after a failure; also how late a kind defined later is noticed.
     """
@@ -255,7 +255,7 @@ IDLE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class ExtenderOptions:
-    """What an administrator chose; see `nri-pin extender --help`.
+    """The options of the command; see `nri-pin extender --help`.
 
     Attributes:
         body_bytes: longest request; None for what the form needs.
@@ -284,7 +284,7 @@ class ExtenderOptions:
 
     @property
     def limits(self) -> Limits:
-        """What all clients together may take; of whole Node objects two requests at once."""
+        """Limits of all clients together; of requests with whole Node objects, two at once."""
         bodies = 2 if self.takes_node_objects else BODIES
         return Limits(STRANGERS, STRANGERS_OF_ONE, IDLE_S, max(bodies * self.longest_body, 1 << 20))
 
@@ -302,7 +302,7 @@ class ClusterSource(Protocol):
     """What brings objects: a client that lists, watches and reconnects, in threads of its own."""
 
     def start(self, cache: LockedCache) -> None:
-        """Begin; from now on `cache` is told."""
+        """Start the watches that feed `cache`."""
 
     def stop(self) -> None:
         """End."""
@@ -312,7 +312,7 @@ class ExtenderProcess:
     """The parts, put together; `serve` answers until `stop`.
 
     Raises:
-        ConfigError: the address or the certificates are wrong, or anybody could bind pods.
+        ConfigError: the address or the certificates are wrong, or binding is offered without client certificates.
     """
 
     def __init__(

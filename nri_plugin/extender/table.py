@@ -141,7 +141,7 @@ class ClusterTable:
         return row
 
     def rows_of(self, nodes: Sequence[str]) -> Rows:
-        """The rows of nodes, in their order; row 0 for those not heard of."""
+        """The rows of nodes, in their order; row 0 for unknown nodes."""
         known = self.row_by_node
         return np.array([known.get(node, 0) for node in nodes], np.intp)
 

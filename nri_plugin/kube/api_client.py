@@ -101,7 +101,7 @@ class KubeClient:
         """One object.
 
         Raises:
-            KubeAPIError: there is none (status 404), or it cannot be had.
+            KubeAPIError: it does not exist (status 404), or the request failed.
         """
         return self.send("GET", resource.path(name, namespace))
 
@@ -111,7 +111,7 @@ class KubeClient:
         """All objects, and the resource version to watch from.
 
         Raises:
-            KubeAPIError: they cannot be had; status 404 where the cluster does not know the resource.
+            KubeAPIError: the request failed; status 404 if the cluster does not know the resource.
         """
         items: list[Object] = []
         version = ""

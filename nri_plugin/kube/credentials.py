@@ -47,7 +47,7 @@ class ExecCredentials(httpx2.Auth):
     Args:
         where: the kubeconfig file.
         spec: its `exec` entry.
-        cluster: its `cluster` entry, told to a program that wants to know.
+        cluster: its `cluster` entry, passed to a program that asks for it.
         tls: of the connection; client certificates are put into it.
         clock: seconds since 1970.
 
@@ -181,7 +181,7 @@ class ExecCredentials(httpx2.Auth):
             raise self._error(f"hands out an expirationTimestamp that is no time: {text}") from None
 
     def _info(self, spec: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the program is told in `KUBERNETES_EXEC_INFO`."""
+        """The content of `KUBERNETES_EXEC_INFO`."""
         told: dict[str, Any] = {"interactive": False}
         if spec.get("provideClusterInfo"):
             told["cluster"] = _cluster_info(cluster, Path(self._where).expanduser().parent)
@@ -257,7 +257,7 @@ def connect(kubeconfig: str | None = None) -> httpx2.Client:
 
 
 def _why(error: Exception) -> str:
-    """What can be told of an error of the library; its own words are for its developers."""
+    """The part of a library's error that helps an administrator."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f": line {error.problem_mark.line + 1} is not YAML ({error.problem or error.context})"
     if isinstance(error, UnicodeDecodeError):

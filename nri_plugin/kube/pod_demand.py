@@ -29,7 +29,7 @@ class QoS(StrEnum):
 
 
 class ContainerKind(StrEnum):
-    """What a container is in its pod; the values are what refusals call it."""
+    """Kind of a container in its pod; the values are the names in refusals."""
 
     APP = "app-container"
     INIT = "init-container"

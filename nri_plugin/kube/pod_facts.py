@@ -132,12 +132,12 @@ class PodsHere:
         return len(self._by_name)
 
     def facts(self, namespace: str, name: str, uid: str) -> Words | None:
-        """What is known of the pod, None for nothing."""
+        """Facts of the pod, None if it is unknown."""
         words, _ = self._by_name.get((namespace, name), (None, None))
         return words if words is not None and words["uid"] == uid else None
 
     def object_of(self, namespace: str, name: str, uid: str) -> PodObject:
-        """What is known of the pod's object; nothing of a pod that is not known."""
+        """The pod's object; empty if the pod is unknown."""
         words, pod = self._by_name.get((namespace, name), (None, None))
         return pod if pod is not None and words is not None and words["uid"] == uid else PodObject()
 

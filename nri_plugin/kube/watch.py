@@ -52,31 +52,31 @@ Pause = Callable[[float], bool]
 
 
 class Sink(Protocol):
-    """Told what there is, by the thread that follows."""
+    """Receives objects, in the thread that follows them."""
 
     def listed(self, objects: Sequence[Any]) -> None:
-        """These are all there are, as the follower was told to read them."""
+        """All objects that exist, read by the follower's `read`."""
 
     def changed(self, obj: Object) -> None:
-        """This one is new or has changed."""
+        """An object is new or has changed."""
 
     def deleted(self, obj: Object) -> None:
-        """This one is gone; it is told as it was last."""
+        """An object is gone; `obj` is its last state."""
 
     def failed(self, error: KubeAPIError) -> None:
-        """The API could not be followed and will be asked again; what was told stands until then.
+        """Following failed and will be tried again; objects stay valid until then.
 
         Status 404: the cluster does not know the kind of object (yet).
         """
 
 
 class Follower:
-    """Follows one kind of object until told to stop.
+    """Follows one kind of object until `pause` says to stop.
 
     Args:
         client: asks the API.
         resource: the kind of object.
-        sink: is told.
+        sink: receives the objects.
         pause: waits between attempts and says when to stop.
         namespace: only objects of it; all when empty.
         parameters: `fieldSelector` or `labelSelector`.
@@ -105,15 +105,15 @@ class Follower:
 
     @property
     def version(self) -> str:
-        """Of what the sink was told last; empty before the first list."""
+        """The resource version of the last object; empty before the first list."""
         return self._version or ""
 
     def forget(self) -> None:
-        """Begin with a list again, whatever was heard."""
+        """Begin with a list again."""
         self._version = None
 
     def run(self) -> None:
-        """Follow until `pause` says to stop; failures are told to the sink and tried again."""
+        """Follow until `pause` says to stop; failures are reported to the sink and tried again."""
         while not self._pause(0.0):
             try:
                 self._once()

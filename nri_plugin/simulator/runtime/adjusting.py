@@ -45,13 +45,13 @@ def merged(base: Resources, change: Resources) -> Resources:
 
 
 def heeded(change: Resources, runtime_name: str, *, is_own: bool) -> Resources:
-    """What a runtime applies of an update; `is_own`: given in answer to the container's own update."""
+    """The part of an update that a runtime applies; `is_own`: an answer to the container's own UpdateContainer."""
     lost = LOST_IN_UPDATES.get((runtime_name, is_own), frozenset())
     return replace(change, **{name: getattr(_UNSET, name) for name in lost})
 
 
 def known(response: CreateContainerResponse, release: tuple[int, ...]) -> CreateContainerResponse:
-    """What a runtime of that NRI release reads of an answer: newer fields are gone without a word."""
+    """The part of an answer that a runtime of an NRI release reads: newer fields are dropped silently."""
     unknown = [name for name, since in fields_since(response.whole()).items() if since > release]
     if not unknown:
         return response
@@ -211,7 +211,7 @@ class Ownership:
         return tuple(accepted), ""
 
     def owners(self) -> dict[str, FieldOwners]:
-        """Returns container id -> who set what, as validators are told."""
+        """Returns container id -> owners of fields, as validators get them."""
         simple: dict[str, dict[int, str]] = {}
         compound: dict[str, dict[int, dict[str, str]]] = {}
         for (container_id, what, key), plugin in self.owner_by_claim.items():

@@ -43,7 +43,7 @@ class CgroupMirror:
     Attributes:
         tree: the truth.
         root: the directory that stands for `/sys/fs/cgroup`.
-        rejections: every write from outside that was rejected; whoever reports them empties it.
+        rejections: rejected writes of other processes; the reader empties the list.
     """
 
     def __init__(self, tree: CgroupTree, root: Path) -> None:
@@ -97,7 +97,7 @@ class CgroupMirror:
         accepted: list[Accepted] = []
         refused = self._look(accepted)
         while refused:
-            # What would have allowed it may have been written before it, but after we had read that file.
+            # A write that makes this one valid may have come before it, but after its file was read here.
             before = len(accepted)
             refused = self._look(accepted)
             if len(accepted) == before:

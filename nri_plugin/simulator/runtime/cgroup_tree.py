@@ -99,7 +99,7 @@ class Write:
 
     Attributes:
         is_root: it goes to the root cgroup.
-        wanted: the set that was asked for, None when the text is no list.
+        wanted: the set to write, None if the text is no list.
         current: the cgroup's own set before.
         top: the machine's set; on v1 nothing may leave it.
         parent: the parent's own set.
@@ -301,11 +301,11 @@ class CgroupTree:
         return (group.path for group in self._root.walk())
 
     def own_cpus(self, path: str) -> CPUSet:
-        """What was written to `cpuset.cpus`; empty when nothing ever was."""
+        """The content of `cpuset.cpus`; empty before the first write."""
         return CPUSet(self._group(path).own[CpusetFile.CPUS])
 
     def own_mems(self, path: str) -> NodeMask:
-        """What was written to `cpuset.mems`; empty when nothing ever was."""
+        """The content of `cpuset.mems`; empty before the first write."""
         return NodeMask(self._group(path).own[CpusetFile.MEMS])
 
     def effective_cpus(self, path: str) -> CPUSet:

@@ -38,7 +38,7 @@ Given = Mapping[str, tuple[str, ...]]
 
 
 class NotAdmittedError(NriPinError):
-    """The kubelet does not take a pod in; no runtime hears of it."""
+    """The kubelet does not admit a pod; the runtime is never called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Resource:
     links: Mapping[tuple[str, str], int]
 
     def preferred(self, available: Iterable[str], must_include: Iterable[str], count: int) -> tuple[str, ...]:
-        """What the device plugin answers to GetPreferredAllocation."""
+        """The device plugin's answer to GetPreferredAllocation."""
         return preferred_devices(
             self._in_order(available), self._in_order(must_include), count, self.nodes_by_id, self.links
         )
@@ -98,7 +98,7 @@ class DeviceManager:
             affinity: the merged hint of a Topology Manager that has one; None for anywhere.
 
         Raises:
-            NotAdmittedError: there are not enough; says what is asked for and available.
+            NotAdmittedError: there are not enough; the text has both amounts.
         """
         self.free(pod.key)
         reusable: dict[str, tuple[str, ...]] = {}
@@ -114,11 +114,11 @@ class DeviceManager:
         self._given = {key: each for key, each in self._given.items() if key != pod}
 
     def given(self, pod: str, container: str) -> Given:
-        """What a container has; nothing where it is not known."""
+        """Devices of a container; none if it is unknown."""
         return self._given.get(pod, {}).get(container, {})
 
     def containers(self, pod: str) -> Mapping[str, Given]:
-        """What the containers of a pod have."""
+        """Devices of a pod's containers."""
         return self._given.get(pod, {})
 
     def available(self, resource: str) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ class DeviceManager:
     def _chosen(
         self, resource: str, count: int, affinity: NodeMask | None, reusable: Sequence[str]
     ) -> tuple[str, ...]:
-        """Which devices; those that an init container of the pod had come first.
+        """The devices to give; those of the pod's ended init containers come first.
 
         Differs: of more reusable devices than are needed the kubelet takes any, here the preferred ones.
         """
@@ -235,7 +235,7 @@ QUESTION_S = 1.0
 
 
 def answer(manager: DeviceManager, pod: str, container: str) -> dict[str, Any]:
-    """What is known of a container of the pod `NAMESPACE/NAME`; empty where the kubelet does not know it."""
+    """The answer for a container of the pod `NAMESPACE/NAME`; empty if the kubelet does not know it."""
     containers = manager.containers(pod)
     if container not in containers:
         return {}

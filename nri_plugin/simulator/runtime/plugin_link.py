@@ -73,7 +73,7 @@ class PluginLink:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked; looks for an end of the connection that nobody has read yet."""
+        """Whether the plugin can be called; checks for an unread end of the connection."""
         if self._sock.fileno() < 0:
             return False
         self._turn(0.0)
@@ -146,7 +146,7 @@ class PluginLink:
             )
 
     def take_wishes(self) -> list[UpdateRequested]:
-        """Updates the plugin asked for by itself; they wait, as in the real ones, until no request runs."""
+        """Unsolicited updates of the plugin; as in real runtimes they wait until no request runs."""
         self._turn(0.0)
         wishes, self._wishes = self._wishes, []
         return wishes
@@ -191,7 +191,7 @@ class PluginLink:
         try:
             self._sock.sendall(data)
         except OSError:
-            return  # what it had sent before it went is still to be read, and then the end
+            return  # its last bytes are still to be read, and then the end
 
     def _note(self, event: RuntimeEvent, now: float) -> None:
         if isinstance(event, PluginRegistered):

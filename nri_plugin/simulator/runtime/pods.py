@@ -62,7 +62,7 @@ class PodSpec:
     Attributes:
         init_containers: run one after the other before the others; sidecars among them go on running.
         whole: what the pod asks for as a whole (`spec.resources`); None where it sets nothing.
-        overhead: of its runtime class, thousandths of CPUs and bytes by resource; nothing that runs on a node is told.
+        overhead: of its runtime class, thousandths of CPUs and bytes by resource; no message to the node has it.
     """
 
     name: str
@@ -106,7 +106,7 @@ class RuntimeIdentity:
 
 
 def shares_from_milli(cpu_milli: int) -> int:
-    """What the kubelet writes for a CPU request; none is the least there is."""
+    """CPU shares for a request; the minimum for none."""
     return min(max(cpu_milli * 1024 // 1000, MIN_SHARES), MAX_SHARES)
 
 
@@ -116,7 +116,7 @@ def quota_from_milli(cpu_milli: int) -> int:
 
 
 def oom_score_adj(qos: QOSClass, memory_request_bytes: int, capacity_bytes: int) -> int:
-    """The kubelet's score: the more of the node a Burstable container asked for, the later it is killed."""
+    """The kubelet's oom_score_adj: the larger the memory request of a Burstable container, the later it is killed."""
     if qos is QOSClass.GUARANTEED:
         return OOM_GUARANTEED
     if qos is QOSClass.BEST_EFFORT:
@@ -133,7 +133,7 @@ def container_resources(spec: ContainerSpec, who: RuntimeIdentity) -> Resources:
 
 
 def pod_resources(pod: PodSpec) -> Resources:
-    """What the pod needs at its peak; absent parts are sent as 0."""
+    """The pod's resources at their peak; absent parts are sent as 0."""
     return Resources(
         cpu_shares=shares_from_milli(_most(pod, lambda each: each.cpu_request_milli)),
         cpu_quota_us=quota_from_milli(_most(pod, lambda each: each.cpu_limit_milli)),
@@ -149,7 +149,7 @@ def _most(pod: PodSpec, amount: Callable[[ContainerSpec], int]) -> int:
 
 
 def pod_facts(pod: PodSpec, uid: str) -> PodFacts:
-    """What the exporter would tell of the pod."""
+    """The pod facts that the exporter would send."""
     return PodFacts(
         uid=uid,
         qos=pod.qos,

@@ -22,8 +22,8 @@ class RuntimeProfile:
 
     Attributes:
         nri_version: NRI library release, `X.Y.Z`.
-        runtime_name: as told in Configure.
-        runtime_version: as told in Configure.
+        runtime_name: as sent in Configure.
+        runtime_version: as sent in Configure.
         registration_timeout: seconds from accepting a connection to RegisterPlugin.
         request_timeout: seconds for Configure, for all of Synchronize, and for each event.
     """
@@ -106,7 +106,7 @@ class Behaviour:
         cgroup_prefix: first part of a container's scope.
         undoes_failed_creation: a refused container is followed by StopContainer and RemoveContainer.
         stores_updates: an update survives the runtime's own restart.
-        forgets_pods: after its own restart it no longer tells the end of older pods.
+        forgets_pods: after its own restart it does not report the end of older pods.
         zero_resources: absent times and limits are sent as 0 rather than left out.
         ignores_start_errors: an error in StartContainer is only a warning.
         was_watched: this was seen on the real thing; False: written after its code.
@@ -163,7 +163,7 @@ class PluginRegistered:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationRejected:
-    """Name or index are wrong: the plugin was told, and the connection is open and dead from now on."""
+    """Name or index are wrong: the plugin got an error, and the connection stays open but dead."""
 
     name: str
     index: str
@@ -188,7 +188,7 @@ class Synchronized:
 class Answered:
     """A call ended. With `error` the CRI request fails and `response` is None.
 
-    `is_fail_open` marks a call that was lost with the plugin: the request goes on as if it had not been asked.
+    `is_fail_open` marks a call that was lost with the plugin: the request goes on without its answer.
     `owners` is container id -> what the plugin set, as validators are told.
     """
 

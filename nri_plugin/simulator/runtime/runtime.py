@@ -49,7 +49,7 @@ class Sandbox:
 
     Attributes:
         pause: path of the cgroup in which the sandbox itself runs.
-        is_known: the runtime will tell the end of this pod; False for pods older than itself.
+        is_known: the runtime will report the end of this pod; False for pods older than its last start.
     """
 
     spec: PodSpec
@@ -87,7 +87,7 @@ class Record:
         return self.message.state is ContainerState.RUNNING
 
     def enter(self, state: ContainerState) -> None:
-        """Change the state that is told."""
+        """Change the state in messages."""
         self.message = replace(self.message, state=state)
 
     def store(self, resources: Resources) -> None:
@@ -97,7 +97,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlacement:
-    """What a container has.
+    """CPUs and memory nodes of a container.
 
     Attributes:
         stored: the cpuset the runtime would write again.
@@ -171,7 +171,7 @@ class CgroupKeeper:
             self.mirror.remove(path)
 
     def placement(self, record: Record) -> ContainerPlacement:
-        """What the container has now; all empty without a cgroup."""
+        """The container's current placement; empty without a cgroup."""
         tree, path = self.mirror.tree, record.names.path
         exists = record.has_cgroup and path in tree
         return ContainerPlacement(
@@ -343,7 +343,7 @@ class Runtime:
         self._tell(events.PostUpdateContainer(pod, record.message))
 
     def stop(self, key: str) -> None:
-        """The container ends, by itself or because it is told to; plugins hear of it afterwards."""
+        """End the container; plugins get the event afterwards."""
         record = self.record(key)
         if record.message.state is ContainerState.STOPPED:
             return

@@ -31,7 +31,7 @@ _FOLLOWED = "the machine changed"
 
 
 def foreign_write(stage: ScenarioNode, key: str, cpus: CPUSet) -> str:
-    """Somebody writes `cpuset.cpus` of a container while the agent stands still; then it has time to put it right.
+    """Write `cpuset.cpus` of a container while the agent is stopped; then give the agent time to repair it.
 
     While there is no agent it only happens.
 
@@ -72,7 +72,7 @@ def switch_cpus(stage: ScenarioNode, cpus: CPUSet) -> None:
 
 
 def foreign_partition(stage: ScenarioNode, kind: PartitionKind, cpus: CPUSet) -> None:
-    """Somebody's cgroup beside those of pods becomes such a partition: its CPUs are out of everybody else's reach.
+    """Turn a foreign cgroup into a partition: its CPUs are lost for all other cgroups.
 
     Nothing of a partition is here but what the others notice: less for everybody, and the kernel's list.
     """

@@ -134,7 +134,7 @@ class Player:
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
         self._not_admitted: set[str] = set()
         self._may_move = False
-        self._heard = 0  # bytes of the agent's log that an earlier step has asked for
+        self._heard = 0  # bytes of the agent's log that earlier steps have searched
         self._disturbed: set[str] = set()  # born, or given other CPUs, while no agent could object
 
     def play(self, step: Step) -> StepOutcome:

@@ -166,7 +166,7 @@ class StepReader:
         return DriftStep(_line(section), target, cpus, by, meanwhile)
 
     def _meanwhile(self, value: source.Value) -> dict[str, Mapping[str, str]]:
-        """What the kernel says, by container."""
+        """Expected kernel values by container."""
         section = source.section(value)
         for key, place in section.keys.items():
             self._known_container(key, place)
@@ -358,7 +358,7 @@ def _pod_name(value: source.Value) -> tuple[str, str]:
 
 
 def _update_resources(section: source.Section) -> Resources:
-    """What the kubelet sends for a resize; absent parts are 0."""
+    """The kubelet's resources for a resize; absent parts are 0."""
     given = section.entries
     if len(given) == 1:
         raise section.place.error(f"nothing is changed; add {either(*UPDATE_KEYS)}")

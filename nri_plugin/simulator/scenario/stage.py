@@ -75,7 +75,7 @@ class Places:
 
     @property
     def log(self) -> Path:
-        """What the agent says."""
+        """The agent's log."""
         return self.root / "agent.log"
 
     @property
@@ -96,7 +96,7 @@ class ScenarioNode:
         topology: the machine, as described; the agent finds it out by itself.
         title: the machine in words.
         devices: the played kubelet's device manager.
-        exporter: tells the agent what it gave; None on a machine without devices.
+        exporter: reports devices to the agent; None on a machine without devices.
         reserved: CPUs the configuration keeps for the system.
         runtime: the embedded runtime.
         server: its NRI socket.
@@ -133,7 +133,7 @@ class ScenarioNode:
 
     @property
     def agent_death(self) -> int | None:
-        """The exit code of an agent that ended without being told to; None while all is well."""
+        """The exit code of an agent that ended by itself; None if it runs."""
         return self._agent.poll() if self._agent else None
 
     def start_agent(self) -> tuple[ContainerUpdate, ...]:
@@ -204,7 +204,7 @@ class ScenarioNode:
             self.exporter.close()
 
     def _config(self, scenario: Scenario) -> dict[str, Any]:
-        """The agent's configuration; where there are devices it asks our exporter, if not told to ask another."""
+        """The agent's configuration; with devices it uses the simulated exporter, unless the scenario names another."""
         asked = {"exporterSocket": str(self.places.exporter)} if self.devices.devices else {}
         return {**asked, **scenario.config}
 
@@ -286,7 +286,7 @@ def _memory_folder() -> str | None:
 
 
 def _environment() -> dict[str, str]:
-    """What a service manager would give it, and where Python finds this package."""
+    """The environment of a service manager, and the path of this package."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     package = str(Path(__file__).parents[2])
     return {**kept, "PYTHONPATH": package, "PYTHONUNBUFFERED": "1"}

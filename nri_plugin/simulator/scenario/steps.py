@@ -129,7 +129,7 @@ def texts(given: Mapping[str, source.Value], key: str) -> dict[str, str]:
 
 
 def plain(value: source.Value) -> Any:
-    """What was written as plain values, numbers and booleans as YAML takes them."""
+    """A YAML value as plain values, with numbers and booleans."""
     if isinstance(value, source.Section):
         return {key: plain(entry) for key, entry in value.entries.items()}
     if isinstance(value, source.Sequence):
@@ -164,7 +164,7 @@ class Writer(StrEnum):
     PROPERTY = "set-property"
     """`systemctl set-property`; only systemd has it, elsewhere the write that it makes is played."""
     RELOAD = "daemon-reload"
-    """systemd puts back what it was told at creation, after a reload and a change of the unit."""
+    """systemd restores the unit's cpuset of creation after a reload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """What the target names is stopped and removed."""
+    """Containers, or a whole pod, are stopped and removed."""
 
     line: int
     target: str

@@ -359,7 +359,7 @@ class Manifests:
             self._kinds[kind] += 1
 
     def notes(self) -> Iterator[str]:
-        """What was passed over, a sentence each."""
+        """Notes on ignored objects and fields, a sentence each."""
         for kind, count in self._kinds.items():
             yield f"{_times(kind, count)} passed over: no kind of object that makes pods here"
         yield from self._nothing
@@ -461,7 +461,7 @@ def _container(one: ContainerDemand) -> ContainerSpec:
 
 
 def _whole(resources: Object) -> Amounts | None:
-    """What the pod sets for itself as a whole."""
+    """Pod-level resources."""
     parts = {
         part: {name: parse_amount(value) for name, value in (resources.get(part) or {}).items()}
         for part in ("requests", "limits")

@@ -167,7 +167,7 @@ def read_shape(text: str) -> PodSpec:
 
 
 def shape_text(pod: PodSpec) -> str:
-    """What the pod asks for, in words: `Guaranteed: cpu 4, memory 8Gi + sidecar cpu 500m`."""
+    """The requests of a pod as text: `Guaranteed: cpu 4, memory 8Gi + sidecar cpu 500m`."""
     parts = [
         f"{'sidecar' if one.is_sidecar else 'init'} {_container_text(one)}" for one in pod.init_containers
     ]
@@ -177,12 +177,12 @@ def shape_text(pod: PodSpec) -> str:
 
 
 def asks_for_something(pod: PodSpec) -> bool:
-    """Whether anything that is counted is asked for."""
+    """Whether the pod requests anything that is counted."""
     return pod.whole is not None or any(_amounts(one) for one in (*pod.init_containers, *pod.containers))
 
 
 def _renamed(specs: Iterable[ContainerSpec], letter: str, *, keep: bool) -> tuple[ContainerSpec, ...]:
-    """Annotations name containers; else their names are nobody's business."""
+    """Names of containers belong to a shape only if annotations refer to them."""
     return tuple(
         replace(one, name=one.name if keep else f"{letter}{number}", env=())
         for number, one in enumerate(specs)
@@ -205,7 +205,7 @@ def _amounts_text(amounts: dict[str, tuple[int, int]]) -> str:
 
 
 def _amounts(spec: ContainerSpec) -> dict[str, tuple[int, int]]:
-    """(request, limit) of what is asked for."""
+    """(request, limit) by resource."""
     pages = {hugepages_resource(size): (amount, amount) for size, amount in spec.hugepages}
     found = {
         "cpu": (spec.cpu_request_milli, spec.cpu_limit_milli),
@@ -404,7 +404,7 @@ def _alignment(found: alignment.Footprint) -> AlignmentRow:
 
 
 def _preferred(node: Node, state: State, record: ContainerRecord) -> bool | None:
-    """Whether the hint was a preferred one; under policy none nobody is asked."""
+    """Whether the merged hint was preferred; None under policy none, which merges no hints."""
     if node.options.topology_manager_policy is TopologyManagerPolicy.NONE:
         return None
     held = state.allocation_of(record)

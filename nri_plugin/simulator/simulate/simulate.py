@@ -442,7 +442,7 @@ def _room(
 
 
 def _left_out(played: Played, capacity: Sequence[ShapeCapacity]) -> Iterable[str]:
-    """Shapes of which nobody knows how many more fit."""
+    """Notes on shapes whose capacity was not tried."""
     count = len(played.shapes.pods)
     if len(capacity) < count:
         yield (
@@ -479,7 +479,7 @@ def _alike(steps: Iterable[StepRow]) -> tuple[RefusedRow, ...]:
 
 
 def _assumptions(machine: SourcedMachine, plan: PodPlan) -> Iterable[str]:
-    """What had to be assumed."""
+    """Assumptions, a sentence each."""
     asked = {
         name
         for step in plan.steps

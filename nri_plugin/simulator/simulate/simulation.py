@@ -54,7 +54,7 @@ class SimulatedDevice:
 
     Attributes:
         numa_nodes: those it is attached to; none for anywhere.
-        container: key of who has it at the end; empty for nobody.
+        container: key of the container that has it at the end; empty for none.
     """
 
     resource: str
@@ -68,8 +68,8 @@ class Machine:
     """The machine, enough to draw it.
 
     Attributes:
-        name: as it was asked for.
-        title: in words, empty where nobody wrote some.
+        name: as given on the command line.
+        title: of the description, may be empty.
         summary: one line: how many sockets, NUMA nodes, caches, cores, CPUs.
         caches_known: False where no CPU has an L3, so that `caches` are the sockets.
         isolated, offline: CPUs.
@@ -330,7 +330,7 @@ class Totals:
     """Counts at the end.
 
     Attributes:
-        pods: asked for.
+        pods: in the scenario.
         pods_placed: all their containers run, or ran.
         pods_partly: some of their containers were refused, others run.
         pods_refused: none runs.

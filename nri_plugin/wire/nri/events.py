@@ -367,7 +367,7 @@ class SynchronizeResponse:
 
 @dataclass(frozen=True, slots=True)
 class CreateContainerResponse:
-    """What the new container gets (`resources`: only what is set changes anything) and updates of others.
+    """The new container's adjustment (`resources`: only fields that are set) and updates of others.
 
     The first three are short for the fields of `adjustment` of the same names, which holds everything else.
 

@@ -1,7 +1,7 @@
-"""NRI messages as plain frozen values: what the rest of the program sees of the wire.
+"""NRI messages as plain frozen values: pods, containers, resources, updates, owners of fields.
 
-What placement needs is in the values themselves; the rest of a pod or container is in `details`, read only
-by sessions that ask for it, because reading all of it takes several times as long and has no bound.
+The values hold the fields that placement needs. All other fields of a pod or container are in `details`, which only
+sessions with `details=True` read: reading everything takes several times as long and has no bound.
 
 Names follow the protocol's fields. Absent message fields are None, absent
 strings are empty, absent lists are empty tuples. A wrapper with value 0 is 0,
@@ -113,7 +113,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class PodDetails:
-    """What a pod has beyond `Pod`; `resources` are those of the sandbox itself."""
+    """Fields of a pod beyond `Pod`; `resources` are those of the sandbox itself."""
 
     ips: tuple[str, ...] = ()
     namespaces: tuple[spec.Namespace, ...] = ()
@@ -146,10 +146,10 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class ContainerDetails:
-    """What a container has beyond `Container`; which of it a runtime fills in depends on its version.
+    """Fields of a container beyond `Container`; which of them are filled in depends on the runtime's version.
 
     Attributes:
-        created_at: nanoseconds since 1970, 0 = not told; so are the two after it.
+        created_at: nanoseconds since 1970, 0 = not sent; so are the two after it.
         net_devices: name on the host -> name in the container.
     """
 
@@ -217,7 +217,7 @@ class ContainerUpdate:
 
 
 class OwnedField(IntEnum):
-    """What a plugin can own in a container: number and spelling as in the owners map (NRI >= 0.10)."""
+    """A field of a container that a plugin can own: number and spelling as in the owners map (NRI >= 0.10)."""
 
     Annotations = 1
     Mounts = 2
@@ -274,7 +274,7 @@ class FieldOwners:
     compound: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     def owner(self, what: int, key: str = "") -> str:
-        """Returns who set a field, or one entry of it; "" = nobody."""
+        """Returns the plugin that set a field, or one entry of it; "" = none."""
         if key:
             return self.compound.get(what, {}).get(key, "")
         return self.simple.get(what, "")

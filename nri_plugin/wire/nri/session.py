@@ -219,7 +219,7 @@ class PluginSession:
             serve one new connection after the other, so it is long.
         details: read all of pods and containers (`Pod.details`, `Container.details`, device rules), not only
             what placement needs; nothing is bounded then.
-        hears: tells of a namespace whether annotations of its pods are heard; by default none are.
+        hears: whether annotations of a namespace's pods are obeyed; by default none are.
 
     Raises:
         LocalProtocolError: the runtime would refuse the name or the index, or `wanted` is empty.

@@ -213,7 +213,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What the container was made from."""
+    """The image of the container."""
 
     name: str = ""
     digest: str = ""

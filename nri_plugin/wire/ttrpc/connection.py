@@ -256,7 +256,7 @@ class ClientConnection(End):
         self._queue_end(stream_id)
 
     def cancel(self, stream_id: int) -> None:
-        """Gives a call up; ttrpc has no way to tell the server."""
+        """Gives a call up; ttrpc has no message for that."""
         self._waiting.pop(stream_id, None)
 
     def _begin(self, request: RequestEnvelope, now: float, timeout: float | None, flags: int) -> int:

@@ -39,7 +39,7 @@ MAX_SKIP_BYTES: Final = 64 << 20
 
 
 class MessageType(IntEnum):
-    """What a frame's data is; other values are ignored by receivers."""
+    """Type of a frame; receivers ignore other values."""
 
     REQUEST = 1
     RESPONSE = 2
