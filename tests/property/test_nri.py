@@ -115,7 +115,8 @@ def test_answers_survive_the_wire(adjusted, annotations, env, changes):
     updates = tuple(
         ContainerUpdate(f"c{n}", change, may_fail) for n, (change, may_fail) in enumerate(changes)
     )
-    response = events.CreateContainerResponse(adjusted, annotations, env, updates)
+    rest = events.Adjustment(annotations=annotations, env=env)
+    response = events.CreateContainerResponse(adjusted, updates, rest if rest != events.NOTHING else None)
     assert runtime_codec.decode_answer(event, codec.encode_response(event, response)) == response
 
 

@@ -34,6 +34,7 @@ from nri_plugin.wire.nri import codec, events
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.codec import PLUGIN_SERVICE
 from nri_plugin.wire.nri.events import (
+    NOTHING,
     Adjustment,
     ConfigureResponse,
     CreateContainer,
@@ -242,7 +243,7 @@ def sized_reply(frame_data_bytes):
             low = middle
         else:
             high = middle - 1
-    return CreateContainerResponse(env={"A": "x" * low})
+    return CreateContainerResponse(adjustment=Adjustment(env={"A": "x" * low}))
 
 
 def _data_bytes(env_bytes):
@@ -261,8 +262,8 @@ def test_04_replies_of_any_size_are_read(profile, way, size):
     response = EmptyResponse() if size == 0 else sized_reply(size)
     answered = link.answer(request, response)
     assert answered.error == ""
-    expected = {} if size == 0 else dict(response.env)
-    assert answered.response.env == expected
+    expected = NOTHING if size == 0 else response.whole()
+    assert answered.response.whole() == expected
     assert link.ask(CREATE) is not None  # and the connection lives on
 
 
@@ -270,7 +271,9 @@ def test_04_replies_of_any_size_are_read(profile, way, size):
 def test_04_a_reply_that_is_too_long_is_a_normal_error(profile):
     link = Link(profile).establish()
     request = link.ask(CREATE)
-    answered = link.answer(request, CreateContainerResponse(env={"A": "x" * (4 << 20)}))
+    answered = link.answer(
+        request, CreateContainerResponse(adjustment=Adjustment(env={"A": "x" * (4 << 20)}))
+    )
     assert "over the limit of 4194304" in answered.error
     assert answered.response is None
     assert link.ask(CREATE) is not None
@@ -284,7 +287,9 @@ def test_04_the_runtime_we_test_with_fails_where_the_real_one_does():
     ):
         link = Link(CONTAINERD_2_1).establish()
         request = link.ask(CREATE)
-        link.session.respond(request.call, CreateContainerResponse(env={"A": "x" * 3_900_000}), 0.0)
+        link.session.respond(
+            request.call, CreateContainerResponse(adjustment=Adjustment(env={"A": "x" * 3_900_000})), 0.0
+        )
         (frame,) = link.session._server.frames_to_send()
         wire = b"".join(MUX_HEADER.pack(PLUGIN_CONNECTION, len(piece)) + piece for piece in pieces(frame))
         lost, answered = link.runtime.receive_data(wire, 0.0)

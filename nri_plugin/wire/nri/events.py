@@ -5,7 +5,7 @@ An event has one meaning, whether it came as a method of its own (NRI 0.12 and l
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from nri_plugin.model.errors import LocalProtocolError
 from nri_plugin.wire.nri import spec
@@ -369,39 +369,29 @@ class SynchronizeResponse:
 class CreateContainerResponse:
     """The new container's adjustment (`resources`: only fields that are set) and updates of others.
 
-    The first three are short for the fields of `adjustment` of the same names, which holds everything else.
+    `resources` is short for `Adjustment(resources=...)`, which is all that placement sets.
 
-    Differs: the protocol defines evictions too; no runtime heeds them, so there are none here.
+    Differs: the protocol has evictions too; no runtime applies them, so there are none here.
     """
 
     resources: Resources | None = None
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
     updates: tuple[ContainerUpdate, ...] = ()
     adjustment: Adjustment | None = None
 
     def whole(self) -> Adjustment:
-        """Returns the adjustment with the short fields in it.
+        """Returns the adjustment with `resources` in it.
 
         Raises:
-            LocalProtocolError: a short field and the adjustment both set something.
+            LocalProtocolError: the response and its adjustment both set resources.
         """
-        short = self._short()
+        if self.resources is None:
+            return self.adjustment or NOTHING
         if self.adjustment is None:
-            return Adjustment(**short) if short else NOTHING
-        for name in short:
-            if getattr(self.adjustment, name) != getattr(NOTHING, name):
-                msg = f"{name} is set in the response and in its adjustment; set it in one of them"
-                raise LocalProtocolError(msg)
-        return replace(self.adjustment, **short)
-
-    def _short(self) -> dict[str, Any]:
-        short: dict[str, Any] = {} if self.resources is None else {"resources": self.resources}
-        if self.annotations:
-            short["annotations"] = self.annotations
-        if self.env:
-            short["env"] = self.env
-        return short
+            return Adjustment(resources=self.resources)
+        if self.adjustment.resources is not None:
+            msg = "resources is set in the response and in its adjustment; set it in one of them"
+            raise LocalProtocolError(msg)
+        return replace(self.adjustment, resources=self.resources)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,9 +148,8 @@ def test_the_adjustment_of_a_new_container():
     message = created(
         events.CreateContainerResponse(
             Resources(cpus="0-3", mems="0"),
-            {"k": "v", "-old": ""},
-            {"A": "1"},
             (ContainerUpdate("d", Resources(cpus="4")),),
+            events.Adjustment(annotations={"k": "v", "-old": ""}, env={"A": "1"}),
         )
     )
     assert message.adjust.linux.resources.cpu == pb.LinuxCPU(cpus="0-3", mems="0")

@@ -327,7 +327,9 @@ def test_a_late_answer_is_sent_and_then_the_end_is_expected(peer):
 
 def test_an_answer_that_is_too_long_becomes_an_error(peer):
     (request,) = peer.say("CreateContainer", CREATE)
-    why = peer.session.respond(request.call, CreateContainerResponse(env={"A": "x" * (4 << 20)}), 0.0)
+    why = peer.session.respond(
+        request.call, CreateContainerResponse(adjustment=Adjustment(env={"A": "x" * (4 << 20)})), 0.0
+    )
     assert "over the limit of 4194304" in why
     assert codes(peer.hear()) == [Code.RESOURCE_EXHAUSTED]
     assert peer.session.overdue(0.0) is None
@@ -345,7 +347,7 @@ def test_what_this_runtime_drops_is_told_and_the_answer_is_sent(peer):
 def test_an_adjustment_nobody_could_apply_leaves_the_call_waiting(peer):
     (request,) = peer.say("CreateContainer", CREATE)
     with pytest.raises(LocalProtocolError, match="names nothing"):
-        peer.session.respond(request.call, CreateContainerResponse(env={"": "x"}), 0.0)
+        peer.session.respond(request.call, CreateContainerResponse(adjustment=Adjustment(env={"": "x"})), 0.0)
     assert peer.session.respond(request.call, EmptyResponse(), 0.0) == ""
 
 
