@@ -26,8 +26,7 @@ from nri_plugin.model import bounds
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.device_hints import Device, DeviceResource
-from nri_plugin.wire.nri.messages import Container
-from nri_plugin.wire.nri.messages import Device as DeviceNode
+from nri_plugin.wire.nri.messages import Container, DeviceNode
 
 # ----------------------------------------------------------------------------------------------------
 # What a CDI device name stands for: the device nodes that its specification adds to a container.
