@@ -201,7 +201,7 @@ _FAR_MEMORY = ("HBM", "MCDRAM", "SPM", "NVM", "GPUMemory", "CXL")
 
 
 @dataclass(slots=True)
-class _Found:
+class _Objects:
     """The objects of a file.
 
     Attributes:
@@ -231,7 +231,7 @@ def read_hwloc(data: bytes) -> Files:
     machine = next(root.named("object"), None)
     if machine is None:
         raise NotTopologyError("it holds no object")
-    found = _Found()
+    found = _Objects()
     _collect(machine, found, -1)
     online = found.cpus & _mask(machine, "cpuset", found.cpus) & _mask(machine, "online_cpuset", found.cpus)
     if not online:
@@ -262,7 +262,7 @@ def bitmap(text: str) -> int:
     return mask
 
 
-def _collect(element: Element, found: _Found, node: int) -> None:
+def _collect(element: Element, found: _Objects, node: int) -> None:
     kind = element.attributes.get("type", "")
     mask = _mask(element, "cpuset", 0)
     if kind == "NUMANode":
@@ -309,7 +309,7 @@ def _lists(online: int, present: int) -> Files:
     return {f"{CPU_DIR}/{name}": bits.format_list(mask) for name, mask in masks.items()}
 
 
-def _cpu_files(found: _Found, online: int) -> Files:
+def _cpu_files(found: _Objects, online: int) -> Files:
     files: Files = {}
     for name, what in (("Package", "package_cpus_list"), ("Core", "core_cpus_list")):
         for _, mask in found.groups.get(name, ()):
@@ -328,7 +328,7 @@ def _topology(cpu: int) -> str:
     return f"{CPU_DIR}/cpu{cpu}/topology"
 
 
-def _cache_files(found: _Found, online: int) -> Files:
+def _cache_files(found: _Objects, online: int) -> Files:
     files: Files = {}
     counts: dict[int, int] = {}
     for level, kind, size, mask in found.caches:
@@ -360,7 +360,7 @@ def _kind_files(root: Element, online: int) -> Files:
     return files
 
 
-def _node_files(found: _Found, online: int, distances: Mapping[int, str]) -> Files:
+def _node_files(found: _Objects, online: int, distances: Mapping[int, str]) -> Files:
     if not found.nodes:
         return {}
     files = {f"{NODE_DIR}/online": bits.format_list(bits.from_ids(found.nodes))}
@@ -404,7 +404,7 @@ def _huge_pages(element: Element) -> Iterable[tuple[int, int]]:
     return sorted(pool for pool in pools if pool[0])[1:]
 
 
-def _pci_files(found: _Found, online: int) -> Files:
+def _pci_files(found: _Objects, online: int) -> Files:
     files: Files = {}
     for element, node in found.pci:
         address = element.attributes.get("pci_busid", "")

@@ -221,7 +221,7 @@ _GZIP = b"\x1f\x8b"
 _MARKS = (b"\xef\xbb\xbf",)
 
 
-class Kind(StrEnum):
+class MachineKind(StrEnum):
     """Where a machine comes from."""
 
     LIVE = "live"
@@ -245,7 +245,7 @@ class SourcedMachine:
     """
 
     name: str
-    kind: Kind
+    kind: MachineKind
     topology: Topology
     description: "Description | None" = None
     files: KernelFiles | None = field(default=None, repr=False)
@@ -275,9 +275,23 @@ def read_machine(word: str) -> SourcedMachine:
 
     text = None if word == STDIN else shipped_text(word)
     if text is not None:
-        return _described(text, word, word)
+        return described(text, word, word)
     name = "standard input" if word == STDIN else word
     return machine_from(_read(word), name, _stem(word))
+
+
+def converted(word: str) -> str:
+    """The description in a file of an earlier release, in today's form.
+
+    Raises:
+        ConfigError: the file cannot be read, or its description is not in the old language.
+    """
+    from nri_plugin.simulator.machine import old_language
+
+    text = _unpacked(_read(word), word).decode("utf-8", "replace")
+    if not old_language.is_old(text):
+        raise ConfigError(word, "is not in the language of earlier releases; there is nothing to convert")
+    return old_language.convert(text, word)
 
 
 def live_machine(root: str = "/") -> SourcedMachine:
@@ -288,7 +302,7 @@ def live_machine(root: str = "/") -> SourcedMachine:
     """
     files = KernelFiles(root)
     return SourcedMachine(
-        "this machine" if root == "/" else root, Kind.LIVE, read_topology(files), files=files
+        "this machine" if root == "/" else root, MachineKind.LIVE, read_topology(files), files=files
     )
 
 
@@ -317,14 +331,19 @@ def machine_from(data: bytes, where: str, name: str) -> SourcedMachine:
         raise ConfigError(where, f"is not text; give {KINDS}") from err
     if not text.strip():
         raise ConfigError(where, f"is empty; give {KINDS}")
-    return _described(text, name, where)
+    return described(text, name, where)
 
 
-def _described(text: str, name: str, where: str) -> SourcedMachine:
+def described(text: str, name: str, where: str) -> SourcedMachine:
+    """The machine of a description.
+
+    Raises:
+        ConfigError: the description is wrong.
+    """
     from nri_plugin.simulator.machine.machine import build_topology, parse
 
     description = parse(text, name, source=where)
-    return SourcedMachine(name, Kind.DESCRIBED, build_topology(description), description)
+    return SourcedMachine(name, MachineKind.DESCRIBED, build_topology(description), description)
 
 
 def _from_lstopo(data: bytes, where: str, name: str) -> SourcedMachine:
@@ -336,7 +355,7 @@ def _from_lstopo(data: bytes, where: str, name: str) -> SourcedMachine:
         raise ConfigError(
             where, f"is no topology of lstopo: {err}; make it with 'lstopo --of xml FILE'"
         ) from err
-    return _from_files(entries, where, name, Kind.LSTOPO)
+    return _from_files(entries, where, name, MachineKind.LSTOPO)
 
 
 def _from_json(data: bytes, where: str, name: str) -> SourcedMachine:
@@ -350,7 +369,7 @@ def _from_json(data: bytes, where: str, name: str) -> SourcedMachine:
         return _from_dump(found, where, name)
     if isinstance(found.get("files"), dict):
         entries = _entries(found, where)
-        return _from_files(entries, where, name, Kind.RECORDED)
+        return _from_files(entries, where, name, MachineKind.RECORDED)
     what = (
         "a checkpoint, which goes with --state"
         if "checkpoint" in str(found.get("format"))
@@ -372,7 +391,7 @@ def _entries(found: Mapping[str, Any], where: str) -> Entries:
     return entries
 
 
-def _from_files(entries: Entries, where: str, name: str, kind: Kind) -> SourcedMachine:
+def _from_files(entries: Entries, where: str, name: str, kind: MachineKind) -> SourcedMachine:
     files = RecordedFiles(entries, where)
     try:
         _refuse_too_many(files.id_list(ONLINE) or 0, where)
@@ -388,7 +407,7 @@ def _from_dump(found: Mapping[str, Any], where: str, name: str) -> SourcedMachin
     try:
         _refuse_too_many(bits.parse_list(text_of(found[MARK])), where)
         files = RecordedFiles(dumped_files(found), where)
-        return SourcedMachine(name, Kind.DUMP, read_topology(files), dump=found)
+        return SourcedMachine(name, MachineKind.DUMP, read_topology(files), dump=found)
     except (ValueError, TypeError, KeyError, AttributeError, HostError) as err:
         what = f"{err} is missing" if isinstance(err, KeyError) else str(err)
         detail = f"is no whole dump of a machine: {what}; print it again with 'nri-pin topology -o json'"
@@ -396,7 +415,7 @@ def _from_dump(found: Mapping[str, Any], where: str, name: str) -> SourcedMachin
 
 
 def _refuse_too_many(cpus: int, where: str) -> None:
-    from nri_plugin.simulator.machine.text import MAX_CPUS
+    from nri_plugin.simulator.machine.synthetic import MAX_CPUS
 
     if cpus.bit_count() > MAX_CPUS:
         raise ConfigError(
@@ -405,11 +424,11 @@ def _refuse_too_many(cpus: int, where: str) -> None:
 
 
 def _described_files(description: "Description | None") -> RecordedFiles:
-    from nri_plugin.simulator.machine.layout import lay_out, machine_files
+    from nri_plugin.simulator.machine.kernel_files import machine_files
 
     if description is None:
         raise ValueError("a machine has either files, a dump or a description")
-    texts, links = machine_files(lay_out(description), description.title or description.name)
+    texts, links = machine_files(description)
     return RecordedFiles(texts | {name: {"link": target} for name, target in links.items()})
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from nri_plugin.model.options import MemoryManagerPolicy
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.simulator.machine.layout import lay_out
 from nri_plugin.simulator.machine.source import SourcedMachine
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, NotAdmittedError
 from nri_plugin.simulator.runtime.pods import Identity, PodSpec
@@ -335,7 +334,7 @@ def running(played: Played) -> tuple[ContainerRow, ...]:
 def empty_node(machine: SourcedMachine, plan: Plan, chosen: Chosen, *, counts: bool = False) -> PlayedNode:
     """The machine with nothing on it; `counts` requests also where the plan itself does not."""
     described = machine.description
-    devices = DeviceManager(lay_out(described).devices, described.links) if described else DeviceManager(())
+    devices = DeviceManager(described.devices, described.links) if described else DeviceManager(())
     sizes = [one.memory_bytes or 0 for one in machine.topology.nodes]
     who = Identity(BEHAVIOURS[plan.runtime], plan.driver, sum(sizes) or UNKNOWN_MEMORY_BYTES)
     return PlayedNode(
