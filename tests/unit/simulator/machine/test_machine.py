@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.config import yaml_tree
 from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.machine.machine import build_topology, load, parse, shipped
+from nri_plugin.simulator.machine.machine import build_topology, described_in, load, parse, shipped
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "kubelet" / "cpu_packed.json.gz"
 MACHINES = shipped()
@@ -164,3 +165,23 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         load(str(tmp_path / "raw"))
     with pytest.raises(HostError, match="cannot be read: is a directory"):
         load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "place"),
+    [
+        ("name: x\nmachine:\n  topology: pack:1 corse:2 pu:1\nconfig: {}\n", "s.yaml:3:13: topology: "),
+        ("name: x\nmachine: {topology: pack:1 corse:2 pu:1}\nconfig: {}\n", "s.yaml:2:21: topology: "),
+        ("name: x\nmachine: |\n  topology: pack:1 corse:2 pu:1\nconfig: {}\n", "s.yaml:3:11: topology: "),
+        ("name: x\nmachine: pack:1 corse:2 pu:1\nconfig: {}\n", "s.yaml:2:1: "),
+    ],
+)
+def test_an_error_in_a_machine_of_a_scenario_names_the_scenario_s_line(scenario: str, place: str) -> None:
+    text = described_in(yaml_tree.parse(scenario, "s.yaml"), scenario)
+    with pytest.raises(ConfigError) as caught:
+        parse(text, source="s.yaml")
+    assert str(caught.value).startswith(f"{place}corse: expected a level")
+
+
+def test_a_scenario_names_a_machine() -> None:
+    assert described_in(yaml_tree.parse("machine: laptop", "s.yaml"), "machine: laptop") == "laptop"
