@@ -159,7 +159,7 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
     devices = read_devices(given["devices"], [node.id for node in nodes]) if "devices" in given else ()
     return Description(
         name=name,
-        title=title(text),
+        title=_title(text),
         cores=cores,
         nodes=nodes,
         present=present,
@@ -173,7 +173,7 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
     )
 
 
-def title(text: str) -> str:
+def _title(text: str) -> str:
     """The first line, where it is a comment."""
     first = text.lstrip().partition("\n")[0]
     return first[1:].strip() if first.startswith("#") else ""
@@ -290,7 +290,7 @@ def _nodes(
                 memory[node] = _memory_kb(fields["memory"]) if "memory" in fields else DEFAULT_MEMORY_KB
             if "hugepages" in fields:
                 pools[node] = _pools(fields["hugepages"])
-    return _with_distances(memory, cpus, cores, pools, given)
+    return _described_nodes(memory, cpus, cores, pools, given)
 
 
 def _node_fields(given: Mapping[str, Value]) -> "list[tuple[list[int], Mapping[str, Value], Place]]":
@@ -319,7 +319,7 @@ def _node_fields(given: Mapping[str, Value]) -> "list[tuple[list[int], Mapping[s
     return found
 
 
-def _with_distances(
+def _described_nodes(
     memory: Mapping[int, int],
     cpus: Mapping[int, int],
     cores: tuple[DescribedCore, ...],
