@@ -23,9 +23,9 @@ lists are the kernel's.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, cycle
 
 from nri_plugin.config import yaml_tree
 from nri_plugin.config.values import one_of, unknown
@@ -237,18 +237,18 @@ def _threads_by_core(tree: SyntheticTopology, given: Mapping[str, Value], thread
     if "kinds" not in given:
         return [threads]
     value = given["kinds"]
+    each = tree.cores // tree.innermost
     cores: list[int] = []
     for item in yaml_tree.items(value):
         kind = yaml_tree.section(item)
         if set(kind.entries) != {"cores", "threads"}:
             raise item.place.error("expected {cores: COUNT, threads: COUNT}")
-        cores += [yaml_tree.number(kind.entries["threads"])] * yaml_tree.number(kind.entries["cores"])
-    each = tree.cores // tree.innermost
+        # one core too many is enough to be refused
+        number = min(yaml_tree.number(kind.entries["cores"]), each + 1)
+        cores += [yaml_tree.number(kind.entries["threads"])] * number
     if len(cores) != each or max(cores) != threads or not min(cores):
-        what = f"{len(cores)} cores with up to {max(cores, default=0)} threads"
-        raise value.place.error(
-            f"expected kinds for the {each} cores with up to {threads} threads, found {what}"
-        )
+        detail = f"expected kinds for the {each} cores of an innermost object, with up to {threads} threads"
+        raise value.place.error(detail)
     return cores
 
 
@@ -265,82 +265,63 @@ def _socket_ids(tree: SyntheticTopology, given: Mapping[str, Value]) -> list[int
 def _nodes(
     tree: SyntheticTopology, cores: tuple[DescribedCore, ...], given: Mapping[str, Value]
 ) -> tuple[DescribedNode, ...]:
-    attached = len(tree.memory_kb)
+    sizes = cycle(tree.memory_kb)
     memory = {
         node: DEFAULT_MEMORY_KB if size is None else size
-        for position, node in enumerate(tree.node_ids)
-        for size in [tree.memory_kb[position % attached]]
+        for node, size in zip(tree.node_ids, sizes, strict=False)
     }
-    cpus = dict.fromkeys(memory, 0)
+    pools: dict[int, dict[int, int]] = {}
+    for node, fields, place in _node_fields(given):
+        if node in memory and "cpus" in fields:
+            raise place.error(f"NUMA node {node} is in the topology; remove 'cpus: none'")
+        if node not in memory and "cpus" not in fields:
+            raise place.error(f"there is no NUMA node {node}; 'cpus: none' adds one")
+        memory.setdefault(node, DEFAULT_MEMORY_KB)
+        if "memory" in fields:
+            memory[node] = _size_kb(yaml_tree.scalar(fields["memory"]).text, fields["memory"].place)
+        if "hugepages" in fields:
+            pools[node] = _pools(fields["hugepages"])
+    ids = sorted(memory)
+    cpus = dict.fromkeys(ids, 0)
+    sockets: dict[int, set[int]] = {node: set() for node in ids}
     for core in cores:
         cpus[core.node] |= bits.from_ids(core.cpus)
-    pools: dict[int, dict[int, int]] = {}
-    for key, fields, place in _node_fields(given):
-        for node in key:
-            if ("cpus" in fields) == (node in memory):
-                is_there = node in memory
-                detail = (
-                    f"NUMA node {node} is in the topology" if is_there else f"there is no NUMA node {node}"
-                )
-                raise place.error(
-                    detail + ("; remove 'cpus: none'" if is_there else "; 'cpus: none' adds one")
-                )
-            cpus.setdefault(node, 0)
-            if "memory" in fields or node not in memory:
-                memory[node] = _memory_kb(fields["memory"]) if "memory" in fields else DEFAULT_MEMORY_KB
-            if "hugepages" in fields:
-                pools[node] = _pools(fields["hugepages"])
-    return _described_nodes(memory, cpus, cores, pools, given)
-
-
-def _node_fields(given: Mapping[str, Value]) -> "list[tuple[list[int], Mapping[str, Value], Place]]":
-    """The NUMA nodes of each entry of `nodes`, with what it says about them."""
-    if "nodes" not in given:
-        return []
-    section = yaml_tree.section(given["nodes"])
-    found = []
-    seen = 0
-    for key, value in section.entries.items():
-        place = section.keys[key]
-        mask = id_list(Scalar(place, key, "str"), "NUMA node ids such as 0-3")
-        if mask & seen or mask >> MAX_NODES:
-            what = (
-                f"expected ids up to {MAX_NODES - 1}" if mask >> MAX_NODES else "expected each NUMA node once"
-            )
-            raise place.error(f"{what}, found {key}")
-        seen |= mask
-        fields = yaml_tree.section(value)
-        for name, where in fields.keys.items():
-            if name not in _NODE_FIELDS:
-                raise unknown(where, name, _NODE_FIELDS)
-        if "cpus" in fields.entries:
-            one_of("none")(fields.entries["cpus"])
-        found.append((list(bits.iterate(mask)), fields.entries, place))
-    return found
-
-
-def _described_nodes(
-    memory: Mapping[int, int],
-    cpus: Mapping[int, int],
-    cores: tuple[DescribedCore, ...],
-    pools: Mapping[int, Mapping[int, int]],
-    given: Mapping[str, Value],
-) -> tuple[DescribedNode, ...]:
-    ids = sorted(memory)
-    sockets = {node: {core.socket for core in cores if core.node == node} for node in ids}
+        sockets[core.node].add(core.socket)
     rows = _distances(given.get("distances"), ids, sockets)
     # the kernel shows every page size on every node, also where the node has none of it
-    sizes = sorted({size for pool in pools.values() for size in pool})
+    page_sizes = sorted({size for pool in pools.values() for size in pool})
     return tuple(
         DescribedNode(
             id=node,
             cpus=cpus[node],
             memory_kb=memory[node],
-            hugepages=tuple((size, pools.get(node, {}).get(size, 0)) for size in sizes),
+            hugepages=tuple((size, pools.get(node, {}).get(size, 0)) for size in page_sizes),
             distances=None if rows is None else rows[position],
         )
         for position, node in enumerate(ids)
     )
+
+
+def _node_fields(given: Mapping[str, Value]) -> Iterator[tuple[int, Mapping[str, Value], Place]]:
+    """Each NUMA node of the field `nodes`, with what its entry says."""
+    if "nodes" not in given:
+        return
+    section = yaml_tree.section(given["nodes"])
+    seen = 0
+    for key, value in section.entries.items():
+        fields, place = yaml_tree.section(value), section.keys[key]
+        mask = id_list(Scalar(place, key, "str"), "NUMA node ids such as 0-3")
+        if mask & seen:
+            raise place.error(f"expected each NUMA node once, found {key}")
+        if mask >> MAX_NODES:
+            raise place.error(f"expected ids up to {MAX_NODES - 1}, found {key}")
+        seen |= mask
+        for name, where in fields.keys.items():
+            if name not in _NODE_FIELDS:
+                raise unknown(where, name, _NODE_FIELDS)
+        if "cpus" in fields.entries:
+            one_of("none")(fields.entries["cpus"])
+        yield from ((node, fields.entries, place) for node in bits.iterate(mask))
 
 
 def _pools(value: Value) -> dict[int, int]:
@@ -352,10 +333,6 @@ def _pools(value: Value) -> dict[int, int]:
             raise section.keys[key].error("expected a page size such as 2Mi")
         pools[size_kb] = yaml_tree.number(pages)
     return pools
-
-
-def _memory_kb(value: Value) -> int:
-    return _size_kb(yaml_tree.scalar(value).text, value.place)
 
 
 def _size_kb(text: str, place: Place) -> int:

@@ -19,6 +19,7 @@ Differs: wrong `indexes` are refused, where hwloc reports them and numbers objec
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import prod
 from typing import NoReturn
 
@@ -73,8 +74,8 @@ class SyntheticTopology:
     @property
     def innermost(self) -> int:
         """The number of objects that hold cores."""
-        widths = [width for level, width in self.widths.items() if level not in {"core", "pu"}]
-        return widths[-1] if widths else 1
+        outside = takewhile(lambda level: level not in {"core", "pu"}, self.widths)
+        return [1, *(self.widths[level] for level in outside)][-1]
 
     def index(self, level: str, pu: int) -> int:
         """The object of a level that holds a PU, both counted in the order of the tree; 0 without the level."""

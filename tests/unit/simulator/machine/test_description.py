@@ -97,6 +97,12 @@ def test_offline_cpus_are_present() -> None:
     assert (machine.present, machine.online, machine.with_l3) == (0b1111, 0b1101, 0b1011)
 
 
+def test_kinds_are_those_of_the_innermost_object_around_cores() -> None:
+    text = "topology: pack:2 core:2 l1:1 pu:2\nkinds: [{cores: 1, threads: 2}, {cores: 1, threads: 1}]"
+    assert cores(text) == [(0, 1), (2,), (3, 4), (5,)]
+    assert cores("topology: pack:2 core:1 pu:2\nkinds: [{cores: 1, threads: 2}]") == [(0, 1), (2, 3)]
+
+
 def test_every_cpu_number_is_given_once() -> None:
     machine = parse(
         "topology: pack:2 numa:3 l3:2 core:3 pu:4(indexes=numa:core)\nkinds: [{cores: 2, threads: 4}, {cores: 1, threads: 2}]"
@@ -134,7 +140,8 @@ TOPOLOGY = "topology: pack:2 numa:1 l3:1 core:2 pu:1\n"
         (TOPOLOGY + "without_l3: 7", "m.yaml:2:13: without_l3: there is no CPU 7; the machine has 0-3"),
         (TOPOLOGY + "sockets: [3]", "m.yaml:2:10: sockets: expected 2 ids, each once, found [3]"),
         (TOPOLOGY + "kinds: [{cores: 2}]", "m.yaml:2:9: kinds[0]: expected {cores: COUNT, threads: COUNT}"),
-        (TOPOLOGY + "kinds: [{cores: 3, threads: 1}]", "m.yaml:2:8: kinds: expected kinds for the 2 cores with up to 1 threads, found 3 cores with up to 1 threads"),
+        (TOPOLOGY + "kinds: [{cores: 3, threads: 1}]", "m.yaml:2:8: kinds: expected kinds for the 2 cores of an innermost object, with up to 1 threads"),
+        (TOPOLOGY + "kinds: [{cores: 999999999999999, threads: 1}]", "m.yaml:2:8: kinds: expected kinds for the 2 cores of an innermost object, with up to 1 threads"),
         (TOPOLOGY + "nodes: {0: {cpus: none}}", "m.yaml:2:9: nodes.0: NUMA node 0 is in the topology; remove 'cpus: none'"),
         (TOPOLOGY + "nodes: {5: {memory: 1Gi}}", "m.yaml:2:9: nodes.5: there is no NUMA node 5; 'cpus: none' adds one"),
         (TOPOLOGY + "nodes: {0-1: {}, 1: {}}", "m.yaml:2:18: nodes.1: expected each NUMA node once, found 1"),
