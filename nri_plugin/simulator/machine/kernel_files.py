@@ -92,7 +92,7 @@ def _topology_files(where: str, core: DescribedCore, threads: int, package: int)
     files = {
         f"{where}/topology/core_id": str(core.number),
         f"{where}/topology/physical_package_id": str(core.socket),
-        f"{where}/topology/die_id": "0",  # a description knows no dies, so a socket is one
+        f"{where}/topology/die_id": "0",  # levels of dies in a description only count, so a socket is one die
     }
     for names, mask in (
         (("core_cpus", "thread_siblings"), threads),
