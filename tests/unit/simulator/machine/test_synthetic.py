@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.host.sysfs import read_topology
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.machine.kernel_files import machine_files
 from nri_plugin.simulator.machine.machine import build_topology, parse
-from nri_plugin.simulator.machine.source import machine_from
+from nri_plugin.simulator.machine.source import RecordedFiles, machine_from
 
 RECORDED = Path(__file__).parents[3] / "machines/lstopo/synthetic.json"
 STRINGS = {row["string"]: row["xml"] for row in json.loads(RECORDED.read_text())}
@@ -77,3 +79,11 @@ def test_a_wrong_string_is_refused_with_its_place_and_what_is_expected(string: s
     with pytest.raises(ConfigError) as caught:
         parse(f"topology: {string}", "m", source="m.yaml")
     assert str(caught.value) == f"m.yaml:1:11: topology: {message}"
+
+
+@pytest.mark.parametrize("string", list(STRINGS))
+def test_the_files_of_a_string_are_read_as_the_same_machine(string: str) -> None:
+    machine = parse(f"topology: {json.dumps(string)}")
+    files, links = machine_files(machine)
+    entries = files | {name: {"link": target} for name, target in links.items()}
+    assert read_topology(RecordedFiles(entries)) == build_topology(machine)
