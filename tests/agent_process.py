@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from nri_plugin.simulator.machine.description import parse
 from nri_plugin.simulator.machine.machine import build_sysfs
-from nri_plugin.simulator.machine.text import parse
 from nri_plugin.simulator.runtime.profile import (
     CONTAINERD_2_1,
     Answered,
@@ -47,7 +47,7 @@ sys.exit(main(sys.argv[1:]))
 )
 """`-m nri_plugin`, but an exporter that needs longer than a tenth of a second is waited for."""
 
-MACHINE = "1 socket, 2 NUMA each, 1 L3 each, 4 cores each, SMT 2, siblings adjacent, memory 8Gi each"
+MACHINE = "pack:1 numa:2(memory=8GiB) l3:1 core:4 pu:2"
 
 
 def machine_root(folder: Path) -> Path:

@@ -111,7 +111,7 @@ def _expected(context: click.Context, parameter: click.Parameter) -> set[str]:
 
 def machine_names() -> dict[str, str]:
     """Machines that come with the package; only their file names are looked at."""
-    return dict.fromkeys(_shipped("machines", ".txt"), "")
+    return dict.fromkeys(_shipped("machines", ".yaml"), "")
 
 
 def scenario_names(*, played: bool = False) -> dict[str, str]:

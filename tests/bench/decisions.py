@@ -58,9 +58,7 @@ def timed(what: str, node: Node, rounds: int) -> Figure:
 
 def _node(cpus: int, nodes: int, cache: bool) -> Node:
     cores = cpus // nodes // 2 // 2
-    text = (
-        f"2 sockets, {nodes // 2} NUMA nodes each, 2 L3 each, {cores} cores each, SMT 2\nmemory 64Gi each\n"
-    )
+    text = f"pack:2 numa:{nodes // 2}(memory=64GiB) l3:2 core:{cores} pu:2(indexes=core)"
     options = Options(
         topology_manager_policy=TopologyManagerPolicy.BEST_EFFORT, prefer_align_cpus_by_uncore_cache=cache
     )

@@ -72,9 +72,9 @@ def levels(nodes: int, crossing: int = 0) -> Topology:
         level = 12 if one == other else 20 if one // 4 == other // 4 else 32
         return level + crossing * ((one ^ other) & 1)
 
-    rows = " / ".join(" ".join(str(far(one, other)) for other in range(nodes)) for one in range(nodes))
-    text = f"{sockets} sockets, {each} NUMA nodes each, 2 L3 each, 4 cores each, SMT 2\nmemory 64Gi each\n"
-    return build_topology(parse(f"{text}distances {rows}\n", f"{nodes} nodes in levels"))
+    rows = [[far(one, other) for other in range(nodes)] for one in range(nodes)]
+    text = f"topology: pack:{sockets} numa:{each}(memory=64GiB) l3:2 core:4 pu:2(indexes=core)\n"
+    return build_topology(parse(f"{text}distances: {rows}\n", f"{nodes} nodes in levels"))
 
 
 def _some(cpus: int, rng: random.Random) -> list[int]:

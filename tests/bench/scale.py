@@ -53,8 +53,8 @@ def node(cpus: int, nodes: int, options: Options) -> Node:
     """Two sockets, SMT 2, two caches a NUMA node where it has two cores."""
     caches = 2 if cpus // nodes >= 4 else 1
     text = (
-        f"2 sockets, {nodes // 2} NUMA nodes each, {caches} L3 each, {cpus // nodes // caches // 2} cores each, "
-        "SMT 2\nmemory 64Gi each\ndistances " + ("socket 12 " if nodes > 2 else "") + "remote 32\n"
+        f"topology: pack:2 numa:{nodes // 2}(memory=64GiB) l3:{caches} "
+        f"core:{cpus // nodes // caches // 2} pu:2(indexes=core)\ndistances: {{socket: 12, remote: 32}}\n"
     )
     best_effort = replace(options, topology_manager_policy=TopologyManagerPolicy.BEST_EFFORT)
     return Node(build_topology(parse(text, "bench")), best_effort, CPUSet.of(0, 1))

@@ -8,16 +8,19 @@ from hypothesis import strategies as st
 
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.simulator.machine.layout import lay_out
 from nri_plugin.simulator.machine.machine import parse
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, NotAdmittedError
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 
 TEXT = """\
-2 sockets, 2 cores
-devices a/x 3 on 0 + 3 on 1 + 1
-devices a/y 2 on 0,1
-links a/x nvlink 0 2 / 1 3 / 4 5
+topology: pack:2 numa:1 l3:1 core:2 pu:1
+devices:
+  - {resource: a/x, count: 3, nodes: 0}
+  - {resource: a/x, count: 3, nodes: 1}
+  - {resource: a/x, count: 1}
+  - {resource: a/y, count: 2, nodes: "0,1"}
+links:
+  - {resource: a/x, weight: nvlink, groups: [[0, 2], [1, 3], [4, 5]]}
 """
 MACHINE = parse(TEXT)
 COUNTS = {"a/x": 7, "a/y": 2}
@@ -68,7 +71,7 @@ def check(manager: DeviceManager, pods: dict[str, PodSpec]) -> None:
 
 @given(STEPS)
 def test_no_device_is_given_twice_and_nobody_is_refused_without_need(steps) -> None:
-    manager = DeviceManager(lay_out(MACHINE).devices, MACHINE.links)
+    manager = DeviceManager(MACHINE.devices, MACHINE.links)
     pods: dict[str, PodSpec] = {}
     for step in steps:
         if step[0] == "free":
@@ -89,8 +92,11 @@ def test_no_device_is_given_twice_and_nobody_is_refused_without_need(steps) -> N
         check(manager, pods)
 
 
-@given(st.text("0123 devicslnkomamdt/ab+,xw\n", max_size=50))
+@given(st.text("0123 resouchdviclnkgpwt:,/ab{}[]\n", max_size=50))
 def test_any_text_behind_devices_is_a_machine_or_a_configuration_error(text: str) -> None:
-    for word in ("devices a/b ", "devices a/b 3\nlinks a/b "):
+    for start in (
+        "devices: [{resource: a/b, ",
+        "devices: [{resource: a/b, count: 3}]\nlinks: [{resource: a/b, ",
+    ):
         with contextlib.suppress(ConfigError):
-            assert lay_out(parse(f"1 core\n{word}{text}")).devices
+            assert parse(f"topology: pu:1\n{start}{text}}}]").devices

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from nri_plugin.host.sysfs import read_facts, read_topology
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.simulator.machine.layout import lay_out, machine_files
+from nri_plugin.simulator.machine.kernel_files import machine_files
 from nri_plugin.simulator.machine.machine import parse
-from nri_plugin.simulator.machine.source import Kind, RecordedFiles, machine_from, read_machine
+from nri_plugin.simulator.machine.source import MachineKind, RecordedFiles, machine_from, read_machine
 from tests.conftest import HERE
 from tests.property.test_machine import machine_texts
 
@@ -21,7 +21,7 @@ SOUND = [
     gzip.decompress((FOLDER / "lstopo" / "kep3545-8-numa-v1.xml.gz").read_bytes()),
     gzip.decompress((FOLDER / "vm-2-cpus.json.gz").read_bytes()),
     json.dumps(read_machine("laptop").facts()).encode(),
-    b"2 sockets, 2 cores each, SMT 2, memory 1Gi",
+    b"pack:2 numa:1(memory=1GiB) l3:1 core:2 pu:2(indexes=core)",
 ]
 PIECES = [
     b"",
@@ -89,7 +89,7 @@ def test_json_of_another_shape_is_a_machine_or_one_sentence(data: st.DataObject,
 @given(machine_texts())
 def test_what_any_node_prints_is_read_back_as_the_node(text: str) -> None:
     try:
-        files, links = machine_files(lay_out(parse(text)), "model")
+        files, links = machine_files(parse(text))
     except ConfigError:
         return
     node = RecordedFiles(files | {name: {"link": target} for name, target in links.items()})
@@ -98,7 +98,7 @@ def test_what_any_node_prints_is_read_back_as_the_node(text: str) -> None:
     if not facts["nodes"]:
         facts["mem_total_kb"] = (topology.nodes[0].memory_bytes or 0) >> 10
     machine = machine_from(json.dumps(facts).encode(), "node.json", "node")
-    assert machine.kind is Kind.DUMP
+    assert machine.kind is MachineKind.DUMP
     assert machine.topology == topology
 
 

@@ -14,7 +14,7 @@ from nri_plugin.cli.topology.topology import as_text
 from nri_plugin.model import bits
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.machine.source import Kind, SourcedMachine
+from nri_plugin.simulator.machine.source import MachineKind, SourcedMachine
 from tests.property.machines import rows_of_any_machine
 
 WIDTHS = st.integers(60, 200)
@@ -64,7 +64,7 @@ def placements(draw: st.DrawFn, topology: Topology) -> Placements:
 
 
 def view_of(topology: Topology, found: Placements | None) -> View:
-    machine = SourcedMachine("any", Kind.DESCRIBED, topology)
+    machine = SourcedMachine("any", MachineKind.DESCRIBED, topology)
     return View(machine, found, "" if found else "no containers are shown: there is no checkpoint anywhere")
 
 

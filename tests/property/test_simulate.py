@@ -15,7 +15,7 @@ from nri_plugin.simulator.simulate.simulate import play, simulate
 from nri_plugin.simulator.simulate.simulation import ContainerStatus, Simulation
 
 MACHINE = machine_from(
-    b"2 sockets, 2 NUMA nodes each, 2 L3 each, 2 cores each, SMT 2\nmemory 2Gi each\ndevices a.b/gpu 1 on 0 + 2 on 3\n",
+    b"topology: pack:2 numa:2(memory=2GiB) l3:2 core:2 pu:2(indexes=core)\ndevices:\n  - {resource: a.b/gpu, count: 1, nodes: 0}\n  - {resource: a.b/gpu, count: 2, nodes: 3}\n",
     "x",
     "x",
 )

@@ -170,11 +170,13 @@ def test_a_refusal_names_devices_as_whoever_told_of_them(path: str, words: str) 
     assert words in refusals["a/b/c"]
 
 
-@pytest.mark.parametrize("delivery", ["device nodes", "variable", "CDI"])
+@pytest.mark.parametrize("delivery", ["device", "variable", "cdi"])
 def test_the_agent_finds_devices_however_they_are_given_and_without_an_exporter(delivery: str) -> None:
     machine = f"""|
-  2 sockets, 8 cores, SMT 2
-  devices example.com/x 1 on 0 + 1 on 1 as {delivery}
+  topology: pack:2 numa:1 l3:1 core:8 pu:2(indexes=core)
+  devices:
+    - {{resource: example.com/x, count: 1, nodes: 0, as: {delivery}}}
+    - {{resource: example.com/x, count: 1, nodes: 1, as: {delivery}}}
 """
     steps = """\
   - run: a/b
@@ -190,7 +192,10 @@ def test_the_agent_finds_devices_however_they_are_given_and_without_an_exporter(
 
 
 def test_only_the_exporter_can_tell_of_a_device_near_two_nodes() -> None:
-    machine = "|\n  3 sockets, 8 cores, SMT 2\n  devices a.b/c 1 on 1,2\n"
+    machine = (
+        "|\n  topology: pack:3 numa:1 l3:1 core:8 pu:2(indexes=core)\n"
+        '  devices: [{resource: a.b/c, count: 1, nodes: "1,2"}]\n'
+    )
     steps = """\
   - run: a/b
     containers: {c: {cpu: 2, memory: 1Gi, limits: {a.b/c: 1}}}

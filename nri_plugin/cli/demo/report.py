@@ -17,7 +17,7 @@ from nri_plugin.cli.state.source import seen
 from nri_plugin.cli.topology.picture import CPUOwner, Kind, draw, in_encoding
 from nri_plugin.model import bits
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.simulator.machine.device_places import PlacedDevice
+from nri_plugin.simulator.machine.devices import PlacedDevice
 from nri_plugin.simulator.runtime.runtime import ContainerPlacement
 from nri_plugin.simulator.scenario.player import Player, StepOutcome
 from nri_plugin.simulator.scenario.scenario import Scenario

@@ -22,7 +22,7 @@ from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.recording.file import DIRECTORY
 from nri_plugin.recording.reader import read
-from nri_plugin.simulator.machine.text import Description
+from nri_plugin.simulator.machine.description import Description
 from nri_plugin.wire.nri.events import CreateContainer
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 

@@ -28,7 +28,7 @@ from nri_plugin.model.quantity import format_bytes, parse_bytes, parse_cpu_milli
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy.device_allocation import preferred_devices
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
-from nri_plugin.simulator.machine.text import Description
+from nri_plugin.simulator.machine.description import Description
 from nri_plugin.wire.nri.events import CreateContainer
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 

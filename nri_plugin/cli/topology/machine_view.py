@@ -19,8 +19,8 @@ from nri_plugin.model.topology import Topology
 if TYPE_CHECKING:
     from nri_plugin.checkpoint.format import Checkpoint
     from nri_plugin.model.state import State
+    from nri_plugin.simulator.machine.description import Description
     from nri_plugin.simulator.machine.source import SourcedMachine
-    from nri_plugin.simulator.machine.text import Description
 
 
 def summary(topology: Topology) -> str:

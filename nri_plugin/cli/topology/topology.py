@@ -41,15 +41,19 @@ Examples:
 \b
 A machine is the name of a shipped one, a file, or - for standard input. The
 file holds a description, what `nri-pin topology -o json` printed, lstopo's
-XML, or what hack/record-machine recorded. A description is a few lines:
-  2 sockets, 2 NUMA nodes each, 4 L3 each, 4 cores each, SMT 2
-  memory 64Gi each
-  distances local 10 socket 12 remote 32
-  offline 3, isolated 4-7
-  cpu-less nodes 4-5 memory 16Gi
-  devices nvidia.com/gpu 4 on 0 + 4 on 1
-  links nvidia.com/gpu nvlink 0 3 / 1 2 / 4 7 / 5 6
-Levels nest in the order written, from the outside in.
+XML, or what hack/record-machine recorded. A description is YAML with a
+synthetic string of hwloc, and fields for what the string cannot say:
+  topology: pack:2 numa:2(memory=64GiB) l3:4 core:4 pu:2(indexes=core)
+  distances: {local: 10, socket: 12, remote: 32}
+  offline: 3
+  isolated: 4-7
+  nodes: {4-5: {cpus: none, memory: 16Gi}}
+  devices:
+    - {resource: nvidia.com/gpu, count: 4, nodes: 0}
+  links:
+    - {resource: nvidia.com/gpu, weight: nvlink, groups: [[0, 3], [1, 2]]}
+Levels nest in the order written, from the outside in. --convert writes
+descriptions of earlier releases ("2 sockets, 4 cores each") in this form.
 """
 LIVE = "/"
 
@@ -64,6 +68,7 @@ LIVE = "/"
     "--state", metavar="FILE", help="A checkpoint, or its directory; by default the agent's own on this node."
 )
 @click.option("--list", "wants_list", is_flag=True, help="List the machines that come with nri-pin.")
+@click.option("--convert", "wants_conversion", is_flag=True, help="Print an old description in today's form.")
 @format_option("text", "json", "svg")
 def command(
     name: str | None,
@@ -71,6 +76,7 @@ def command(
     root: str | None,
     state: str | None,
     wants_list: bool,
+    wants_conversion: bool,
     output_format: str,
 ) -> None:
     """Show sockets, NUMA nodes, caches, cores and CPUs, and the containers that own them.
@@ -85,6 +91,13 @@ def command(
         if output_format == "svg" or state is not None:
             raise click.UsageError("--list prints names, as text or json, and takes no --state")
         _print(_list(output_format, shutil.get_terminal_size().columns))
+        return
+    if wants_conversion:
+        from nri_plugin.simulator.machine.source import converted
+
+        if root is not None or state is not None or sum(sources) == 0:
+            raise click.UsageError("--convert takes a description, and neither --root nor --state")
+        click.echo(converted(name or machine or ""), nl=False)
         return
     view = _view(name if machine is None else machine, root, state)
     if output_format == "json":

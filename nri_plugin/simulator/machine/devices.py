@@ -1,20 +1,27 @@
-"""The devices of a described machine: what kubelet device plugins offer, and how strongly devices are joined.
+"""The devices of a described machine: what pods can ask for, and the files that show them on a host.
 
-    devices nvidia.com/gpu 4 on 0 + 4 on 1
-    links nvidia.com/gpu nvlink 0 3 / 1 2 / 4 7 / 5 6
+A description names resources as kubelet device plugins do, says on which NUMA nodes their devices are, and how strongly
+devices are linked. Each device gets a PCI address and a device node of its own. An agent finds its NUMA node from what
+a container is given, as on a real node: by device numbers and `sys/dev`, by addresses and `sys/bus/pci`, by CDI
+specifications, and by what the NVIDIA driver shows below `proc`.
 
-says that eight GPUs are on two NUMA nodes, and that each has a partner.
+Source: Linux, Documentation/ABI/testing/sysfs-bus-pci and admin-guide/devices.txt; CDI specification 0.6.
 """
 
 import itertools
+import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, islice
 
+from nri_plugin.config import yaml_tree
+from nri_plugin.config.values import one_of, unknown
+from nri_plugin.config.yaml_tree import Value
+from nri_plugin.model import bits
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.simulator.machine.words import Clause
+from nri_plugin.wire.nri.messages import DeviceNode
 
 MAX_DEVICES = 4096
 """Of one machine: sixty-four cards with sixty-four functions each."""
@@ -24,9 +31,23 @@ LINK_WEIGHTS = {"nvlink": 100, "switch": 50, "bridge": 30}
 
 MAX_WEIGHT = 100_000
 
-_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?\Z")
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z")
+NVIDIA = "nvidia.com"
+NVIDIA_MAJOR = 195
+LOCAL_MAJOR = 240
+"""The first of those the kernel leaves to local use."""
+
+FIRST_BUS, BUSES = 0x10, 0xF0
+"""Buses below have the chip set; where one domain is full the next one begins."""
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
+
+_RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}\Z")
+_DEVICE_KEYS = ("resource", "count", "ids", "nodes", "as")
+_LINK_KEYS = ("resource", "weight", "groups")
+
+
+Files = dict[str, str]
 
 
 class Delivery(StrEnum):
@@ -42,26 +63,52 @@ class Delivery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DescribedDevice:
-    """One device.
+    """A device as a description names it.
 
     Attributes:
         resource: what pods ask for, `nvidia.com/gpu`.
         id: unique within the resource.
-        nodes: the NUMA nodes it is attached to; empty where nobody says.
+        nodes: the NUMA nodes it is attached to; empty where the description does not say.
         delivery: how it reaches containers.
-        where: FILE:LINE:COLUMN of its NUMA nodes.
     """
 
     resource: str
     id: str
     nodes: NodeMask
     delivery: Delivery = Delivery.NODES
-    where: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """Two devices of one resource, and how strongly they are joined."""
+class PlacedDevice:
+    """A device as the host has it.
+
+    Attributes:
+        resource: what pods ask for.
+        id: unique within the resource.
+        nodes: the NUMA nodes it is attached to.
+        delivery: how it reaches containers.
+        address: its PCI address.
+        node: its device node.
+        model: its PCI vendor, device and class.
+    """
+
+    resource: str
+    id: str
+    nodes: NodeMask
+    delivery: Delivery
+    address: str
+    node: DeviceNode
+    model: tuple[str, str, str]
+
+    @property
+    def cdi_name(self) -> str:
+        """What CDI calls it."""
+        return f"{self.resource}={self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLink:
+    """Two devices of one resource, and how strongly they are linked."""
 
     resource: str
     one: str
@@ -69,116 +116,235 @@ class Link:
     weight: int
 
 
-def read_devices(clause: Clause, there: Iterable[DescribedDevice]) -> tuple[DescribedDevice, ...]:
-    """The devices of a clause, behind those that are `there`.
+def id_list(value: Value, what: str) -> int:
+    """A list such as `0-3,8` as a mask.
 
     Raises:
-        ConfigError: the clause is wrong; names the place.
+        ConfigError: no such list, or an empty one.
     """
-    there = tuple(there)
-    resource = _resource(clause)
-    ids = [device.id for device in there if device.resource == resource]
-    found: list[tuple[str, NodeMask, str]] = []
-    while not found or clause.take("+"):
-        named = _named(clause, clause.number(1, "how many"), ids, len(there))
-        ids += named
-        where, nodes = _nodes(clause)
-        found += [(name, nodes, where) for name in named]
-    delivery = _delivery(clause)
-    return tuple(DescribedDevice(resource, name, nodes, delivery, where) for name, nodes, where in found)
+    text = yaml_tree.scalar(value).text
+    try:
+        mask = bits.parse_list(text)
+    except ValueError:
+        mask = 0
+    if not mask:
+        raise value.place.error(f"expected {what}, found {text or 'nothing'}")
+    return mask
 
 
-def read_links(clause: Clause, devices: Iterable[DescribedDevice]) -> tuple[Link, ...]:
-    """The links of a clause: every two devices of a group are joined.
+def read_devices(value: Value, node_ids: Iterable[int]) -> tuple[DescribedDevice, ...]:
+    """The devices of a list of `{resource, count or ids, nodes, as}`.
 
     Raises:
-        ConfigError: the clause is wrong, or names a device that no earlier clause has.
+        ConfigError: an entry is wrong; names file, line and what is expected.
     """
-    start = clause.position
-    resource = _resource(clause)
+    nodes = bits.from_ids(node_ids)
+    found: list[DescribedDevice] = []
+    for item in yaml_tree.items(value):
+        given = _entries(item, _DEVICE_KEYS)
+        resource = _resource(item, given)
+        known = {device.id for device in found if device.resource == resource}
+        mask = id_list(given["nodes"], "NUMA node ids such as 0 or 0,1") if "nodes" in given else 0
+        if mask & ~nodes:
+            what = f"{resource} on NUMA nodes {bits.format_list(mask)}"
+            raise given["nodes"].place.error(f"{what}: the machine has {bits.format_list(nodes)}")
+        delivery = Delivery(one_of(*Delivery)(given["as"])) if "as" in given else Delivery.NODES
+        names = _ids(item, given, known)
+        if len(found) + len(names) > MAX_DEVICES:
+            raise item.place.error(f"more than {MAX_DEVICES} devices on a machine")
+        found += [DescribedDevice(resource, name, NodeMask(mask), delivery) for name in names]
+    return tuple(found)
+
+
+def read_links(value: Value, devices: Iterable[DescribedDevice]) -> tuple[DeviceLink, ...]:
+    """The links of a list of `{resource, weight, groups}`: every two devices of a group are linked.
+
+    Raises:
+        ConfigError: an entry is wrong, or names a device that is not described.
+    """
+    devices = tuple(devices)
+    return tuple(link for item in yaml_tree.items(value) for link in _links(item, devices))
+
+
+def _links(item: Value, devices: Iterable[DescribedDevice]) -> Iterator[DeviceLink]:
+    given = _entries(item, _LINK_KEYS)
+    resource = _resource(item, given)
     known = [device.id for device in devices if device.resource == resource]
-    if not known:
-        clause.position = start
-        clause.fail("a resource of an earlier clause of devices")
-    kind = clause.expect(*LINK_WEIGHTS, "weight")
-    weight = LINK_WEIGHTS[kind] if kind in LINK_WEIGHTS else _weight(clause)
-    return tuple(
-        Link(resource, one, other, weight)
-        for group in _groups(clause, known)
-        for one, other in combinations(group, 2)
-    )
+    for key in ("weight", "groups"):
+        if key not in given:
+            raise item.place.error(f"{key} is missing")
+    weight = _weight(given["weight"])
+    for group in yaml_tree.items(given["groups"]):
+        names = [yaml_tree.text_or_number(name) for name in yaml_tree.items(group)]
+        if missing := [name for name in names if name not in known]:
+            shown = ", ".join(known[:16]) + (", ..." if len(known) > 16 else "")
+            raise group.place.error(
+                f"{missing[0]}: expected ids of {resource}: {shown or 'it has no device'}"
+            )
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise group.place.error("expected two or more ids, each once")
+        for one, other in combinations(names, 2):
+            yield DeviceLink(resource, one, other, weight)
 
 
-def _resource(clause: Clause) -> str:
-    what = "a resource such as nvidia.com/gpu"
-    domain = clause.literal(_DOMAIN, what)
-    if not clause.take("/"):
-        clause.fail(f"'/', as in {what}")
-    return f"{domain}/{clause.literal(_NAME, what)}"
+def _entries(item: Value, known: tuple[str, ...]) -> Mapping[str, Value]:
+    section = yaml_tree.section(item)
+    for key, place in section.keys.items():
+        if key not in known:
+            raise unknown(place, key, known)
+    return section.entries
 
 
-def _named(clause: Clause, count: int, there: list[str], total: int) -> list[str]:
-    """`count` new ids: those that are named, else numbers that go on from the ones before."""
-    if total + count > MAX_DEVICES or len(there) + count > MAX_DEVICES:
-        clause.position -= 1
-        clause.fail(f"at most {MAX_DEVICES} devices on a machine")
-    if not clause.take("named"):
-        free = (name for name in map(str, itertools.count(len(there))) if name not in there)
+def _resource(item: Value, given: Mapping[str, Value]) -> str:
+    name = yaml_tree.text(given["resource"]) if "resource" in given else ""
+    if not _RESOURCE.match(name):
+        raise item.place.error(
+            f"expected 'resource: DOMAIN/NAME' such as nvidia.com/gpu, found {name or 'none'}"
+        )
+    return name
+
+
+def _ids(item: Value, given: Mapping[str, Value], known: set[str]) -> list[str]:
+    """The ids that are named, else numbers that follow those of the same resource."""
+    if ("count" in given) == ("ids" in given):
+        raise item.place.error("expected either 'count: NUMBER' or 'ids: [ID, ...]'")
+    if "count" in given:
+        count = yaml_tree.number(given["count"])
+        if not 1 <= count <= MAX_DEVICES:
+            raise given["count"].place.error(f"expected a count from 1 to {MAX_DEVICES}, found {count}")
+        free = (name for name in map(str, itertools.count(len(known))) if name not in known)
         return list(islice(free, count))
     names: list[str] = []
-    for _ in range(count):
-        names.append(clause.literal(_ID, f"{count} ids behind 'named'"))
-        if names[-1] in there or names[-1] in names[:-1]:
-            clause.position -= 1
-            clause.fail("every id once")
+    for value in yaml_tree.items(given["ids"]):
+        names.append(yaml_tree.text_or_number(value))
+        if not _ID.match(names[-1]):
+            raise value.place.error(f"expected the id of a device, found {names[-1]}")
+        if names[-1] in known or names[-1] in names[:-1]:
+            raise value.place.error(f"{names[-1]} is the id of another device of this resource")
     return names
 
 
-def _nodes(clause: Clause) -> tuple[str, NodeMask]:
-    if not clause.take("on"):
-        return "", NodeMask()
-    clause.take("numa")
-    clause.take("node")
-    where = clause.where
-    return where, NodeMask(clause.ids("NUMA node ids such as 0 or 0,1"))
+def _weight(value: Value) -> int:
+    kind = yaml_tree.text_or_number(value)
+    if kind in LINK_WEIGHTS:
+        return LINK_WEIGHTS[kind]
+    if not kind.isdecimal() or not 1 <= int(kind) <= MAX_WEIGHT:
+        raise value.place.error(
+            f"expected {', '.join(LINK_WEIGHTS)} or a number from 1 to {MAX_WEIGHT}, found {kind}"
+        )
+    return int(kind)
 
 
-def _delivery(clause: Clause) -> Delivery:
-    if not clause.take("as"):
-        return Delivery.NODES
-    delivery = Delivery(clause.expect(*Delivery, what="device nodes, variable or CDI"))
-    if delivery is Delivery.NODES:
-        clause.take("node")
-    return delivery
+def place_devices(devices: Iterable[DescribedDevice], *, has_numa: bool = True) -> tuple[PlacedDevice, ...]:
+    """Each device with an address (its id, where that is one) and a device node of its own."""
+    devices = tuple(devices)
+    named = {device.id for device in devices if _ADDRESS.match(device.id)}
+    free = (address for address in map(_address, itertools.count()) if address not in named)
+    order = list(dict.fromkeys(device.resource for device in devices))
+    minors: dict[int, int] = {}
+    found = []
+    for device in devices:
+        major = NVIDIA_MAJOR if device.resource.startswith(f"{NVIDIA}/") else LOCAL_MAJOR
+        minor = minors.setdefault(major, 0)
+        minors[major] += 1
+        found.append(
+            PlacedDevice(
+                resource=device.resource,
+                id=device.id,
+                nodes=device.nodes if has_numa else NodeMask(),
+                delivery=device.delivery,
+                address=device.id if device.id in named else next(free),
+                node=DeviceNode(
+                    path=_path(device.resource, major, minor), type="c", major=major, minor=minor
+                ),
+                model=_model(major, order.index(device.resource)),
+            )
+        )
+    return tuple(found)
 
 
-def _weight(clause: Clause) -> int:
-    number = clause.number(1, "a weight")
-    if number > MAX_WEIGHT:
-        clause.position -= 1
-        clause.fail(f"a weight up to {MAX_WEIGHT}")
-    return number
+def device_files(devices: Iterable[PlacedDevice], cpus_by_node: dict[int, int]) -> tuple[Files, Files]:
+    """Files by path and symbolic links by path, relative to the root."""
+    devices = tuple(devices)
+    files: Files = {}
+    links: Files = {}
+    for device in devices:
+        where = f"devices/pci{device.address[:-5]}/{device.address}"
+        node = bits.lowest(device.nodes.mask) if len(device.nodes) == 1 else -1
+        vendor, model, kind = device.model
+        files |= {
+            f"sys/{where}/vendor": vendor,
+            f"sys/{where}/device": model,
+            f"sys/{where}/class": kind,
+            f"sys/{where}/numa_node": str(node),
+            f"sys/{where}/local_cpulist": bits.format_list(_local(device, cpus_by_node)),
+        }
+        links[f"sys/bus/pci/devices/{device.address}"] = f"../../../{where}"
+        numbers = f"{device.node.major}:{device.node.minor}"
+        if device.node.major == NVIDIA_MAJOR:
+            about = f"proc/driver/nvidia/gpus/{device.address}/information"
+            files[about] = f"Bus Location: \t {device.address}\nDevice Minor: \t {device.node.minor}"
+        else:
+            entry = f"{where}/local/{device.node.path.rpartition('/')[2]}"
+            files[f"sys/{entry}/dev"] = numbers
+            links[f"sys/dev/char/{numbers}"] = f"../../{entry}"
+    return files | _specifications(devices), links
 
 
-def _groups(clause: Clause, known: list[str]) -> Iterator[list[str]]:
-    more = True
-    while more:
-        group = [_known(clause, known)]
-        while clause.peek() not in {"", "/"}:
-            group.append(_known(clause, known))
-            if group[-1] in group[:-1]:
-                clause.position -= 1
-                clause.fail("every id once in a group")
-        if len(group) < 2:
-            clause.fail("two or more ids in a group")
-        yield group
-        more = bool(clause.take("/"))
+def _address(number: int) -> str:
+    return f"{number // BUSES:04x}:{FIRST_BUS + number % BUSES:02x}:00.0"
 
 
-def _known(clause: Clause, known: list[str]) -> str:
-    name = clause.literal(_ID, "the id of a device")
-    if name not in known:
-        clause.position -= 1
-        shown = ", ".join(known[:16]) + (", ..." if len(known) > 16 else "")
-        clause.fail(f"one of the ids {shown}")
-    return name
+def _path(resource: str, major: int, minor: int) -> str:
+    return f"/dev/nvidia{minor}" if major == NVIDIA_MAJOR else f"/dev/{resource.rpartition('/')[2]}{minor}"
+
+
+def _model(major: int, number: int) -> tuple[str, str, str]:
+    """Devices of one resource are alike, those of two are not."""
+    if major == NVIDIA_MAJOR:
+        return "0x10de", f"0x{0x2330 + number:04x}", "0x030200"
+    return "0x8086", f"0x{0x1000 + number:04x}", "0x020000"
+
+
+def _local(device: PlacedDevice, cpus_by_node: dict[int, int]) -> int:
+    """CPUs near a device: those of its node, else all."""
+    cpus = 0
+    for number, mask in cpus_by_node.items():
+        if not device.nodes or number in device.nodes:
+            cpus |= mask
+    return cpus
+
+
+def _specifications(devices: Iterable[PlacedDevice]) -> Files:
+    """A CDI specification for each resource whose devices are given by name."""
+    by_resource: dict[str, list[PlacedDevice]] = {}
+    for device in devices:
+        if device.delivery is Delivery.CDI:
+            by_resource.setdefault(device.resource, []).append(device)
+    return {
+        f"etc/cdi/{resource.replace('/', '-')}.json": json.dumps(_specification(resource, members))
+        for resource, members in by_resource.items()
+    }
+
+
+def _specification(resource: str, members: Iterable[PlacedDevice]) -> dict[str, object]:
+    return {
+        "cdiVersion": "0.6.0",
+        "kind": resource,
+        "devices": [
+            {
+                "name": device.id,
+                "containerEdits": {
+                    "deviceNodes": [
+                        {
+                            "path": device.node.path,
+                            "type": device.node.type,
+                            "major": device.node.major,
+                            "minor": device.node.minor,
+                        }
+                    ]
+                },
+            }
+            for device in members
+        ],
+    }

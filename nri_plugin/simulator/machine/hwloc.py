@@ -1,9 +1,12 @@
-"""A machine out of lstopo's XML, as the kernel files that discovery reads.
+"""XML of lstopo as the kernel files that discovery reads.
 
-Every CPU that the file holds an object for is online; one that is only in the complete cpuset is offline,
-or was kept from lstopo by a cgroup (`lstopo --disallowed` writes it all the same): XML does not tell which.
-What hwloc does not know, such as isolated CPUs, is missing, as on a kernel that does not show it. So are huge pages
-in version 3, which only lists the page sizes that a machine supports.
+A CPU with an object in the file is online. A CPU that is only in the complete cpuset is offline, or a cgroup kept lstopo
+from it (`lstopo --disallowed` writes it nevertheless): XML does not tell which. Facts that hwloc does not have, such as
+isolated CPUs, are missing, as on a kernel that does not show them. Version 3 lists page sizes without counts, so huge
+pages are missing there.
+
+The reader costs no more than the size of a file, also of a hostile one. It does not fetch the DOCTYPE that hwloc writes,
+and refuses documents that declare entities or attributes, which hwloc's never do. Distances of both versions are read.
 
 Source: hwloc 2.9, hwloc2.dtd and hwloc.dtd; hwloc 3.0, NEWS and topology-xml.c (objects as in version 2); bitmaps as
     `hwloc_bitmap_snprintf` writes them.
@@ -16,25 +19,38 @@ from xml.parsers import expat
 
 from nri_plugin.model import bits
 
-# ----------------------------------------------------------------------------------------------------
-# The XML that lstopo writes, as a small tree, read so that a hostile file costs no more than its size.
-#
-# The DOCTYPE line that hwloc writes is passed over and never fetched. A document that declares anything of
-# its own (entities that grow, attributes by default) is refused: hwloc's never does.
-
-
 MAX_ELEMENTS = 1_000_000
 MAX_DEPTH = 200
 """hwloc nests some 20 deep on the largest machines."""
 
 
+LATENCY = 1 << 2
+"""Source: hwloc/distances.h, HWLOC_DISTANCES_KIND_MEANS_LATENCY."""
+_INTEGERS = re.compile(r"[0-9]{1,19}(?: [0-9]{1,19})*\Z")
+_DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?\Z")
+
+CPU_DIR = "sys/devices/system/cpu"
+NODE_DIR = "sys/devices/system/node"
+PCI_DIR = "sys/bus/pci/devices"
+Files = dict[str, str]
+
+_INFINITE = "0xf...f"
+_WORD = re.compile(r"(?:0x)?[0-9a-fA-F]{1,8}\Z")
+_NUMBER = re.compile(r"[0-9]{1,19}\Z")
+_CACHE = re.compile(r"L([1-9])(i?)Cache\Z")
+_CACHE_KINDS = {"0": "Unified", "1": "Data", "2": "Instruction"}
+_SOCKETS = ("Package", "Socket")
+_FAR_MEMORY = ("HBM", "MCDRAM", "SPM", "NVM", "GPUMemory", "CXL")
+"""Subtypes of nodes without CPUs; their cpuset names the CPUs near them."""
+
+
 class NotTopologyError(ValueError):
-    """Not what lstopo writes; says why, and where in the file."""
+    """The file is not XML of lstopo; says why, and where in the file."""
 
 
 @dataclass(slots=True)
 class Element:
-    """One element; text is what stands directly in it."""
+    """One element with the text directly in it."""
 
     tag: str
     attributes: dict[str, str]
@@ -47,7 +63,7 @@ class Element:
 
 
 class _Builder:
-    """Takes the parser's events; the document's element is the only child of `top`."""
+    """Builds the tree from the parser's events; the document's element is the only child of `top`."""
 
     def __init__(self) -> None:
         self.top = Element("", {})
@@ -94,7 +110,7 @@ def read_topology_element(data: bytes) -> Element:
         parser.Parse(data, True)
     except expat.ExpatError as err:
         raise NotTopologyError(f"line {err.lineno}: {expat.ErrorString(err.code)}") from err
-    except NotTopologyError:
+    except NotTopologyError:  # a ValueError of our own
         raise
     except (LookupError, ValueError) as err:
         raise NotTopologyError(f"its first line names an encoding that cannot be read: {err}") from err
@@ -104,18 +120,8 @@ def read_topology_element(data: bytes) -> Element:
     return root
 
 
-# ----------------------------------------------------------------------------------------------------
-# The distances between NUMA nodes in lstopo's XML, of both versions.
-
-
-LATENCY = 1 << 2
-"""Source: hwloc/distances.h, HWLOC_DISTANCES_KIND_MEANS_LATENCY."""
-_INTEGERS = re.compile(r"[0-9]{1,19}(?: [0-9]{1,19})*\Z")
-_DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?\Z")
-
-
 def latencies(root: Element, nodes: Sequence[int]) -> dict[int, str]:
-    """The row of each node as its kernel file would say it; empty where there is no table of all nodes.
+    """The row of each node as its kernel file has it; empty where there is no table of all nodes.
 
     Args:
         root: the element `topology`.
@@ -133,7 +139,7 @@ def latencies(root: Element, nodes: Sequence[int]) -> dict[int, str]:
 
 
 def _second(root: Element) -> Iterator[tuple[list[int], list[int]]]:
-    """Version 2: a table of its own, indexed by kernel number, or by number in the file."""
+    """Version 2: a table, indexed by kernel number or by number in the file."""
     for table in root.named("distances2"):
         kind = table.attributes.get("kind", "0")
         if table.attributes.get("type") != "NUMANode" or not (kind.isdecimal() and int(kind) & LATENCY):
@@ -146,7 +152,7 @@ def _second(root: Element) -> Iterator[tuple[list[int], list[int]]]:
 
 
 def _first(root: Element, nodes: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Version 1: below an object, as factors of a base, in the order in which the nodes stand in the file."""
+    """Version 1: a table below an object, with factors of a base, in the order of the nodes in the file."""
     order = [number for number in _node_numbers(root) if number in nodes]
     for element in _objects(root):
         for table in element.named("distances"):
@@ -182,30 +188,12 @@ def _numbers_by_gp(root: Element) -> dict[str, int]:
     }
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
-CPU_DIR = "sys/devices/system/cpu"
-NODE_DIR = "sys/devices/system/node"
-PCI_DIR = "sys/bus/pci/devices"
-Files = dict[str, str]
-
-_INFINITE = "0xf...f"
-_WORD = re.compile(r"(?:0x)?[0-9a-fA-F]{1,8}\Z")
-_NUMBER = re.compile(r"[0-9]{1,19}\Z")
-_CACHE = re.compile(r"L([1-9])(i?)Cache\Z")
-_CACHE_KINDS = {"0": "Unified", "1": "Data", "2": "Instruction"}
-_SOCKETS = ("Package", "Socket")
-_FAR_MEMORY = ("HBM", "MCDRAM", "SPM", "NVM", "GPUMemory", "CXL")
-"""Subtypes of nodes that no CPU is on, although their CPU set names those that are near."""
-
-
 @dataclass(slots=True)
-class _Found:
+class _Objects:
     """The objects of a file.
 
     Attributes:
-        groups: CPUs by kind of object, with the number the object has (None where it has none).
+        groups: CPUs by kind of object, with the number of the object (None where it has none).
         caches: (level, type, size in bytes or None, CPUs).
         nodes: the elements of NUMA nodes, by their number.
         pci: (element, the number of the NUMA node around it, or -1).
@@ -222,7 +210,7 @@ def read_hwloc(data: bytes) -> Files:
     """The files of the machine that lstopo saw.
 
     Raises:
-        NotTopologyError: not lstopo's XML, or one that contradicts itself.
+        NotTopologyError: the file is not XML of lstopo, or contradicts itself.
     """
     root = read_topology_element(data)
     version = root.attributes.get("version", "1")
@@ -231,7 +219,7 @@ def read_hwloc(data: bytes) -> Files:
     machine = next(root.named("object"), None)
     if machine is None:
         raise NotTopologyError("it holds no object")
-    found = _Found()
+    found = _Objects()
     _collect(machine, found, -1)
     online = found.cpus & _mask(machine, "cpuset", found.cpus) & _mask(machine, "online_cpuset", found.cpus)
     if not online:
@@ -262,7 +250,7 @@ def bitmap(text: str) -> int:
     return mask
 
 
-def _collect(element: Element, found: _Found, node: int) -> None:
+def _collect(element: Element, found: _Objects, node: int) -> None:
     kind = element.attributes.get("type", "")
     mask = _mask(element, "cpuset", 0)
     if kind == "NUMANode":
@@ -282,7 +270,7 @@ def _collect(element: Element, found: _Found, node: int) -> None:
     else:
         name = "Package" if kind in _SOCKETS else kind
         found.groups.setdefault(name, []).append((_number(element, "os_index"), mask))
-    # memory stands beside what it is local to: in version 2 as a child without CPUs below it
+    # in version 2 a node is a child without CPUs below the object that it is local to
     inside = [_number(child, "os_index") for child in element.named("object") if _is(child, "NUMANode")]
     for child in element.named("object"):
         _collect(child, found, inside[0] if len(inside) == 1 and inside[0] is not None else node)
@@ -309,7 +297,7 @@ def _lists(online: int, present: int) -> Files:
     return {f"{CPU_DIR}/{name}": bits.format_list(mask) for name, mask in masks.items()}
 
 
-def _cpu_files(found: _Found, online: int) -> Files:
+def _cpu_files(found: _Objects, online: int) -> Files:
     files: Files = {}
     for name, what in (("Package", "package_cpus_list"), ("Core", "core_cpus_list")):
         for _, mask in found.groups.get(name, ()):
@@ -328,7 +316,7 @@ def _topology(cpu: int) -> str:
     return f"{CPU_DIR}/cpu{cpu}/topology"
 
 
-def _cache_files(found: _Found, online: int) -> Files:
+def _cache_files(found: _Objects, online: int) -> Files:
     files: Files = {}
     counts: dict[int, int] = {}
     for level, kind, size, mask in found.caches:
@@ -360,12 +348,12 @@ def _kind_files(root: Element, online: int) -> Files:
     return files
 
 
-def _node_files(found: _Found, online: int, distances: Mapping[int, str]) -> Files:
+def _node_files(found: _Objects, online: int, distances: Mapping[int, str]) -> Files:
     if not found.nodes:
         return {}
     files = {f"{NODE_DIR}/online": bits.format_list(bits.from_ids(found.nodes))}
     cpus = _cpus_by_node(found.nodes, online)
-    # a node without memory has no size in the file, and neither have those of a machine whose sizes nobody knows
+    # a node without memory has no size in the file; where no node has a size, hwloc knows none
     is_known = any(_number(element, "local_memory") for element in found.nodes.values())
     for node, element in found.nodes.items():
         where = f"{NODE_DIR}/node{node}"
@@ -381,9 +369,9 @@ def _node_files(found: _Found, online: int, distances: Mapping[int, str]) -> Fil
 
 
 def _cpus_by_node(nodes: Mapping[int, Element], online: int) -> dict[int, int]:
-    """Each CPU goes to one node: the narrowest that names it, ordinary memory first, the lowest number last.
+    """The node of each CPU: ordinary memory before far memory, then the narrowest, then the lowest number.
 
-    hwloc gives a node without CPUs the set of those that are near it, which others have, too.
+    In hwloc a node without CPUs has the cpuset of the CPUs near it, which is the cpuset of another node, too.
     """
 
     def rank(node: int) -> tuple[bool, int, int]:
@@ -399,12 +387,12 @@ def _cpus_by_node(nodes: Mapping[int, Element], online: int) -> dict[int, int]:
 
 
 def _huge_pages(element: Element) -> Iterable[tuple[int, int]]:
-    """All page sizes but the smallest, which is the ordinary one."""
+    """All page sizes but the smallest, which is the base page."""
     pools = [(_number(page, "size") or 0, _number(page, "count") or 0) for page in element.named("page_type")]
     return sorted(pool for pool in pools if pool[0])[1:]
 
 
-def _pci_files(found: _Found, online: int) -> Files:
+def _pci_files(found: _Objects, online: int) -> Files:
     files: Files = {}
     for element, node in found.pci:
         address = element.attributes.get("pci_busid", "")

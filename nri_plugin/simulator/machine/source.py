@@ -1,7 +1,11 @@
-"""One word for any machine: a shipped name, or a file whose content tells what it is.
+"""Machines by the word that names them: a shipped description, or a file whose content tells what it is.
 
-Recognised by content, never by suffix: a description in our little language, a machine recorded by
-`hack/record-machine`, what `nri-pin topology -o json` printed on a node, or lstopo's XML.
+A file is recognised by its content, never by its suffix: a description, a machine recorded by `hack/record-machine`,
+the dump that `nri-pin topology -o json` prints on a node, or XML of lstopo. Recordings, dumps and XML become kernel files
+in memory, which discovery reads as it reads those of a node. A dump holds the kernel's facts before repair, so that
+discovery repairs them here, too.
+
+A live machine needs none of the readers, which are imported where they are used.
 """
 
 import json
@@ -21,14 +25,7 @@ from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.model.topology import Topology
 
 if TYPE_CHECKING:
-    from nri_plugin.simulator.machine.machine import Description
-
-
-# ----------------------------------------------------------------------------------------------------
-# Kernel files out of memory: what `KernelFiles` would read from the tree they make.
-#
-# Entries are text by path, or `{"link": target}`, as `hack/record-machine` writes them.
-
+    from nri_plugin.simulator.machine.description import Description
 
 Entries = Mapping[str, Any]
 
@@ -36,12 +33,31 @@ MAX_LINKS = 40
 """Links that are followed in one path. Source: Linux, MAXSYMLINKS."""
 
 
+Dump = Mapping[str, Any]
+
+CPU_DIR = "sys/devices/system/cpu"
+NODE_DIR = "sys/devices/system/node"
+MARK = "cpus_online"
+"""A key that every dump has and no other file."""
+STDIN = "-"
+LARGEST = 64 << 20
+"""Bytes, unpacked; the largest recorded machine has 3 MB."""
+KINDS = (
+    "a description (see nri-pin topology --help), a machine recorded by hack/record-machine, "
+    "what 'nri-pin topology -o json' printed, or XML of 'lstopo --of xml'"
+)
+ONLINE = "sys/devices/system/cpu/online"
+_GZIP = b"\x1f\x8b"
+_MARKS = (b"\xef\xbb\xbf",)
+
+
 class RecordedFiles(KernelFiles):
-    """The files of a machine that is not this one.
+    """Kernel files in memory: the machine is not this one.
 
     Args:
-        entries: text or link by path below the root, without a leading slash.
-        root: what stands before a path in errors.
+        entries: by path below the root, without a leading slash: text, or `{"link": target}`, as `hack/record-machine`
+            writes them.
+        root: the prefix of a path in errors.
     """
 
     def __init__(self, entries: Entries, root: str = "/recorded") -> None:
@@ -58,11 +74,11 @@ class RecordedFiles(KernelFiles):
         return self.names_by_folder.get(self.resolved(name))
 
     def numbered(self, name: str, prefix: str) -> list[int]:
-        """As on a kernel, which numbers nothing as high as a file can be made to say."""
+        """Numbers that a kernel can give; a file can be made to hold higher ones."""
         return [number for number in super().numbered(name, prefix) if number <= bits.MAX_ID]
 
     def end_of_link(self, name: str) -> str | None:
-        """The last name of what a link leads to; None when there is no such link."""
+        """The last name of the path that a link leads to; None when there is no such link."""
         resolved = self.resolved(name)
         return posixpath.basename(resolved) if resolved != name or name in self.entries else None
 
@@ -90,7 +106,7 @@ class RecordedFiles(KernelFiles):
         """The path with every link on the way followed.
 
         Raises:
-            HostError: links lead in a circle.
+            HostError: links form a loop.
         """
         if not self.has_links:
             return name
@@ -111,24 +127,8 @@ class RecordedFiles(KernelFiles):
         return done
 
 
-# ----------------------------------------------------------------------------------------------------
-# A machine out of a dump: what `nri-pin topology -o json` printed on the node itself.
-#
-# The dump holds the kernel's facts before repair, so that the machine is made of them as discovery makes it
-# of the files.
-
-
-CPU_DIR = "sys/devices/system/cpu"
-NODE_DIR = "sys/devices/system/node"
-
-Dump = Mapping[str, Any]
-
-MARK = "cpus_online"
-"""The key that every dump has and nothing else does."""
-
-
 def dumped_files(dump: Dump) -> Entries:
-    """The kernel files that discovery would have read to say this.
+    """The kernel files from which discovery would have made this dump.
 
     Raises:
         ValueError, TypeError, KeyError, AttributeError: a key is missing or holds something else.
@@ -196,32 +196,17 @@ def _optional(value: object) -> str | None:
 
 
 def text_of(value: object) -> str:
-    """The value, which must be a text.
+    """The value as text.
 
     Raises:
-        TypeError: it is not.
+        TypeError: the value is no text.
     """
     if not isinstance(value, str):
         raise TypeError(f"expected a list such as '0-3', found {value!r}")
     return value
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
-STDIN = "-"
-LARGEST = 64 << 20
-"""Bytes, unpacked; the largest recorded machine has 3 MB."""
-KINDS = (
-    "a description (see nri-pin topology --help), a machine recorded by hack/record-machine, "
-    "what 'nri-pin topology -o json' printed, or XML of 'lstopo --of xml'"
-)
-ONLINE = "sys/devices/system/cpu/online"
-_GZIP = b"\x1f\x8b"
-_MARKS = (b"\xef\xbb\xbf",)
-
-
-class Kind(StrEnum):
+class MachineKind(StrEnum):
     """Where a machine comes from."""
 
     LIVE = "live"
@@ -236,23 +221,23 @@ class SourcedMachine:
     """A machine and where it comes from.
 
     Attributes:
-        name: what to call it: a shipped name, or the file's name without its endings.
-        kind: what the file was recognised as.
+        name: a shipped name, or the file's name without its endings.
+        kind: the kind of file.
         topology: the machine as placement sees it.
-        description: what a described machine says, its devices too; None for all others.
+        description: of a described machine, with its devices; None for all others.
         files: its kernel files; None for a described machine and a dump.
-        dump: what a dump says, its containers too; None for all others.
+        dump: the content of a dump, with its containers; None for all others.
     """
 
     name: str
-    kind: Kind
+    kind: MachineKind
     topology: Topology
     description: "Description | None" = None
     files: KernelFiles | None = field(default=None, repr=False)
     dump: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def facts(self) -> dict[str, Any]:
-        """Everything that is known of it, in the form of `nri-pin topology -o json`."""
+        """All facts about the machine, in the form of `nri-pin topology -o json`."""
         from nri_plugin.host.sysfs import read_facts
 
         if self.dump is not None:
@@ -263,21 +248,35 @@ class SourcedMachine:
 
 
 def read_machine(word: str) -> SourcedMachine:
-    """The machine that a word on the command line means.
+    """The machine that a word on the command line names.
 
     Args:
         word: the name of a shipped machine, a file, or `-` for standard input.
 
     Raises:
-        ConfigError: there is no such thing, or it is no machine; says what was expected and what to do.
+        ConfigError: there is no such machine or file, or the file holds no machine; says what to do.
     """
     from nri_plugin.simulator.machine.machine import shipped_text
 
     text = None if word == STDIN else shipped_text(word)
     if text is not None:
-        return _described(text, word, word)
+        return described(text, word, word)
     name = "standard input" if word == STDIN else word
     return machine_from(_read(word), name, _stem(word))
+
+
+def converted(word: str) -> str:
+    """The description in a file of an earlier release, in today's form.
+
+    Raises:
+        ConfigError: the file cannot be read, or its description is not in the old language.
+    """
+    from nri_plugin.simulator.machine import old_language
+
+    text = _unpacked(_read(word), word).decode("utf-8", "replace")
+    if not old_language.is_old(text):
+        raise ConfigError(word, "is not in the language of earlier releases; there is nothing to convert")
+    return old_language.convert(text, word)
 
 
 def live_machine(root: str = "/") -> SourcedMachine:
@@ -288,17 +287,17 @@ def live_machine(root: str = "/") -> SourcedMachine:
     """
     files = KernelFiles(root)
     return SourcedMachine(
-        "this machine" if root == "/" else root, Kind.LIVE, read_topology(files), files=files
+        "this machine" if root == "/" else root, MachineKind.LIVE, read_topology(files), files=files
     )
 
 
 def machine_from(data: bytes, where: str, name: str) -> SourcedMachine:
-    """The machine that the content of a file means.
+    """The machine in a file.
 
     Args:
         data: the content, as it is or gzipped.
         where: the file, for errors.
-        name: what to call the machine.
+        name: the name of the machine.
 
     Raises:
         ConfigError: it is no machine.
@@ -317,14 +316,19 @@ def machine_from(data: bytes, where: str, name: str) -> SourcedMachine:
         raise ConfigError(where, f"is not text; give {KINDS}") from err
     if not text.strip():
         raise ConfigError(where, f"is empty; give {KINDS}")
-    return _described(text, name, where)
+    return described(text, name, where)
 
 
-def _described(text: str, name: str, where: str) -> SourcedMachine:
+def described(text: str, name: str, where: str) -> SourcedMachine:
+    """The machine of a description.
+
+    Raises:
+        ConfigError: the description is wrong.
+    """
     from nri_plugin.simulator.machine.machine import build_topology, parse
 
     description = parse(text, name, source=where)
-    return SourcedMachine(name, Kind.DESCRIBED, build_topology(description), description)
+    return SourcedMachine(name, MachineKind.DESCRIBED, build_topology(description), description)
 
 
 def _from_lstopo(data: bytes, where: str, name: str) -> SourcedMachine:
@@ -336,11 +340,10 @@ def _from_lstopo(data: bytes, where: str, name: str) -> SourcedMachine:
         raise ConfigError(
             where, f"is no topology of lstopo: {err}; make it with 'lstopo --of xml FILE'"
         ) from err
-    return _from_files(entries, where, name, Kind.LSTOPO)
+    return _from_files(entries, where, name, MachineKind.LSTOPO)
 
 
 def _from_json(data: bytes, where: str, name: str) -> SourcedMachine:
-
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as err:
@@ -350,7 +353,7 @@ def _from_json(data: bytes, where: str, name: str) -> SourcedMachine:
         return _from_dump(found, where, name)
     if isinstance(found.get("files"), dict):
         entries = _entries(found, where)
-        return _from_files(entries, where, name, Kind.RECORDED)
+        return _from_files(entries, where, name, MachineKind.RECORDED)
     what = (
         "a checkpoint, which goes with --state"
         if "checkpoint" in str(found.get("format"))
@@ -372,7 +375,7 @@ def _entries(found: Mapping[str, Any], where: str) -> Entries:
     return entries
 
 
-def _from_files(entries: Entries, where: str, name: str, kind: Kind) -> SourcedMachine:
+def _from_files(entries: Entries, where: str, name: str, kind: MachineKind) -> SourcedMachine:
     files = RecordedFiles(entries, where)
     try:
         _refuse_too_many(files.id_list(ONLINE) or 0, where)
@@ -384,11 +387,10 @@ def _from_files(entries: Entries, where: str, name: str, kind: Kind) -> SourcedM
 
 
 def _from_dump(found: Mapping[str, Any], where: str, name: str) -> SourcedMachine:
-
     try:
         _refuse_too_many(bits.parse_list(text_of(found[MARK])), where)
         files = RecordedFiles(dumped_files(found), where)
-        return SourcedMachine(name, Kind.DUMP, read_topology(files), dump=found)
+        return SourcedMachine(name, MachineKind.DUMP, read_topology(files), dump=found)
     except (ValueError, TypeError, KeyError, AttributeError, HostError) as err:
         what = f"{err} is missing" if isinstance(err, KeyError) else str(err)
         detail = f"is no whole dump of a machine: {what}; print it again with 'nri-pin topology -o json'"
@@ -396,7 +398,7 @@ def _from_dump(found: Mapping[str, Any], where: str, name: str) -> SourcedMachin
 
 
 def _refuse_too_many(cpus: int, where: str) -> None:
-    from nri_plugin.simulator.machine.text import MAX_CPUS
+    from nri_plugin.simulator.machine.synthetic import MAX_CPUS
 
     if cpus.bit_count() > MAX_CPUS:
         raise ConfigError(
@@ -405,16 +407,16 @@ def _refuse_too_many(cpus: int, where: str) -> None:
 
 
 def _described_files(description: "Description | None") -> RecordedFiles:
-    from nri_plugin.simulator.machine.layout import lay_out, machine_files
+    from nri_plugin.simulator.machine.kernel_files import machine_files
 
     if description is None:
         raise ValueError("a machine has either files, a dump or a description")
-    texts, links = machine_files(lay_out(description), description.title or description.name)
+    texts, links = machine_files(description)
     return RecordedFiles(texts | {name: {"link": target} for name, target in links.items()})
 
 
 def _whole_memory(topology: Topology) -> dict[str, int]:
-    """The memory of a kernel without NUMA nodes, which no node's facts hold."""
+    """The memory of a machine whose kernel shows no NUMA nodes."""
     only = topology.nodes[0]
     return {} if only.memory_bytes is None else {"mem_total_kb": only.memory_bytes >> 10}
 

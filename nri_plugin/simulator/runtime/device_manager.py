@@ -29,8 +29,7 @@ from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.device_allocation import preferred_devices
 from nri_plugin.policy.device_hints import device_totals
-from nri_plugin.simulator.machine.device_places import PlacedDevice
-from nri_plugin.simulator.machine.devices import Delivery, Link
+from nri_plugin.simulator.machine.devices import Delivery, DeviceLink, PlacedDevice
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 
 Given = Mapping[str, tuple[str, ...]]
@@ -80,7 +79,7 @@ class DeviceManager:
         links: how strongly they are joined; of several for one pair the heaviest counts.
     """
 
-    def __init__(self, devices: Iterable[PlacedDevice], links: Iterable[Link] = ()) -> None:
+    def __init__(self, devices: Iterable[PlacedDevice], links: Iterable[DeviceLink] = ()) -> None:
         self.devices = tuple(devices)
         names = dict.fromkeys(device.resource for device in self.devices)
         links = tuple(links)
@@ -193,7 +192,7 @@ class DeviceManager:
         return kind.preferred((*available, *reusable), (*aligned, *reusable), count)
 
 
-def _resource(name: str, devices: Sequence[PlacedDevice], links: Iterable[Link]) -> _Resource:
+def _resource(name: str, devices: Sequence[PlacedDevice], links: Iterable[DeviceLink]) -> _Resource:
     weights: dict[tuple[str, str], int] = {}
     for link in links:
         if link.resource == name:

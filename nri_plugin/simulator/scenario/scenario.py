@@ -32,6 +32,7 @@ from nri_plugin.config.values import amount, choice, cpu_list, either, one_of, u
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import QOSClass
+from nri_plugin.simulator.machine.machine import described_in
 from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.runtime.pods import (
     PERIOD_US,
@@ -434,11 +435,12 @@ def parse(text: str, file: str) -> Scenario:
     top = source.parse(text, file)
     refuse_unknown(top, KEYS)
     given = top.entries
+    required(top, "machine")
     config = _config(required(top, "config"), text, file)
     return Scenario(
         file=file,
         name=source.text(given["name"]) if "name" in given else stem(file),
-        machine=source.text(required(top, "machine")).strip(),
+        machine=described_in(top, text),
         runtime=one_of(*BEHAVIOURS)(given["runtime"]) if "runtime" in given else DEFAULT_RUNTIME,
         driver=choice(Driver)(given["driver"]) if "driver" in given else Driver.SYSTEMD,
         cgroup_version=_cgroup_version(given["cgroup"]) if "cgroup" in given else 2,

@@ -21,7 +21,8 @@ from nri_plugin.model.errors import ConfigError, NriPinError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine import machine
-from nri_plugin.simulator.machine.layout import Files, lay_out, machine_files
+from nri_plugin.simulator.machine.devices import Files
+from nri_plugin.simulator.machine.kernel_files import machine_files
 from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, ExporterStandIn
@@ -105,12 +106,12 @@ class ScenarioNode:
     """
 
     def __init__(self, scenario: Scenario, places: Places) -> None:
-        description = described(scenario.machine)
+        description = described(scenario.machine, scenario.file)
         self.places = places
         self.topology: Topology = machine.build_topology(description)
         self.title = description.title or description.name
-        self._layout = lay_out(description)
-        self.devices = DeviceManager(self._layout.devices, description.links)
+        self._description = description
+        self.devices = DeviceManager(description.devices, description.links)
         self.reserved = CPUSet.parse(str(scenario.config.get("reservedSystemCPUs", "")))
         places.machine.mkdir(parents=True)
         machine.build_sysfs(description, str(places.machine))
@@ -186,7 +187,7 @@ class ScenarioNode:
 
     def machine_files(self, online: CPUSet) -> tuple[Files, Files]:
         """Files and links of the machine with these CPUs online, by path below its root."""
-        return machine_files(replace(self._layout, online=online.mask), self.title)
+        return machine_files(replace(self._description, online=online.mask))
 
     def last_words(self, lines: int = 3) -> str:
         """The end of the agent's log."""
@@ -248,15 +249,14 @@ def stage(scenario: Scenario, keep: Path | None = None) -> Iterator[ScenarioNode
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def described(text: str) -> machine.Description:
+def described(text: str, file: str = "machine") -> machine.Description:
     """The machine a scenario names or describes.
 
     Raises:
         ConfigError: the description is wrong.
         HostError: no machine of that name.
     """
-    is_description = "\n" in text or "," in text
-    return machine.parse(text) if is_description else machine.load(text)
+    return machine.parse(text, source=file) if machine.is_description(text) else machine.load(text)
 
 
 def _words(options: Mapping[str, Path]) -> list[str]:

@@ -35,6 +35,7 @@ from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.values import one_of, unknown
 from nri_plugin.config.yaml_tree import Place
 from nri_plugin.model.errors import ConfigError
+from nri_plugin.simulator.machine.machine import described_in
 from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.scenario.scenario import (
@@ -111,7 +112,7 @@ def read_short(text: str, file: str) -> PodPlan:
         name=source.text(given["name"]) if "name" in given else stem(file),
         steps=tuple(run for run, _ in runs),
         workloads={run.pod.key: workload for run, workload in runs if workload},
-        machine=source.text(given["machine"]).strip() if "machine" in given else "",
+        machine=described_in(section, text) if "machine" in given else "",
         config=_config(given["config"], text) if "config" in given else None,
         runtime=one_of(*BEHAVIOURS)(given["runtime"]) if "runtime" in given else DEFAULT_RUNTIME,
     )

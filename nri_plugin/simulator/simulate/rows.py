@@ -19,7 +19,8 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import ContainerRecord, State, owner_of
 from nri_plugin.policy import alignment
 from nri_plugin.policy import alignment as fragmentation
-from nri_plugin.simulator.machine.source import SourcedMachine, machine_from, read_machine
+from nri_plugin.simulator.machine.machine import is_description
+from nri_plugin.simulator.machine.source import SourcedMachine, described, read_machine
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, hugepages_resource
 from nri_plugin.simulator.scenario.steps import AMOUNT_KEYS, read_container
@@ -52,10 +53,7 @@ def described_machine(text: str, file: str) -> SourcedMachine:
     Raises:
         ConfigError: there is no such machine, or the description is wrong.
     """
-    is_description = "\n" in text or "," in text
-    return (
-        machine_from(text.encode(), f"{file}: machine", "machine") if is_description else read_machine(text)
-    )
+    return described(text, "machine", file) if is_description(text) else read_machine(text)
 
 
 def machine_row(machine: SourcedMachine, summary: str) -> Machine:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 
 from nri_plugin.model.options import MemoryManagerPolicy
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.simulator.machine.layout import lay_out
 from nri_plugin.simulator.machine.source import SourcedMachine
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, NotAdmittedError
 from nri_plugin.simulator.runtime.pods import PodSpec, RuntimeIdentity
@@ -342,7 +341,7 @@ def running(played: Played) -> tuple[SimulatedContainer, ...]:
 def empty_node(machine: SourcedMachine, plan: PodPlan, chosen: Chosen, *, counts: bool = False) -> PlayedNode:
     """The machine with nothing on it; `counts` requests also where the plan itself does not."""
     described = machine.description
-    devices = DeviceManager(lay_out(described).devices, described.links) if described else DeviceManager(())
+    devices = DeviceManager(described.devices, described.links) if described else DeviceManager(())
     sizes = [one.memory_bytes or 0 for one in machine.topology.nodes]
     who = RuntimeIdentity(BEHAVIOURS[plan.runtime], plan.driver, sum(sizes) or UNKNOWN_MEMORY_BYTES)
     return PlayedNode(

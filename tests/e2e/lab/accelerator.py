@@ -17,7 +17,7 @@ from .writing import write_whole
 _HARDWARE = "kvm"
 _DEVICE = Path("/dev/kvm")
 _LIMIT_S = 20.0
-_SMALLEST = "1 socket, 2 cores each\nmemory 512Mi each\n"
+_SMALLEST = "pack:1 numa:1(memory=512MiB) l3:1 core:2 pu:1\n"
 
 
 def accelerator(lab: Lab, root: str) -> str:

@@ -15,7 +15,7 @@ _NAMES = [column.name for column in COLUMNS]
 _EPILOG = """examples:
   hack/lab list
   hack/lab run four-nodes pool-squeezed-and-regrown --runtime containerd-2
-  hack/lab run "2 sockets, 4 cores each, SMT 2" mine.yaml --json result.json
+  hack/lab run "pack:2 numa:1 l3:1 core:4 pu:2" mine.yaml --json result.json
   hack/lab shell kep3545-8-nodes
   hack/lab all --missing --guests 2
   hack/lab record four-nodes --to /tmp/recorded

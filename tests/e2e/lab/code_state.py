@@ -15,7 +15,7 @@ _SHORT = 12
 
 def state_of(machine: str, scenario: str) -> str:
     """The state of everything that matters to a scenario on a machine of the lab."""
-    texts = (MACHINES / f"{machine}.txt", SCENARIOS / f"{scenario}.yaml", TABLE)
+    texts = (MACHINES / f"{machine}.yaml", SCENARIOS / f"{scenario}.yaml", TABLE)
     relevant = texts[:2] if texts[1].exists() else (texts[0], texts[2])
     return _hash([code_state().encode(), *_contents(relevant)])
 

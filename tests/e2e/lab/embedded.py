@@ -6,7 +6,6 @@ from typing import Any
 
 from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.options import SMTOddCounts
-from nri_plugin.simulator.machine.layout import lay_out
 from nri_plugin.simulator.scenario.player import Player
 from nri_plugin.simulator.scenario.scenario import Scenario
 from nri_plugin.simulator.scenario.stage import ScenarioNode, described, stage
@@ -101,7 +100,7 @@ def devices_of(text: str) -> list[Json]:
             "node": str(device.nodes),
             "how": device.delivery.value,
         }
-        for device in lay_out(described(text)).devices
+        for device in described(text).devices
     ]
 
 

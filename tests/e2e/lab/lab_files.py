@@ -4,6 +4,7 @@ from importlib import resources
 from pathlib import Path
 
 from nri_plugin.model.errors import ConfigError, HostError
+from nri_plugin.simulator.machine.machine import is_description
 from nri_plugin.simulator.scenario.scenario import Scenario, parse
 
 from .qemu_machine import GuestMachine, guest_machine
@@ -16,15 +17,15 @@ RECORDED = _HERE.parent / "machines"
 
 
 def machine_text(word: str) -> tuple[str, str]:
-    """Text and name of a machine; words with a comma are the description itself.
+    """Text and name of a machine; words with a colon or a comma are the description itself.
 
     Raises:
         WrongUse: there is none of that name, or it is no text.
     """
-    if "," in word or "\n" in word:
+    if is_description(word):
         return word, "described"
-    shipped = resources.files("nri_plugin.simulator") / "machines" / f"{word}.txt"
-    own = MACHINES / f"{word}.txt"
+    shipped = resources.files("nri_plugin.simulator") / "machines" / f"{word}.yaml"
+    own = MACHINES / f"{word}.yaml"
     for found in (own, Path(word)):
         if found.is_file():
             return _text(found), found.stem
@@ -32,7 +33,7 @@ def machine_text(word: str) -> tuple[str, str]:
         return shipped.read_text("utf-8"), word
     raise WrongUse(
         f"there is no machine {word}; `hack/lab list` names the lab's, `nri-pin topology --list` the shipped, "
-        'and a description has a comma in it: "1 socket, 4 cores each"'
+        'and a description is a synthetic string of hwloc: "pack:1 core:4 pu:1"'
     )
 
 
@@ -47,7 +48,7 @@ def machine_named(word: str) -> GuestMachine:
 
 def machine_names() -> list[str]:
     """The lab's own machines."""
-    return sorted(path.stem for path in MACHINES.glob("*.txt"))
+    return sorted(path.stem for path in MACHINES.glob("*.yaml"))
 
 
 def scenario_names() -> list[str]:

@@ -11,14 +11,17 @@ on every node that has any.
     devices on a NUMA node       behind a PCI host bridge of that node
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import yaml
 
 from nri_plugin.model import bits
 from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.simulator.machine import machine
-from nri_plugin.simulator.machine.layout import Core, Layout, Node, lay_out
-from nri_plugin.simulator.machine.text import Description
+from nri_plugin.simulator.machine.description import DescribedCore, DescribedNode, Description
 
 from .shell import WrongUse
 
@@ -33,6 +36,8 @@ MOST_MEMORY_MIB = 4096
 
 _FITTED_TOTAL_MIB, _LEAST_NODE_MIB = 2048, 128
 _MIB_KB = 1024
+_PU_INDEXES = re.compile(r"(\bpu:[0-9]+)\([^)]*\)", re.IGNORECASE)
+_MEMORY = re.compile(r"memory=\S+?(?=[ )])\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,7 @@ def guest_machine(text: str, name: str) -> GuestMachine:
     """
     try:
         fitted, notes = _fitted(text, name)
-        description = machine.parse(fitted, name)
-        layout = lay_out(description)
+        layout = machine.parse(fitted, name)
     except (ConfigError, HostError) as error:
         raise WrongUse(str(error)) from error
     if (cpus := layout.present.bit_count()) > MOST_CPUS:
@@ -78,34 +82,52 @@ def guest_machine(text: str, name: str) -> GuestMachine:
         machine="q35" + (f",smp-cache.0.cache=l3,smp-cache.0.topology={cache}" if cache == "module" else ""),
         cpu=CPU_MODEL + ("" if layout.with_l3 else ",l3-cache=off"),
         arguments=("-smp", smp, *_memory(layout), *_distances(layout.nodes), *_devices(layout)),
-        kernel=tuple(_kernel_words(description, layout)),
+        kernel=tuple(_kernel_words(layout)),
         offline=bits.format_list(layout.present & ~layout.online),
         notes=notes,
     )
 
 
 def _fitted(text: str, name: str) -> tuple[str, tuple[str, ...]]:
-    """The text with what QEMU needs said at its end; later clauses overrule earlier ones."""
+    """The text as QEMU can have it: CPUs in the order of the tree, and no more memory than a guest should touch."""
     description = machine.parse(text, name)
-    notes, added = [], []
-    has_threads = any((threads or description.smt) > 1 for _, threads in description.cores)
-    if description.interleaved_by:
-        raise WrongUse(f"{name}: QEMU numbers CPUs through; leave 'interleaved' out")
-    if has_threads and not description.are_siblings_adjacent:
-        added.append("siblings adjacent")
+    fields = yaml.safe_load(text)
+    fields = {"topology": fields} if isinstance(fields, str) else fields
+    notes = []
+    string = _PU_INDEXES.sub(r"\1", fields["topology"])
+    if string != fields["topology"]:
         notes.append("threads of a core are numbered next to each other, as QEMU does")
-    layout = lay_out(description)
-    mib = [node.memory_kb // _MIB_KB for node in layout.nodes]
+    mib = [node.memory_kb // _MIB_KB for node in description.nodes]
     if sum(mib) > MOST_MEMORY_MIB:
-        if description.cpuless:
+        if any(not node.cpus for node in description.nodes):
             raise WrongUse(f"{name}: {sum(mib)} MiB of memory are too much; give its CPU-less nodes less")
         each = max(_FITTED_TOTAL_MIB // len(mib), _LEAST_NODE_MIB)
-        added.append("memory " + " ".join(f"{each if size else 0}Mi" for size in mib))
+        string = _MEMORY.sub("", string)
+        about = fields.setdefault("nodes", {})
+        for key, node in list(about.items()):
+            node.pop("memory", None)
+            about[str(key)] = about.pop(key)
+        for node, size in zip(description.nodes, mib, strict=True):
+            _one_node(about, node.id)["memory"] = f"{each if size else 0}Mi"
         notes.append(f"every NUMA node has {each} MiB of memory")
-    return "\n".join([text.rstrip("\n"), *added, ""]), tuple(notes)
+    if not notes:
+        return text, ()
+    title = [text.partition("\n")[0]] if text.startswith("#") else []
+    fitted = yaml.safe_dump(fields | {"topology": string}, sort_keys=False, width=4096)
+    return "\n".join([*title, fitted]), tuple(notes)
 
 
-def _smp(name: str, cores: Sequence[Core]) -> tuple[str, str]:
+def _one_node(about: dict[str, Any], node: int) -> dict[str, Any]:
+    """The entry of one NUMA node, taken out of the entry of several that names it."""
+    for key in list(about):
+        ids = bits.parse_list(key)
+        if ids >> node & 1 and ids & (ids - 1):
+            shared = about.pop(key)
+            about.update({str(one): dict(shared) for one in bits.iterate(ids)})
+    return about.setdefault(str(node), {})
+
+
+def _smp(name: str, cores: Sequence[DescribedCore]) -> tuple[str, str]:
     """Sockets, dies, modules, cores and threads, and the level that shares an L3."""
     threads = _same(name, "threads in every core", (len(core.cpus) for core in cores))
     sockets = _groups(cores, lambda core: core.socket)
@@ -125,8 +147,10 @@ def _smp(name: str, cores: Sequence[Core]) -> tuple[str, str]:
     return f"{len(cores) * threads},{counts}", "module" if modules > 1 else "die"
 
 
-def _groups(cores: Sequence[Core], key: Callable[[Core], int]) -> Mapping[int, list[Core]]:
-    found: dict[int, list[Core]] = {}
+def _groups(
+    cores: Sequence[DescribedCore], key: Callable[[DescribedCore], int]
+) -> Mapping[int, list[DescribedCore]]:
+    found: dict[int, list[DescribedCore]] = {}
     for core in cores:
         found.setdefault(key(core), []).append(core)
     return found
@@ -139,7 +163,7 @@ def _same(name: str, what: str, numbers: Iterable[int]) -> int:
     return found[0]
 
 
-def _memory(layout: Layout) -> Iterator[str]:
+def _memory(layout: Description) -> Iterator[str]:
     """Nodes with their CPUs and memory; a kernel without NUMA is one that is told of no nodes."""
     total = sum(node.memory_kb for node in layout.nodes) // _MIB_KB
     yield from ("-m", f"{total}M")
@@ -157,13 +181,13 @@ def _memory(layout: Layout) -> Iterator[str]:
         yield from ("-numa", ",".join(words))
 
 
-def _distances(nodes: Sequence[Node]) -> Iterator[str]:
+def _distances(nodes: Sequence[DescribedNode]) -> Iterator[str]:
     for node in nodes:
         for other, distance in zip(nodes, node.distances or (), strict=False):
             yield from ("-numa", f"dist,src={node.id},dst={other.id},val={distance}")
 
 
-def _devices(layout: Layout) -> Iterator[str]:
+def _devices(layout: Description) -> Iterator[str]:
     """A host bridge for every NUMA node with devices, a port for every device."""
     buses: dict[int, str] = {}
     for number, device in enumerate(layout.devices):
@@ -183,7 +207,7 @@ def _devices(layout: Layout) -> Iterator[str]:
         yield from ("-device", f"virtserialport,bus=device{number}.0,name=device{number}")
 
 
-def _kernel_words(description: Description, layout: Layout) -> Iterator[str]:
+def _kernel_words(layout: Description) -> Iterator[str]:
     """Huge pages by node, and CPUs that are kept free of work or of the tick at boot."""
     sizes = sorted({size for node in layout.nodes for size, _ in node.hugepages})
     for size in sizes:
@@ -191,7 +215,7 @@ def _kernel_words(description: Description, layout: Layout) -> Iterator[str]:
         given = ",".join(f"{node}:{pages}" for node, pages in pools if pages)
         if given:
             yield f"hugepagesz={size // 1024}M hugepages={given}"
-    if description.isolated:
-        yield f"isolcpus={bits.format_list(description.isolated)}"
-    if description.tickless:
-        yield f"nohz_full={bits.format_list(description.tickless)}"
+    if layout.isolated:
+        yield f"isolcpus={bits.format_list(layout.isolated)}"
+    if layout.tickless:
+        yield f"nohz_full={bits.format_list(layout.tickless)}"

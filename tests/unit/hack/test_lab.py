@@ -45,27 +45,27 @@ def refusal(text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param("2 sockets, 4 cores each, SMT 2", "16,sockets=2,dies=1,modules=1,cores=4,threads=2", id="plain"),
+        pytest.param("pack:2 numa:1 l3:1 core:4 pu:2(indexes=core)", "16,sockets=2,dies=1,modules=1,cores=4,threads=2", id="plain"),
         pytest.param(
-            "2 sockets, 2 NUMA nodes each, 1 L3 each, 4 cores each",
+            "pack:2 numa:2 l3:1 core:4 pu:1",
             "16,sockets=2,dies=2,modules=1,cores=4,threads=1",
             id="a die for every node",
         ),
         pytest.param(
-            "1 socket, 4 L3 each, 4 cores each", "16,sockets=1,dies=1,modules=4,cores=4,threads=1", id="split L3"
+            "pack:1 numa:1 l3:4 core:4 pu:1", "16,sockets=1,dies=1,modules=4,cores=4,threads=1", id="split L3"
         ),
         pytest.param(
-            "2 sockets, 2 NUMA nodes each, 2 L3 each, 2 cores each",
+            "pack:2 numa:2 l3:2 core:2 pu:1",
             "16,sockets=2,dies=2,modules=2,cores=2,threads=1",
             id="split L3 in every node",
         ),
         pytest.param(
-            "2 sockets, 1 L3 each, 2 NUMA nodes each, 4 cores each",
+            "pack:2 l3:1 numa:2 core:4 pu:1",
             "16,sockets=2,dies=1,modules=1,cores=8,threads=1",
             id="an L3 over two nodes",
         ),
         pytest.param(
-            "1 NUMA node, 2 sockets each, 4 cores each",
+            "numa:1 pack:2 l3:1 core:4 pu:1",
             "8,sockets=2,dies=1,modules=1,cores=4,threads=1",
             id="a node over two sockets",
         ),
@@ -76,22 +76,30 @@ def test_a_shape_becomes_sockets_dies_modules_and_cores(text: str, expected: str
 
 
 def test_modules_share_their_l3_and_dies_need_not_say_so() -> None:
-    assert guest_machine("1 socket, 4 L3 each, 4 cores each", "m").machine.endswith(
+    assert guest_machine("pack:1 numa:1 l3:4 core:4 pu:1", "m").machine.endswith(
         "smp-cache.0.topology=module"
     )
-    assert guest_machine("2 sockets, 4 cores each", "m").machine == "q35"
+    assert guest_machine("pack:2 numa:1 l3:1 core:4 pu:1", "m").machine == "q35"
 
 
 def test_siblings_are_numbered_as_qemu_does_and_large_memory_is_cut() -> None:
-    machine = guest_machine("2 sockets, 4 cores each, SMT 2\nmemory 64Gi each", "m")
-    assert machine.text.endswith("siblings adjacent\nmemory 1024Mi 1024Mi\n")
+    machine = guest_machine("pack:2 numa:1(memory=64GiB) l3:1 core:4 pu:2(indexes=core)", "m")
+    assert [(core.cpus, core.node) for core in parse_machine(machine.text).cores[:2]] == [
+        ((0, 1), 0),
+        ((2, 3), 0),
+    ]
+    assert [node.memory_kb >> 10 for node in parse_machine(machine.text).nodes] == [1024, 1024]
     assert len(machine.notes) == 2
 
 
 def test_what_qemu_cannot_be_told_is_refused_with_the_reason() -> None:
-    assert "at most 64" in refusal("2 sockets, 64 cores each")
-    assert "same number of threads" in refusal("1 socket, 2 cores SMT 2 + 2 cores")
-    assert "QEMU takes one" in refusal("2 sockets, 2 cores each\nmemory 1Gi\ndevices a.b/c 1 on 0-1")
+    assert "at most 64" in refusal("pack:2 numa:1 l3:1 core:64 pu:1")
+    assert "same number of threads" in refusal(
+        "topology: pack:1 numa:1 l3:1 core:4 pu:2(indexes=core)\nkinds: [{cores: 2, threads: 2}, {cores: 2, threads: 1}]"
+    )
+    assert "QEMU takes one" in refusal(
+        "topology: pack:2 numa:1(memory=1GiB) l3:1 core:2 pu:1\ndevices:\n  - {resource: a.b/c, count: 1, nodes: 0-1}"
+    )
 
 
 def test_devices_are_behind_a_bridge_of_their_node() -> None:
@@ -101,7 +109,7 @@ def test_devices_are_behind_a_bridge_of_their_node() -> None:
 
 
 def test_huge_pages_and_isolated_cpus_are_told_to_the_kernel() -> None:
-    text = "2 sockets, 2 cores each\nmemory 1Gi\nhugepages 4 x 2Mi on 1\nisolated 3, nohz_full 1-2"
+    text = "topology: pack:2 numa:1(memory=1GiB) l3:1 core:2 pu:1\nnodes:\n  1: {hugepages: {2Mi: 4}}\nisolated: 3\nnohz_full: 1-2"
     assert guest_machine(text, "m").kernel == ("hugepagesz=2M hugepages=1:4", "isolcpus=3", "nohz_full=1-2")
 
 

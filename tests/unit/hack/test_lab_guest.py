@@ -48,7 +48,7 @@ port.readline()
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> GuestRecipe:
-    machine = guest_machine("1 socket, 2 cores each", "m")
+    machine = guest_machine("pack:1 numa:1 l3:1 core:2 pu:1", "m")
     return GuestRecipe(tmp_path / "disk", tmp_path / "kernel", machine, boot_limit_s=30)
 
 
@@ -172,7 +172,7 @@ def test_qemu_ends_with_the_command_that_started_it(fake: type[FakeQemu], tmp_pa
         "from tests.e2e.lab.guest import Guest\nfrom tests.e2e.lab.guest_recipe import GuestRecipe\n"
         "from tests.e2e.lab.qemu_machine import guest_machine\n"
         "place = Path(sys.argv[1])\n"
-        "guest = Guest(GuestRecipe(place, place, guest_machine('1 socket, 2 cores each', 'm')), place / 'c.log')\n"
+        "guest = Guest(GuestRecipe(place, place, guest_machine('pack:1 core:2 pu:1', 'm')), place / 'c.log')\n"
         "while not (place / 'c.log').exists(): pass\n"
         "os.kill(os.getpid(), 9)\n"
     )

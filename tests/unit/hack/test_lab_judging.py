@@ -11,7 +11,7 @@ from tests.e2e.inside.write_watch import WriteWatch
 from tests.e2e.lab import embedded
 from tests.e2e.lab.embedded import NO_KERNEL, play_embedded
 
-MACHINE = "1 socket, 4 cores each\n"
+MACHINE = "pack:1 numa:1 l3:1 core:4 pu:1\n"
 HEAD = """\
 machine: one
 config: {reservedSystemCPUs: "0"}

@@ -71,7 +71,7 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["state", "history", "-o", "json", "--state-dir", "{}"],
         ["state", "verify", "--no-live", "--file", "{}/state.json"],
         ["top", "--once", "--state-dir", "{}"],
-        ["topology", "2 sockets, 4 cores, SMT 2", "--state", "{}"],
+        ["topology", "pack:2 numa:1 l3:1 core:4 pu:2(indexes=core)", "--state", "{}"],
         ["explain", "--state-dir", "{}", "n" + EVIL + "/p" + EVIL],
         ["explain", "--state-dir", "{}", "n" + EVIL + "/p" + EVIL + "/c" + EVIL],
         ["explain", "--state-dir", "{}", "x" + EVIL],

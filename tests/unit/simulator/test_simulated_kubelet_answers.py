@@ -6,7 +6,7 @@ from nri_plugin.simulator.simulate.plan import PodPlan, read_short
 from nri_plugin.simulator.simulate.simulate import simulate
 from nri_plugin.simulator.simulate.simulation import ContainerStatus, SimulatedContainer
 
-MACHINE = "2 sockets, 1 NUMA nodes each, 4 cores each, SMT 1\nmemory 16Gi each\n"
+MACHINE = "topology: pack:2 numa:1(memory=16GiB) l3:1 core:4 pu:1\n"
 STATIC = {
     "reservedSystemCPUs": '"0"',
     "memoryManagerPolicy": "Static",
@@ -45,13 +45,18 @@ def test_cpus_and_memory_go_to_the_only_node_with_such_devices() -> None:
     pods = (
         "- {pod: filler, cpu: 2, memory: 1Gi, a.b/gpu: 1}\n- {pod: train, cpu: 3, memory: 1Gi, a.b/gpu: 1}\n"
     )
-    rows = played(pods, "devices a.b/gpu 2 on 1\n", topologyManagerPolicy="best-effort", **STATIC)
+    rows = played(
+        pods,
+        "devices: [{resource: a.b/gpu, count: 2, nodes: 1}]\n",
+        topologyManagerPolicy="best-effort",
+        **STATIC,
+    )
     train = rows["default/train/train"]
     assert (train.cpus, train.mems) == ("1,6-7", "1")
 
 
 RING = "- pod: ring\n  containers:\n    left: WHAT\n    right: WHAT\n"
-APART = "devices a.b/gpu 2 on 0 + 2 on 1\n"
+APART = "devices: [{resource: a.b/gpu, count: 2, nodes: 0}, {resource: a.b/gpu, count: 2, nodes: 1}]\n"
 POD_SCOPE = {
     "topologyManagerPolicy": "restricted",
     "topologyManagerScope": "pod",

@@ -32,12 +32,14 @@ def test_the_day_has_what_a_day_has() -> None:
 
 
 def test_a_described_machine_can_be_played_too() -> None:
-    text = "1 socket, 8 cores\nmemory 16Gi"
-    assert day(text, machine.build_topology(machine.parse(text))).machine == text
+    text = "pack:1 numa:1(memory=16GiB) l3:1 core:8 pu:1"
+    assert machine.parse(day(text, machine.build_topology(machine.parse(text))).machine) == machine.parse(
+        text
+    )
 
 
 def test_memory_is_bound_where_every_node_with_cpus_has_some() -> None:
-    poor = machine.build_topology(machine.parse("2 sockets, 4 cores each\nmemory 100Mi each"))
+    poor = machine.build_topology(machine.parse("pack:2 numa:1(memory=100MiB) l3:1 core:4 pu:1"))
     assert sizes(poor)["memory_policy"] == "None"
 
 
@@ -46,7 +48,14 @@ def test_an_unknown_runtime_is_no_day() -> None:
         day("demo", machine.build_topology(machine.load("demo")), "docker")
 
 
-@pytest.mark.parametrize("text", ["1 socket, 1 core", "1 socket, 3 cores", "2 sockets, 1 core each, SMT 2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pack:1 numa:1 l3:1 core:1 pu:1",
+        "pack:1 numa:1 l3:1 core:3 pu:1",
+        "pack:2 numa:1 l3:1 core:1 pu:2(indexes=core)",
+    ],
+)
 def test_a_machine_without_room_is_refused_with_what_it_lacks_and_one_to_try(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         day(text, machine.build_topology(machine.parse(text)))
@@ -58,9 +67,12 @@ def test_a_machine_without_room_is_refused_with_what_it_lacks_and_one_to_try(tex
 @pytest.mark.parametrize(
     ("text", "retry"),
     [
-        ("1 socket, 4 cores", "1"),
-        ("2 sockets, 4 cores each\noffline 4-6", "1"),  # three quarters of node 0 are 2, and it has 1 left
-        ("2 sockets, 8 cores each", "6"),
+        ("pack:1 numa:1 l3:1 core:4 pu:1", "1"),
+        (
+            "topology: pack:2 numa:1 l3:1 core:4 pu:1\noffline: 4-6",
+            "1",
+        ),  # three quarters of node 0 are 2, and it has 1 left
+        ("pack:2 numa:1 l3:1 core:8 pu:1", "6"),
     ],
 )
 def test_what_is_asked_for_last_is_what_a_node_has_left(text: str, retry: str) -> None:

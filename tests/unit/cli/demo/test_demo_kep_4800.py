@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.cli.demo.test_demo import nri_pin
 
-CORES_32 = "1 socket, 1 NUMA node, 4 L3 each, 8 cores each"
-CORES_16 = "1 socket, 1 NUMA node, 2 L3 each, 8 cores each"
-SMT = "1 socket, 1 NUMA node, 2 L3 each, 4 cores each, SMT 2, siblings adjacent"
+CORES_32 = "pack:1 numa:1 l3:4 core:8 pu:1"
+CORES_16 = "pack:1 numa:1 l3:2 core:8 pu:1"
+SMT = "pack:1 numa:1 l3:2 core:4 pu:2"
 KUBELET = 'cpuManagerPolicyOptions: {prefer-align-cpus-by-uncorecache: "true"}'
 KEP = f"{KUBELET}, uncoreCacheRule: kep-4800"
 OFF = "poolFloor: true"

@@ -9,8 +9,8 @@ from nri_plugin.cli.doctor.doctor import as_json, as_text, exit_code, summary
 from nri_plugin.cli.doctor.findings import Finding, NextStep, advice, fine, not_visible, to_do
 from nri_plugin.cli.doctor.node_evidence import Hidden
 from nri_plugin.cli.main import run_command_line
+from nri_plugin.simulator.machine.description import parse
 from nri_plugin.simulator.machine.machine import build_sysfs
-from nri_plugin.simulator.machine.text import parse
 
 LONG = "a sentence that goes on for so long that it does not fit into the columns of a terminal of any kind"
 GROUPS = {
@@ -119,7 +119,7 @@ def test_without_a_configuration_the_first_core_of_that_machine_is_recommended(
 ) -> None:
     root = tmp_path / "node"
     (root / "etc").mkdir(parents=True)
-    build_sysfs(parse("2 sockets, 1 NUMA node each, 4 cores each, 2 threads each", "smt"), root)
+    build_sysfs(parse("pack:2 l3:1 numa:1 core:4 pu:2(indexes=core)", "smt"), root)
     run_command_line(["doctor", "--root", str(root), "-o", "json"])
     told = {row["check"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
     assert 'reservedSystemCPUs: "0,8"' in told["configuration"]["command"]
@@ -130,7 +130,7 @@ def copied_node(tmp_path: Path) -> Path:
     """Files of a node: a machine, containerd 2, a kubelet that pins."""
     root = tmp_path / "node"
     root.mkdir()
-    build_sysfs(parse("2 sockets, 1 NUMA node each, 4 cores each", "test"), root)
+    build_sysfs(parse("pack:2 l3:1 numa:1 core:4 pu:1", "test"), root)
     for name, text in {
         "etc/containerd/config.toml": "version = 3\nimports = ['conf.d/*.toml']\n",
         "etc/containerd/conf.d/nri.toml": "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n",

@@ -14,8 +14,8 @@ from nri_plugin.model.options import Isolation, Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
 from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.machine.description import parse
 from nri_plugin.simulator.machine.machine import build_sysfs
-from nri_plugin.simulator.machine.text import parse
 from nri_plugin.wire.nri.events import Configure
 from tests.builders import machine
 
@@ -41,7 +41,7 @@ NRI = """version = 3
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A node's files, and a path that is short enough for sockets."""
     monkeypatch.chdir(tmp_path)
-    build_sysfs(parse("1 socket, 2 NUMA nodes, 4 cores each", "test"), tmp_path)
+    build_sysfs(parse("pack:1 l3:1 numa:2 core:4 pu:1", "test"), tmp_path)
     return tmp_path
 
 

@@ -13,7 +13,7 @@ PODS = """\
 - {pod: web, count: 3, requests: {cpu: 250m}}
 - {pod: huge, cpu: 15, memory: 1Gi}
 """
-MACHINE = "2 sockets, 1 NUMA node each, 1 L3 each, 4 cores each, SMT 2\nmemory 16Gi each\n"
+MACHINE = "pack:2 numa:1(memory=16GiB) l3:1 core:4 pu:2(indexes=core)\n"
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_memory_devices_and_broken_caches_are_told_where_there_are_some(run) -> 
 def test_only_a_numa_node_of_several_caches_can_be_broken_up(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     _, one, _ = run("two.txt", "pods.yaml")
     assert "BROKEN UP" not in one
-    (tmp_path / "two.txt").write_text(MACHINE.replace("1 L3 each, 4 cores", "2 L3 each, 2 cores"))
+    (tmp_path / "two.txt").write_text(MACHINE.replace("l3:1 core:4", "l3:2 core:2"))
     _, two, _ = run("two.txt", "pods.yaml")
     assert "BROKEN UP" in two
 

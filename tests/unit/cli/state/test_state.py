@@ -69,7 +69,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-MACHINE = "2 sockets, 1 NUMA each, 1 L3 each, 4 cores each, SMT 2, siblings adjacent, memory 16Gi each"
+MACHINE = "pack:2 numa:1(memory=16GiB) l3:1 core:4 pu:2"
 
 
 def run(verb: str, directory: Path, *args: str) -> Result:

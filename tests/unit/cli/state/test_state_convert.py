@@ -33,7 +33,7 @@ from nri_plugin.model.state import (
 from tests.builders import GIB, machine
 from tests.builders import node as a_node
 
-MACHINE = "2 sockets, 1 NUMA each, 1 L3 each, 4 cores each, SMT 2, siblings adjacent, memory 16Gi each"
+MACHINE = "pack:2 numa:1(memory=16GiB) l3:1 core:4 pu:2"
 DB, WEB = Allocation(CPUSet.of(2, 3), cpu_milli=2000), Allocation(CPUSet.of(8, 9), cpu_milli=2000)
 WITH_MEMORY = replace(DB, mems=NodeMask.of(0), memory=(MemoryBlock(NodeMask.of(0), "memory", GIB),))
 PLAIN = State(allocations={"u1/db": DB, "u2/web": WEB})

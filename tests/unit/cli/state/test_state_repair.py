@@ -18,7 +18,7 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
 from tests.builders import node as a_node
 
-MACHINE = "2 sockets, 1 NUMA each, 1 L3 each, 4 cores each, SMT 2, siblings adjacent, memory 16Gi each"
+MACHINE = "pack:2 numa:1(memory=16GiB) l3:1 core:4 pu:2"
 
 
 def pod(uid: str, name: str) -> PodRecord:
@@ -230,7 +230,7 @@ def test_cpus_that_the_machine_lacks_are_taken_out_of_promises(site: Site) -> No
 
 
 def test_offline_cpus_stay_promised(site: Site) -> None:
-    (site.folder / "machine.txt").write_text(f"{MACHINE}\noffline 3")
+    (site.folder / "machine.txt").write_text(f"topology: {MACHINE}\noffline: 3")
     site.save(state())
     result = site.repair()
     assert (result.exit_code, "nothing to repair" in result.output) == (0, True)

@@ -5,7 +5,7 @@ import json
 from nri_plugin.cli.topology.machine_view import pci_by_node, pci_lines, resource_lines, resources_by_node
 from nri_plugin.simulator.machine.machine import build_topology, parse
 from nri_plugin.simulator.machine.source import (
-    Kind,
+    MachineKind,
     RecordedFiles,
     SourcedMachine,
     machine_from,
@@ -13,7 +13,9 @@ from nri_plugin.simulator.machine.source import (
 )
 from tests.conftest import HERE
 
-DESCRIBED = parse("2 sockets, 1 core\ndevices a/b 1 on 0 + 2 on 1 + 1\ndevices c/d 1 on 0,1")
+DESCRIBED = parse(
+    'topology: pack:2 numa:1 l3:1 core:1 pu:1\ndevices:\n  - {resource: a/b, count: 1, nodes: 0}\n  - {resource: a/b, count: 2, nodes: 1}\n  - {resource: a/b, count: 1}\n  - {resource: c/d, count: 1, nodes: "0,1"}'
+)
 PCI = "sys/bus/pci/devices"
 
 
@@ -25,7 +27,7 @@ def machine_with(*devices: tuple[str, int]) -> SourcedMachine:
             f"{PCI}/0000:00:{number:02x}.0/class": kind,
             f"{PCI}/0000:00:{number:02x}.0/numa_node": str(node),
         }
-    return SourcedMachine("m", Kind.RECORDED, build_topology(DESCRIBED), files=RecordedFiles(entries))
+    return SourcedMachine("m", MachineKind.RECORDED, build_topology(DESCRIBED), files=RecordedFiles(entries))
 
 
 def test_resources_are_told_by_place() -> None:

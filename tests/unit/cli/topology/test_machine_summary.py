@@ -10,9 +10,11 @@ def test_the_summary_says_when_memory_is_unknown() -> None:
 
 
 def test_the_summary_says_when_there_is_no_l3() -> None:
-    assert "no L3 cache" in summary(build_topology(parse("1 core, no L3")))
+    assert "no L3 cache" in summary(build_topology(parse("pack:1 numa:1 core:1 pu:1")))
 
 
 def test_the_summary_counts_only_what_is_an_l3() -> None:
-    assert "1 uncore cache (2 CPUs without), " in summary(build_topology(parse("4 cores, no L3 on 2-3")))
-    assert "2 uncore caches, " in summary(build_topology(parse("2 L3, 2 cores each")))
+    assert "1 uncore cache (2 CPUs without), " in summary(
+        build_topology(parse("topology: pack:1 numa:1 l3:1 core:4 pu:1\nwithout_l3: 2-3"))
+    )
+    assert "2 uncore caches, " in summary(build_topology(parse("pack:1 numa:1 l3:2 core:2 pu:1")))

@@ -10,8 +10,8 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.machine import build_topology, parse, shipped
 
-SMALL = build_topology(parse("2 sockets, 1 NUMA each, 2 L3 each, 1 core each, SMT 2, memory 1Gi"))
-BIG = "2 sockets, 4 NUMA nodes each, 4 L3 each, 8 cores each, SMT 2"
+SMALL = build_topology(parse("pack:2 numa:1(memory=1GiB) l3:2 core:1 pu:2(indexes=core)"))
+BIG = "pack:2 numa:4 l3:4 core:8 pu:2(indexes=core)"
 
 
 def owner(label: str, cpus: str, kind: str = "exclusive") -> CPUOwner:
@@ -92,7 +92,11 @@ def test_512_cpus_fit_on_a_screen() -> None:
 
 
 def test_a_small_machine_has_a_box_for_each_cache_as_wide_as_it_needs() -> None:
-    assert draw(build_topology(parse("4 cores, SMT 2, memory 1Gi")), width=80, style=None).splitlines() == [
+    assert draw(
+        build_topology(parse("pack:1 numa:1(memory=1GiB) l3:1 core:4 pu:2(indexes=core)")),
+        width=80,
+        style=None,
+    ).splitlines() == [
         "┌ socket 0 ───────────────┐",
         "│ ┌ NUMA 0: 0-7, 1Gi ───┐ │",
         "│ │ ┌ L3 0 ───────────┐ │ │",
@@ -104,7 +108,7 @@ def test_a_small_machine_has_a_box_for_each_cache_as_wide_as_it_needs() -> None:
 
 
 def test_ranges_are_a_line_for_each_cache_or_node() -> None:
-    topology = build_topology(parse("2 sockets, 1 L3, 2 cores, SMT 2, memory 1Gi"))
+    topology = build_topology(parse("pack:2 numa:1(memory=1GiB) l3:1 core:2 pu:2(indexes=core)"))
     owners = [owner("a", "0-1"), owner("b", "2")]
     assert "L3 0: 0-1,4-5" in draw(topology, style=Style.CACHES)
     assert f"L3 0: A{TIMES}2 ·{TIMES}2" in draw(topology, owners, style=Style.CACHES)
@@ -115,20 +119,20 @@ def test_ranges_are_a_line_for_each_cache_or_node() -> None:
 
 
 def test_a_machine_of_very_many_nodes_has_a_line_for_each() -> None:
-    topology = build_topology(parse("64 sockets, 2 L3 each, 2 cores each, SMT 8, memory 1Gi"))
+    topology = build_topology(parse("pack:64 numa:1(memory=1GiB) l3:2 core:2 pu:8(indexes=core)"))
     lines = draw(topology, width=80, style=None).splitlines()
     assert len(lines) <= 128
     assert max(map(len, lines)) <= 80
 
 
 def test_cpus_without_an_l3_are_in_no_box_of_it() -> None:
-    picture = draw(build_topology(parse("2 cores, no L3, memory 1Gi")), style=None)
+    picture = draw(build_topology(parse("pack:1 numa:1(memory=1GiB) core:2 pu:1")), style=None)
     assert "L3" not in picture
     assert picture.splitlines()[2].strip("│ ") == "0 1"
 
 
 def test_cpus_that_share_only_an_l2_are_beside_the_l3() -> None:
-    topology = build_topology(parse("1 socket, 2 NUMA nodes each, 1 L3 each, 2 cores each, no L3 on 1-2"))
+    topology = build_topology(parse("topology: pack:1 numa:2 l3:1 core:2 pu:1\nwithout_l3: 1-2"))
     picture = draw(topology, style=Style.BOXES)
     assert re.findall(r"no L3|L3 [0-9]", picture) == ["L3 0", "no L3", "no L3", "L3 2"]
     assert "one L3 over" not in picture
@@ -150,7 +154,7 @@ def test_who_shares_a_pool_and_what_is_to_be_noted_is_in_the_legend() -> None:
 
 
 def test_a_wide_cache_goes_over_several_lines_in_one_bracket() -> None:
-    lines = draw(build_topology(parse("30 cores")), width=40).splitlines()
+    lines = draw(build_topology(parse("pack:1 numa:1 l3:1 core:30 pu:1")), width=40).splitlines()
     inside = [line[4:-4].rstrip() for line in lines[2:-2]]
     assert inside[0].startswith("[0  1  2")
     assert all(line.startswith(" ") for line in inside[1:])
@@ -158,14 +162,14 @@ def test_a_wide_cache_goes_over_several_lines_in_one_bracket() -> None:
 
 
 def test_parts_of_a_node_or_a_cache_are_shown_where_they_are() -> None:
-    spanning_node = draw(build_topology(parse("1 NUMA, 2 sockets, 1 core each")))
+    spanning_node = draw(build_topology(parse("numa:1 pack:2 l3:1 core:1 pu:1")))
     assert spanning_node.count("NUMA 0 (part)") == 2
-    spanning_cache = draw(build_topology(parse("1 socket, 1 L3, 2 NUMA each, 1 core each")))
+    spanning_cache = draw(build_topology(parse("pack:1 l3:1 numa:2 core:1 pu:1")))
     assert spanning_cache.splitlines()[-1] == "one L3 over NUMA 0-1: 0-1"
 
 
 def test_what_has_no_place_in_a_box_is_said_below() -> None:
-    text = "4 cores, offline 3, isolated 1, cpu-less nodes 2-3 memory 8Gi, cpu-less node 9 memory 0"
+    text = "topology: pack:1 numa:1 l3:1 core:4 pu:1\nnodes:\n  2-3: {cpus: none, memory: 8Gi}\n  9: {cpus: none, memory: 0}\noffline: 3\nisolated: 1"
     assert draw(build_topology(parse(text))).splitlines()[-4:] == [
         "NUMA 2-3: no cpus, 8Gi each",
         "NUMA 9: no cpus, no memory",

@@ -20,7 +20,7 @@ def test_numbers_carry_a_shade_where_they_fit() -> None:
 
 
 def test_what_is_too_wide_for_numbers_is_a_cell_for_each_pair_with_a_key() -> None:
-    topology = build_topology(parse("12 sockets, 1 core each"))
+    topology = build_topology(parse("pack:12 numa:1 l3:1 core:1 pu:1"))
     lines = heat_map(topology, 40).splitlines()
     assert lines[:4] == [
         "distance                     1",
@@ -32,7 +32,7 @@ def test_what_is_too_wide_for_numbers_is_a_cell_for_each_pair_with_a_key() -> No
 
 
 def test_what_is_too_wide_for_cells_is_said_in_words() -> None:
-    topology = build_topology(parse("60 sockets, 1 core each"))
+    topology = build_topology(parse("pack:60 numa:1 l3:1 core:1 pu:1"))
     assert heat_map(topology, 60) == "NUMA 0-59 distance 10 to itself, 21 to all others"
     near = build_topology(load("gb200-34-numa"))
     assert heat_map(near, 40).splitlines() == [
@@ -46,8 +46,10 @@ def test_what_is_too_wide_for_cells_is_said_in_words() -> None:
 
 
 def test_one_node_or_unknown_distances_have_no_map() -> None:
-    assert heat_map(build_topology(parse("1 core")), 80) == ""
-    assert heat_map(build_topology(parse("2 sockets, 1 core, no distances")), 80) == ""
+    assert heat_map(build_topology(parse("pack:1 numa:1 l3:1 core:1 pu:1")), 80) == ""
+    assert (
+        heat_map(build_topology(parse("topology: pack:2 numa:1 l3:1 core:1 pu:1\ndistances: none")), 80) == ""
+    )
 
 
 def test_a_node_that_does_not_tell_is_unknown() -> None:
@@ -86,7 +88,9 @@ def test_colour_adds_codes_and_changes_no_character() -> None:
 
 def test_farther_is_denser_and_darker_and_a_node_to_itself_is_neither() -> None:
     topology = build_topology(
-        parse("4 sockets, 1 core each\ndistances 10 12 20 40 / 12 10 40 20 / 20 40 10 12 / 40 20 12 10")
+        parse(
+            "topology: pack:4 numa:1 l3:1 core:1 pu:1\ndistances:\n  - [10, 12, 20, 40]\n  - [12, 10, 40, 20]\n  - [20, 40, 10, 12]\n  - [40, 20, 12, 10]"
+        )
     )
     scale = scale_of(topology)
     assert scale is not None

@@ -13,7 +13,7 @@ from nri_plugin.simulator.machine.machine import shipped
 from nri_plugin.simulator.machine.source import SourcedMachine, machine_from, read_machine
 
 SVG = "{http://www.w3.org/2000/svg}"
-TWO = "2 sockets, 1 L3 each, 2 cores each, SMT 2, memory 1Gi, offline 7, isolated 3"
+TWO = "topology: pack:2 numa:1(memory=1GiB) l3:1 core:2 pu:2(indexes=core)\noffline: 7\nisolated: 3"
 
 
 def machine(text: str = TWO) -> SourcedMachine:
@@ -89,7 +89,11 @@ def test_a_node_shows_whose_memory_is_bound_to_it() -> None:
 
 def test_a_node_without_cpus_shows_it_too() -> None:
     far = Placements("x", (seat("db", "0", "4"),), CPUSet.of(1), CPUSet())
-    root = drawn(View(machine("2 cores, cpu-less node 4"), far))
+    root = drawn(
+        View(
+            machine("topology: pack:1 numa:1 l3:1 core:2 pu:1\nnodes:\n  4: {cpus: none, memory: 16Gi}"), far
+        )
+    )
     boxes = [
         group
         for group in root.iter(f"{SVG}g")
@@ -107,45 +111,58 @@ def test_reserved_isolated_and_offline_cpus_have_looks_of_their_own() -> None:
 
 def test_nodes_without_cpus_have_boxes_with_their_memory() -> None:
     texts = hovers(
-        drawn(View(machine("2 cores, cpu-less nodes 4-5 memory 8Gi, hugepages 3 x 2Mi on 4"))), "node"
+        drawn(
+            View(
+                machine(
+                    "topology: pack:1 numa:1 l3:1 core:2 pu:1\nnodes:\n  4: {cpus: none, memory: 8Gi, hugepages: {2Mi: 3}}\n  5: {cpus: none, memory: 8Gi}"
+                )
+            )
+        ),
+        "node",
     )
     assert "NUMA node 4\nno CPUs\n8Gi memory\n3 huge pages of 2Mi" in texts
     assert "NUMA node 5\nno CPUs\n8Gi memory" in texts
 
 
 def test_parts_of_a_cache_say_which_cpus_are_elsewhere() -> None:
-    texts = hovers(drawn(View(machine("1 socket, 1 L3, 2 NUMA each, 2 cores each"))), "cache")
+    texts = hovers(drawn(View(machine("pack:1 l3:1 numa:2 core:2 pu:1"))), "cache")
     assert texts == ["L3 cache 0\nCPUs 0-3\nof which 0-1 here", "L3 cache 0\nCPUs 0-3\nof which 2-3 here"]
 
 
 def test_without_an_l3_cores_are_in_the_node() -> None:
-    root = drawn(View(machine("2 cores, no L3, no distances")))
+    root = drawn(View(machine("topology: pack:1 numa:1 core:2 pu:1\ndistances: none")))
     assert hovers(root, "cache") == []
     assert len(hovers(root, "cpu")) == 2
 
 
 def test_cpus_that_share_only_an_l2_are_beside_the_l3() -> None:
-    root = drawn(View(machine("4 cores, no L3 on 2-3")))
+    root = drawn(View(machine("topology: pack:1 numa:1 l3:1 core:4 pu:1\nwithout_l3: 2-3")))
     assert hovers(root, "cache") == ["L3 cache 0\nCPUs 0-1", "no L3 cache\nCPUs 2-3"]
     assert [word for word in words(root) if "L3" in word] == ["L3 0", "no L3"]
     assert "CPU 3, no L3, NUMA 0, socket 0" in hovers(root, "cpu")[3]
 
 
 def test_devices_of_a_described_machine_are_on_their_nodes() -> None:
-    root = drawn(View(machine("2 sockets, 4 cores each\ndevices a/gpu 2 on 1")))
+    root = drawn(
+        View(
+            machine(
+                "topology: pack:2 numa:1 l3:1 core:4 pu:1\ndevices:\n  - {resource: a/gpu, count: 2, nodes: 1}"
+            )
+        )
+    )
     assert "a/gpu 0 1" in words(root)
 
 
 def test_distances_are_cells_that_say_from_where_to_where() -> None:
     root = drawn(View(machine()))
     assert "NUMA 0 to NUMA 1: 21" in hovers(root, "far")
-    assert len(hovers(drawn(View(machine("60 sockets, 1 core each"))), "far")) == 3600
+    assert len(hovers(drawn(View(machine("pack:60 numa:1 l3:1 core:1 pu:1"))), "far")) == 3600
 
 
 def test_many_containers_stand_in_columns() -> None:
     many = tuple(seat(f"p{number}", str(number)) for number in range(20))
     view = View(
-        machine("2 sockets, 4 L3 each, 16 cores each, SMT 2"),
+        machine("pack:2 numa:1 l3:4 core:16 pu:2(indexes=core)"),
         Placements("x", many, CPUSet.parse("20-255"), CPUSet()),
     )
     root = drawn(view)

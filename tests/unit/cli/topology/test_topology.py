@@ -25,7 +25,10 @@ def run(*args: str) -> Result:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    build_sysfs(parse("2 sockets, 2 cores, SMT 2, memory 1Gi, offline 7"), str(tmp_path))
+    build_sysfs(
+        parse("topology: pack:2 numa:1(memory=1GiB) l3:1 core:2 pu:2(indexes=core)\noffline: 7"),
+        str(tmp_path),
+    )
     return tmp_path
 
 
@@ -53,7 +56,7 @@ def test_a_described_machine_has_the_facts_of_its_tree(tmp_path: Path) -> None:
 
 def test_a_description_in_a_file_is_shown(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
-    file.write_text("1 core")
+    file.write_text("pack:1 numa:1 l3:1 core:1 pu:1")
     assert run("--machine", str(file)).output.startswith(
         "1 socket, 1 NUMA node, 1 uncore cache, 1 core, 1 CPU (SMT 1)"
     )
@@ -61,7 +64,9 @@ def test_a_description_in_a_file_is_shown(tmp_path: Path) -> None:
 
 def test_devices_of_a_described_machine_are_counted_by_place(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
-    file.write_text("2 sockets, 1 core\ndevices a/b 1 on 0 + 2 on 1 + 1\ndevices c/d 1 on 0,1")
+    file.write_text(
+        'topology: pack:2 numa:1 l3:1 core:1 pu:1\ndevices:\n  - {resource: a/b, count: 1, nodes: 0}\n  - {resource: a/b, count: 2, nodes: 1}\n  - {resource: a/b, count: 1}\n  - {resource: c/d, count: 1, nodes: "0,1"}'
+    )
     lines = run("--machine", str(file)).output.splitlines()
     assert lines[-2:] == ["a/b: 1 on NUMA 0, 2 on NUMA 1, 1 on no NUMA node", "c/d: 1 on NUMA 0-1"]
 
@@ -95,7 +100,7 @@ def test_errors_are_those_of_the_project(tmp_path: Path) -> None:
     assert isinstance(run("--machine", str(tmp_path / "bad.txt")).exception, ConfigError)
 
 
-MACHINE = "2 sockets, 1 L3 each, 2 cores each, SMT 2, memory 1Gi, isolated 3"
+MACHINE = "topology: pack:2 numa:1(memory=1GiB) l3:1 core:2 pu:2(indexes=core)\nisolated: 3"
 PODS = {uid: PodRecord(uid, f"sb-{uid}", name, "shop") for uid, name in (("u1", "db"), ("u2", "web"))}
 STATE = State(
     pods=PODS,
@@ -191,7 +196,7 @@ def test_a_live_node_with_a_checkpoint_shows_its_containers(
 ) -> None:
     monkeypatch.setattr("nri_plugin.checkpoint.file.DEFAULT_DIR", str(tmp_path))
     here = replace(STATE, allocations={"u1/pg": Allocation(CPUSet.of(0))})
-    checkpoint(tmp_path, "1 core", here)
+    checkpoint(tmp_path, "pack:1 numa:1 l3:1 core:1 pu:1", here)
     assert "A shop/db/pg: 0 (1 cpu)" in run().output
 
 
@@ -225,8 +230,8 @@ def test_of_very_many_in_the_shared_pool_the_first_are_named(tmp_path: Path) -> 
         f"c{number}": ContainerRecord(f"c{number}", "u1", f"n{number:02}", Phase.RUNNING, CgroupRef("/x"))
         for number in range(30)
     }
-    folder = checkpoint(tmp_path / "s", "1 core", State(PODS, containers))
-    (tmp_path / "m").write_text("1 core")
+    folder = checkpoint(tmp_path / "s", "pack:1 numa:1 l3:1 core:1 pu:1", State(PODS, containers))
+    (tmp_path / "m").write_text("pack:1 numa:1 l3:1 core:1 pu:1")
     said = " ".join(run(str(tmp_path / "m"), "--state", folder).output.split())
     assert "shop/db/n19, and 10 more" in said
     assert (
@@ -237,3 +242,13 @@ def test_of_very_many_in_the_shared_pool_the_first_are_named(tmp_path: Path) -> 
         )
         == 30
     )
+
+
+def test_an_old_description_is_converted(tmp_path: Path) -> None:
+    file = tmp_path / "old.txt"
+    file.write_text("# Mine\n2 sockets, 4 cores each\noffline 3\n")
+    new = "# Mine\ntopology: pack:2 numa:1 l3:1 core:4 pu:1\noffline: 3\n"
+    assert run(str(file), "--convert").stdout == new
+    file.write_text(new)
+    assert "is not in the language of earlier releases" in str(run(str(file), "--convert").exception)
+    assert run("--convert").exit_code == 2

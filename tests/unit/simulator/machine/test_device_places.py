@@ -7,19 +7,22 @@ import pytest
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs import discover_facts
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.simulator.machine.device_places import place_devices
-from nri_plugin.simulator.machine.layout import lay_out
 from nri_plugin.simulator.machine.machine import build_sysfs, parse
 from nri_plugin.simulator.runtime.device_manager import delivered
 from nri_plugin.simulator.runtime.pods import ContainerSpec
 from nri_plugin.wire.nri.messages import Container
 
 TEXT = """\
-2 sockets, 2 cores
-devices nvidia.com/gpu 1 on 0 + 1 on 1
-devices example.com/fpga 1 on 1 + 1 + 1 on 0,1
-devices example.com/nic 1 on 0 + 1 named 0000:3b:02.1 on 1 as variable
-devices example.com/ai 2 on 1 as CDI
+topology: pack:2 numa:1 l3:1 core:2 pu:1
+devices:
+  - {resource: nvidia.com/gpu, count: 1, nodes: 0}
+  - {resource: nvidia.com/gpu, count: 1, nodes: 1}
+  - {resource: example.com/fpga, count: 1, nodes: 1}
+  - {resource: example.com/fpga, count: 1}
+  - {resource: example.com/fpga, count: 1, nodes: "0,1"}
+  - {resource: example.com/nic, count: 1, nodes: 0, as: variable}
+  - {resource: example.com/nic, ids: ["0000:3b:02.1"], nodes: 1, as: variable}
+  - {resource: example.com/ai, count: 2, nodes: 1, as: cdi}
 """
 MACHINE = parse(TEXT)
 
@@ -28,7 +31,7 @@ def found(tmp_path: Path, text: str, *chosen: tuple[str, str]) -> dict[str, dict
     """NUMA nodes by resource and address, as the agent sees a container that was given these devices."""
     described = parse(text)
     build_sysfs(described, str(tmp_path))
-    devices = [each for each in lay_out(described).devices if (each.resource, each.id) in chosen]
+    devices = [each for each in described.devices if (each.resource, each.id) in chosen]
     spec = delivered(ContainerSpec("c"), devices)
     container = Container(
         id="c", pod_id="p", name="c", env=spec.env, devices=spec.devices, cdi_devices=spec.cdi_devices
@@ -38,7 +41,7 @@ def found(tmp_path: Path, text: str, *chosen: tuple[str, str]) -> dict[str, dict
 
 
 def test_each_device_has_an_address_and_a_device_node_of_its_own() -> None:
-    placed = place_devices(MACHINE.devices)
+    placed = MACHINE.devices
     assert len({each.address for each in placed}) == len(placed)
     assert len({(each.node.major, each.node.minor) for each in placed}) == len(placed)
     assert [each.node.path for each in placed[:3]] == ["/dev/nvidia0", "/dev/nvidia1", "/dev/fpga0"]
@@ -46,7 +49,9 @@ def test_each_device_has_an_address_and_a_device_node_of_its_own() -> None:
 
 
 def test_addresses_go_on_in_the_next_domain_and_keep_out_of_the_way_of_named_ones() -> None:
-    many = place_devices(parse("1 core, devices a/b 1 named 0000:10:00.0 + 250").devices)
+    many = parse(
+        'topology: pack:1 numa:1 l3:1 core:1 pu:1\ndevices:\n  - {resource: a/b, ids: ["0000:10:00.0"]}\n  - {resource: a/b, count: 250}'
+    ).devices
     assert [each.address for each in many[:2]] == ["0000:10:00.0", "0000:11:00.0"]
     assert many[-1].address == "0001:1a:00.0"
     assert len({each.address for each in many}) == 251
@@ -78,13 +83,18 @@ def test_several_addresses_stand_in_one_variable(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_numa_places_no_device(tmp_path: Path) -> None:
-    text = "no NUMA\n" + TEXT
+    text = TEXT + "numa: none\n"
     assert found(tmp_path, text, ("nvidia.com/gpu", "1")) == {"pci/10de:2330": {"0000:11:00.0": ""}}
-    assert all(not each.nodes for each in lay_out(parse(text)).devices)
+    assert all(not each.nodes for each in parse(text).devices)
 
 
 def test_the_facts_of_a_machine_hold_its_devices(tmp_path: Path) -> None:
-    build_sysfs(parse("2 sockets, 2 cores, devices nvidia.com/gpu 1 on 1 + 1"), str(tmp_path))
+    build_sysfs(
+        parse(
+            "topology: pack:2 numa:1 l3:1 core:2 pu:1\ndevices:\n  - {resource: nvidia.com/gpu, count: 1, nodes: 1}\n  - {resource: nvidia.com/gpu, count: 1}"
+        ),
+        str(tmp_path),
+    )
     assert discover_facts(str(tmp_path)).as_dict()["pci"] == {
         "0000:10:00.0": {"class": "0x030200", "local_cpus": "2-3", "numa_node": 1},
         "0000:11:00.0": {"class": "0x030200", "local_cpus": "0-3", "numa_node": -1},

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.config import yaml_tree
 from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.machine.machine import build_topology, load, parse, shipped
+from nri_plugin.simulator.machine.machine import build_topology, described_in, load, parse, shipped
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "kubelet" / "cpu_packed.json.gz"
 MACHINES = shipped()
@@ -39,25 +40,25 @@ FAMILIES = {
 }
 
 OTHERS = {
-    "single-16-nosmt": "2 L3, 8 cores",
-    "dual-2numa-32-smt": "2 sockets, 8 cores, SMT 2",
-    "dual-2numa-64-smt-interleave": "2 sockets, 16 cores, SMT 2, interleaved by sockets",
-    "dual-4numa-64-smt-adjacent": "2 sockets, 2 NUMA, 2 L3, 4 cores, SMT 2, siblings adjacent",
-    "dual-4numa-48-nosmt": "2 sockets, 2 NUMA, 1 L3, 12 cores",
-    "single-4numa-nps4-64-smt": "4 NUMA, 4 L3, 2 cores, SMT 2",
-    "dual-8numa-64-smt": "2 sockets, 4 NUMA, 1 L3, 4 cores, SMT 2",
-    "dual-8numa-128-smt-2l3": "2 sockets, 4 NUMA, 2 L3, 4 cores, SMT 2",
-    "dual-8numa-240-smt-snc4": "2 sockets, 4 NUMA, 15 cores, SMT 2",
-    "quad-4numa-64-smt": "4 sockets, 8 cores, SMT 2",
-    "quad-8numa-128-nosmt": "4 sockets, 2 NUMA, 1 L3, 16 cores",
-    "epyc9654-2p-96c-smt-nps1": "2 sockets, 12 L3, 8 cores, SMT 2",
-    "dual-2numa-smt4-64": "2 sockets, 8 cores, SMT 4",
-    "foursockets-2numa-smt": "2 NUMA, 2 sockets, 4 cores, SMT 2",
-    "sparse-numa-ids-0-2": "2 sockets, 8 cores, SMT 2, node ids 0,2",
-    "sparse-numa-ids-0-1-4-5": "2 sockets, 2 NUMA, 1 L3, 4 cores, SMT 2, node ids 0-1,4-5",
-    "dual-2numa-32-smt-one-thread-offline": "2 sockets, 8 cores, SMT 2, offline 31",
-    "dual-2numa-32-smt-lopsided": "2 sockets, 8 cores, SMT 2, offline 12-15,28-31",
-    "dual-4numa-64-smt-lopsided": "2 sockets, 2 NUMA, 2 L3, 4 cores, SMT 2, offline 4-5,20,36-37,52",
+    "single-16-nosmt": "pack:1 numa:1 l3:2 core:8 pu:1",
+    "dual-2numa-32-smt": "pack:2 numa:1 l3:1 core:8 pu:2(indexes=core)",
+    "dual-2numa-64-smt-interleave": "pack:2 numa:1 l3:1 core:16 pu:2(indexes=pack:core)",
+    "dual-4numa-64-smt-adjacent": "pack:2 numa:2 l3:2 core:4 pu:2",
+    "dual-4numa-48-nosmt": "pack:2 numa:2 l3:1 core:12 pu:1",
+    "single-4numa-nps4-64-smt": "pack:1 numa:4 l3:4 core:2 pu:2(indexes=core)",
+    "dual-8numa-64-smt": "pack:2 numa:4 l3:1 core:4 pu:2(indexes=core)",
+    "dual-8numa-128-smt-2l3": "pack:2 numa:4 l3:2 core:4 pu:2(indexes=core)",
+    "dual-8numa-240-smt-snc4": "pack:2 l3:1 numa:4 core:15 pu:2(indexes=core)",
+    "quad-4numa-64-smt": "pack:4 numa:1 l3:1 core:8 pu:2(indexes=core)",
+    "quad-8numa-128-nosmt": "pack:4 numa:2 l3:1 core:16 pu:1",
+    "epyc9654-2p-96c-smt-nps1": "pack:2 numa:1 l3:12 core:8 pu:2(indexes=core)",
+    "dual-2numa-smt4-64": "pack:2 numa:1 l3:1 core:8 pu:4(indexes=core)",
+    "foursockets-2numa-smt": "numa:2 pack:2 l3:1 core:4 pu:2(indexes=core)",
+    "sparse-numa-ids-0-2": "pack:2 numa:1(indexes=0,2) l3:1 core:8 pu:2(indexes=core)",
+    "sparse-numa-ids-0-1-4-5": "pack:2 numa:2(indexes=0,1,4,5) l3:1 core:4 pu:2(indexes=core)",
+    "dual-2numa-32-smt-one-thread-offline": "topology: pack:2 numa:1 l3:1 core:8 pu:2(indexes=core)\noffline: 31",
+    "dual-2numa-32-smt-lopsided": "topology: pack:2 numa:1 l3:1 core:8 pu:2(indexes=core)\noffline: 12-15,28-31",
+    "dual-4numa-64-smt-lopsided": "topology: pack:2 numa:2 l3:2 core:4 pu:2(indexes=core)\noffline: 4-5,20,36-37,52",
 }
 
 
@@ -111,43 +112,43 @@ def test_nodes_without_cpus_are_part_of_the_machine() -> None:
 
 
 def test_offline_cpus_are_in_no_group() -> None:
-    topology = build_topology(parse("2 sockets, 2 cores, SMT 2, offline 0,3,7"))
+    topology = build_topology(parse("topology: pack:2 numa:1 l3:1 core:2 pu:2(indexes=core)\noffline: 0,3,7"))
     assert [str(cpus) for _, cpus in topology.cores] == ["1,5", "2,6", "4"]
     assert [number for number, _ in topology.cores] == [1, 2, 4]
     assert str(topology.offline) == "0,3,7"
 
 
 def test_a_socket_that_is_all_offline_is_gone_and_its_node_has_no_cpus() -> None:
-    topology = build_topology(parse("2 sockets, 2 cores, offline 0-1"))
+    topology = build_topology(parse("topology: pack:2 numa:1 l3:1 core:2 pu:1\noffline: 0-1"))
     assert [number for number, _ in topology.sockets] == [1]
     assert [str(node.cpus) for node in topology.nodes] == ["", "2-3"]
 
 
 def test_cpus_without_l3_are_grouped_by_socket() -> None:
-    some = build_topology(parse("4 cores, no L3 on 2-3"))
-    none = build_topology(parse("2 sockets, 2 cores, no L3"))
+    some = build_topology(parse("topology: pack:1 numa:1 l3:1 core:4 pu:1\nwithout_l3: 2-3"))
+    none = build_topology(parse("pack:2 numa:1 core:2 pu:1"))
     assert ([str(cpus) for _, cpus in some.caches], some.caches_known) == (["0-1", "2-3"], True)
     assert ([str(cpus) for _, cpus in none.caches], none.caches_known) == (["0-1", "2-3"], False)
     assert (str(some.without_l3), str(none.without_l3)) == ("2-3", "")
 
 
 def test_without_numa_all_memory_is_in_one_node() -> None:
-    text = "2 sockets, 1 core, no NUMA, memory 1Gi 3Gi, hugepages 5 x 2Mi"
+    text = "topology: pack:2 numa:1 l3:1 core:1 pu:1\nnuma: none\nnodes:\n  0: {memory: 1Gi, hugepages: {2Mi: 5}}\n  1: {memory: 3Gi, hugepages: {2Mi: 5}}"
     (only,) = build_topology(parse(text)).nodes
     assert (only.id, str(only.cpus), only.memory_bytes, only.hugepages) == (0, "0-1", 4 << 30, ((2048, 10),))
 
 
 def test_a_file_is_read_where_no_shipped_machine_has_the_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
-    file.write_text("# Mine\n3 cores")
+    file.write_text("# Mine\npack:1 numa:1 l3:1 core:3 pu:1")
     described = load(str(file))
-    assert (described.name, described.title, described.cores) == ("mine", "Mine", ((3, None),))
+    assert (described.name, described.title, len(described.cores)) == ("mine", "Mine", 3)
 
 
 def test_an_error_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
-    file.write_text("3 corse")
-    with pytest.raises(ConfigError, match=rf"^{file}:1:3: expected .*, found 'corse'$"):
+    file.write_text("topology: pack:1 corse:3 pu:1")
+    with pytest.raises(ConfigError, match=rf"^{file}:1:11: topology: corse: expected a level: pack, "):
         load(str(file))
 
 
@@ -164,3 +165,23 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         load(str(tmp_path / "raw"))
     with pytest.raises(HostError, match="cannot be read: is a directory"):
         load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "place"),
+    [
+        ("name: x\nmachine:\n  topology: pack:1 corse:2 pu:1\nconfig: {}\n", "s.yaml:3:13: topology: "),
+        ("name: x\nmachine: {topology: pack:1 corse:2 pu:1}\nconfig: {}\n", "s.yaml:2:21: topology: "),
+        ("name: x\nmachine: |\n  topology: pack:1 corse:2 pu:1\nconfig: {}\n", "s.yaml:3:11: topology: "),
+        ("name: x\nmachine: pack:1 corse:2 pu:1\nconfig: {}\n", "s.yaml:2:1: "),
+    ],
+)
+def test_an_error_in_a_machine_of_a_scenario_names_the_scenario_s_line(scenario: str, place: str) -> None:
+    text = described_in(yaml_tree.parse(scenario, "s.yaml"), scenario)
+    with pytest.raises(ConfigError) as caught:
+        parse(text, source="s.yaml")
+    assert str(caught.value).startswith(f"{place}corse: expected a level")
+
+
+def test_a_scenario_names_a_machine() -> None:
+    assert described_in(yaml_tree.parse("machine: laptop", "s.yaml"), "machine: laptop") == "laptop"

@@ -1,99 +1,97 @@
-"""Devices and links as they are described, and what is said of descriptions that make no sense."""
+"""Devices and links of a description, and what is refused with file, line and what is expected."""
 
 import pytest
 
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.simulator.machine.devices import LINK_WEIGHTS, Delivery, Link
-from nri_plugin.simulator.machine.machine import build_topology, parse
+from nri_plugin.simulator.machine.devices import LINK_WEIGHTS, Delivery, DeviceLink
+from nri_plugin.simulator.machine.machine import parse
 
-SHAPE = "2 sockets, 2 cores\n"
+TOPOLOGY = "topology: pack:2 numa:1 l3:1 core:2 pu:1\n"
 
 
-def devices(text: str) -> list[tuple[str, str, str]]:
-    return [(each.resource, each.id, str(each.nodes)) for each in parse(SHAPE + text).devices]
+def devices(*entries: str) -> str:
+    return TOPOLOGY + "devices:\n" + "".join(f"  - {{{entry}}}\n" for entry in entries)
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("entries", "found"),
     [
-        ("devices a.b/c 2 on 0", [("a.b/c", "0", "0"), ("a.b/c", "1", "0")]),
-        ("Device a.b/c: 1", [("a.b/c", "0", "")]),
-        ("devices a.b/c 1 on NUMA nodes 0-1", [("a.b/c", "0", "0-1")]),
-        ("devices a.b/C_d 1 on 0 + 1 on 1", [("a.b/C_d", "0", "0"), ("a.b/C_d", "1", "1")]),
-        ("devices a/b 1 on 0,1 +\n 1", [("a/b", "0", "0-1"), ("a/b", "1", "")]),
-        ("devices a/b 1 on 0\ndevices a/c 1\ndevices a/b 1 on 1", [("a/b", "0", "0"), ("a/c", "0", ""), ("a/b", "1", "1")]),
-        ("devices a/b 2 named GPU-x 0000:3b:02.1 on 1", [("a/b", "GPU-x", "1"), ("a/b", "0000:3b:02.1", "1")]),
-        ("devices a/b 1 named 1 + 2", [("a/b", "1", ""), ("a/b", "2", ""), ("a/b", "3", "")]),
+        (["resource: a.b/c, count: 2, nodes: 0"], [("a.b/c", "0", "0"), ("a.b/c", "1", "0")]),
+        (["resource: a.b/c, count: 1"], [("a.b/c", "0", "")]),
+        (["resource: a.b/c, count: 1, nodes: 0-1"], [("a.b/c", "0", "0-1")]),
+        (["resource: a.b/C_d, count: 1, nodes: 0", "resource: a.b/C_d, count: 1, nodes: 1"], [("a.b/C_d", "0", "0"), ("a.b/C_d", "1", "1")]),
+        (["resource: a/b, count: 1", "resource: a/c, count: 1", "resource: a/b, count: 1"], [("a/b", "0", ""), ("a/c", "0", ""), ("a/b", "1", "")]),
+        (['resource: a/b, ids: [GPU-x, "0000:3b:02.1"], nodes: 1'], [("a/b", "GPU-x", "1"), ("a/b", "0000:3b:02.1", "1")]),
+        (["resource: a/b, ids: [1]", "resource: a/b, count: 2"], [("a/b", "1", ""), ("a/b", "2", ""), ("a/b", "3", "")]),
     ],
 )  # fmt: skip
-def test_a_clause_adds_devices_on_nodes(text: str, found: list[tuple[str, str, str]]) -> None:
-    assert devices(text) == found
+def test_an_entry_adds_devices_on_nodes(entries: list[str], found: list[tuple[str, str, str]]) -> None:
+    assert [(each.resource, each.id, str(each.nodes)) for each in parse(devices(*entries)).devices] == found
 
 
-@pytest.mark.parametrize(
-    ("words", "delivery"),
-    [
-        ("", Delivery.NODES),
-        (" as device nodes", Delivery.NODES),
-        (" as variables", Delivery.VARIABLE),
-        (" as CDI", Delivery.CDI),
-    ],
-)
-def test_devices_are_delivered_as_the_clause_says(words: str, delivery: Delivery) -> None:
-    assert [each.delivery for each in parse(f"{SHAPE}devices a/b 1{words}").devices] == [delivery]
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_devices_are_delivered_as_the_entry_says(delivery: Delivery) -> None:
+    found = parse(devices(f"resource: a/b, count: 1, as: {delivery}")).devices
+    assert [each.delivery for each in found] == [delivery]
 
 
 def test_every_two_of_a_group_are_linked_by_the_kind() -> None:
-    found = parse(SHAPE + "devices a/b 4\nlinks a/b nvlink 0 3 /\n 1 2\nlinks a/b weight 7 0 1 2").links
+    text = devices("resource: a/b, count: 4") + (
+        "links:\n"
+        "  - {resource: a/b, weight: nvlink, groups: [[0, 3], [1, 2]]}\n"
+        "  - {resource: a/b, weight: 7, groups: [[0, 1, 2]]}\n"
+    )
     strong = LINK_WEIGHTS["nvlink"]
-    assert found == (
-        Link("a/b", "0", "3", strong),
-        Link("a/b", "1", "2", strong),
-        Link("a/b", "0", "1", 7),
-        Link("a/b", "0", "2", 7),
-        Link("a/b", "1", "2", 7),
+    assert parse(text).links == (
+        DeviceLink("a/b", "0", "3", strong),
+        DeviceLink("a/b", "1", "2", strong),
+        DeviceLink("a/b", "0", "1", 7),
+        DeviceLink("a/b", "0", "2", 7),
+        DeviceLink("a/b", "1", "2", 7),
     )
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("entry", "message"),
     [
-        ("devices gpu 2", "m.txt:3:13: expected '/', as in a resource such as nvidia.com/gpu, found '2'"),
-        ("devices 2 on 0", "m.txt:3:11: expected '/', as in a resource such as nvidia.com/gpu, found 'on'"),
-        ("devices _/x 1", "m.txt:3:9: expected a resource such as nvidia.com/gpu, found '_'"),
-        ("devices a/_ 1", "m.txt:3:11: expected a resource such as nvidia.com/gpu, found '_'"),
-        ("devices a/b 0", "m.txt:3:13: expected how many from 1, found '0'"),
-        ("devices a/b 5000", "m.txt:3:13: expected at most 4096 devices on a machine, found '5000'"),
-        ("devices a/b 2 named x on 0", "m.txt:3:26: expected the end of the clause (a comma and a space, or a new line), found '0'"),
-        ("devices a/b 2 named x", "m.txt:3:22: expected 2 ids behind 'named', found the end of the clause"),
-        ("devices a/b 2 named x x", "m.txt:3:23: expected every id once, found 'x'"),
-        ("devices a/b 1\ndevices a/b 1 named 0", "m.txt:4:21: expected every id once, found '0'"),
-        ("devices a/b 1 on far", "m.txt:3:18: expected NUMA node ids such as 0 or 0,1, found 'far'"),
-        ("devices a/b 1 as gift", "m.txt:3:18: expected device nodes, variable or CDI, found 'gift'"),
-        ("links a/b nvlink 0 1", "m.txt:3:7: expected a resource of an earlier clause of devices, found 'a'"),
-        ("devices a/b 2\nlinks a/b rope 0 1", "m.txt:4:11: expected nvlink or switch or bridge or weight, found 'rope'"),
-        ("devices a/b 2\nlinks a/b weight 0 0 1", "m.txt:4:18: expected a weight from 1, found '0'"),
-        ("devices a/b 2\nlinks a/b weight 999999 0 1", "m.txt:4:18: expected a weight up to 100000, found '999999'"),
-        ("devices a/b 2\nlinks a/b nvlink 0 2", "m.txt:4:20: expected one of the ids 0, 1, found '2'"),
-        ("devices a/b 20\nlinks a/b nvlink 0 99", "m.txt:4:20: expected one of the ids 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ..., found '99'"),
-        ("devices a/b 2\nlinks a/b nvlink 0 0", "m.txt:4:20: expected every id once in a group, found '0'"),
-        ("devices a/b 3\nlinks a/b nvlink 0 1 / 2", "m.txt:4:25: expected two or more ids in a group, found the end of the clause"),
-        ("devices a/b 2\nlinks a/b nvlink", "m.txt:4:17: expected the id of a device, found the end of the clause"),
+        ("resource: gpu, count: 2", "3:5: devices[0]: expected 'resource: DOMAIN/NAME' such as nvidia.com/gpu, found gpu"),
+        ("count: 2", "3:5: devices[0]: expected 'resource: DOMAIN/NAME' such as nvidia.com/gpu, found none"),
+        ("resource: a/b", "3:5: devices[0]: expected either 'count: NUMBER' or 'ids: [ID, ...]'"),
+        ("resource: a/b, count: 0", "3:28: devices[0].count: expected a count from 1 to 4096, found 0"),
+        ("resource: a/b, count: 5000", "3:28: devices[0].count: expected a count from 1 to 4096, found 5000"),
+        ("resource: a/b, ids: [x, x]", "3:30: devices[0].ids[1]: x is the id of another device of this resource"),
+        ("resource: a/b, ids: [_]", "3:27: devices[0].ids[0]: expected the id of a device, found _"),
+        ("resource: a/b, count: 1, nodes: far", "3:38: devices[0].nodes: expected NUMA node ids such as 0 or 0,1, found far"),
+        ("resource: a/b, count: 1, nodes: 2", "3:38: devices[0].nodes: a/b on NUMA nodes 2: the machine has 0-1"),
+        ("resource: a/b, count: 1, as: gift", "3:35: devices[0].as: expected device, variable or cdi, found gift"),
+        ("resource: a/b, cuont: 1", "3:21: devices[0].cuont: unknown key; did you mean count?"),
     ],
 )  # fmt: skip
-def test_errors_say_where_what_was_expected_and_what_was_found(text: str, message: str) -> None:
+def test_a_wrong_device_is_refused(entry: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse("2 sockets\n2 cores\n" + text, "m", source="m.txt")
-    assert str(caught.value) == message
+        parse(devices(entry), "m", source="m.yaml")
+    assert str(caught.value) == f"m.yaml:{message}"
 
 
-def test_a_node_that_is_not_there_is_refused_with_its_place() -> None:
-    described = parse("2 sockets, 2 cores\ndevices a/b 1 on 0 + 1 on 2", "m", source="m.txt")
+@pytest.mark.parametrize(
+    ("link", "message"),
+    [
+        ("resource: a/c, weight: nvlink, groups: [[0, 1]]", "5:46: links[0].groups[0]: 0: expected ids of a/c: it has no device"),
+        ("resource: a/b, weight: rope, groups: [[0, 1]]", "5:29: links[0].weight: expected nvlink, switch, bridge or a number from 1 to 100000, found rope"),
+        ("resource: a/b, weight: 0, groups: [[0, 1]]", "5:29: links[0].weight: expected nvlink, switch, bridge or a number from 1 to 100000, found 0"),
+        ("resource: a/b, weight: nvlink, groups: [[0, 99]]", "5:46: links[0].groups[0]: 99: expected ids of a/b: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ..."),
+        ("resource: a/b, weight: nvlink, groups: [[0, 0]]", "5:46: links[0].groups[0]: expected two or more ids, each once"),
+        ("resource: a/b, weight: nvlink, groups: [[0]]", "5:46: links[0].groups[0]: expected two or more ids, each once"),
+        ("resource: a/b, weight: nvlink", "5:5: links[0]: groups is missing"),
+    ],
+)  # fmt: skip
+def test_a_wrong_link_is_refused(link: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build_topology(described)
-    assert str(caught.value) == "m.txt:2:27: devices a/b on 2: the nodes are 0-1"
+        parse(devices("resource: a/b, count: 20") + f"links:\n  - {{{link}}}\n", "m", source="m.yaml")
+    assert str(caught.value) == f"m.yaml:{message}"
 
 
 def test_nodes_of_a_device_are_a_mask() -> None:
-    assert parse(SHAPE + "devices a/b 1 on 0-1").devices[0].nodes == NodeMask.of(0, 1)
+    found = parse(devices("resource: a/b, count: 1, nodes: 0-1")).devices
+    assert found[0].nodes == NodeMask.of(0, 1)

@@ -18,7 +18,7 @@ from nri_plugin.simulator.machine.hwloc import (
     read_topology_element,
 )
 from nri_plugin.simulator.machine.machine import build_topology, load
-from nri_plugin.simulator.machine.source import Kind, RecordedFiles, machine_from, read_machine
+from nri_plugin.simulator.machine.source import MachineKind, RecordedFiles, machine_from, read_machine
 from tests.conftest import HERE
 
 FOLDER = HERE / "machines" / "lstopo"
@@ -33,7 +33,7 @@ DOCTYPE = '<!DOCTYPE topology SYSTEM "hwloc2.dtd">'
 def described(name: str) -> Topology:
     """What our description says of the machine whose tree hwloc was shown."""
     name = name.removesuffix("-v1")
-    own = FOLDER / f"{name}.txt"
+    own = FOLDER / f"{name}.yaml"
     topology = build_topology(load(str(own) if own.is_file() else name))
     return replace(topology, isolated=NO_CPUS)  # which hwloc does not know
 
@@ -54,7 +54,7 @@ def pu(*cpus: int) -> str:
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_what_hwloc_makes_of_a_described_machine_is_read_back_as_described(name: str) -> None:
     machine = read_machine(str(FOLDER / f"{name}.xml.gz"))
-    assert machine.kind is Kind.LSTOPO
+    assert machine.kind is MachineKind.LSTOPO
     assert machine.topology == described(name)
 
 
@@ -88,7 +88,7 @@ def test_kinds_of_objects_that_are_not_known_are_passed_over() -> None:
 def test_a_real_machine_is_what_discovery_made_of_its_files() -> None:
     from_xml = read_machine(str(FOLDER / "vm-2-cpus.xml.gz"))
     recorded = read_machine(str(HERE / "machines" / "vm-2-cpus.json.gz"))
-    assert recorded.kind is Kind.RECORDED
+    assert recorded.kind is MachineKind.RECORDED
     assert from_xml.topology == recorded.topology
     assert from_xml.facts()["caches"] == recorded.facts()["caches"]
     assert sorted(from_xml.facts()["pci"]) == ["0000:00:02.0", "0000:00:03.0"]

@@ -13,10 +13,10 @@ from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.simulator.machine import source
 from nri_plugin.simulator.machine.machine import build_sysfs, load, parse, shipped
-from nri_plugin.simulator.machine.source import Kind, live_machine, machine_from, read_machine
+from nri_plugin.simulator.machine.source import MachineKind, live_machine, machine_from, read_machine
 from tests.conftest import HERE
 
-SMALL = "2 sockets, 2 cores each, SMT 2, memory 1Gi, offline 7, isolated 1, hugepages 4 x 2Mi"
+SMALL = "topology: pack:2 numa:1(memory=1GiB) l3:1 core:2 pu:2(indexes=core)\nnodes:\n  0-1: {hugepages: {2Mi: 4}}\noffline: 7\nisolated: 1"
 RECORDED = HERE / "machines" / "vm-2-cpus.json.gz"
 
 
@@ -30,12 +30,12 @@ def dump_of(text: str, tmp_path: Path) -> bytes:
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_a_shipped_name_is_the_described_machine(name: str) -> None:
     machine = read_machine(name)
-    assert (machine.name, machine.kind, machine.description) == (name, Kind.DESCRIBED, load(name))
+    assert (machine.name, machine.kind, machine.description) == (name, MachineKind.DESCRIBED, load(name))
 
 
 def test_a_described_file_is_named_by_its_file_and_has_its_devices(tmp_path: Path) -> None:
-    file = tmp_path / "mine.of.course.txt"
-    file.write_text(SMALL + "\ndevices a/b 1 on 1")
+    file = tmp_path / "mine.of.course.yaml"
+    file.write_text(SMALL + "\ndevices: [{resource: a/b, count: 1, nodes: 1}]")
     machine = read_machine(str(file))
     assert machine.name == "mine"
     assert machine.description is not None
@@ -46,7 +46,7 @@ def test_a_recorded_machine_is_read_packed_or_not(tmp_path: Path) -> None:
     plain = tmp_path / "no-ending"
     plain.write_bytes(gzip.decompress(RECORDED.read_bytes()))
     machine = read_machine(str(plain))
-    assert (machine.name, machine.kind) == ("no-ending", Kind.RECORDED)
+    assert (machine.name, machine.kind) == ("no-ending", MachineKind.RECORDED)
     assert machine.topology == read_machine(str(RECORDED)).topology
 
 
@@ -54,15 +54,15 @@ def test_a_recorded_machine_is_read_packed_or_not(tmp_path: Path) -> None:
     "text",
     [
         SMALL,
-        "1 socket, 4 cores, no NUMA, memory 2Gi, hugepages 2 x 1Gi",
-        "2 sockets, 1 L3 each, 2 NUMA each, 2 cores each\nsocket ids 3 1\nnode ids 0 2 4 6\nno distances",
-        "1 socket, 3 cores, no L3 on 2, cpu-less nodes 4 memory 1Gi",
+        "topology: pack:1 numa:1(memory=2GiB) l3:1 core:4 pu:1\nnuma: none\nnodes:\n  0: {hugepages: {1Gi: 2}}",
+        "topology: pack:2 l3:1 numa:2(indexes=0,2,4,6) core:2 pu:1\ndistances: none\nsockets: [3, 1]",
+        "topology: pack:1 numa:1 l3:1 core:3 pu:1\nnodes:\n  4: {cpus: none, memory: 1Gi}\nwithout_l3: 2",
     ],
 )
 def test_what_a_node_prints_is_read_back_as_the_node(text: str, tmp_path: Path) -> None:
     data = dump_of(text, tmp_path)
     machine = machine_from(data, "dump.json", "dump")
-    assert machine.kind is Kind.DUMP
+    assert machine.kind is MachineKind.DUMP
     assert machine.topology == discover(str(tmp_path / "root"))
     assert machine.facts() == json.loads(data)
 
@@ -78,7 +78,7 @@ def test_cpus_without_a_tick_are_isolated_in_a_dump_as_on_the_node(tmp_path: Pat
 
 
 def test_cpus_without_a_tick_are_isolated_in_a_description_as_on_the_node(tmp_path: Path) -> None:
-    text = SMALL + ", nohz_full 4-5"
+    text = SMALL + "\nnohz_full: 4-5"
     assert str(machine_from(text.encode(), "d", "d").topology.isolated) == "1,4-5"
     assert json.loads(dump_of(text, tmp_path))["cpus_nohz_full"] == "4-5"
 
@@ -90,11 +90,11 @@ def test_a_described_machine_has_the_facts_of_its_tree(tmp_path: Path) -> None:
 
 def test_this_machine_is_live() -> None:
     assert live_machine().topology == discover("/")
-    assert live_machine().kind is Kind.LIVE
+    assert live_machine().kind is MachineKind.LIVE
 
 
 def test_a_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"3 cores")))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"pack:1 numa:1 l3:1 core:3 pu:1")))
     machine = read_machine("-")
     assert (machine.name, len(machine.topology.online)) == ("machine", 3)
 
@@ -109,7 +109,7 @@ def test_a_mark_of_byte_order_is_passed_over() -> None:
         (b"", "f: is empty; give a description"),
         (b" \n", "f: is empty"),
         (b"\x7fELF\x00\xff", "f: is not text; give a description"),
-        (b"two cores", "f:1:1: expected"),
+        (b"two cores", "f:1:1: two: expected"),
         (b"{", "f: begins like JSON and is none"),
         (b"{}", "f: is JSON of something else; a machine is a description"),
         (b'{"format": "nri-pin checkpoint"}', "f: is a checkpoint, which goes with --state"),
@@ -125,7 +125,7 @@ def test_a_mark_of_byte_order_is_passed_over() -> None:
         (b'{"files": {"sys/devices/system/cpu/cpu99999999999/x": "1"}}', "f: holds no whole machine: "),
         (b"<svg/>", "f: is no topology of lstopo: its outermost element is <svg>"),
         (b"\x1f\x8bnonsense", "f: is gzipped and damaged"),
-        (gzip.compress(b"1 core", mtime=0)[:-6], "f: is gzipped and ends too early"),
+        (gzip.compress(b"pack:1 numa:1 l3:1 core:1 pu:1", mtime=0)[:-6], "f: is gzipped and ends too early"),
         (b'{"a":' * 100_000, "f: begins like JSON and is none: it nests too deeply"),
     ],
 )

@@ -8,7 +8,9 @@ from nri_plugin.host.sysfs import discover_facts
 from nri_plugin.model.errors import HostError
 from nri_plugin.simulator.machine.machine import build_sysfs, parse
 
-SMALL = parse("# A small one\n2 sockets, 1 core, SMT 2, offline 3, isolated 1, hugepages 4 x 2Mi, memory 1Gi")
+SMALL = parse(
+    "# A small one\ntopology: pack:2 numa:1(memory=1GiB) l3:1 core:1 pu:2(indexes=core)\nnodes:\n  0-1: {hugepages: {2Mi: 4}}\noffline: 3\nisolated: 1"
+)
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def test_lists_and_bit_maps_say_the_same(root: Path) -> None:
 
 
 def test_caches_and_dies_have_the_ids_that_other_programs_ask_for(tmp_path: Path) -> None:
-    machine = parse("2 sockets, 2 L3 each, 2 cores each, SMT 2, memory 1Gi")
+    machine = parse("pack:2 numa:1(memory=1GiB) l3:2 core:2 pu:2(indexes=core)")
     build_sysfs(machine, str(tmp_path))
     cpus = tmp_path / "sys/devices/system/cpu"
     sharers: dict[tuple[str, ...], set[str]] = {}
@@ -81,12 +83,12 @@ def test_cpuinfo_names_the_model_for_each_online_cpu(root: Path) -> None:
 
 
 def test_wide_bit_maps_are_in_groups_of_32(tmp_path: Path) -> None:
-    build_sysfs(parse("33 cores"), str(tmp_path))
+    build_sysfs(parse("pack:1 numa:1 l3:1 core:33 pu:1"), str(tmp_path))
     assert (tmp_path / "sys/devices/system/node/node0/cpumap").read_text() == "00000001,ffffffff\n"
 
 
 def test_a_machine_without_numa_has_no_node_directory(tmp_path: Path) -> None:
-    build_sysfs(parse("2 sockets, 1 core, no NUMA"), str(tmp_path))
+    build_sysfs(parse("topology: pack:2 numa:1 l3:1 core:1 pu:1\nnuma: none"), str(tmp_path))
     assert not (tmp_path / "sys/devices/system/node").exists()
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.simulator.machine.layout import lay_out
 from nri_plugin.simulator.machine.machine import load, parse
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, NotAdmittedError
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
@@ -16,7 +15,7 @@ PAIRS = [("0", "3"), ("1", "2"), ("4", "7"), ("5", "6")]
 
 def manager(text: str = "") -> DeviceManager:
     described = parse(text) if text else load("kep693-8-gpus")
-    return DeviceManager(lay_out(described).devices, described.links)
+    return DeviceManager(described.devices, described.links)
 
 
 def pod(name: str, *counts: int, init: tuple[int, ...] = (), resource: str = GPU) -> PodSpec:
@@ -132,28 +131,30 @@ def test_devices_on_the_hint_of_a_topology_manager_go_first(count: int, expected
 
 
 def test_a_hint_means_nothing_to_devices_that_are_nowhere() -> None:
-    devices = manager("1 core, devices a/b 3")
+    devices = manager("topology: pack:1 numa:1 l3:1 core:1 pu:1\ndevices:\n  - {resource: a/b, count: 3}")
     devices.admit(pod("p", 2, resource="a/b"), affinity=NodeMask.of(0))
     assert given(devices, "p", "a/b")["c0"] == ("0", "1")
 
 
 def test_a_device_that_is_nowhere_goes_last_where_there_is_a_hint() -> None:
-    devices = manager("2 sockets, 2 cores, devices a/b 1 + 1 on 1 + 1 on 0")
+    devices = manager(
+        "topology: pack:2 numa:1 l3:1 core:2 pu:1\ndevices:\n  - {resource: a/b, count: 1}\n  - {resource: a/b, count: 1, nodes: 1}\n  - {resource: a/b, count: 1, nodes: 0}"
+    )
     devices.admit(pod("p", 1, resource="a/b"), affinity=NodeMask.of(0))
     assert given(devices, "p", "a/b")["c0"] == ("2",)
 
 
 def test_the_heaviest_of_several_links_counts() -> None:
-    text = (
-        "1 core, devices a/b 3\nlinks a/b weight 9 0 2\nlinks a/b weight 1 2 0\nlinks a/b weight 5 0 1 / 1 2"
-    )
+    text = "topology: pack:1 numa:1 l3:1 core:1 pu:1\ndevices:\n  - {resource: a/b, count: 3}\nlinks:\n  - {resource: a/b, weight: 9, groups: [[0, 2]]}\n  - {resource: a/b, weight: 1, groups: [[2, 0]]}\n  - {resource: a/b, weight: 5, groups: [[0, 1], [1, 2]]}"
     devices = manager(text)
     devices.admit(pod("p", 2, resource="a/b"))
     assert given(devices, "p", "a/b")["c0"] == ("0", "2")
 
 
 def test_links_of_another_resource_do_not_count() -> None:
-    devices = manager("1 core, devices a/b 3, devices a/c 3\nlinks a/c weight 9 1 2")
+    devices = manager(
+        "topology: pack:1 numa:1 l3:1 core:1 pu:1\ndevices:\n  - {resource: a/b, count: 3}\n  - {resource: a/c, count: 3}\nlinks:\n  - {resource: a/c, weight: 9, groups: [[1, 2]]}"
+    )
     devices.admit(pod("p", 2, resource="a/b"))
     assert given(devices, "p", "a/b")["c0"] == ("0", "1")
 
@@ -162,4 +163,9 @@ def test_totals_are_of_the_machine_whoever_has_the_devices() -> None:
     devices = manager()
     devices.admit(pod("p", 5))
     assert devices.totals(GPU) == ((NodeMask.of(0), 4), (NodeMask.of(1), 4))
-    assert manager("1 core, devices a/b 3").totals("a/b") == ()
+    assert (
+        manager("topology: pack:1 numa:1 l3:1 core:1 pu:1\ndevices:\n  - {resource: a/b, count: 3}").totals(
+            "a/b"
+        )
+        == ()
+    )

@@ -9,14 +9,13 @@ from nri_plugin.agent.pod_facts import PodResourcesClient
 from nri_plugin.exporter.facts_socket import answer as real_answer
 from nri_plugin.exporter.facts_socket import totals_of
 from nri_plugin.kube._pb import podresources_pb2 as pb
-from nri_plugin.simulator.machine.layout import lay_out
 from nri_plugin.simulator.machine.machine import parse
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, ExporterStandIn, Given, answer
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from nri_plugin.wire.nri.events import CreateContainer
 from nri_plugin.wire.nri.messages import Container, Pod
 
-TEXT = "2 sockets, 2 cores\ndevices a/b 2 on 0 + 2 on 1 + 1 on 0,1, devices a/c 2"
+TEXT = 'topology: pack:2 numa:1 l3:1 core:2 pu:1\ndevices:\n  - {resource: a/b, count: 2, nodes: 0}\n  - {resource: a/b, count: 2, nodes: 1}\n  - {resource: a/b, count: 1, nodes: "0,1"}\n  - {resource: a/c, count: 2}'
 POD = PodSpec(
     "p",
     containers=(
@@ -29,7 +28,7 @@ POD = PodSpec(
 
 @pytest.fixture
 def manager() -> DeviceManager:
-    found = DeviceManager(lay_out(parse(TEXT)).devices)
+    found = DeviceManager(parse(TEXT).devices)
     found.admit(POD)
     return found
 

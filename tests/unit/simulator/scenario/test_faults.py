@@ -10,7 +10,7 @@ from tests.patient_stage import patient_stage
 
 HEAD = """\
 machine: |
-  1 socket, 4 cores each
+  pack:1 numa:1 l3:1 core:4 pu:1
 config: {reservedSystemCPUs: "0"}
 steps:
   - run: a/shared

@@ -37,11 +37,11 @@ def test_a_folder_of_others_to_keep_files_in_is_refused_in_one_sentence(
 
 def test_a_machine_is_a_name_or_a_description() -> None:
     assert described("laptop").name == "laptop"
-    assert described("1 socket, 2 cores").cores
+    assert described("pack:1 numa:1 l3:1 core:2 pu:1").cores
     with pytest.raises(HostError, match="neither a file nor the name"):
         described("nowhere")
     with pytest.raises(ConfigError):
-        described("1 socket, 2 wheels")
+        described("pack:1 wheels:2")
 
 
 def test_a_stage_has_all_an_agent_looks_for_and_leaves_nothing() -> None:

@@ -11,7 +11,7 @@ from nri_plugin.simulator.simulate.plan import PodPlan, read_short
 from nri_plugin.simulator.simulate.simulate import simulate
 from nri_plugin.simulator.simulate.simulation import ContainerStatus, RefusalStage, Simulation
 
-TWO = "2 sockets, 1 NUMA node each, 2 L3 each, 2 cores each, SMT 2\nmemory 4Gi each\ndevices a.b/nic 2 on 0 + 2 on 1\n"
+TWO = "topology: pack:2 numa:1(memory=4GiB) l3:2 core:2 pu:2(indexes=core)\ndevices:\n  - {resource: a.b/nic, count: 2, nodes: 0}\n  - {resource: a.b/nic, count: 2, nodes: 1}\n"
 STRICT = {"topologyManagerPolicy": "single-numa-node", "memoryManagerPolicy": "Static"}
 
 
@@ -138,7 +138,7 @@ def test_who_runs_on_the_machine_that_was_dumped_is_left_out_and_said() -> None:
 
 
 def test_offline_and_isolated_and_reserved_cpus_are_told_apart() -> None:
-    found = simulated("- {pod: a, cpu: 1, memory: 64Mi}\n", text=TWO + "offline 15\nisolated 6-7\n")
+    found = simulated("- {pod: a, cpu: 1, memory: 64Mi}\n", text=TWO + "offline: 15\nisolated: 6-7\n")
     kinds = {owner.cpu: owner.kind for owner in found.owners}
     assert (kinds[0], kinds[15], kinds[6], kinds[3]) == ("reserved", "offline", "isolated", "shared")
     assert "exclusive" in kinds.values()

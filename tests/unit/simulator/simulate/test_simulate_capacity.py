@@ -13,10 +13,12 @@ from nri_plugin.simulator.simulate.simulate import empty_node, more_that_fit, pl
 from nri_plugin.simulator.simulate.simulation import RefusalStage
 
 MACHINE = """\
-2 sockets, 1 NUMA node each, 2 L3 each, 3 cores each, SMT 2
-memory 4Gi each
-hugepages 4 x 256Mi
-devices example.com/gpu 3 on 0 + 1 on 1
+topology: pack:2 numa:1(memory=4GiB) l3:2 core:3 pu:2(indexes=core)
+nodes:
+  0-1: {hugepages: {256Mi: 4}}
+devices:
+  - {resource: example.com/gpu, count: 3, nodes: 0}
+  - {resource: example.com/gpu, count: 1, nodes: 1}
 """
 PODS = """\
 - {pod: a, cpu: 3, memory: 1Gi, example.com/gpu: 1}
@@ -129,7 +131,7 @@ def test_in_a_namespace_that_is_never_refused_a_row_ends_where_somebody_would_be
 
 
 def test_of_very_many_shapes_the_most_frequent_and_those_asked_for_are_tried() -> None:
-    wide = machine_from(b"1 socket, 64 cores\nmemory 64Gi", "x", "x")
+    wide = machine_from(b"pack:1 numa:1(memory=64GiB) l3:1 core:64 pu:1", "x", "x")
     lines = [f"- {{pod: p{number}, cpu: 1, memory: {number + 1}Mi}}" for number in range(20)]
     pods = "\n".join([*lines, "- {pod: many, count: 2, cpu: 1, memory: 100Mi}"])
     found = simulate(

@@ -9,7 +9,7 @@ from nri_plugin.simulator.simulate.comparison import PodOrder, ordered, other_or
 from nri_plugin.simulator.simulate.config import choose
 from nri_plugin.simulator.simulate.plan import PodPlan, read_plan, read_short
 
-MACHINE = machine_from(b"2 sockets, 1 NUMA node each, 1 L3 each, 4 cores each\nmemory 4Gi each\n", "x", "x")
+MACHINE = machine_from(b"pack:2 numa:1(memory=4GiB) l3:1 core:4 pu:1\n", "x", "x")
 PODS = """\
 - {pod: two, count: 2, cpu: 2, memory: 1Gi}
 - {pod: four, cpu: 4, memory: 1Gi}

@@ -18,7 +18,7 @@ def pod(name: str, cpu_milli: int, memory: int = 0, *more: ContainerSpec) -> Pod
 
 
 def test_a_node_has_what_is_neither_reserved_nor_kept_nor_in_huge_pages() -> None:
-    text = "2 sockets, 1 NUMA node each, 2 cores each, SMT 2\nmemory 4Gi each\nhugepages 2 x 1Gi\nhugepages 8 x 2Mi"
+    text = "topology: pack:2 l3:1 numa:1(memory=4GiB) core:2 pu:2(indexes=core)\nnodes:\n  0-1: {hugepages: {1Gi: 2, 2Mi: 8}}"
     topology = machine_from(text.encode(), "x", "x").topology
     chosen = choose(
         topology,
@@ -33,7 +33,7 @@ def test_a_node_has_what_is_neither_reserved_nor_kept_nor_in_huge_pages() -> Non
 
 
 def test_a_machine_of_unknown_memory_counts_none() -> None:
-    topology = machine_from(b"1 socket, 2 cores\nmemory 0", "x", "x").topology
+    topology = machine_from(b"pack:1 numa:1(memory=0) l3:1 core:2 pu:1", "x", "x").topology
     chosen = choose(topology)
     assert node_room(chosen.node, chosen.config).allocatable["memory"] == 0
 
