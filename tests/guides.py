@@ -1,0 +1,204 @@
+"""The documents of the repository as values, and the parts of the guides that are made from the code.
+
+`hack/write-guides` runs this module. A test compares the guides with it.
+"""
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import click
+
+from nri_plugin import __main__ as entry
+from nri_plugin.cli import main as cli
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+GUIDE = ROOT / "deploy" / "guide"
+COMMANDS = GUIDE / "commands.md"
+LIMITS = GUIDE / "limits.md"
+WIDTH = 80
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def operators_documents() -> list[Path]:
+    """The README and every guide."""
+    return [README, *sorted(GUIDE.glob("*.md"))]
+
+
+def documents() -> list[Path]:
+    """Every Markdown file that somebody wrote, also those for developers."""
+    tops = ("hack", "nri_plugin", "tests", "deploy")
+    return [README, *sorted(path for top in tops for path in (ROOT / top).rglob("*.md"))]
+
+
+def everything() -> str:
+    """What operators can read, as one text."""
+    return "\n".join(path.read_text("utf-8") for path in operators_documents())
+
+
+def section(path: Path, heading: str) -> str:
+    """The text below a heading of any level, as far as the next one of that level or above."""
+    text = path.read_text("utf-8")
+    found = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
+    assert found, f"{path.name} has no heading {heading!r}"
+    rest = text[found.end() :]
+    end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of one language."""
+    return [found[2] for found in FENCE.finditer(text) if found[1] == language]
+
+
+def anchors(text: str) -> set[str]:
+    """What a link may name after `#`: headings as GitHub spells them."""
+    prose = FENCE.sub("", text)
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        copies = sum(1 for one in found if one == slug or re.fullmatch(rf"{re.escape(slug)}-\d+", one))
+        found.add(f"{slug}-{copies}" if copies else slug)
+    return found
+
+
+def links(text: str) -> list[str]:
+    """Where links and pictures lead, without those of code."""
+    prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+    return re.findall(r"\]\(([^)\s]+)\)", prose)
+
+
+class Quoted(NamedTuple):
+    """One line that a reader is told to type."""
+
+    document: str
+    line: str
+
+
+def quoted_commands() -> list[Quoted]:
+    """Lines of console blocks that begin with a prompt, in the order of the documents."""
+    return [
+        Quoted(path.name, line[2:])
+        for path in operators_documents()
+        for block in blocks(path.read_text("utf-8"), "console")
+        for line in block.splitlines()
+        if line.startswith(("$ ", "# "))
+    ]
+
+
+# Parts made from the code.
+
+
+def made(name: str, text: str, body: str) -> str:
+    """The text with another body between the marks of that name."""
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+    before, _, rest = text.partition(begin)
+    _, mark, after = rest.partition(end)
+    assert mark, f"no marks for {name}"
+    return f"{before}{begin}{body}{mark}{after}"
+
+
+def _help(words: tuple[str, ...]) -> str:
+    told = io.StringIO()
+    with (
+        mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), "NO_COLOR": "1"}),
+        contextlib.redirect_stdout(told),
+    ):
+        assert entry.main([*words, "--help"]) == 0
+    return told.getvalue().strip()
+
+
+def _commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*words, name)
+        if isinstance(command, click.Group):
+            yield from _commands(command, (*words, name))
+
+
+def command_reference() -> str:
+    """The help of every command, each below a heading of its own."""
+    parts = []
+    for words in _commands(cli.group):
+        level = "#" * (len(words) + 1)
+        parts.append(f"\n{level} nri-pin {' '.join(words)}\n\n```text\n{_help(words)}\n```\n")
+    return "".join(parts) + "\n"
+
+
+class Departure(NamedTuple):
+    """One `Differs:` of the code."""
+
+    where: str
+    text: str
+
+
+OTHER_FIELD = re.compile(r"(Source|Args|Returns|Raises|Yields|Shapes?|Units?|Attributes|Differs):")
+
+
+def departures() -> list[Departure]:
+    """Every `Differs:` line with the lines that go on with it, in the order of the files."""
+    return [
+        found
+        for path in sorted((ROOT / "nri_plugin").rglob("*.py"))
+        if "_pb" not in path.parts
+        for found in _departures(path)
+    ]
+
+
+def _departures(path: Path) -> Iterator[Departure]:
+    lines = path.read_text("utf-8").splitlines()
+    where = path.relative_to(ROOT / "nri_plugin").with_suffix("").as_posix()
+    for number, line in enumerate(lines):
+        if "Differs:" not in line:
+            continue
+        words = [line.partition("Differs:")[2]]
+        is_comment = line.lstrip().startswith("#")
+        for following in lines[number + 1 :]:
+            text = following.strip()
+            if is_comment != text.startswith("#") or words[-1].rstrip().endswith('"""'):
+                break
+            text = text.removeprefix("#").strip()
+            if not text or text.startswith('"""') or OTHER_FIELD.match(text):
+                break
+            words.append(text)
+        sentence = " ".join(word.strip() for word in words).removesuffix('"""').strip()
+        yield Departure(where, sentence[0].upper() + sentence[1:])
+
+
+def departure_table() -> str:
+    """The departures as a table."""
+    rows = "".join(
+        f"| `{where}` | {text.replace('|', chr(92) + '|').replace('<', '&lt;')} |\n"
+        for where, text in departures()
+    )
+    return f"\n| module | departure |\n|---|---|\n{rows}\n"
+
+
+def outdated() -> dict[Path, str]:
+    """Guides whose made parts are not what the code says, with the text that they should have."""
+    wanted = {
+        COMMANDS: made("commands", COMMANDS.read_text("utf-8"), command_reference()),
+        LIMITS: made("departures", LIMITS.read_text("utf-8"), departure_table()),
+    }
+    return {path: text for path, text in wanted.items() if path.read_text("utf-8") != text}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the made parts, or with --check only name the files that would change."""
+    for path, text in (changed := outdated()).items():
+        sys.stderr.write(f"{path.relative_to(ROOT)} is not what the code says\n" if arguments else "")
+        if not arguments:
+            path.write_text(text, encoding="utf-8")
+    return 1 if arguments and changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
