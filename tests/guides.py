@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import difflib
 import io
 import os
 import re
@@ -192,11 +193,18 @@ def outdated() -> dict[Path, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the made parts, or with --check only name the files that would change."""
-    for path, text in (changed := outdated()).items():
-        sys.stderr.write(f"{path.relative_to(ROOT)} is not what the code says\n" if arguments else "")
-        if not arguments:
-            path.write_text(text, encoding="utf-8")
+    """Write the made parts, or with --check only tell what would change."""
+    changed = outdated()
+    for path, wanted in changed.items():
+        if arguments:
+            there = path.read_text("utf-8").splitlines()
+            name = str(path.relative_to(ROOT))
+            difference = difflib.unified_diff(
+                there, wanted.splitlines(), name, "hack/write-guides", n=0, lineterm=""
+            )
+            sys.stderr.write("\n".join(difference) + "\n")
+        else:
+            path.write_text(wanted, encoding="utf-8")
     return 1 if arguments and changed else 0
 
 
