@@ -138,20 +138,36 @@ class Departure(NamedTuple):
     """One `Differs:` of the code."""
 
     where: str
+    about: str
     text: str
 
 
+ORDER = (
+    "policy",
+    "core",
+    "model",
+    "config",
+    "agent",
+    "host",
+    "exporter",
+    "extender",
+    "kube",
+    "wire",
+    "simulator",
+)
 OTHER_FIELD = re.compile(r"(Source|Args|Returns|Raises|Yields|Shapes?|Units?|Attributes|Differs):")
 
 
 def departures() -> list[Departure]:
-    """Every `Differs:` line with the lines that go on with it, in the order of the files."""
-    return [
-        found
+    """Every `Differs:` line with the lines that go on with it: placement first, stand-ins of the simulator last."""
+    found = [
+        departure
         for path in sorted((ROOT / "nri_plugin").rglob("*.py"))
         if "_pb" not in path.parts
-        for found in _departures(path)
+        for departure in _departures(path)
     ]
+    order = {package: place for place, package in enumerate(ORDER)}
+    return sorted(found, key=lambda one: order.get(one.where.split("/")[0], len(order) - 1))
 
 
 def _departures(path: Path) -> Iterator[Departure]:
@@ -171,16 +187,34 @@ def _departures(path: Path) -> Iterator[Departure]:
                 break
             words.append(text)
         sentence = " ".join(word.strip() for word in words).removesuffix('"""').strip()
-        yield Departure(where, sentence[0].upper() + sentence[1:])
+        yield Departure(where, _about(lines, number), sentence[0].upper() + sentence[1:])
+
+
+def _about(lines: list[str], number: int) -> str:
+    """The first sentence of the docstring or comment that a line stands in."""
+    if lines[number].lstrip().startswith("#"):
+        first = number
+        while first and lines[first - 1].lstrip().startswith("#"):
+            first -= 1
+        words = [line.lstrip("# ") for line in lines[first:number] if line.strip("# -")]
+    else:
+        first = number
+        while first and not lines[first].lstrip().startswith(('"""', 'r"""')):
+            first -= 1
+        words = [line.strip().removeprefix('r"""').removeprefix('"""') for line in lines[first:number]]
+    paragraph = " ".join(" ".join(words).partition("  ")[0].split())
+    return re.split(r"(?<=[a-z)`])[.:;](?: |$)", paragraph)[0]
 
 
 def departure_table() -> str:
     """The departures as a table."""
-    rows = "".join(
-        f"| `{where}` | {text.replace('|', chr(92) + '|').replace('<', '&lt;')} |\n"
-        for where, text in departures()
-    )
-    return f"\n| module | departure |\n|---|---|\n{rows}\n"
+    rows = "".join(f"| `{one.where}` | {_cell(one.about)} | {_cell(one.text)} |\n" for one in departures())
+    return f"\n| module | about | departure |\n|---|---|---|\n{rows}\n"
+
+
+def _cell(text: str) -> str:
+    """Text that cannot end a cell or begin HTML or bold type."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("**", "\\*\\*")
 
 
 def outdated() -> dict[Path, str]:
