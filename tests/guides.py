@@ -8,8 +8,10 @@ import difflib
 import io
 import os
 import re
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -24,7 +26,9 @@ README = ROOT / "README.md"
 GUIDE = ROOT / "deploy" / "guide"
 COMMANDS = GUIDE / "commands.md"
 LIMITS = GUIDE / "limits.md"
+SIMULATE = GUIDE / "simulate.md"
 WIDTH = 80
+PROMPTS = ("$ ", "# ")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -77,21 +81,37 @@ def links(text: str) -> list[str]:
 
 
 class Quoted(NamedTuple):
-    """One line that a reader is told to type."""
+    """One line that a reader is told to type.
+
+    Attributes:
+        document: the file's name.
+        line: without its prompt.
+        shown: the first line of the answer, where the document has one.
+    """
 
     document: str
     line: str
+    shown: str = ""
 
 
 def quoted_commands() -> list[Quoted]:
     """Lines of console blocks that begin with a prompt, in the order of the documents."""
     return [
-        Quoted(path.name, line[2:])
+        Quoted(path.name, line[2:], "" if after.startswith(PROMPTS) else after)
         for path in operators_documents()
         for block in blocks(path.read_text("utf-8"), "console")
-        for line in block.splitlines()
-        if line.startswith(("$ ", "# "))
+        for line, after in pairwise([*block.splitlines(), ""])
+        if line.startswith(PROMPTS)
     ]
+
+
+def quoted_files() -> dict[str, str]:
+    """Files that a document shows in full: a line with the name, then a block."""
+    found = (
+        re.findall(r"^`([\w.-]+)`:\n\n```\w*\n(.*?)^```$", path.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+        for path in operators_documents()
+    )
+    return dict(chain.from_iterable(found))
 
 
 # Parts made from the code.
@@ -106,13 +126,14 @@ def made(name: str, text: str, body: str) -> str:
     return f"{before}{begin}{body}{mark}{after}"
 
 
-def _help(words: tuple[str, ...]) -> str:
+def _printed(words: Iterable[str]) -> str:
+    """What a command prints on a terminal of usual width."""
     told = io.StringIO()
     with (
         mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), "NO_COLOR": "1"}),
         contextlib.redirect_stdout(told),
     ):
-        assert entry.main([*words, "--help"]) == 0
+        entry.main([*words])
     return told.getvalue().strip()
 
 
@@ -130,7 +151,7 @@ def command_reference() -> str:
     parts = []
     for words in _commands(cli.group):
         level = "#" * (len(words) + 1)
-        parts.append(f"\n{level} nri-pin {' '.join(words)}\n\n```text\n{_help(words)}\n```\n")
+        parts.append(f"\n{level} nri-pin {' '.join(words)}\n\n```text\n{_printed((*words, '--help'))}\n```\n")
     return "".join(parts) + "\n"
 
 
@@ -217,11 +238,29 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("**", "\\*\\*")
 
 
+ANSWERED = ("nri-pin explain --machine demo ", "nri-pin simulate inference\n")
+"""Commands whose whole answer a document shows, and which answers the same everywhere."""
+
+
+def with_answers(text: str) -> str:
+    """The text with the present answers below the commands that are answered in full."""
+
+    def answered(found: re.Match[str]) -> str:
+        line, _, _ = found[2].partition("\n")
+        if not f"{line[2:]}\n".startswith(ANSWERED):
+            return found[0]
+        return f"```console\n{line}\n{_printed(shlex.split(line)[2:])}\n```"
+
+    return FENCE.sub(answered, text)
+
+
 def outdated() -> dict[Path, str]:
-    """Guides whose made parts are not what the code says, with the text that they should have."""
+    """Documents whose made parts are not what the code says, with the text that they should have."""
     wanted = {
         COMMANDS: made("commands", COMMANDS.read_text("utf-8"), command_reference()),
         LIMITS: made("departures", LIMITS.read_text("utf-8"), departure_table()),
+        README: with_answers(README.read_text("utf-8")),
+        SIMULATE: with_answers(SIMULATE.read_text("utf-8")),
     }
     return {path: text for path, text in wanted.items() if path.read_text("utf-8") != text}
 

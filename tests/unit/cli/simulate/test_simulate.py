@@ -7,7 +7,6 @@ import pytest
 
 from nri_plugin.__main__ import main
 from nri_plugin.simulator.simulate.plan import shipped_scenarios
-from tests import guides
 
 PODS = """\
 - {pod: db, count: 2, cpu: 4, memory: 1Gi}
@@ -212,10 +211,3 @@ def test_only_a_numa_node_of_several_caches_can_be_broken_up(run, tmp_path: Path
     (tmp_path / "two.txt").write_text(MACHINE.replace("1 L3 each, 4 cores", "2 L3 each, 2 cores"))
     _, two, _ = run("two.txt", "pods.yaml")
     assert "BROKEN UP" in two
-
-
-def test_the_guide_shows_what_is_printed(run) -> None:  # type: ignore[no-untyped-def]
-    text = (guides.GUIDE / "simulate.md").read_text()
-    _, out, _ = run("inference")
-    shown = text.split("$ nri-pin simulate inference\n```\n\n```text\n", 1)[1].split("\n```", 1)[0]
-    assert shown == out.rstrip()
