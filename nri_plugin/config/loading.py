@@ -368,7 +368,7 @@ def _unknown(place: Place, name: str, *, is_list_told: bool) -> ConfigError:
         )
     error = unknown(place, name, tuple(KEYS))
     if str(place).startswith(SET) and KNOWN_ARE in error.detail:
-        return place.error("unknown key; deploy/guide/configure.md lists the keys")
+        return place.error("unknown key; the README's chapter Configuration lists the keys there are")
     return (
         place.error("unknown key; see the list above")
         if is_list_told and KNOWN_ARE in error.detail
