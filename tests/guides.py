@@ -108,7 +108,9 @@ def quoted_commands() -> list[Quoted]:
 def quoted_files() -> dict[str, str]:
     """Files that a document shows in full: a line that ends with the name, then a block."""
     found = (
-        re.findall(r"`([\w-]+\.\w+)`:\n\n```\w*\n(.*?)^```$", path.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+        re.findall(
+            r"`([\w-]+\.\w+)`:\n\n```\w*\n(.*?)^```$", path.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        )
         for path in operators_documents()
     )
     return dict(chain.from_iterable(found))
