@@ -1,4 +1,4 @@
-"""What the README says of an upgrade and of an uninstall, on the embedded runtime with the real agent."""
+"""What deploy/guide/install.md says of an upgrade and of an uninstall, on the embedded runtime with the real agent."""
 
 from collections.abc import Iterator
 

@@ -251,7 +251,7 @@ POLICIES = {
 }
 HAND_OVER = "hand this node over to the agent; each step only after the one before it succeeded"
 SEE_STEPS = "the steps above do it: {}"
-README = 'README, "From the kubelet\'s static managers", has the steps'
+GUIDE = "deploy/guide/migrate.md has the steps"
 KEPT = ("kubeReserved", "systemReserved")
 
 
@@ -388,7 +388,7 @@ def _by_state(check: str, seen: KubeletEvidence, hidden: Hidden) -> Finding:
         return to_do(
             check,
             f"{policy}, by {path}: {harm}",
-            f"set {key} to {OFF[key]}{options} in the kubelet's configuration, which is not seen here; {README}",
+            f"set {key} to {OFF[key]}{options} in the kubelet's configuration, which is not seen here; {GUIDE}",
         )
     if isinstance(policy, str) and policy:
         return fine(check, f"{policy}, by {path}: a kubelet does not start on a file of another policy")

@@ -15,8 +15,8 @@ import pytest
 from nri_plugin import __main__ as entry
 from nri_plugin.agent import arguments
 from nri_plugin.cli import main as cli
+from tests import guides
 
-README = Path(__file__).parents[3] / "README.md"
 PATIENCE_S = 30.0
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 """What else a terminal is told wipes the line that is shown while something takes longer than a second."""
@@ -83,8 +83,10 @@ def test_every_option_says_what_it_is_for(words: tuple[str, ...]) -> None:
 
 
 @ALL
-def test_every_command_is_in_the_readme(words: tuple[str, ...]) -> None:
-    assert re.search(rf"nri-pin {' '.join(words)}\b", README.read_text("utf-8"))
+def test_every_command_is_in_a_guide_beside_the_reference(words: tuple[str, ...]) -> None:
+    texts = [path.read_text("utf-8") for path in guides.operators_documents() if path != guides.COMMANDS]
+    asked = [*texts, guides.section(guides.COMMANDS, "Shell completion")]
+    assert any(re.search(rf"nri-pin {' '.join(words)}\b", text) for text in asked)
 
 
 @ALL
@@ -169,10 +171,8 @@ def is_one_line(text: str) -> None:
     assert not text.startswith("nri-pin: unexpected ")  # what is not foreseen
 
 
-def test_exit_codes_are_those_of_the_readme() -> None:
-    rows = re.findall(
-        r"^\| (\d+) \| (.*?) \|$", README.read_text("utf-8").partition("| exit code |")[2], re.MULTILINE
-    )
+def test_exit_codes_are_those_of_the_guide() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.*?) \|$", guides.section(guides.COMMANDS, "Exit codes"), re.MULTILINE)
     told = {int(code): words for code, words in rows}
     assert set(told) == {0, 1, 2, 70, 130}
     assert (entry.EXIT_FAILURE, entry.EXIT_USAGE, entry.EXIT_INTERRUPTED) == (1, 2, 130)

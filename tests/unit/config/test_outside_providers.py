@@ -1,6 +1,5 @@
 """A hint provider of another package, from its entry point to a refusal."""
 
-import re
 import sys
 import tomllib
 from pathlib import Path
@@ -13,6 +12,7 @@ from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import CreateContainer, Synchronize
+from tests import guides
 from tests.builders import container, cpus, node, nodes, pod
 
 LICENCES = """\
@@ -148,10 +148,10 @@ def test_one_that_cannot_be_asked_stops_the_start(install, value, error):
 
 
 def test_the_documented_example_is_found_and_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Installed as the README has it, its code and its entry point word for word."""
-    text = (Path(__file__).parents[3] / "README.md").read_text().split("## Hint providers of your own", 1)[1]
-    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
-    project = tomllib.loads(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
+    """Installed as the guide has it, its code and its entry point word for word."""
+    text = guides.section(guides.GUIDE / "configure.md", "Hint providers of your own")
+    (code,) = guides.blocks(text, "python")
+    project = tomllib.loads(*guides.blocks(text, "toml"))
     (tmp_path / "our_site").mkdir()
     (tmp_path / "our_site" / "placement.py").write_text(code)
     (tmp_path / "our_site-1.dist-info").mkdir()

@@ -1,7 +1,5 @@
 """The screen: plain words, 80 columns, no colour where there is no terminal."""
 
-from pathlib import Path
-
 import pytest
 
 from nri_plugin.cli.explain import text as explain_text
@@ -11,6 +9,7 @@ from nri_plugin.explain.explanation import explain
 from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.source import read_machine
+from tests import guides
 from tests.builders import GIB, machine, node
 from tests.explained import after, creation
 
@@ -93,9 +92,8 @@ def test_on_a_terminal_the_headline_has_a_colour(
     assert screen(on, creation(cpu=cpu))[0].startswith(f"\x1b[1;{colour}m")
 
 
-def test_the_readme_shows_what_is_printed() -> None:
-    text = (Path(__file__).parents[4] / "README.md").read_text()
-    shown = text.split("## Why this, why not, what if", 1)[1].split("\n## ", 1)[0]
+def test_the_guide_shows_what_is_printed() -> None:
+    shown = guides.section(guides.GUIDE / "simulate.md", "Explain a decision")
     for words in (
         "hints      cpu: 20 wanted",
         "merge      container by container",

@@ -211,10 +211,3 @@ def test_only_a_numa_node_of_several_caches_can_be_broken_up(run, tmp_path: Path
     (tmp_path / "two.txt").write_text(MACHINE.replace("l3:1 core:4", "l3:2 core:2"))
     _, two, _ = run("two.txt", "pods.yaml")
     assert "BROKEN UP" in two
-
-
-def test_the_readme_shows_what_is_printed(run) -> None:  # type: ignore[no-untyped-def]
-    text = (Path(__file__).parents[4] / "README.md").read_text()
-    _, out, _ = run("inference")
-    shown = text.split("$ nri-pin simulate inference\n```\n\n```text\n", 1)[1].split("\n```", 1)[0]
-    assert shown == out.rstrip()

@@ -1,0 +1,287 @@
+"""The documents of the repository as values, and the parts of the guides that are made from the code.
+
+`hack/write-guides` runs this module. A test compares the guides with it.
+"""
+
+import contextlib
+import difflib
+import io
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import click
+
+from nri_plugin import __main__ as entry
+from nri_plugin.cli import main as cli
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+GUIDE = ROOT / "deploy" / "guide"
+COMMANDS = GUIDE / "commands.md"
+LIMITS = GUIDE / "limits.md"
+SIMULATE = GUIDE / "simulate.md"
+WIDTH = 80
+PROMPTS = ("$ ", "# ")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def operators_documents() -> list[Path]:
+    """The README and every guide."""
+    return [README, *sorted(GUIDE.glob("*.md"))]
+
+
+def documents() -> list[Path]:
+    """Every Markdown file that somebody wrote, also those for developers."""
+    tops = ("hack", "nri_plugin", "tests", "deploy")
+    return [README, *sorted(path for top in tops for path in (ROOT / top).rglob("*.md"))]
+
+
+def everything() -> str:
+    """What operators can read, as one text."""
+    return "\n".join(path.read_text("utf-8") for path in operators_documents())
+
+
+def section(path: Path, heading: str) -> str:
+    """The text below a heading of any level, as far as the next one of that level or above."""
+    text = path.read_text("utf-8")
+    found = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
+    assert found, f"{path.name} has no heading {heading!r}"
+    rest = text[found.end() :]
+    end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of one language."""
+    return [found[2] for found in FENCE.finditer(text) if found[1] == language]
+
+
+def anchors(text: str) -> set[str]:
+    """What a link may name after `#`: headings as GitHub spells them."""
+    prose = FENCE.sub("", text)
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        copies = sum(1 for one in found if one == slug or re.fullmatch(rf"{re.escape(slug)}-\d+", one))
+        found.add(f"{slug}-{copies}" if copies else slug)
+    return found
+
+
+def links(text: str) -> list[str]:
+    """Where links and pictures lead, without those of code."""
+    prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+    return re.findall(r"\]\(([^)\s]+)\)", prose)
+
+
+class Quoted(NamedTuple):
+    """One line that a reader is told to type.
+
+    Attributes:
+        document: the file's name.
+        line: without its prompt.
+        shown: the first line of the answer, where the document has one.
+    """
+
+    document: str
+    line: str
+    shown: str = ""
+
+
+def quoted_commands() -> list[Quoted]:
+    """Lines of console blocks that begin with a prompt, in the order of the documents."""
+    return [
+        Quoted(path.name, line[2:], "" if after.startswith(PROMPTS) else after)
+        for path in operators_documents()
+        for block in blocks(path.read_text("utf-8"), "console")
+        for line, after in pairwise([*block.splitlines(), ""])
+        if line.startswith(PROMPTS)
+    ]
+
+
+def quoted_files() -> dict[str, str]:
+    """Files that a document shows in full: a line that ends with the name, then a block."""
+    found = (
+        re.findall(
+            r"`([\w-]+\.\w+)`:\n\n```\w*\n(.*?)^```$", path.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        )
+        for path in operators_documents()
+    )
+    return dict(chain.from_iterable(found))
+
+
+# Parts made from the code.
+
+
+def made(name: str, text: str, body: str) -> str:
+    """The text with another body between the marks of that name."""
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+    before, _, rest = text.partition(begin)
+    _, mark, after = rest.partition(end)
+    assert mark, f"no marks for {name}"
+    return f"{before}{begin}{body}{mark}{after}"
+
+
+def _printed(words: Iterable[str]) -> str:
+    """What a command prints on a terminal of usual width."""
+    told = io.StringIO()
+    with (
+        mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), "NO_COLOR": "1"}),
+        contextlib.redirect_stdout(told),
+    ):
+        entry.main([*words])
+    return told.getvalue().strip()
+
+
+def _commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*words, name)
+        if isinstance(command, click.Group):
+            yield from _commands(command, (*words, name))
+
+
+def command_reference() -> str:
+    """The help of every command, each below a heading of its own."""
+    parts = []
+    for words in _commands(cli.group):
+        level = "#" * (len(words) + 1)
+        parts.append(f"\n{level} nri-pin {' '.join(words)}\n\n```text\n{_printed((*words, '--help'))}\n```\n")
+    return "".join(parts) + "\n"
+
+
+class Departure(NamedTuple):
+    """One `Differs:` of the code."""
+
+    where: str
+    about: str
+    text: str
+
+
+ORDER = (
+    "policy",
+    "core",
+    "model",
+    "config",
+    "agent",
+    "host",
+    "exporter",
+    "extender",
+    "kube",
+    "wire",
+    "simulator",
+)
+OTHER_FIELD = re.compile(r"(Source|Args|Returns|Raises|Yields|Shapes?|Units?|Attributes|Differs):")
+
+
+def departures() -> list[Departure]:
+    """Every `Differs:` line with the lines that go on with it: placement first, stand-ins of the simulator last."""
+    found = [
+        departure
+        for path in sorted((ROOT / "nri_plugin").rglob("*.py"))
+        if "_pb" not in path.parts
+        for departure in _departures(path)
+    ]
+    order = {package: place for place, package in enumerate(ORDER)}
+    return sorted(found, key=lambda one: order.get(one.where.split("/")[0], len(order) - 1))
+
+
+def _departures(path: Path) -> Iterator[Departure]:
+    lines = path.read_text("utf-8").splitlines()
+    where = path.relative_to(ROOT / "nri_plugin").with_suffix("").as_posix()
+    for number, line in enumerate(lines):
+        if "Differs:" not in line:
+            continue
+        words = [line.partition("Differs:")[2]]
+        is_comment = line.lstrip().startswith("#")
+        for following in lines[number + 1 :]:
+            text = following.strip()
+            if is_comment != text.startswith("#") or words[-1].rstrip().endswith('"""'):
+                break
+            text = text.removeprefix("#").strip()
+            if not text or text.startswith('"""') or OTHER_FIELD.match(text):
+                break
+            words.append(text)
+        sentence = " ".join(word.strip() for word in words).removesuffix('"""').strip()
+        yield Departure(where, _about(lines, number), sentence[0].upper() + sentence[1:])
+
+
+def _about(lines: list[str], number: int) -> str:
+    """The first sentence of the docstring or comment that a line stands in."""
+    if lines[number].lstrip().startswith("#"):
+        first = number
+        while first and lines[first - 1].lstrip().startswith("#"):
+            first -= 1
+        words = [line.lstrip("# ") for line in lines[first:number] if line.strip("# -")]
+    else:
+        first = number
+        while first and not lines[first].lstrip().startswith(('"""', 'r"""')):
+            first -= 1
+        words = [line.strip().removeprefix('r"""').removeprefix('"""') for line in lines[first:number]]
+    paragraph = " ".join(" ".join(words).partition("  ")[0].split())
+    return re.split(r"(?<=[a-z)`])[.:;](?: |$)", paragraph)[0]
+
+
+def departure_table() -> str:
+    """The departures as a table."""
+    rows = "".join(f"| `{one.where}` | {_cell(one.about)} | {_cell(one.text)} |\n" for one in departures())
+    return f"\n| module | about | departure |\n|---|---|---|\n{rows}\n"
+
+
+def _cell(text: str) -> str:
+    """Text that cannot end a cell or begin HTML or bold type."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("**", "\\*\\*")
+
+
+ANSWERED = ("nri-pin explain --machine demo ", "nri-pin simulate inference\n")
+"""Commands whose whole answer a document shows, and which answers the same everywhere."""
+
+
+def with_answers(text: str) -> str:
+    """The text with the present answers below the commands that are answered in full."""
+
+    def answered(found: re.Match[str]) -> str:
+        line, _, _ = found[2].partition("\n")
+        if not f"{line[2:]}\n".startswith(ANSWERED):
+            return found[0]
+        return f"```console\n{line}\n{_printed(shlex.split(line)[2:])}\n```"
+
+    return FENCE.sub(answered, text)
+
+
+def outdated() -> dict[Path, str]:
+    """Documents whose made parts are not what the code says, with the text that they should have."""
+    wanted = {
+        COMMANDS: made("commands", COMMANDS.read_text("utf-8"), command_reference()),
+        LIMITS: made("departures", LIMITS.read_text("utf-8"), departure_table()),
+        README: with_answers(README.read_text("utf-8")),
+        SIMULATE: with_answers(SIMULATE.read_text("utf-8")),
+    }
+    return {path: text for path, text in wanted.items() if path.read_text("utf-8") != text}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the made parts, or with --check only tell what would change."""
+    changed = outdated()
+    for path, wanted in changed.items():
+        if arguments:
+            there = path.read_text("utf-8").splitlines()
+            name = str(path.relative_to(ROOT))
+            difference = difflib.unified_diff(
+                there, wanted.splitlines(), name, "hack/write-guides", n=0, lineterm=""
+            )
+            sys.stderr.write("\n".join(difference) + "\n")
+        else:
+            path.write_text(wanted, encoding="utf-8")
+    return 1 if arguments and changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
