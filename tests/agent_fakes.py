@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import Answer, Observer
 from nri_plugin.core.engine import decide
@@ -163,7 +163,7 @@ class Bench:
             node,
             state or State(),
             decide=decide,  # type: ignore[arg-type]
-            effects=Effects(self.cgroups),
+            cpusets=CpusetWriter(self.cgroups),
             checkpoint=self.checkpoint,
             log=self.log,
             clock=self.clock,

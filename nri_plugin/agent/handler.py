@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nri_plugin.agent.checkpoint_keeper import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointKeeper, CheckpointStore
-from nri_plugin.agent.cpusets import Effects, WriteError
+from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter, WriteError, check
 from nri_plugin.agent.outcome import (
     REFUSABLE,
     Answer,
@@ -28,8 +28,7 @@ from nri_plugin.agent.outcome import (
 )
 from nri_plugin.core.decision import CpusetWrite, Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, Observed, OwnEvent, Target, drifts
-from nri_plugin.core.validator import new_violations
-from nri_plugin.model.errors import HostError, InvariantError, NriPinError
+from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, PodRecord, State, pod_of
@@ -135,7 +134,7 @@ class Handler:
         node: the node decisions are made for.
         state: what is remembered.
         decide: the engine.
-        effects: where cgroups are written.
+        cpusets: the only way to the cpusets of cgroups.
         checkpoint: where the state is saved.
         log: for one line per decision.
         clock: seconds, monotonic, the one deadlines are in.
@@ -147,11 +146,11 @@ class Handler:
     Attributes:
         checkpoint: what is saved of the state.
         marks: fields of the line of every decision.
-        new_effects: makes `effects` for another tree.
+        writer: makes `cpusets` for another tree.
     """
 
     marks: ClassVar[Mapping[str, object]] = {}
-    new_effects: ClassVar[type[Effects]] = Effects
+    writer: ClassVar[type[CpusetWriter]] = CpusetWriter
 
     def __init__(
         self,
@@ -159,7 +158,7 @@ class Handler:
         state: State,
         *,
         decide: Decide,
-        effects: Effects,
+        cpusets: CpusetWriter,
         checkpoint: CheckpointStore | CheckpointKeeper,
         log: logging.Logger,
         clock: Callable[[], float],
@@ -171,7 +170,7 @@ class Handler:
         self.node = node
         self.state = state
         self._decide = decide
-        self._effects = effects
+        self._cpusets = cpusets
         self.checkpoint = (
             checkpoint
             if isinstance(checkpoint, CheckpointKeeper)
@@ -185,10 +184,10 @@ class Handler:
         self._history = history
         self._levels = LineLevels()
 
-    def change_node(self, node: Node, effects: Effects | None = None) -> None:
+    def change_node(self, node: Node, cpusets: CpusetWriter | None = None) -> None:
         """Decide for `node` from the next event on, and write where that says; what was promised stays."""
         self.node = node
-        self._effects = effects or self._effects
+        self._cpusets = cpusets or self._cpusets
         if self._history is not None:
             self._history.changed(node, self.state)
         if self._describe is not None:
@@ -199,7 +198,7 @@ class Handler:
         """Decide and carry out one event; never raises."""
         began, op, before = self._clock(), new_op(), self.state
         flow = Flow(request.event, before, Decision(before))
-        self._effects.outcomes.clear()
+        self._cpusets.outcomes.clear()
         answer = self._answered(request, flow, op)
         took_s = self._clock() - began
         self._tell(request.event, before, flow.decision, answer, op=op, took_us=round(took_s * 1e6))
@@ -257,7 +256,7 @@ class Handler:
 
     def release_ended(self) -> bool:
         """Release what pods hold that are over although nobody told; returns whether there were any."""
-        ended = ended_pods(self.state, self._effects.is_removed)
+        ended = ended_pods(self.state, self._cpusets.is_removed)
         for pod in ended:
             say(
                 self._log,
@@ -277,35 +276,35 @@ class Handler:
 
     def read_back(self, checks: Iterable[EffectiveCheck]) -> None:
         """Compare what the kernel made of our writes; to be called once the answer is out."""
-        for check in checks:
+        for one in checks:
             try:
-                observed = self._effects.read_effective(check.target)
+                observed = self._cpusets.read_effective(one.target)
             except HostError as error:
                 say(
                     self._log,
                     logging.WARNING,
                     "effective cpuset unreadable",
-                    container=check.container_id,
+                    container=one.container_id,
                     err=error,
                 )
                 continue
-            if observed is not None and observed != check.cpus:
+            if observed is not None and observed != one.cpus:
                 say(
                     self._log,
                     logging.WARNING,
                     "effective cpuset differs from what was promised",
-                    container=check.container_id,
-                    desired=check.cpus,
+                    container=one.container_id,
+                    desired=one.cpus,
                     observed=observed,
                 )
 
     def observe(self, target: Target) -> Observed | None:
-        """A cgroup as it is, None when it is gone; see `Effects.observe`.
+        """A cgroup as it is, None when it is gone; see `CpusetWriter.observe`.
 
         Raises:
             HostError: unreadable.
         """
-        return self._effects.observe(target)
+        return self._cpusets.observe(target)
 
     def directories(self, target: Target) -> list[str]:
         """Directories with its cpuset files.
@@ -313,15 +312,15 @@ class Handler:
         Raises:
             HostError: its name leaves the tree.
         """
-        return self._effects.directories(target.cgroup)
+        return self._cpusets.directories(target.cgroup)
 
     def read_effective(self, cgroup: CgroupRef) -> CPUSet | None:
-        """The CPUs the kernel grants; see `Effects.read_effective`.
+        """The CPUs the kernel grants; see `CpusetWriter.read_effective`.
 
         Raises:
             HostError: unreadable.
         """
-        return self._effects.read_effective(cgroup)
+        return self._cpusets.read_effective(cgroup)
 
     def _remember(self, state: State) -> None:
         """Let `state` be what is promised, and save it."""
@@ -337,13 +336,11 @@ class Handler:
             InvariantError: the decision would break a promise; nothing was written.
         """
         decision = self._decide(self.node, self.state, event)
-        violations = new_violations(self.node, self.state, event, decision)
-        if violations:
-            raise InvariantError(violations, decision.steps)
+        checked = check(self.node, self.state, event, decision)
         if self._history is not None:
             self._history.decided(self.node, self.state, event, decision)
         self.keep_saved()
-        return decision, list(self._effects.attempt(decision.writes))
+        return decision, list(self._cpusets.attempt(checked))
 
     def _write_stale(self) -> None:
         """Put right, before the answer, cgroups that a write did not reach at this event or an earlier one.
@@ -351,7 +348,7 @@ class Handler:
         Nobody is widened by what was once meant for it: what is observed is compared with the state of now, and who
         runs on too much is narrowed first. Where it fails again, the next event tries again, and so does the sweep.
         """
-        failed = self._effects.unwritten
+        failed = self._cpusets.unwritten
         if not failed:
             return
         stale = dict.fromkeys(Target(write.target, write.container_id) for write in failed)
@@ -359,7 +356,7 @@ class Handler:
         observed = []
         for target in stale:
             with suppress(HostError):
-                observed.append(self._effects.observe(target))
+                observed.append(self._cpusets.observe(target))
         event = CpusetsObserved(tuple(one for one in observed if one is not None))
         if not drifts(self.node, self.state, event.observed):
             return
@@ -386,7 +383,7 @@ class Handler:
         event, decision = request.event, flow.decision
         if decision.refusal is not None:
             return Answer(refusal=str(decision.refusal))
-        self._validate(event, decision)
+        checked = check(self.node, self.state, event, decision)
         self._save(request, decision.state)
         if (
             self.checkpoint.trouble
@@ -395,18 +392,13 @@ class Handler:
         ):
             flow.known = UnsavedStart(event, self.checkpoint.trouble)
             decision = flow.decision = self._decide(self.node, self.state, flow.known)
-            self._validate(event, decision)
+            checked = check(self.node, self.state, event, decision)
             self._save(request, decision.state)
-        self._write(request, decision, op)
+        self._write(request, checked, op)
         self.state = decision.state
         self.checkpoint.tell_unsaved(self.state)
         bare = isinstance(decision.response, EmptyResponse)
         return Answer(empty_response(event) if bare else decision.response, checks=decision.checks)
-
-    def _validate(self, event: NRIEvent, decision: Decision) -> None:
-        violations = new_violations(self.node, self.state, event, decision)
-        if violations:
-            raise InvariantError(violations, decision.steps)
 
     def _is_only_here(
         self, event: PostCreateContainer | StartContainer | PostStartContainer, after: State
@@ -449,7 +441,7 @@ class Handler:
             return DEFAULT_SAVE_S
         return max(0.0, (request.deadline - self._clock()) / 2)
 
-    def _write(self, request: Request, decision: Decision, op: str) -> None:
+    def _write(self, request: Request, checked: CheckedWrites, op: str) -> None:
         """Write all or none where the event can be refused, else as much as can be.
 
         Raises:
@@ -457,17 +449,17 @@ class Handler:
         """
         event = request.event
         if not isinstance(event, (*REFUSABLE, StartContainer)):
-            for error in self._effects.attempt(decision.writes):
+            for error in self._cpusets.attempt(checked):
                 say(self._log, logging.ERROR, "cpuset not written", op=op, event=name_of(event), err=error)
             return
         try:
-            self._effects.carry_out(decision.writes)
+            self._cpusets.apply(checked)
         except WriteError as error:
             self._take_back(request, error.done, op)
             raise
 
     def _take_back(self, request: Request, done: Sequence[CpusetWrite], op: str) -> None:
-        for error in self._effects.undo(self.node, self.state, done):
+        for error in self._cpusets.undo(self.node, self.state, done):
             say(self._log, logging.ERROR, "cpuset not put back", op=op, err=error)
         self.checkpoint.save(self.state, self._time_to_save(request))
 
@@ -486,7 +478,7 @@ class Handler:
         changed = self.state is not before
         level = self._levels.level_of(event, answer.refusal, self._clock(), changed=changed)
         if self._log.isEnabledFor(level):
-            fields = {**who(event), **granted(answer.response), **counted(self._effects.outcomes)}
+            fields = {**who(event), **granted(answer.response), **counted(self._cpusets.outcomes)}
             steps = condensed(decision.steps)
             text = "refused" if answer.refusal else "decided"
             say(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, Protocol
 
+from nri_plugin.agent.cpusets import PartitionWriter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import Outcome
 from nri_plugin.core.kernel_settings import (
@@ -16,14 +17,12 @@ from nri_plugin.core.kernel_settings import (
     Partition,
     QuotaWrite,
     partitions,
-    promised,
     quotas,
     sandboxes,
 )
-from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.cgroup_watch import CgroupWatch
-from nri_plugin.host.partitions import Partitions
-from nri_plugin.model.errors import HostError
+from nri_plugin.model.errors import HostError, InvariantError, NriPinError
+from nri_plugin.model.options import Node
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import CgroupRef, State
 from nri_plugin.process.logs import Reminder, Repeats, say, say_trace
@@ -267,9 +266,8 @@ class KernelSideKeeper:
         handler: knows the state.
         loop: where it runs.
         log: a line for what changes, and for what fails.
-        cgroups: the cpusets.
+        writer: of sandboxes and partitions.
         cpu_quotas: None where the node has none that we see.
-        own_domains: partitions.
 
     The counts may be read by any thread.
     """
@@ -279,12 +277,11 @@ class KernelSideKeeper:
         handler: Handler,
         loop: Loop,
         log: logging.Logger,
-        cgroups: Cgroups,
+        writer: PartitionWriter,
         cpu_quotas: QuotaKeeper | None,
-        own_domains: Partitions,
     ) -> None:
         self._handler, self._loop, self._log = handler, loop, log
-        self._cgroups, self._quotas, self._domains = cgroups, cpu_quotas, own_domains
+        self._writer, self._quotas = writer, cpu_quotas
         self._former: State | None = handler.state  # an agent that ended may have made partitions for these
         self._refused: dict[CgroupRef, Refused] = {}
         self._steps: Iterator[None] = iter(())
@@ -305,7 +302,7 @@ class KernelSideKeeper:
     @property
     def partitions(self) -> int:
         """Partitions that are made."""
-        return len(self._domains)
+        return len(self._writer)
 
     @property
     def refused(self) -> int:
@@ -364,29 +361,27 @@ class KernelSideKeeper:
         node, state = self._handler.node, self._handler.state
         pool, rest = state.shared_pool(node), dict(sandboxes(node, state))
         domains = {one.target: one for one in partitions(node, state)}
-        self._end_domains(self._domains, domains)  # before a sandbox gets their CPUs
+        self._end_domains(domains)  # before a sandbox gets their CPUs
         yield from self._keep_sandboxes(pool, rest)
-        yield from self._make_domains(self._domains, domains)
+        yield from self._make_domains(node, state, domains)
         if self._quotas is not None:
             yield from self._quotas.keep(quotas(node, state))
 
-    def _end_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> None:
+    def _end_domains(self, wanted: dict[CgroupRef, Partition]) -> None:
         if self._former is not None:
-            known = dict(promised(self._former)) | dict(promised(self._handler.state))
-            for trouble in ours.adopt(known.items()):
+            for trouble in self._writer.adopt(self._former, self._handler.state):
                 self._say(PARTITION_STAYS, trouble)
             self._former = None
-        online, now_s = self._handler.node.topology.online, self._loop.clock()
-        for trouble in (*ours.end_others(wanted), *ours.mend(online, now_s)):
+        for trouble in self._writer.end_others(self._handler.node, wanted, self._loop.clock()):
             self._say(PARTITION_STAYS, trouble)
 
-    def _make_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> Iterator[None]:
+    def _make_domains(self, node: Node, state: State, wanted: dict[CgroupRef, Partition]) -> Iterator[None]:
         """What was refused is tried again by the sweep, and said when the kernel's words change."""
         for ref in [ref for ref, one in self._refused.items() if wanted.get(ref) != one.partition]:
             del self._refused[ref]
         waiting = {ref for ref, one in self._refused.items() if one.left > 0}
         due = {ref: one for ref, one in wanted.items() if ref not in waiting}
-        for settled in ours.make(due):
+        for settled in self._writer.make(node, state, due):
             one, refused = settled.partition, self._refused.get(settled.partition.target)
             if not settled.trouble:
                 self._refused.pop(one.target, None)
@@ -422,13 +417,13 @@ class KernelSideKeeper:
 
     def _write_sandbox(self, ref: CgroupRef, cpus: CPUSet) -> bool:
         try:
-            self._cgroups.write_cpus(ref, cpus)
-        except HostError as error:
+            self._writer.write_sandbox(self._handler.node, self._handler.state, ref, cpus)
+        except (HostError, InvariantError) as error:
             self._say(SANDBOX_STAYS, error)
             return False
         return True
 
-    def _say(self, text: str, error: HostError) -> None:
+    def _say(self, text: str, error: NriPinError) -> None:
         if self._trouble.is_due(str(error), self._loop.clock()):
             say(self._log, logging.WARNING, text, todo=REMEDY, err=error)
 

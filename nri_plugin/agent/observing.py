@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from nri_plugin.agent.cpusets import CgroupFiles, Effects
+from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter
 from nri_plugin.agent.handler import Flow, Handler
 from nri_plugin.agent.outcome import Answer, empty_response
 from nri_plugin.core.decision import CpusetWrite, Decision, InformedCreate
 from nri_plugin.core.drift import targets
 from nri_plugin.core.engine import unrefused
-from nri_plugin.model.errors import HostError
+from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import ContainerRecord, State
@@ -32,20 +32,17 @@ KINDS = ((EXCLUSIVE, SAME), (EXCLUSIVE, ELSEWHERE), (SHARED, SAME), (SHARED, ELS
 """What a container would have been given, and whether it runs on just that."""
 
 
-class NoEffects(Effects):
+class CpusetReader(CpusetWriter):
     """Looks at cgroups and writes none."""
 
-    def __init__(self, cgroups: CgroupFiles | None) -> None:
-        super().__init__(cgroups)
-
-    def carry_out(self, writes: Sequence[CpusetWrite]) -> None:
+    def apply(self, checked: CheckedWrites) -> None:
         """Nothing."""
 
-    def attempt(self, writes: Sequence[CpusetWrite]) -> Iterator[HostError]:  # noqa: ARG002 - not carried out
+    def attempt(self, checked: CheckedWrites) -> Iterator[HostError]:  # noqa: ARG002 - not carried out
         """Nothing, which cannot fail."""
         return iter(())
 
-    def undo(self, node: Node, before: State, done: Sequence[CpusetWrite]) -> Iterator[HostError]:  # noqa: ARG002
+    def undo(self, node: Node, before: State, done: Sequence[CpusetWrite]) -> Iterator[NriPinError]:  # noqa: ARG002
         """Nothing was done."""
         return iter(())
 
@@ -54,7 +51,7 @@ class ObservingHandler(Handler):
     """Answers as a plugin that does nothing, and remembers what it would have answered."""
 
     marks: ClassVar[Mapping[str, object]] = {"observed": "yes"}
-    new_effects: ClassVar[type[Effects]] = NoEffects
+    writer: ClassVar[type[CpusetWriter]] = CpusetReader
     _going_on: Decision | None = None
 
     def handle(self, request: Request) -> Answer:

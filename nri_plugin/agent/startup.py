@@ -36,9 +36,9 @@ from nri_plugin.config.checks import HOST_MOUNT
 from nri_plugin.config.loading import Config, NothingConfiguredError, load_hint_providers
 from nri_plugin.core.engine import decide
 from nri_plugin.core.outdated import allocatable_memory, overcommitted, unsatisfied
-from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.cgroup import with_isolated
 from nri_plugin.host.devices import DeviceLocator, NICHelper
-from nri_plugin.host.partitions import with_isolated
+from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
 from nri_plugin.host.sysfs import discover
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.errors import CheckpointError, HostError, NriPinError
@@ -126,11 +126,11 @@ def build_handler(
             "keys of the KubeletConfiguration that do not concern placement are passed over",
             keys=",".join(config.passed_over),
         )
-    cgroups = open_cgroups(config.cgroup_root, log)
-    node = build_node(config, cgroups)
+    tree = find_tree(config.cgroup_root, log)
+    node = build_node(config, tree)
     file = CheckpointFile(config.state_dir, node, name=OBSERVED_FILE_NAME if config.observe else FILE_NAME)
     state = load_state(file, log)
-    node = with_others_partitions(node, cgroups, state)
+    node = with_others_partitions(node, tree, state)
     describe(file, node)
     say(
         log,
@@ -153,7 +153,7 @@ def build_handler(
     if config.observe:
         say(log, logging.WARNING, "observing: nothing is pinned, refused or written", would_promise=file.path)
     else:
-        lift_floor(cgroups, node, state, log)
+        lift_floor(tree, node, state, log)
     store = open_store(file, state)
     keeper = CheckpointKeeper(
         watcher.timed(store) if watcher else store,
@@ -170,7 +170,7 @@ def build_handler(
         node,
         state,
         decide=decide,
-        effects=kind.new_effects(cgroups),
+        cpusets=kind.writer.on(tree),
         checkpoint=keeper,
         log=log,
         clock=clock,
@@ -222,7 +222,7 @@ def describe(file: CheckpointFile, node: Node) -> None:
     file.facts = NodeFacts.of(node)
 
 
-def build_node(config: Config, cgroups: Cgroups | None) -> Node:
+def build_node(config: Config, tree: CpusetTree | None) -> Node:
     """The node decisions are made for.
 
     Raises:
@@ -231,28 +231,28 @@ def build_node(config: Config, cgroups: Cgroups | None) -> Node:
         HostError: the machine cannot be read.
     """
     node = replace(config.node(discover(config.sysfs_root)), hint_providers=load_hint_providers())
-    if cgroups is None:
+    if tree is None:
         return replace(node, options=replace(node.options, effect=Effect.UPDATE))
     # On v1 a slice cannot be narrower than the pod cgroups below it, which the kubelet made as wide as the machine.
-    return replace(node, options=replace(node.options, pool_floor=False)) if cgroups.version == 1 else node
+    return replace(node, options=replace(node.options, pool_floor=False)) if tree.version == 1 else node
 
 
-def with_others_partitions(node: Node, cgroups: Cgroups | None, state: State) -> Node:
+def with_others_partitions(node: Node, tree: CpusetTree | None, state: State) -> Node:
     """The node with CPUs in isolated partitions of others counted among those that the kernel isolates.
 
     Raises:
         HostError: the kernel's list of them cannot be read.
     """
-    if cgroups is None:
+    if tree is None:
         return node
-    topology = with_isolated(node.topology, cgroups.tree.directory, state.exclusive)
+    topology = with_isolated(node.topology, tree.directory, state.exclusive)
     return replace(node, topology=topology)
 
 
-def open_cgroups(root: str, log: logging.Logger) -> Cgroups | None:
+def find_tree(root: str, log: logging.Logger) -> CpusetTree | None:
     """The cgroup tree; None, said loudly, where there is none."""
     try:
-        return Cgroups.open(root)
+        return find_cpuset_tree(root)
     except HostError as error:
         say(
             log,
@@ -434,8 +434,8 @@ class Reload:
             return
         try:
             config = self._read()
-            cgroups = open_cgroups(config.cgroup_root, self._log)
-            node = with_others_partitions(build_node(config, cgroups), cgroups, handler.state)
+            tree = find_tree(config.cgroup_root, self._log)
+            node = with_others_partitions(build_node(config, tree), tree, handler.state)
         except NothingConfiguredError as error:
             say(
                 self._log,
@@ -455,10 +455,10 @@ class Reload:
         except Exception:  # noqa: BLE001 - a bad reload must not end what serves the node
             say_trace(self._log, "internal error, configuration not reloaded, the former one stays in force")
             return
-        handler.change_node(node, handler.new_effects(cgroups))
+        handler.change_node(node, handler.writer.on(tree))
         is_observing = isinstance(handler, ObservingHandler)
         if not is_observing:
-            lift_floor(cgroups, node, handler.state, self._log)
+            lift_floor(tree, node, handler.state, self._log)
         handler.checkpoint.serves = config.serves_unsaved
         self._log.setLevel(config.log_level.upper())
         say(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from nri_plugin.agent.cpusets import PartitionWriter, no_partitions
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch, Reporter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.kernel_settings import UNWATCHED, Counted, KernelSideKeeper, QuotaKeeper
@@ -14,11 +15,10 @@ from nri_plugin.agent.status_socket import StatusFeed
 from nri_plugin.config.loading import Config
 from nri_plugin.core.drift import MachineChanged, Target
 from nri_plugin.core.outdated import allocatable_memory, overcommitted
-from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.cgroup import with_isolated
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.host.cpu_quota import QUOTA_FILES, CPUQuotas
 from nri_plugin.host.mounts import find_cpuset_tree
-from nri_plugin.host.partitions import ON_V1, Partitions, with_isolated
 from nri_plugin.host.sysfs import discover, outline
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Isolation
@@ -215,17 +215,16 @@ def keep_kernel_side(
     `counted` is told of quotas that somebody wrote back.
     """
     try:
-        cgroups = Cgroups.open(config.cgroup_root)
+        tree = find_cpuset_tree(config.cgroup_root)
     except HostError:
         return None  # said already
-    why_none = ON_V1 if cgroups.version == 1 else ""
+    why_none = no_partitions(tree)
     asked = handler.node.options.isolation
     if why_none and asked is not Isolation.NONE:
         say(log, logging.WARNING, "no partitions here, isolation does nothing", isolation=asked, err=why_none)
-    domains = Partitions(cgroups.tree.directory, why_none)
-    files = CPUQuotas.beside(cgroups.tree)
+    files = CPUQuotas.beside(tree)
     quotas = QuotaKeeper(files, _quota_watch(files, log), loop, log, counted) if files is not None else None
-    keeper = KernelSideKeeper(handler, loop, log, cgroups, quotas, domains)
+    keeper = KernelSideKeeper(handler, loop, log, PartitionWriter.on(tree), quotas)
     keeper.start()
     return keeper
 

@@ -9,7 +9,7 @@ from nri_plugin.agent.cpusets import Released, release
 from nri_plugin.agent.startup import lock_state_dir
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.cli.output import echo, format_option, waiting
-from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.sets import CPUSet
@@ -68,7 +68,7 @@ def command(
         lock = None if force else _locked(state_dir)
         online = discover(root).online
         with waiting("giving CPUs back"):
-            found = release(Cgroups.open(cgroup_root), state, online)
+            found = release(find_cpuset_tree(cgroup_root), state, online)
         if lock is not None:
             os.close(lock)
     except NriPinError as error:

@@ -13,22 +13,17 @@ Source: kernel Documentation/admin-guide/cgroup-v2.rst, cpuset.cpus.partition (6
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nri_plugin.core.kernel_settings import Partition
-from nri_plugin.host.cgroup import LONGEST_VALUE
+from nri_plugin.host.cgroup import CPUS, EXCLUSIVE, LONGEST_VALUE, MENDED
 from nri_plugin.host.cgroup_tree import GONE, cgroup_path
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef
-from nri_plugin.model.topology import Topology
 
-ISOLATED = "cpuset.cpus.isolated"
-PARTITION, EXCLUSIVE = "cpuset.cpus.partition", "cpuset.cpus.exclusive"
-CPUS, EFFECTIVE = "cpuset.cpus", "cpuset.cpus.effective"
+PARTITION, EFFECTIVE = "cpuset.cpus.partition", "cpuset.cpus.effective"
 MEMBER = "member"
-MENDED = "nri-pin-mended"
-"""An empty cgroup beside those of pods, left until the next boot where CPUs had to be mended; see `Partitions.mend`."""
 
 LOST_AFTER_S = 5.0
 """The kernel takes a removed cgroup apart in the background: milliseconds, on a large busy machine tenths of seconds."""
@@ -237,29 +232,6 @@ class Partitions:
 
     def _directory(self, ref: CgroupRef) -> str:
         return os.path.join(self._top, cgroup_path(ref))
-
-
-def with_isolated(topology: Topology, top: str, own: CPUSet) -> Topology:
-    """The machine with CPUs in isolated partitions of others counted among those that the kernel isolates.
-
-    Those are taken, too: a cgroup outside such a partition cannot run there. CPUs that were isolated at boot may be
-    in the kernel's list without any partition, and are not.
-
-    Args:
-        topology: as sysfs has it.
-        top: the root of a cgroup v2 tree, whose `cpuset.cpus.isolated` lists all of them.
-        own: CPUs that were promised: where they are isolated, we did it.
-
-    Raises:
-        HostError: the file holds something else.
-    """
-    path = os.path.join(top, ISOLATED)
-    try:
-        others = CPUSet.parse(_read(top, ISOLATED)) - own
-    except ValueError as error:
-        raise HostError(path, f"holds no CPU list: {error}") from None
-    taken = others - topology.isolated
-    return replace(topology, isolated=topology.isolated | others, taken=taken) if taken else topology
 
 
 def end(leaf: str) -> None:

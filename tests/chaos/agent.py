@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from nri_plugin.agent.checkpoint_keeper import CheckpointKeeper
-from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.recorder import DirectKeeper, Recorder
 from nri_plugin.agent.startup import load_state, open_store
@@ -155,7 +155,7 @@ class Agent:
                 node,
                 state,
                 decide=decide,
-                effects=Effects(self.cgroups),
+                cpusets=CpusetWriter(self.cgroups),
                 checkpoint=CheckpointKeeper(self._store, state, SILENT, serves=serves),
                 log=SILENT,
                 clock=time.monotonic,

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.watches import keep_kernel_side
 from nri_plugin.core.engine import decide
-from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.cgroup_watch import CgroupWatch
+from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.model.options import Node, Options
@@ -75,7 +75,7 @@ class Scene:
             Node(machine(nodes=1, cores=2), Options(pool_floor=False), CPUSet.of(0)),
             state,
             decide=decide,
-            effects=Effects(Cgroups.open(ROOT)),
+            cpusets=CpusetWriter(WritableCgroups.open(ROOT)),
             checkpoint=FakeCheckpoint([]),
             log=log,
             clock=self.loop.clock,

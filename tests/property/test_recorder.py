@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.agent.observing import NoEffects, ObservingHandler
+from nri_plugin.agent.observing import CpusetReader, ObservingHandler
 from nri_plugin.agent.recorder import DirectKeeper, Recorder
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Effect
@@ -88,7 +88,7 @@ def test_so_does_that_of_an_agent_that_only_observes(data: st.DataObject, effect
         bench.handler.node,
         State(),
         decide=decide,
-        effects=NoEffects(bench.cgroups),
+        cpusets=CpusetReader(bench.cgroups),
         checkpoint=bench.checkpoint,
         log=bench.log,
         clock=bench.clock,

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nri_plugin.host.cgroup import CPUS, EXCLUSIVE, MENDED
 from nri_plugin.host.mounts import MOUNTINFO, Mount, find_cpuset_tree, read_mounts
-from nri_plugin.host.partitions import CPUS, EXCLUSIVE, MENDED
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 

@@ -12,7 +12,7 @@ import pytest
 from nri_plugin.agent import agent
 from nri_plugin.agent.agent import Identity, checked_identity
 from nri_plugin.agent.arguments import HELP
-from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.config.loading import Config, load, load_text
 from nri_plugin.model.errors import HostError
@@ -145,7 +145,7 @@ def reloaded(tmp_path: Path, read: Callable[[], Config]) -> tuple[Bench, LogLine
     log, lines = recording_log()
     loop = Loop()
     bench = Bench(node(effect=Effect.UPDATE))
-    bench.handler.change_node(bench.handler.node, Effects(None))
+    bench.handler.change_node(bench.handler.node, CpusetWriter(None))
     link = RuntimeLink(
         loop,
         open_socket=socket.socket,

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.agent.cpusets import PartitionWriter
 from nri_plugin.agent.kernel_settings import (
     FOLLOW_S,
     PARTITION_STAYS,
@@ -99,9 +100,8 @@ class Scene:
             self.bench.handler,
             self.loop,
             self.bench.log,
-            self.bench.cgroups,  # type: ignore[arg-type]
+            PartitionWriter(self.bench.cgroups, self.domains),  # type: ignore[arg-type]
             QuotaKeeper(self.quotas, None, self.loop, self.bench.log, self.noticed.append),
-            self.domains,  # type: ignore[arg-type]
         )
         self.bench.handler._observe = keeper
         keeper.start()

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import pytest
 
+from nri_plugin.agent.cpusets import PartitionWriter
 from nri_plugin.agent.kernel_settings import (
     DEAF_S,
     FOLLOW_S,
@@ -264,9 +265,8 @@ class Node:
             self.bench.handler,
             self.loop,
             self.bench.log,
-            self.bench.cgroups,  # type: ignore[arg-type]
+            PartitionWriter(self.bench.cgroups, _NoDomains()),  # type: ignore[arg-type]
             quotas,
-            _NoDomains(),  # type: ignore[arg-type]
         )
         self.bench.handler._observe = keeper
         keeper.start()

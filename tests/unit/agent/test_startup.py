@@ -10,10 +10,10 @@ from nri_plugin.agent.startup import (
     MemoryStore,
     build_handler,
     build_node,
+    find_tree,
     load_state,
     lock_state_dir,
     lock_where_possible,
-    open_cgroups,
     open_store,
     unusable_state_dir,
     warn_of_surprises,
@@ -67,7 +67,7 @@ def test_what_is_seldom_meant_is_said():
 def test_without_a_cgroup_tree_the_runtime_is_asked_and_it_is_said(folder: Path):
     log, lines = recording_log()
     made = config(folder, cgroupRoot=str(folder / "none"))
-    assert open_cgroups(made.cgroup_root, log) is None
+    assert find_tree(made.cgroup_root, log) is None
     assert build_node(made, None).options.effect is Effect.UPDATE
     assert any("no cgroup tree to write to" in text for text in lines.texts("WARNING"))
 
@@ -78,16 +78,16 @@ def test_on_cgroup_v1_there_is_no_pool_floor(folder: Path):
     (v1 / "cpuset.cpus").write_text("0-15\n")
     made = config(folder, cgroupRoot=str(folder / "v1"), poolFloor="true")
     log, _ = recording_log()
-    cgroups = open_cgroups(made.cgroup_root, log)
-    assert cgroups is not None
-    assert cgroups.version == 1
-    assert not build_node(made, cgroups).options.pool_floor
+    tree = find_tree(made.cgroup_root, log)
+    assert tree is not None
+    assert tree.version == 1
+    assert not build_node(made, tree).options.pool_floor
 
 
 def test_on_cgroup_v2_the_pool_floor_is_as_configured(folder: Path):
     made = config(folder, poolFloor="true")
-    cgroups = open_cgroups(made.cgroup_root, recording_log()[0])
-    assert build_node(made, cgroups).options.pool_floor
+    tree = find_tree(made.cgroup_root, recording_log()[0])
+    assert build_node(made, tree).options.pool_floor
 
 
 def test_an_unreadable_machine_is_named(folder: Path):
