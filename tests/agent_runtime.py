@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from nri_plugin.agent.agent import Identity
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.runtime_link import Backoff, RuntimeAbsentError, RuntimeLink
+from nri_plugin.agent.runtime_link import RuntimeLink
+from nri_plugin.agent.transport import ReconnectBackoff, RuntimeAbsentError
 from nri_plugin.process.loop import Loop
 from nri_plugin.simulator.runtime.profile import (
     CONTAINERD_2_1,
@@ -72,7 +73,7 @@ class Rig:
             prepare=prepare,
             can_reconnect=launched_as is None,
             log=bench.log,
-            backoff=Backoff(draw=lambda: 0.0),
+            backoff=ReconnectBackoff(draw=lambda: 0.0),
         )
 
     @property

@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from nri_plugin.agent.arguments import HELP, Arguments, parse
 from nri_plugin.agent.checkpoint_keeper import look_by_the_clock
-from nri_plugin.agent.handler import EndedPodsWatch, Handler
+from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.recorder import build_recorder
 from nri_plugin.agent.rivals import FailedCreations, Rivals, kubelet_policy, warn_of_kubelet
-from nri_plugin.agent.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink, adopt, connect
+from nri_plugin.agent.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
 from nri_plugin.agent.startup import Reload, build_handler
 from nri_plugin.agent.status_socket import FILE_NAME, StatusFeed, StatusSocket, Watchers
 from nri_plugin.agent.supervisor import BEAT_S, CONFIG, FORMER, LIFE, Life
+from nri_plugin.agent.transport import adopt, connect
 from nri_plugin.agent.turn import EXIT_YIELDED, Turn
-from nri_plugin.agent.watches import keep_kernel_side, look_after, look_on
+from nri_plugin.agent.watches import EndedPodsWatch, keep_kernel_side, look_after, look_on
 from nri_plugin.checkpoint.file import DEFAULT_DIR
 from nri_plugin.config.loading import Config, load, load_text
 from nri_plugin.host.runtime_lock import RuntimeLock

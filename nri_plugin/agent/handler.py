@@ -1,7 +1,21 @@
-"""One event from decision to answer, in the one order that keeps every promise.
+"""One request of the runtime, from its bytes to the reply and what comes after it. Start to read here.
 
-decide -> check independently -> save -> write cgroups -> answer -> read back. The state in memory changes only when all
-that had to succeed did: a refused container leaves memory, checkpoint and cgroups as they were.
+     1 receive    `RuntimeConnection.receive`: read the socket; the session turns bytes into events     I/O
+     2 inform     what the runtime does not say: devices, facts of the pod                             I/O, bounded
+     3 decide     `core.engine.decide`: state and event in, a decision out                              pure
+     4 check      the independent validator judges the whole decision                                  pure
+     5 save       append to the checkpoint, before anything follows from the decision                   I/O
+     6 write      the cpusets that must be right before the answer                                     I/O
+     7 keep       only now is the new state the state of the agent
+     8 account    one log line, the recording, counters; repair what an earlier write did not reach
+     9 reply      `RuntimeConnection.reply`: the session turns the response into bytes; send them       I/O
+    10 read back  compare what the kernel made of the writes, after the answer is out                   I/O
+
+`runtime_link.py` opens the connection, waits for bytes and calls `receive`, `Handler.serve` and `send`. Everything runs
+in one thread. Other watches of the agent wait for timers of the same loop and so work between two requests.
+
+Invariant: the state in memory changes only when every step up to 6 succeeded. A refused container leaves memory,
+checkpoint and cgroups as they were.
 """
 
 import logging
@@ -14,134 +28,171 @@ from nri_plugin.agent.checkpoint_keeper import DEFAULT_SAVE_S, IN_TROUBLE_S, Che
 from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter, WriteError, check
 from nri_plugin.agent.outcome import (
     REFUSABLE,
-    Answer,
     History,
     LineLevels,
     Observer,
     Outcome,
-    condensed,
-    counted,
+    Reply,
+    decision_fields,
     empty_response,
-    granted,
     name_of,
-    who,
 )
+from nri_plugin.agent.transport import Transport
 from nri_plugin.core.decision import CpusetWrite, Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, Observed, OwnEvent, Target, drifts
-from nri_plugin.model.errors import HostError, NriPinError
+from nri_plugin.model.errors import HostError, LocalProtocolError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, PodRecord, State, pod_of
 from nri_plugin.process.logs import new_op, say, say_trace
-from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import (
+    Configure,
     CreateContainer,
     EmptyResponse,
     NRIEvent,
+    NRIResponse,
     PostCreateContainer,
     PostStartContainer,
-    RemoveContainer,
     RemovePodSandbox,
     Request,
+    SessionEvent,
     StartContainer,
+    Synchronize,
 )
 from nri_plugin.wire.nri.messages import Pod
-
-# ----------------------------------------------------------------------------------------------------
-# Pods that are over although nobody told us.
-#
-# A runtime that was restarted tells nothing any more of the end of older pods, nor of containers that had
-# ended before. What such a pod was promised would be held until the next Synchronize. But the kubelet makes
-# a pod's cgroup before anything else of the pod and removes it after everything else: it is the witness.
-
-
-LOOK_PAUSE_S = 10.0
-"""Between two looks; whoever is refused for want of CPUs makes us look at once."""
-
-SOON_S = 0.5
-"""From the removal of a pod's last container to a look: where the pod is over its cgroup goes about then."""
-
-
-def ended_pods(state: State, is_removed: Callable[[CgroupRef], bool]) -> list[PodRecord]:
-    """Pods whose cgroup is gone, of those that were promised something or that only their end would remove."""
-    holders = dict.fromkeys(pod_of(key) for key in state.allocations)
-    lived_in = {record.pod_uid for record in state.containers.values()}
-    left = (uid for uid, pod in state.pods.items() if not pod.run_seen and uid not in lived_in)
-    pods = (state.pods[uid] for uid in {**holders, **dict.fromkeys(left)} if uid in state.pods)
-    return [pod for pod in pods if pod.cgroup_parent and is_removed(CgroupRef(pod.cgroup_parent))]
-
-
-def untold_removal(pod: PodRecord) -> RemovePodSandbox:
-    """What the runtime should have told."""
-    return RemovePodSandbox(Pod(id=pod.sandbox_id, uid=pod.uid, name=pod.name, namespace=pod.namespace))
-
-
-class EndedPodsWatch:
-    """Releases what ended pods hold: by the clock, and soon after the last container of a pod was removed.
-
-    Args:
-        release: looks once and releases; see `Handler.release_ended`.
-        loop: has the clock.
-    """
-
-    def __init__(self, release: Callable[[], bool], loop: Loop) -> None:
-        self._release, self._loop = release, loop
-
-    def start(self, pause_s: float = LOOK_PAUSE_S) -> None:
-        """Look after `pause_s` and by the clock from then on."""
-        self._loop.set_timer("ended pods", self._loop.clock() + pause_s, self._look)
-
-    def __call__(self, outcome: Outcome) -> None:
-        """Be told of an outcome: a pod without a container, whose end may go untold, may be over."""
-        if not isinstance(outcome.event, RemoveContainer):
-            return
-        record, after = outcome.before.containers.get(outcome.event.container.id), outcome.decision.state
-        pod = after.pods.get(record.pod_uid) if record else None
-        if pod is not None and not pod.run_seen and not after.containers_of(pod.uid):
-            self.start(SOON_S)
-
-    def _look(self) -> None:
-        self._release()
-        self.start()
-
-
-# ----------------------------------------------------------------------------------------------------
-
+from nri_plugin.wire.nri.releases import unheeded
+from nri_plugin.wire.nri.session import PluginSession
 
 Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEvent], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
 
+CODE_UNKNOWN = 2
+"""The ttrpc status of a refusal; the runtimes pass its message on and look at no other code than 12."""
 
 STARTS = (PostCreateContainer, StartContainer, PostStartContainer)
-"""Events that may be the first ones of a container that was created while nobody listened."""
+"""Events that may be the first ones of a container that was created while the agent was away."""
+
+
+class RuntimeConnection:
+    """One connection to the runtime: steps 1 and 9.
+
+    Attributes:
+        checks: cpusets to read back once everything is sent.
+        synchronized_at: when the runtime had told what exists, None before; safe to read from any thread.
+    """
+
+    def __init__(
+        self, session: PluginSession, transport: Transport, log: logging.Logger, clock: Callable[[], float]
+    ) -> None:
+        self.session, self.transport = session, transport
+        self.checks: list[EffectiveCheck] = []
+        self.synchronized_at: float | None = None
+        self._log, self._clock = log, clock
+
+    def receive(self) -> tuple[list[SessionEvent], bool]:
+        """Read what has arrived; return its events, and whether the runtime has closed the connection.
+
+        Raises:
+            RemoteProtocolError: these bytes are no ttrpc or no NRI.
+        """
+        data = self.transport.receive()
+        if data == b"":
+            return [], False
+        # A closed connection is no bytes to the session, which judges whether a message was cut off.
+        return list(self.session.receive_data(data or b"", self._clock())), data is None
+
+    def reply(self, request: Request, reply: "Reply") -> None:
+        """Queue the reply to a request."""
+        if reply.refusal:
+            self._tell(request, self._refuse(request, reply.refusal))
+        else:
+            self.respond(request, reply.response)
+        self.checks += reply.checks
+
+    def respond(self, request: Request, response: NRIResponse) -> None:
+        """Queue a response; one that cannot be sent becomes an error, so that the runtime waits for nothing."""
+        session = self.session
+        try:
+            problem = session.respond(request.call, response, self._clock())
+        except LocalProtocolError as error:
+            why = f"internal error: {error}"
+            self._tell(request, why)
+            self._refuse(request, why)
+            return
+        if problem and problem == unheeded(session.runtime or Configure(), request.event, response):
+            text, event = "the runtime drops part of the answer", name_of(request.event)
+            say(self._log, logging.WARNING, text, event=event, err=problem)
+        else:
+            self._tell(request, problem)
+
+    def refuse(self, request: Request, why: str) -> None:
+        """Queue an error."""
+        self._refuse(request, why)
+
+    def send(self) -> bool:
+        """Send what is queued; return whether all of it is out.
+
+        Raises:
+            RemoteProtocolError: the runtime does not read its answers.
+        """
+        self.transport.send(self.session.data_to_send())
+        return not self.transport.has_unsent
+
+    def _refuse(self, request: Request, why: str) -> str:
+        return self.session.refuse(request.call, CODE_UNKNOWN, why, self._clock())
+
+    def _tell(self, request: Request, problem: str) -> None:
+        if problem:
+            say(self._log, logging.ERROR, "answer not sent", event=name_of(request.event), err=problem)
 
 
 @dataclass(slots=True)
-class Flow:
-    """How far one event has come."""
+class RequestFlow:
+    """What is known about one request, each fact worked out once.
 
-    known: NRIEvent | InformedCreate | UnsavedStart
+    Attributes:
+        request: the event with its deadline.
+        op: names the request in log lines.
+        began: when, on the monotonic clock.
+        before: the state at its arrival.
+        base: the state that was decided on: `before` without the pods that turned out to be over.
+        known: the event with everything that was found out about it.
+        decision: the bare state `before` until something is decided.
+        decide_s: seconds the decision took.
+        failed: something other than policy went wrong: a bug, a file, a cgroup.
+    """
+
+    request: Request
+    op: str
+    began: float
     before: State
+    base: State
+    known: NRIEvent | InformedCreate | UnsavedStart
     decision: Decision
     decide_s: float = 0.0
     failed: bool = False
 
+    @property
+    def event(self) -> NRIEvent:
+        """The event as the runtime told it."""
+        return self.request.event
+
 
 class Handler:
-    """Answers events; owns the state.
+    """Handles requests and owns the state: steps 2 to 8 and 10.
 
     Args:
         node: the node decisions are made for.
-        state: what is remembered.
+        state: what is allocated.
         decide: the engine.
         cpusets: the only way to the cpusets of cgroups.
         checkpoint: where the state is saved.
         log: for one line per decision.
-        clock: seconds, monotonic, the one deadlines are in.
-        describe: told of every new node; what readers of the checkpoint have to know of it is stored there.
+        clock: seconds, monotonic; deadlines are on the same clock.
+        describe: called with every new node; it stores what readers of the checkpoint have to know of it.
         inform: adds to an event what else is known; by default nothing.
-        observe: told of every outcome, once its answer is ready.
-        history: keeps what happened.
+        observe: called with every outcome, once its answer is ready.
+        history: records what happened.
 
     Attributes:
         checkpoint: what is saved of the state.
@@ -184,98 +235,201 @@ class Handler:
         self._history = history
         self._levels = LineLevels()
 
-    def change_node(self, node: Node, cpusets: CpusetWriter | None = None) -> None:
-        """Decide for `node` from the next event on, and write where that says; what was promised stays."""
-        self.node = node
-        self._cpusets = cpusets or self._cpusets
-        if self._history is not None:
-            self._history.changed(node, self.state)
-        if self._describe is not None:
-            self._describe(node)
-            self.checkpoint.outdate()
+    # ------------------------------------------------------------ the steps in their order
 
-    def handle(self, request: Request) -> Answer:
-        """Decide and carry out one event; never raises."""
-        began, op, before = self._clock(), new_op(), self.state
-        flow = Flow(request.event, before, Decision(before))
+    def serve(self, connection: RuntimeConnection, request: Request) -> None:
+        """Handle a request and queue its reply; the caller sends it, then calls `read_back`."""
+        reply = self.handle(request)
+        if isinstance(request.event, Synchronize) and not reply.failed:
+            connection.synchronized_at = self._clock()
+        # Step 9: from here on the runtime goes on with the container.
+        connection.reply(request, reply)
+
+    def handle(self, request: Request) -> Reply:
+        """Steps 2 to 8 of one request; never raises."""
+        event, before = request.event, self.state
+        flow = RequestFlow(request, new_op(), self._clock(), before, before, event, Decision(before))
         self._cpusets.outcomes.clear()
-        answer = self._answered(request, flow, op)
-        took_s = self._clock() - began
-        self._tell(request.event, before, flow.decision, answer, op=op, took_us=round(took_s * 1e6))
-        if self._history is not None:
-            self._history.decided(
-                self.node,
-                flow.before,
-                flow.known,
-                flow.decision,
-                refusal=answer.refusal,
-                failed=flow.failed,
-                op=op,
-                took_us=round(took_s * 1e6),
-            )
-        self._write_stale()
-        if self._observe is not None:
-            self._report(
-                Outcome(
-                    node=self.node,
-                    event=request.event,
-                    before=before,
-                    decision=flow.decision,
-                    refusal=answer.refusal,
-                    failed=flow.failed,
-                    decide_s=flow.decide_s,
-                    total_s=took_s,
-                ),
-                self._observe,
-            )
-        return answer
-
-    def _answered(self, request: Request, flow: Flow, op: str) -> Answer:
         try:
+            # Step 2. It waits for the exporter for a bounded share of the time that is left.
             flow.known, asked = self._inform(self.node, request), self._clock()
+            # Step 3.
             self._decide_on(flow)
             flow.decide_s = self._clock() - asked
-            return self._carry_out(request, flow, op)
+            reply = self._carry_out(flow)
         except NriPinError as error:
-            flow.failed = True
-            return self._failed(request.event, error, str(error), op)
+            reply = self._failed(flow, error, str(error))
         except Exception as error:  # noqa: BLE001 - whatever is wrong in a decision, the node goes on
-            flow.failed = True
-            say_trace(self._log, "internal error", op=op, event=name_of(request.event))
-            why = f"internal error: {type(error).__name__}: {error}"
-            return self._failed(request.event, error, why, op)
+            say_trace(self._log, "internal error", op=flow.op, event=name_of(event))
+            reply = self._failed(flow, error, f"internal error: {type(error).__name__}: {error}")
+        self._account(flow, reply)
+        return reply
 
-    def _decide_on(self, flow: Flow) -> None:
-        """Decide; nobody is refused for what is held by pods that are over."""
+    def _decide_on(self, flow: RequestFlow) -> None:
+        """Step 3: decide; a container is not refused for CPUs of pods that are over."""
         flow.decision = self._decide(self.node, self.state, flow.known)
         if flow.decision.refusal is None or not isinstance(flow.known, CreateContainer | InformedCreate):
             return
-        if self.release_ended():
-            flow.before = self.state
+        if self.release_ended():  # each end is a request of its own
+            flow.base = self.state
             flow.decision = self._decide(self.node, self.state, flow.known)
 
-    def release_ended(self) -> bool:
-        """Release what pods hold that are over although nobody told; returns whether there were any."""
-        ended = ended_pods(self.state, self._cpusets.is_removed)
-        for pod in ended:
+    def _carry_out(self, flow: RequestFlow) -> Reply:
+        """Steps 4 to 7.
+
+        Raises:
+            InvariantError: the decision would break something that was sound.
+            CheckpointError: it allocates something, and that cannot be saved.
+            WriteError: a cpuset could not be written.
+        """
+        if flow.decision.refusal is not None:
+            return Reply(refusal=str(flow.decision.refusal))
+        # Step 4, before anything outside of memory knows of the decision.
+        checked = check(self.node, self.state, flow.event, flow.decision)
+        # Step 5. After a crash the checkpoint must hold everything that a cgroup or the runtime was told.
+        self._save(flow)
+        if self._is_unsaved_start(flow):
+            # Only memory holds the allocation of this container, so a restart would take the CPUs that the runtime
+            # has on record. The second decision lets it run on those.
+            flow.known = UnsavedStart(flow.event, self.checkpoint.trouble)  # type: ignore[arg-type]
+            flow.decision = self._decide(self.node, self.state, flow.known)
+            checked = check(self.node, self.state, flow.event, flow.decision)
+            self._save(flow)
+        # Step 6. Shared containers leave the CPUs before the answer gives them to somebody else.
+        self._write(flow, checked)
+        # Step 7. Nothing can fail any more.
+        self.state = flow.decision.state
+        self.checkpoint.tell_unsaved(self.state)
+        response = flow.decision.response
+        bare = isinstance(response, EmptyResponse)
+        return Reply(empty_response(flow.event) if bare else response, checks=flow.decision.checks)
+
+    def _save(self, flow: RequestFlow) -> None:
+        """Step 5: save the decided state.
+
+        Raises:
+            CheckpointError: it could not be saved, and the event would make an allocation that no restart could find.
+        """
+        state = flow.decision.state
+        is_new = makes_allocations(self.state, state)
+        hurries = self.checkpoint.trouble and not is_new
+        time_s = self._time_to_save(flow.request)
+        error = self.checkpoint.save(state, min(time_s, IN_TROUBLE_S) if hurries else time_s)
+        if error is not None and is_new and not self._serves_unsaved(flow.event, state):
+            raise error
+
+    def _serves_unsaved(self, event: NRIEvent, after: State) -> bool:
+        """Whether allocations that cannot be saved are kept in memory.
+
+        A resize never is: after a restart the runtime's list tells with which CPUs a container was created, and some
+        runtimes forget at their own restart those that an update gave it.
+        """
+        if isinstance(event, CreateContainer):
+            return self.checkpoint.serves or event.pod.namespace in self.node.options.never_refuse
+        before = self.state.allocations
+        is_resize = any(before.get(key, held) != held for key, held in after.allocations.items())
+        return not (is_resize and isinstance(event, REFUSABLE))
+
+    def _time_to_save(self, request: Request) -> float:
+        """Seconds: half of what is left of the request's time, the other half is needed to refuse and be heard."""
+        if request.deadline is None:
+            return DEFAULT_SAVE_S
+        return max(0.0, (request.deadline - self._clock()) / 2)
+
+    def _is_unsaved_start(self, flow: RequestFlow) -> bool:
+        """Return whether this is the first event of a container whose CPUs neither checkpoint nor runtime has on record."""
+        event, after = flow.event, flow.decision.state
+        if not self.checkpoint.trouble or not isinstance(event, STARTS):
+            return False
+        record = after.containers.get(event.container.id)
+        held = after.allocation_of(record) if record is not None else None
+        is_first = event.container.id not in self.state.containers
+        return is_first and record is not None and held is not None and held.cpus != record.stored_cpus
+
+    def _write(self, flow: RequestFlow, checked: CheckedWrites) -> None:
+        """Step 6: write all or none where the event can be refused, else as much as can be.
+
+        Raises:
+            WriteError: it failed, and cgroups and checkpoint are again what they were.
+        """
+        event, op = flow.event, flow.op
+        if not isinstance(event, (*REFUSABLE, StartContainer)):
+            for error in self._cpusets.attempt(checked):
+                say(self._log, logging.ERROR, "cpuset not written", op=op, event=name_of(event), err=error)
+            return
+        try:
+            self._cpusets.apply(checked)
+        except WriteError as error:
+            self._take_back(flow, error.done)
+            raise
+
+    def _take_back(self, flow: RequestFlow, done: Sequence[CpusetWrite]) -> None:
+        for error in self._cpusets.undo(self.node, self.state, done):
+            say(self._log, logging.ERROR, "cpuset not put back", op=flow.op, err=error)
+        self.checkpoint.save(self.state, self._time_to_save(flow.request))
+
+    def _failed(self, flow: RequestFlow, error: Exception, why: str) -> Reply:
+        """Return the reply where a step failed: a refusal where the event can be refused, else one that changes nothing."""
+        flow.failed = True
+        event = flow.event
+        # A start whose own cpuset could not be put right would run on CPUs that belong to others.
+        if isinstance(event, REFUSABLE) or (
+            isinstance(event, StartContainer) and isinstance(error, WriteError)
+        ):
+            return Reply(refusal=why)
+        say(self._log, logging.ERROR, "event not acted on", op=flow.op, event=name_of(event), err=why)
+        return Reply(empty_response(event), failed=True)
+
+    def _account(self, flow: RequestFlow, reply: Reply) -> None:
+        """Step 8: tell the log, the recording and the observers, and repair stale cgroups."""
+        total_s, event = self._clock() - flow.began, flow.event
+        took_us = round(total_s * 1e6)
+        level = self._levels.level_of(
+            event, reply.refusal, self._clock(), changed=self.state is not flow.before
+        )
+        if self._log.isEnabledFor(level):
+            fields = decision_fields(event, reply.response, self._cpusets.outcomes, flow.decision.steps)
             say(
                 self._log,
-                logging.WARNING if pod.run_seen else logging.INFO,  # older pods: some runtimes never tell
-                "a pod is over and the runtime did not tell, its cgroup is gone",
-                pod=f"{pod.namespace}/{pod.name}",
+                level,
+                "refused" if reply.refusal else "decided",
+                op=flow.op,
+                event=name_of(event),
+                **self.marks,
+                **fields,
+                took_us=took_us,
+                err=reply.refusal,
             )
-            self.handle(Request(0, None, untold_removal(pod)))
-        return bool(ended)
-
-    def _report(self, outcome: Outcome, observe: Observer) -> None:
-        """Tell who counts; what goes wrong there costs nothing but a line."""
-        try:
-            observe(outcome)
-        except Exception:  # noqa: BLE001 - a mistake in a counter is no reason to leave a container waiting
-            say_trace(self._log, "outcome not counted", event=name_of(outcome.event))
+        if self._history is not None:
+            self._history.decided(
+                self.node,
+                flow.base,
+                flow.known,
+                flow.decision,
+                refusal=reply.refusal,
+                failed=flow.failed,
+                op=flow.op,
+                took_us=took_us,
+            )
+        self._write_stale()
+        if self._observe is not None:
+            outcome = Outcome(
+                node=self.node,
+                event=event,
+                before=flow.before,
+                decision=flow.decision,
+                refusal=reply.refusal,
+                failed=flow.failed,
+                decide_s=flow.decide_s,
+                total_s=total_s,
+            )
+            try:
+                self._observe(outcome)
+            except Exception:  # noqa: BLE001 - a mistake in a counter is no reason to leave a container waiting
+                say_trace(self._log, "outcome not counted", event=name_of(event))
 
     def read_back(self, checks: Iterable[EffectiveCheck]) -> None:
-        """Compare what the kernel made of our writes; to be called once the answer is out."""
+        """Step 10: compare what the kernel made of our writes; to be called once the answer is out."""
         for one in checks:
             try:
                 observed = self._cpusets.read_effective(one.target)
@@ -298,34 +452,30 @@ class Handler:
                     observed=observed,
                 )
 
-    def observe(self, target: Target) -> Observed | None:
-        """A cgroup as it is, None when it is gone; see `CpusetWriter.observe`.
+    # ------------------------------------------------------------ what others ask of the state's owner
 
-        Raises:
-            HostError: unreadable.
-        """
-        return self._cpusets.observe(target)
+    def change_node(self, node: Node, cpusets: CpusetWriter | None = None) -> None:
+        """Decide for `node` from the next event on, and write where that says; what was promised stays."""
+        self.node = node
+        self._cpusets = cpusets or self._cpusets
+        if self._history is not None:
+            self._history.changed(node, self.state)
+        if self._describe is not None:
+            self._describe(node)
+            self.checkpoint.outdate()
 
-    def directories(self, target: Target) -> list[str]:
-        """Directories with its cpuset files.
-
-        Raises:
-            HostError: its name leaves the tree.
-        """
-        return self._cpusets.directories(target.cgroup)
-
-    def read_effective(self, cgroup: CgroupRef) -> CPUSet | None:
-        """The CPUs the kernel grants; see `CpusetWriter.read_effective`.
-
-        Raises:
-            HostError: unreadable.
-        """
-        return self._cpusets.read_effective(cgroup)
-
-    def _remember(self, state: State) -> None:
-        """Let `state` be what is promised, and save it."""
-        self.state = state
-        self.keep_saved()
+    def release_ended(self) -> bool:
+        """Release what pods hold that are over although nobody told; returns whether there were any."""
+        ended = ended_pods(self.state, self._cpusets.is_removed)
+        for pod in ended:
+            say(
+                self._log,
+                logging.WARNING if pod.run_seen else logging.INFO,  # older pods: some runtimes never tell
+                "a pod is over and the runtime did not tell, its cgroup is gone",
+                pod=f"{pod.namespace}/{pod.name}",
+            )
+            self.handle(Request(0, None, untold_removal(pod)))
+        return bool(ended)
 
     def put_right(self, event: OwnEvent) -> tuple[Decision, list[HostError]]:
         """Decide and write what follows from what we noticed ourselves; what failed comes back.
@@ -379,121 +529,48 @@ class Handler:
         if self._history is not None:
             self._history.close()
 
-    def _carry_out(self, request: Request, flow: Flow, op: str) -> Answer:
-        event, decision = request.event, flow.decision
-        if decision.refusal is not None:
-            return Answer(refusal=str(decision.refusal))
-        checked = check(self.node, self.state, event, decision)
-        self._save(request, decision.state)
-        if (
-            self.checkpoint.trouble
-            and isinstance(event, STARTS)
-            and self._is_only_here(event, decision.state)
-        ):
-            flow.known = UnsavedStart(event, self.checkpoint.trouble)
-            decision = flow.decision = self._decide(self.node, self.state, flow.known)
-            checked = check(self.node, self.state, event, decision)
-            self._save(request, decision.state)
-        self._write(request, checked, op)
-        self.state = decision.state
-        self.checkpoint.tell_unsaved(self.state)
-        bare = isinstance(decision.response, EmptyResponse)
-        return Answer(empty_response(event) if bare else decision.response, checks=decision.checks)
-
-    def _is_only_here(
-        self, event: PostCreateContainer | StartContainer | PostStartContainer, after: State
-    ) -> bool:
-        """Whether the event is the first one of a container, and the runtime has other CPUs on record than `after`."""
-        record = after.containers.get(event.container.id)
-        held = after.allocation_of(record) if record is not None else None
-        is_first = event.container.id not in self.state.containers
-        return is_first and record is not None and held is not None and held.cpus != record.stored_cpus
-
-    def _save(self, request: Request, state: State) -> None:
-        """Save `state` before anything follows from it.
+    def observe(self, target: Target) -> Observed | None:
+        """A cgroup as it is, None when it is gone; see `CpusetWriter.observe`.
 
         Raises:
-            CheckpointError: it could not be saved, and the event would make an allocation that nobody could find
-                after a restart.
+            HostError: unreadable.
         """
-        is_new = makes_allocations(self.state, state)
-        hurries = self.checkpoint.trouble and not is_new
-        time_s = self._time_to_save(request)
-        error = self.checkpoint.save(state, min(time_s, IN_TROUBLE_S) if hurries else time_s)
-        if error is not None and is_new and not self._serves_unsaved(request.event, state):
-            raise error
+        return self._cpusets.observe(target)
 
-    def _serves_unsaved(self, event: NRIEvent, after: State) -> bool:
-        """Whether allocations that cannot be saved are kept in memory.
-
-        A resize never is: after a restart the runtime's list tells with which CPUs a container was created, and some
-        runtimes forget at their own restart those that an update gave it.
-        """
-        if isinstance(event, CreateContainer):
-            return self.checkpoint.serves or event.pod.namespace in self.node.options.never_refuse
-        before = self.state.allocations
-        is_resize = any(before.get(key, held) != held for key, held in after.allocations.items())
-        return not (is_resize and isinstance(event, REFUSABLE))
-
-    def _time_to_save(self, request: Request) -> float:
-        """Seconds: half of what is left of the request's time, the other half is needed to refuse and be heard."""
-        if request.deadline is None:
-            return DEFAULT_SAVE_S
-        return max(0.0, (request.deadline - self._clock()) / 2)
-
-    def _write(self, request: Request, checked: CheckedWrites, op: str) -> None:
-        """Write all or none where the event can be refused, else as much as can be.
+    def directories(self, target: Target) -> list[str]:
+        """Directories with its cpuset files.
 
         Raises:
-            WriteError: it failed, and cgroups and checkpoint are again what they were.
+            HostError: its name leaves the tree.
         """
-        event = request.event
-        if not isinstance(event, (*REFUSABLE, StartContainer)):
-            for error in self._cpusets.attempt(checked):
-                say(self._log, logging.ERROR, "cpuset not written", op=op, event=name_of(event), err=error)
-            return
-        try:
-            self._cpusets.apply(checked)
-        except WriteError as error:
-            self._take_back(request, error.done, op)
-            raise
+        return self._cpusets.directories(target.cgroup)
 
-    def _take_back(self, request: Request, done: Sequence[CpusetWrite], op: str) -> None:
-        for error in self._cpusets.undo(self.node, self.state, done):
-            say(self._log, logging.ERROR, "cpuset not put back", op=op, err=error)
-        self.checkpoint.save(self.state, self._time_to_save(request))
+    def read_effective(self, cgroup: CgroupRef) -> CPUSet | None:
+        """The CPUs the kernel grants; see `CpusetWriter.read_effective`.
 
-    def _failed(self, event: NRIEvent, error: Exception, why: str, op: str) -> Answer:
-        # A start whose own cpuset could not be put right would run on CPUs that belong to others.
-        if isinstance(event, REFUSABLE) or (
-            isinstance(event, StartContainer) and isinstance(error, WriteError)
-        ):
-            return Answer(refusal=why)
-        say(self._log, logging.ERROR, "event not acted on", op=op, event=name_of(event), err=why)
-        return Answer(empty_response(event), failed=True)
+        Raises:
+            HostError: unreadable.
+        """
+        return self._cpusets.read_effective(cgroup)
 
-    def _tell(
-        self, event: NRIEvent, before: State, decision: Decision, answer: Answer, *, op: str, took_us: int
-    ) -> None:
-        changed = self.state is not before
-        level = self._levels.level_of(event, answer.refusal, self._clock(), changed=changed)
-        if self._log.isEnabledFor(level):
-            fields = {**who(event), **granted(answer.response), **counted(self._cpusets.outcomes)}
-            steps = condensed(decision.steps)
-            text = "refused" if answer.refusal else "decided"
-            say(
-                self._log,
-                level,
-                text,
-                op=op,
-                event=name_of(event),
-                **self.marks,
-                **fields,
-                exact="no" if "inexact-hint" in decision.steps else None,
-                steps=steps,
-                took_us=took_us,
-                err=answer.refusal,
-            )
+    def _remember(self, state: State) -> None:
+        """Let `state` be what is promised, and save it."""
+        self.state = state
+        self.keep_saved()
+
+
+def ended_pods(state: State, is_removed: Callable[[CgroupRef], bool]) -> list[PodRecord]:
+    """Pods whose cgroup is gone, of those that were promised something or that only their end would remove."""
+    holders = dict.fromkeys(pod_of(key) for key in state.allocations)
+    lived_in = {record.pod_uid for record in state.containers.values()}
+    left = (uid for uid, pod in state.pods.items() if not pod.run_seen and uid not in lived_in)
+    pods = (state.pods[uid] for uid in {**holders, **dict.fromkeys(left)} if uid in state.pods)
+    return [pod for pod in pods if pod.cgroup_parent and is_removed(CgroupRef(pod.cgroup_parent))]
+
+
+def untold_removal(pod: PodRecord) -> RemovePodSandbox:
+    """What the runtime should have told."""
+    return RemovePodSandbox(Pod(id=pod.sandbox_id, uid=pod.uid, name=pod.name, namespace=pod.namespace))
 
 
 def makes_allocations(before: State, after: State) -> bool:

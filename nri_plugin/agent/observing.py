@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter
-from nri_plugin.agent.handler import Flow, Handler
-from nri_plugin.agent.outcome import Answer, empty_response
+from nri_plugin.agent.handler import Handler, RequestFlow
+from nri_plugin.agent.outcome import Reply, empty_response
 from nri_plugin.core.decision import CpusetWrite, Decision, InformedCreate
 from nri_plugin.core.drift import targets
 from nri_plugin.core.engine import unrefused
@@ -54,15 +54,15 @@ class ObservingHandler(Handler):
     writer: ClassVar[type[CpusetWriter]] = CpusetReader
     _going_on: Decision | None = None
 
-    def handle(self, request: Request) -> Answer:
+    def handle(self, request: Request) -> Reply:
         """Decide one event and carry out nothing; never raises."""
-        answer = super().handle(request)
+        reply = super().handle(request)
         going_on, self._going_on = self._going_on, None
-        if going_on is not None and answer.refusal:
+        if going_on is not None and reply.refusal:
             self._remember(going_on.state)
-        return Answer(empty_response(request.event), failed=answer.failed)
+        return Reply(empty_response(request.event), failed=reply.failed)
 
-    def _decide_on(self, flow: Flow) -> None:
+    def _decide_on(self, flow: RequestFlow) -> None:
         super()._decide_on(flow)
         if flow.decision.refusal is not None and isinstance(flow.known, CreateContainer | InformedCreate):
             self._going_on = unrefused(self.node, self.state, flow.known)

@@ -1,7 +1,7 @@
 """One event, over: what those who count, watch and record are told of it."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
@@ -43,7 +43,7 @@ EMPTY_RESPONSES: tuple[tuple[type, NRIResponse], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """What to send: `refusal` when it says something, else `response`; `checks` once it is out.
 
     `failed`: nothing came of the event, and this is only the answer that harms nobody.
@@ -172,7 +172,20 @@ def condensed(steps: Iterable[str]) -> str:
     return text if len(text) <= LONGEST_STEPS else f"{text[:LONGEST_STEPS]}..."
 
 
-def who(event: NRIEvent) -> dict[str, object]:
+def decision_fields(
+    event: NRIEvent, response: NRIResponse, outcomes: Mapping[WriteOutcome, int], steps: Sequence[str]
+) -> dict[str, object]:
+    """Return the fields of a decision's line: its pod and container, what was given, written and gone through."""
+    return {
+        **_subject(event),
+        **_given(response),
+        **_written(outcomes),
+        "exact": "no" if "inexact-hint" in steps else None,
+        "steps": condensed(steps),
+    }
+
+
+def _subject(event: NRIEvent) -> dict[str, object]:
     """Whom the event is about."""
     if isinstance(event, Synchronize):
         return {"pods": len(event.pods), "containers": len(event.containers)}
@@ -186,7 +199,7 @@ def who(event: NRIEvent) -> dict[str, object]:
     return fields
 
 
-def counted(outcomes: Mapping[WriteOutcome, int]) -> dict[str, object]:
+def _written(outcomes: Mapping[WriteOutcome, int]) -> dict[str, object]:
     """Cgroups that were written, that already said so, and that are not there."""
     names = {
         "writes": WriteOutcome.WRITTEN,
@@ -196,7 +209,7 @@ def counted(outcomes: Mapping[WriteOutcome, int]) -> dict[str, object]:
     return {name: outcomes.get(outcome) or None for name, outcome in names.items()}
 
 
-def granted(response: NRIResponse) -> dict[str, object]:
+def _given(response: NRIResponse) -> dict[str, object]:
     """What a created container gets."""
     resources = getattr(response, "resources", None)
     return {"cpus": resources.cpus, "mems": resources.mems} if resources is not None else {}

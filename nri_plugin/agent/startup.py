@@ -20,7 +20,8 @@ from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.observing import ObservingHandler
 from nri_plugin.agent.outcome import History, Outcome
 from nri_plugin.agent.pod_facts import Informant, PodResourcesClient
-from nri_plugin.agent.runtime_link import RuntimeLink, words
+from nri_plugin.agent.runtime_link import RuntimeLink
+from nri_plugin.agent.transport import words
 from nri_plugin.checkpoint.file import (
     FILE_NAME,
     LOCK_FILE,

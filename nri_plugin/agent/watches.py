@@ -10,6 +10,7 @@ from nri_plugin.agent.drift_watch import DriftReport, DriftWatch, Reporter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.kernel_settings import UNWATCHED, Counted, KernelSideKeeper, QuotaKeeper
 from nri_plugin.agent.observing import ObservedWatch
+from nri_plugin.agent.outcome import Outcome
 from nri_plugin.agent.startup import warn_of_overcommitted
 from nri_plugin.agent.status_socket import StatusFeed
 from nri_plugin.config.loading import Config
@@ -27,6 +28,7 @@ from nri_plugin.model.state import CgroupRef, named
 from nri_plugin.model.topology import Topology
 from nri_plugin.process.logs import Reminder, say, say_trace
 from nri_plugin.process.loop import Loop
+from nri_plugin.wire.nri.events import RemoveContainer
 
 # ----------------------------------------------------------------------------------------------------
 # Notices CPUs and memory nodes that come or go while the agent runs, and lets cgroups follow at once.
@@ -143,6 +145,47 @@ class MachineWatch:
                 name=named(state.pods, key),
                 cpus=state.allocations[key].cpus,
             )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Pods that are over although the runtime did not tell: a restarted runtime reports neither the end of older pods nor of
+# containers that ended before. The kubelet makes a pod's cgroup first and removes it last, so its absence is the proof.
+
+
+ENDED_PAUSE_S = 10.0
+"""Between two looks; whoever is refused for want of CPUs makes us look at once."""
+
+SOON_S = 0.5
+"""From the removal of a pod's last container to a look: where the pod is over its cgroup goes about then."""
+
+
+class EndedPodsWatch:
+    """Releases what ended pods hold: by the clock, and soon after the last container of a pod was removed.
+
+    Args:
+        release: looks once and releases; see `Handler.release_ended`.
+        loop: has the clock.
+    """
+
+    def __init__(self, release: Callable[[], bool], loop: Loop) -> None:
+        self._release, self._loop = release, loop
+
+    def start(self, pause_s: float = ENDED_PAUSE_S) -> None:
+        """Look after `pause_s` and by the clock from then on."""
+        self._loop.set_timer("ended pods", self._loop.clock() + pause_s, self._look)
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Be told of an outcome: a pod without a container, whose end may go untold, may be over."""
+        if not isinstance(outcome.event, RemoveContainer):
+            return
+        record, after = outcome.before.containers.get(outcome.event.container.id), outcome.decision.state
+        pod = after.pods.get(record.pod_uid) if record else None
+        if pod is not None and not pod.run_seen and not after.containers_of(pod.uid):
+            self.start(SOON_S)
+
+    def _look(self) -> None:
+        self._release()
+        self.start()
 
 
 # ----------------------------------------------------------------------------------------------------
