@@ -99,12 +99,12 @@ class RuntimeConnection:
         if data == b"":
             return [], False
         # A closed connection is no bytes to the session, which judges whether a message was cut off.
-        return list(self.session.receive_data(data or b"", self._clock())), data is None
+        return self.session.receive_data(data or b"", self._clock()), data is None
 
-    def reply(self, request: Request, reply: "Reply") -> None:
+    def reply(self, request: Request, reply: Reply) -> None:
         """Queue the reply to a request."""
         if reply.refusal:
-            self._tell(request, self._refuse(request, reply.refusal))
+            self._tell(request, self.refuse(request, reply.refusal))
         else:
             self.respond(request, reply.response)
         self.checks += reply.checks
@@ -117,7 +117,7 @@ class RuntimeConnection:
         except LocalProtocolError as error:
             why = f"internal error: {error}"
             self._tell(request, why)
-            self._refuse(request, why)
+            self.refuse(request, why)
             return
         if problem and problem == unheeded(session.runtime or Configure(), request.event, response):
             text, event = "the runtime drops part of the answer", name_of(request.event)
@@ -125,9 +125,9 @@ class RuntimeConnection:
         else:
             self._tell(request, problem)
 
-    def refuse(self, request: Request, why: str) -> None:
-        """Queue an error."""
-        self._refuse(request, why)
+    def refuse(self, request: Request, why: str) -> str:
+        """Queue an error; return why that was not possible, empty when it was."""
+        return self.session.refuse(request.call, CODE_UNKNOWN, why, self._clock())
 
     def send(self) -> bool:
         """Send what is queued; return whether all of it is out.
@@ -137,9 +137,6 @@ class RuntimeConnection:
         """
         self.transport.send(self.session.data_to_send())
         return not self.transport.has_unsent
-
-    def _refuse(self, request: Request, why: str) -> str:
-        return self.session.refuse(request.call, CODE_UNKNOWN, why, self._clock())
 
     def _tell(self, request: Request, problem: str) -> None:
         if problem:
@@ -251,9 +248,9 @@ class Handler:
         flow = RequestFlow(request, new_op(), self._clock(), before, before, event, Decision(before))
         self._cpusets.outcomes.clear()
         try:
-            # Step 2. It waits for the exporter for a bounded share of the time that is left.
+            # Step 2: it waits for the exporter for a bounded share of the time that is left.
             flow.known, asked = self._inform(self.node, request), self._clock()
-            # Step 3.
+            # Step 3: pure; the engine sees the state as it is now.
             self._decide_on(flow)
             flow.decide_s = self._clock() - asked
             reply = self._carry_out(flow)
@@ -284,9 +281,9 @@ class Handler:
         """
         if flow.decision.refusal is not None:
             return Reply(refusal=str(flow.decision.refusal))
-        # Step 4, before anything outside of memory knows of the decision.
+        # Step 4: before anything outside of memory knows of the decision.
         checked = check(self.node, self.state, flow.event, flow.decision)
-        # Step 5. After a crash the checkpoint must hold everything that a cgroup or the runtime was told.
+        # Step 5: after a crash the checkpoint must hold everything that a cgroup or the runtime was told.
         self._save(flow)
         if self._is_unsaved_start(flow):
             # Only memory holds the allocation of this container, so a restart would take the CPUs that the runtime
@@ -295,9 +292,9 @@ class Handler:
             flow.decision = self._decide(self.node, self.state, flow.known)
             checked = check(self.node, self.state, flow.event, flow.decision)
             self._save(flow)
-        # Step 6. Shared containers leave the CPUs before the answer gives them to somebody else.
+        # Step 6: shared containers leave the CPUs before the answer gives them to somebody else.
         self._write(flow, checked)
-        # Step 7. Nothing can fail any more.
+        # Step 7: nothing can fail any more.
         self.state = flow.decision.state
         self.checkpoint.tell_unsaved(self.state)
         response = flow.decision.response
