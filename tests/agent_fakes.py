@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import Observer, Reply
+from nri_plugin.agent.outcome import Observer, RequestReply
 from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.model.errors import CheckpointError, HostError
@@ -171,7 +171,7 @@ class Bench:
         )
         self._calls = 0
 
-    def ask(self, event: NRIEvent, time_left: float | None = 2.0) -> Reply:
+    def ask(self, event: NRIEvent, time_left: float | None = 2.0) -> RequestReply:
         """Let the handler answer; the journal gets an `answer` or `refuse`."""
         self._calls += 2
         deadline = None if time_left is None else self.clock.now + time_left

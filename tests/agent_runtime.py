@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from nri_plugin.agent.agent import Identity
+from nri_plugin.agent.agent import PluginIdentity
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.agent.transport import ReconnectBackoff, RuntimeAbsentError
@@ -49,7 +49,7 @@ class Rig:
         bench: Bench,
         *,
         profile: RuntimeProfile = CONTAINERD_2_1,
-        identity: Identity | None = None,
+        identity: PluginIdentity | None = None,
         prepare: Callable[[str], Handler] | None = None,
         config: str = "",
         launched_as: tuple[str, str] | None = None,
@@ -64,7 +64,7 @@ class Rig:
         self.synchronizes = True
         self.listed: tuple[tuple[Pod, ...], tuple[Container, ...]] = ((), ())
         self.loop = Loop(bench.clock)
-        identity = identity or Identity("nri-pin", "90")
+        identity = identity or PluginIdentity("nri-pin", "90")
         self.link = RuntimeLink(
             self.loop,
             open_socket=self._open,

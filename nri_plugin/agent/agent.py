@@ -19,24 +19,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from nri_plugin.agent.arguments import HELP, Arguments, parse
-from nri_plugin.agent.checkpoint_keeper import look_by_the_clock
+from nri_plugin.agent.checkpoint_saver import look_by_the_clock
 from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.other_owners import FailedCreations, OtherOwners, kubelet_policy, warn_of_kubelet
 from nri_plugin.agent.recorder import build_recorder
-from nri_plugin.agent.rivals import FailedCreations, Rivals, kubelet_policy, warn_of_kubelet
 from nri_plugin.agent.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
+from nri_plugin.agent.serving_lease import EXIT_YIELDED, ServingLease
 from nri_plugin.agent.startup import Reload, build_handler
 from nri_plugin.agent.status_socket import FILE_NAME, StatusFeed, StatusSocket, Watchers
 from nri_plugin.agent.supervisor import BEAT_S, CONFIG, FORMER, LIFE, Life
 from nri_plugin.agent.transport import adopt, connect
-from nri_plugin.agent.turn import EXIT_YIELDED, Turn
-from nri_plugin.agent.watches import EndedPodsWatch, keep_kernel_side, look_after, look_on
+from nri_plugin.agent.watches import EndedPodsWatch, reconcile_kernel_settings, watch_drift, watch_observed
 from nri_plugin.checkpoint.file import DEFAULT_DIR
 from nri_plugin.config.loading import Config, load, load_text
 from nri_plugin.host.runtime_lock import RuntimeLock
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.errors import ConfigError, LocalProtocolError, NriPinError
 from nri_plugin.process.logs import LOGGER_NAME, say, set_up
-from nri_plugin.process.loop import Loop, Watchdog
+from nri_plugin.process.loop import Loop, LoopWatchdog
 from nri_plugin.wire.nri.decode import Hears, deaf
 from nri_plugin.wire.nri.events import Configure
 from nri_plugin.wire.nri.messages import EventMask
@@ -77,7 +77,7 @@ class Closing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class PluginIdentity:
     """What the agent registers as; `descriptor` is the runtime's socket where the runtime started the agent."""
 
     name: str
@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
             sys.stdout.write(HELP)
             return EXIT_STOPPED
         if not argv and not os.environ.keys().isdisjoint({"NRI_PLUGIN_SOCKET", LIFE}):
-            return run_launched(arguments, os.environ)
+            return run_for_runtime(arguments, os.environ)
         return run_external(arguments)
     except ConfigError as error:
         complain(error)
@@ -130,7 +130,7 @@ def run_external(arguments: Arguments) -> int:
 def serve(
     config: Config,
     load_again: Callable[[], Config],
-    identity: Identity,
+    identity: PluginIdentity,
     *,
     record: str = "",
     life: Life | None = None,
@@ -160,7 +160,7 @@ def serve(
 
     lock = RuntimeLock(config.nri_socket)
     # An agent with a supervisor gives way to the next one that the runtime starts, which has a supervisor of its own.
-    turn = Turn(lock, config.state_dir, loop, log, begin, wait, stays=life is None)
+    turn = ServingLease(lock, config.state_dir, loop, log, begin, wait, stays=life is None)
 
     def take_turn() -> None:
         # An agent that waits answers probes, too. The modules for that load slowly, so they load before it connects.
@@ -204,20 +204,20 @@ def watched_handler(
     ended.start()
     watchers.also = (ended,)
     if config.observe:
-        watch = look_on(config, log, handler, loop, feed)
+        watch = watch_observed(config, log, handler, loop, feed)
         if monitoring is not None:
             monitoring.follow_observed(watch)
     else:
         count = monitoring.count_quota if monitoring else lambda _noticed_by: None
-        keeper = keep_kernel_side(config, log, handler, loop, count)
-        drift = look_after(config, log, handler, loop, feed, watchers.drifted, keeper)
+        settings = reconcile_kernel_settings(config, log, handler, loop, count)
+        drift = watch_drift(config, log, handler, loop, feed, watchers.drifted, settings)
         failures = FailedCreations()
         feed.failed_creations = lambda: failures.in_a_row
-        rivals = Rivals(log, loop.clock, monitoring.count_rival if monitoring else None, failures)
-        watchers.also = (ended, drift, rivals, *((keeper,) if keeper else ()))
+        owners = OtherOwners(log, loop.clock, monitoring.count_other_owner if monitoring else None, failures)
+        watchers.also = (ended, drift, owners, *((settings,) if settings else ()))
         warn_of_kubelet(log, kubelet_policy())
         if monitoring is not None:
-            monitoring.follow(drift, keeper)
+            monitoring.follow(drift, settings)
     serve_status(config, log, handler, feed, lambda: link.runtime)
     return handler
 
@@ -240,14 +240,14 @@ def serve_http(
         return
     from nri_plugin.agent.runtime_link import probe_pages
     from nri_plugin.process.http_pages import Routes
-    from nri_plugin.process.http_server import Place, Server
+    from nri_plugin.process.http_server import ListenAddress, Server
 
     probes = probe_pages(loop, link)
     if config.health_probe_bind_address is not None:
-        place = Place("healthProbeBindAddress", config.health_probe_bind_address, "probes")
+        place = ListenAddress("healthProbeBindAddress", config.health_probe_bind_address, "probes")
         Server(place, Routes(probes), log, keeps_trying=True)
     if monitoring is not None and config.metrics_bind_address is not None:
-        place = Place("metricsBindAddress", config.metrics_bind_address, "metrics")
+        place = ListenAddress("metricsBindAddress", config.metrics_bind_address, "metrics")
         Server(place, Routes({"/metrics": monitoring.page(), **probes}), log, keeps_trying=True)
 
 
@@ -299,7 +299,7 @@ def run(
     watchdog = None
     try:
         begin()
-        watchdog = Watchdog(loop, log)
+        watchdog = LoopWatchdog(loop, log)
         code = loop.run()
     finally:
         if watchdog is not None:
@@ -347,13 +347,13 @@ def collect_garbage_by_the_clock(loop: Loop) -> None:
     loop.set_timer("collect", loop.clock() + COLLECT_PAUSE_S, collect)
 
 
-def checked_identity(config: Config) -> Identity:
+def checked_identity(config: Config) -> PluginIdentity:
     """What we register as.
 
     Raises:
         ConfigError: the runtime would refuse it.
     """
-    identity = Identity(config.plugin_name, config.plugin_index)
+    identity = PluginIdentity(config.plugin_name, config.plugin_index)
     try:
         identity.session()
     except LocalProtocolError as error:
@@ -376,7 +376,7 @@ def complain(error: NriPinError) -> None:
 # The two starts of an agent that belongs to the runtime: by the runtime itself, and by its supervisor afterwards.
 
 
-def run_launched(arguments: Arguments, environment: Mapping[str, str]) -> int:
+def run_for_runtime(arguments: Arguments, environment: Mapping[str, str]) -> int:
     """Run the agent that the runtime started, or the one that takes its place; returns its exit code.
 
     Raises:
@@ -384,16 +384,16 @@ def run_launched(arguments: Arguments, environment: Mapping[str, str]) -> int:
     """
     life = given_life(environment)
     if life is not None and "NRI_PLUGIN_SOCKET" not in environment:
-        return run_returned(arguments, environment, life)
+        return run_as_successor(arguments, environment, life)
     try:
-        return run_prelaunched(arguments, environment, life)
+        return serve_given_connection(arguments, environment, life)
     except ConfigError:
         if life is not None:
             life.quit()  # an agent that comes back would have the same configuration
         raise
 
 
-def run_prelaunched(arguments: Arguments, environment: Mapping[str, str], life: Life | None) -> int:
+def serve_given_connection(arguments: Arguments, environment: Mapping[str, str], life: Life | None) -> int:
     """Serve the one connection the runtime handed over; it also brings the configuration.
 
     Raises:
@@ -402,7 +402,7 @@ def run_prelaunched(arguments: Arguments, environment: Mapping[str, str], life: 
     log = set_up("info", "text", Path(DEFAULT_DIR))
     loop = Loop()
     identity = given_identity(environment, log)
-    start = PrelaunchedStart(arguments, log, loop, life)
+    start = RuntimeStart(arguments, log, loop, life)
     link = RuntimeLink(
         loop,
         open_socket=partial(adopt, identity.descriptor or 0),
@@ -420,7 +420,7 @@ def run_prelaunched(arguments: Arguments, environment: Mapping[str, str], life: 
     return run(loop, link, Reload(start.load, link, log), log, begin, start, life)
 
 
-class PrelaunchedStart:
+class RuntimeStart:
     """Makes the handler when the runtime has told the configuration."""
 
     def __init__(self, arguments: Arguments, log: logging.Logger, loop: Loop, life: Life | None) -> None:
@@ -429,7 +429,7 @@ class PrelaunchedStart:
         self._loop = loop
         self._life = life
         self._text = ""
-        self._turn: Turn | None = None
+        self._turn: ServingLease | None = None
         self.link: RuntimeLink
 
     def load(self) -> Config:
@@ -464,7 +464,9 @@ class PrelaunchedStart:
         def wait(reason: str) -> None:
             self.link.waits_for = reason
 
-        self._turn = Turn(lock, config.state_dir, self._loop, self._log, begin, wait, is_replaceable=False)
+        self._turn = ServingLease(
+            lock, config.state_dir, self._loop, self._log, begin, wait, is_replaceable=False
+        )
         serve_http(config, self._log, self._loop, self.link, monitoring)
         self._turn.demand()
         return self.link.handler
@@ -475,7 +477,7 @@ class PrelaunchedStart:
             self._turn.close()
 
 
-def run_returned(arguments: Arguments, environment: Mapping[str, str], life: Life) -> int:
+def run_as_successor(arguments: Arguments, environment: Mapping[str, str], life: Life) -> int:
     """Take the place of an agent that the runtime started and that ended; the same as that one to the runtime.
 
     Raises:
@@ -519,7 +521,7 @@ def given_drop_in(environment: Mapping[str, str]) -> str:
         return file.read()
 
 
-def given_identity(environment: Mapping[str, str], log: logging.Logger) -> Identity:
+def given_identity(environment: Mapping[str, str], log: logging.Logger) -> PluginIdentity:
     """What the runtime calls the agent; a name it would not take from others is no reason to give up here.
 
     Raises:
@@ -531,7 +533,7 @@ def given_identity(environment: Mapping[str, str], log: logging.Logger) -> Ident
             "NRI_PLUGIN_SOCKET", f"expected the number of an open socket such as 3, found {number}"
         )
     descriptor = None if number is None else int(number)
-    identity = Identity(
+    identity = PluginIdentity(
         environment.get("NRI_PLUGIN_NAME", "nri-pin"), environment.get("NRI_PLUGIN_IDX", "90"), descriptor
     )
     try:
@@ -543,5 +545,5 @@ def given_identity(environment: Mapping[str, str], log: logging.Logger) -> Ident
             "registering under the default name; the runtime goes by the file name",
             err=error,
         )
-        return Identity("nri-pin", "90", descriptor)
+        return PluginIdentity("nri-pin", "90", descriptor)
     return identity

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.core.drift import Cause, CpusetsObserved, Drift, Observed, Target, drifts, targets
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef
-from nri_plugin.process.logs import Reminder, say, say_trace
+from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import Synchronize
 
@@ -204,7 +204,7 @@ class DriftWatch:
         self._waiting: dict[Target, str] = {}
         self._doubted: dict[Target, float] = {}
         self._count = 0
-        self._no_watch = Reminder()
+        self._no_watch = LogRateLimit()
 
     def start(self) -> None:
         """Begin; what Synchronize puts right is not ours to find."""
@@ -212,7 +212,7 @@ class DriftWatch:
             self._loop.watch(self._watch, self._noticed)
         self._loop.set_timer("sweep", self._loop.clock() + FIRST_SWEEP_S, self._sweep)
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Be told of an outcome: containers may have come or gone; after Synchronize nothing is known of any."""
         if isinstance(outcome.event, Synchronize):
             self._loop.set_timer("sweep", self._loop.clock() + FOLLOW_S, self._sweep)

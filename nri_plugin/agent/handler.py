@@ -24,15 +24,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nri_plugin.agent.checkpoint_keeper import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointKeeper, CheckpointStore
+from nri_plugin.agent.checkpoint_saver import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointSaver, CheckpointStore
 from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter, WriteError, check
 from nri_plugin.agent.outcome import (
     REFUSABLE,
     History,
     LineLevels,
     Observer,
-    Outcome,
-    Reply,
+    RequestOutcome,
+    RequestReply,
     decision_fields,
     empty_response,
     name_of,
@@ -101,7 +101,7 @@ class RuntimeConnection:
         # A closed connection is no bytes to the session, which judges whether a message was cut off.
         return self.session.receive_data(data or b"", self._clock()), data is None
 
-    def reply(self, request: Request, reply: Reply) -> None:
+    def reply(self, request: Request, reply: RequestReply) -> None:
         """Queue the reply to a request."""
         if reply.refusal:
             self._tell(request, self.refuse(request, reply.refusal))
@@ -207,7 +207,7 @@ class Handler:
         *,
         decide: Decide,
         cpusets: CpusetWriter,
-        checkpoint: CheckpointStore | CheckpointKeeper,
+        checkpoint: CheckpointStore | CheckpointSaver,
         log: logging.Logger,
         clock: Callable[[], float],
         describe: Callable[[Node], None] | None = None,
@@ -220,9 +220,7 @@ class Handler:
         self._decide = decide
         self._cpusets = cpusets
         self.checkpoint = (
-            checkpoint
-            if isinstance(checkpoint, CheckpointKeeper)
-            else CheckpointKeeper(checkpoint, state, log)
+            checkpoint if isinstance(checkpoint, CheckpointSaver) else CheckpointSaver(checkpoint, state, log)
         )
         self._log = log
         self._clock = clock
@@ -242,7 +240,7 @@ class Handler:
         # Step 9: from here on the runtime goes on with the container.
         connection.reply(request, reply)
 
-    def handle(self, request: Request) -> Reply:
+    def handle(self, request: Request) -> RequestReply:
         """Steps 2 to 8 of one request; never raises."""
         event, before = request.event, self.state
         flow = RequestFlow(request, new_op(), self._clock(), before, before, event, Decision(before))
@@ -271,7 +269,7 @@ class Handler:
             flow.base = self.state
             flow.decision = self._decide(self.node, self.state, flow.known)
 
-    def _carry_out(self, flow: RequestFlow) -> Reply:
+    def _carry_out(self, flow: RequestFlow) -> RequestReply:
         """Steps 4 to 7.
 
         Raises:
@@ -280,7 +278,7 @@ class Handler:
             WriteError: a cpuset could not be written.
         """
         if flow.decision.refusal is not None:
-            return Reply(refusal=str(flow.decision.refusal))
+            return RequestReply(refusal=str(flow.decision.refusal))
         # Step 4: before anything outside of memory knows of the decision.
         checked = check(self.node, self.state, flow.event, flow.decision)
         # Step 5: after a crash the checkpoint must hold everything that a cgroup or the runtime was told.
@@ -299,7 +297,7 @@ class Handler:
         self.checkpoint.tell_unsaved(self.state)
         response = flow.decision.response
         bare = isinstance(response, EmptyResponse)
-        return Reply(empty_response(flow.event) if bare else response, checks=flow.decision.checks)
+        return RequestReply(empty_response(flow.event) if bare else response, checks=flow.decision.checks)
 
     def _save(self, flow: RequestFlow) -> None:
         """Step 5: save the decided state.
@@ -365,7 +363,7 @@ class Handler:
             say(self._log, logging.ERROR, "cpuset not put back", op=flow.op, err=error)
         self.checkpoint.save(self.state, self._time_to_save(flow.request))
 
-    def _failed(self, flow: RequestFlow, error: Exception, why: str) -> Reply:
+    def _failed(self, flow: RequestFlow, error: Exception, why: str) -> RequestReply:
         """Return the reply where a step failed: a refusal where the event can be refused, else one that changes nothing."""
         flow.failed = True
         event = flow.event
@@ -373,11 +371,11 @@ class Handler:
         if isinstance(event, REFUSABLE) or (
             isinstance(event, StartContainer) and isinstance(error, WriteError)
         ):
-            return Reply(refusal=why)
+            return RequestReply(refusal=why)
         say(self._log, logging.ERROR, "event not acted on", op=flow.op, event=name_of(event), err=why)
-        return Reply(empty_response(event), failed=True)
+        return RequestReply(empty_response(event), failed=True)
 
-    def _account(self, flow: RequestFlow, reply: Reply) -> None:
+    def _account(self, flow: RequestFlow, reply: RequestReply) -> None:
         """Step 8: tell the log, the recording and the observers, and repair stale cgroups."""
         total_s, event = self._clock() - flow.began, flow.event
         took_us = round(total_s * 1e6)
@@ -410,7 +408,7 @@ class Handler:
             )
         self._write_stale()
         if self._observe is not None:
-            outcome = Outcome(
+            outcome = RequestOutcome(
                 node=self.node,
                 event=event,
                 before=flow.before,

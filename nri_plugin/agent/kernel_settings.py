@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from nri_plugin.agent.cpusets import PartitionWriter
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.core.kernel_settings import (
     NO_QUOTA,
     Partition,
@@ -25,7 +25,7 @@ from nri_plugin.model.errors import HostError, InvariantError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import CgroupRef, State
-from nri_plugin.process.logs import Reminder, Repeats, say, say_trace
+from nri_plugin.process.logs import LogRateLimit, Repeats, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import (
     PostUpdateContainer,
@@ -44,7 +44,7 @@ from nri_plugin.wire.nri.messages import Pod
 # after each round nothing is listened to for `DEAF_S`, however often and to however many cgroups others write.
 #
 # Two more ways find what no watch reports, for example where the kernel has no watch left: a look after every update
-# that the runtime was asked for, and the sweep of `KernelSideKeeper`.
+# that the runtime was asked for, and the sweep of `KernelSettingsReconciler`.
 
 
 DEAF_S = 0.05
@@ -78,7 +78,7 @@ class QuotaFiles(Protocol):
         """Where its quota files are."""
 
 
-class QuotaKeeper:
+class QuotaReconciler:
     """Writes quotas where they are not as wanted.
 
     Args:
@@ -108,7 +108,7 @@ class QuotaKeeper:
         self._due: dict[CgroupRef, NoticedBy] = {}
         self._updated: set[str] = set()
         self._written_back: Repeats[CgroupRef] = Repeats()
-        self._trouble, self._no_watch = Reminder(), Reminder()
+        self._trouble, self._no_watch = LogRateLimit(), LogRateLimit()
         self.lifted = 0
 
     @property
@@ -122,10 +122,10 @@ class QuotaKeeper:
             self._loop.watch(self._watch, self._noticed)
 
     def doubt_all(self) -> None:
-        """The next `keep` also looks at those that were right when they were looked at last."""
+        """The next `reconcile` also looks at those that were right when they were looked at last."""
         self._unsure |= self._wanted.keys()
 
-    def keep(self, wanted: Iterable[QuotaWrite]) -> Iterator[None]:
+    def reconcile(self, wanted: Iterable[QuotaWrite]) -> Iterator[None]:
         """Make these quotas as wanted and let go of all others; one step for each cgroup that is looked at."""
         former, self._wanted = self._wanted, {one.target: one.quota_us for one in wanted}
         for gone in former.keys() - self._wanted.keys():
@@ -243,7 +243,7 @@ MOST_SWEEPS = 30
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusedPartition:
     """A partition that the kernel did not grant.
 
     Attributes:
@@ -259,7 +259,7 @@ class Refused:
     left: int = 1
 
 
-class KernelSideKeeper:
+class KernelSettingsReconciler:
     """Writes what `nri_plugin.core.kernel_settings` says, where it is not so; in slices, between which the runtime is answered.
 
     Args:
@@ -278,16 +278,16 @@ class KernelSideKeeper:
         loop: Loop,
         log: logging.Logger,
         writer: PartitionWriter,
-        cpu_quotas: QuotaKeeper | None,
+        cpu_quotas: QuotaReconciler | None,
     ) -> None:
         self._handler, self._loop, self._log = handler, loop, log
         self._writer, self._quotas = writer, cpu_quotas
         self._former: State | None = handler.state  # an agent that ended may have made partitions for these
-        self._refused: dict[CgroupRef, Refused] = {}
+        self._refused: dict[CgroupRef, RefusedPartition] = {}
         self._steps: Iterator[None] = iter(())
         self._is_due = False
         self._sandboxes_done: dict[CgroupRef, CPUSet] = {}
-        self._trouble = Reminder()
+        self._trouble = LogRateLimit()
 
     @property
     def lifted(self) -> int:
@@ -313,9 +313,9 @@ class KernelSideKeeper:
         """Begin the sweep, and to listen."""
         if self._quotas is not None:
             self._quotas.start()
-        self._loop.set_timer("kernel side sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
+        self._loop.set_timer("kernel settings sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Be told of an outcome: what follows from it is written soon after the answer."""
         if isinstance(outcome.event, Synchronize):
             self._former = self._former or self._handler.state
@@ -329,7 +329,7 @@ class KernelSideKeeper:
         """Soon; something changed that may have ended a partition: a cpuset beside it, the machine."""
         if not self._is_due:
             self._is_due = True
-            self._loop.set_timer("kernel side", self._loop.clock() + FOLLOW_S, self._begin)
+            self._loop.set_timer("kernel settings", self._loop.clock() + FOLLOW_S, self._begin)
 
     def _sweep(self) -> None:
         """Everything is looked at, also what was right before; a look that is under way comes after it anew."""
@@ -339,12 +339,12 @@ class KernelSideKeeper:
         for one in self._refused.values():
             one.left -= 1
         self._begin()
-        self._loop.set_timer("kernel side sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
+        self._loop.set_timer("kernel settings sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
 
     def _begin(self) -> None:
         """Look at the state as it is now; what was done before is not done again."""
         self._is_due = False
-        self._steps = self._keep()
+        self._steps = self._reconcile()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -354,20 +354,20 @@ class KernelSideKeeper:
             say_trace(self._log, "internal error while quotas, sandboxes and partitions were put right")
             return
         if taken == SLICE:
-            self._loop.set_timer("kernel side slice", self._loop.clock(), self._go_on)
+            self._loop.set_timer("kernel settings slice", self._loop.clock(), self._go_on)
 
-    def _keep(self) -> Iterator[None]:
+    def _reconcile(self) -> Iterator[None]:
         """A step is a file or a few."""
         node, state = self._handler.node, self._handler.state
         pool, rest = state.shared_pool(node), dict(sandboxes(node, state))
-        domains = {one.target: one for one in partitions(node, state)}
-        self._end_domains(domains)  # before a sandbox gets their CPUs
-        yield from self._keep_sandboxes(pool, rest)
-        yield from self._make_domains(node, state, domains)
+        wanted = {one.target: one for one in partitions(node, state)}
+        self._end_partitions(wanted)  # before a sandbox gets their CPUs
+        yield from self._write_sandboxes(pool, rest)
+        yield from self._make_partitions(node, state, wanted)
         if self._quotas is not None:
-            yield from self._quotas.keep(quotas(node, state))
+            yield from self._quotas.reconcile(quotas(node, state))
 
-    def _end_domains(self, wanted: dict[CgroupRef, Partition]) -> None:
+    def _end_partitions(self, wanted: dict[CgroupRef, Partition]) -> None:
         if self._former is not None:
             for trouble in self._writer.adopt(self._former, self._handler.state):
                 self._say(PARTITION_STAYS, trouble)
@@ -375,7 +375,9 @@ class KernelSideKeeper:
         for trouble in self._writer.end_others(self._handler.node, wanted, self._loop.clock()):
             self._say(PARTITION_STAYS, trouble)
 
-    def _make_domains(self, node: Node, state: State, wanted: dict[CgroupRef, Partition]) -> Iterator[None]:
+    def _make_partitions(
+        self, node: Node, state: State, wanted: dict[CgroupRef, Partition]
+    ) -> Iterator[None]:
         """What was refused is tried again by the sweep, and said when the kernel's words change."""
         for ref in [ref for ref, one in self._refused.items() if wanted.get(ref) != one.partition]:
             del self._refused[ref]
@@ -385,20 +387,20 @@ class KernelSideKeeper:
             one, refused = settled.partition, self._refused.get(settled.partition.target)
             if not settled.trouble:
                 self._refused.pop(one.target, None)
-                self._tell_domain(logging.INFO, "partition made", one)
+                self._tell_partition(logging.INFO, "partition made", one)
             elif refused is not None and refused.trouble == settled.trouble:
                 refused.pause = refused.left = min(2 * refused.pause, MOST_SWEEPS)
             else:
-                self._refused[one.target] = Refused(one, settled.trouble)
-                self._tell_domain(
+                self._refused[one.target] = RefusedPartition(one, settled.trouble)
+                self._tell_partition(
                     logging.WARNING, "no partition, it has an ordinary cpuset", one, err=settled.trouble
                 )
             yield
 
-    def _tell_domain(self, level: int, text: str, one: Partition, **fields: object) -> None:
+    def _tell_partition(self, level: int, text: str, one: Partition, **fields: object) -> None:
         say(self._log, level, text, container=one.container_id, cpus=one.cpus, kind=one.kind, **fields)
 
-    def _keep_sandboxes(self, pool: CPUSet, wanted: dict[CgroupRef, CPUSet]) -> Iterator[None]:
+    def _write_sandboxes(self, pool: CPUSet, wanted: dict[CgroupRef, CPUSet]) -> Iterator[None]:
         """Some runtimes make no sandbox, and then there is nothing to write until the next sweep either.
 
         One that is not ours to keep any more is left with the pool of now, which is every CPU where nobody pins.

@@ -19,15 +19,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointStore
+from nri_plugin.agent.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.kernel_settings import KernelSideKeeper, NoticedBy
-from nri_plugin.agent.metrics_state import Admission, Alignment, StateGauges, admission_of
+from nri_plugin.agent.kernel_settings import KernelSettingsReconciler, NoticedBy
+from nri_plugin.agent.metrics_state import Admission, ContainerAlignment, StateGauges, admission_of
 from nri_plugin.agent.observing import KINDS, ObservedWatch
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.other_owners import OwnerEvidence
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.pod_facts import RESULTS as ANSWERS
-from nri_plugin.agent.rivals import Evidence
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.core.drift import Cause
 from nri_plugin.model.state import State
@@ -169,7 +169,7 @@ class Metrics:
             ("seen_at",),
             registry=add,
         )
-        self.rival_pins = {evidence: rivals.labels(evidence) for evidence in Evidence}
+        self.rival_pins = {evidence: rivals.labels(evidence) for evidence in OwnerEvidence}
         self.drift_fights = Gauge(
             "nri_pin_drift_fights",
             "Cgroups that somebody else changes back after every repair.",
@@ -234,7 +234,7 @@ class Metrics:
             registry=self.registry,
         )
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Count one outcome."""
         name = type(outcome.event).__name__
         event = name if name in self._hook_s else "other"
@@ -260,7 +260,7 @@ class Metrics:
         """Count one save."""
         self._checkpoint_s.observe(seconds)
 
-    def _count_admission(self, outcome: Outcome, admission: Admission) -> None:
+    def _count_admission(self, outcome: RequestOutcome, admission: Admission) -> None:
         self._admissions.inc()
         self._admission_ms.observe(outcome.decide_s * 1e3)
         error = admission.refused_by
@@ -278,7 +278,7 @@ class Metrics:
         self._aligned.add(admission.aligned)
 
 
-def result_of(outcome: Outcome) -> str:
+def result_of(outcome: RequestOutcome) -> str:
     """The label `result`: failed when something other than policy said no."""
     if outcome.failed:
         return "failed"
@@ -290,11 +290,11 @@ class AlignmentCounts(Collector):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = {Alignment(*labels, ok=ok): 0 for labels in LABELS for ok in (True, False)}
+        self._counts = {ContainerAlignment(*labels, ok=ok): 0 for labels in LABELS for ok in (True, False)}
         # The kubelet knows no failure to stay in one uncore cache: it is a preference.
-        del self._counts[Alignment("container", "uncore_cache", ok=False)]
+        del self._counts[ContainerAlignment("container", "uncore_cache", ok=False)]
 
-    def add(self, rises: Iterable[Alignment]) -> None:
+    def add(self, rises: Iterable[ContainerAlignment]) -> None:
         """Count each of `rises`."""
         for rise in rises:
             with self._lock:
@@ -346,7 +346,7 @@ class Monitoring:
         self._metrics = Metrics()
         self.registry = self._metrics.registry
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Count one outcome."""
         self._metrics(outcome)
 
@@ -358,7 +358,7 @@ class Monitoring:
         """Count one question to the exporter."""
         self._metrics.asked(result)
 
-    def count_rival(self, evidence: Evidence) -> None:
+    def count_other_owner(self, evidence: OwnerEvidence) -> None:
         """Count a sign of somebody else who pins CPUs."""
         self._metrics.rival_pins[evidence].inc()
 
@@ -366,18 +366,18 @@ class Monitoring:
         """Count a CPU quota that somebody wrote back."""
         self._metrics.quotas_written_back[noticed_by].inc()
 
-    def follow(self, drift: DriftWatch, keeper: KernelSideKeeper | None = None) -> None:
+    def follow(self, drift: DriftWatch, reconciler: KernelSettingsReconciler | None = None) -> None:
         """Show what is looked after, beside cpusets too, and what is fought over."""
         self._metrics.drift_watches.set_function(
-            lambda: drift.watches + (keeper.watches if keeper is not None else 0)
+            lambda: drift.watches + (reconciler.watches if reconciler is not None else 0)
         )
         self._metrics.drift_fights.set_function(lambda: drift.fights)
         self._metrics.drift_waiting.set_function(lambda: drift.waiting)
-        if keeper is None:
+        if reconciler is None:
             return
-        self._metrics.quotas_lifted.set_function(lambda: keeper.lifted)
-        self._metrics.partitions.set_function(lambda: keeper.partitions)
-        self._metrics.partitions_refused.set_function(lambda: keeper.refused)
+        self._metrics.quotas_lifted.set_function(lambda: reconciler.lifted)
+        self._metrics.partitions.set_function(lambda: reconciler.partitions)
+        self._metrics.partitions_refused.set_function(lambda: reconciler.refused)
 
     def follow_checkpoint(self, handler: Handler) -> None:
         """Show what only the memory holds."""

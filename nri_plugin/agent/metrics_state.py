@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from nri_plugin import __version__
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.core.hint_providers import tables_of
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model.errors import (
@@ -41,7 +41,7 @@ CPU_ERRORS = (SMTAlignmentError, InsufficientCPUsError, UncoreCacheAlignmentErro
 
 
 @dataclass(frozen=True, slots=True)
-class Alignment:
+class ContainerAlignment:
     """One rise of `container_aligned_compute_resources_count`, or of its failure count.
 
     Attributes:
@@ -67,7 +67,7 @@ class Admission:
 
     refused_by: AdmissionError | None
     allocation: Allocation | None
-    aligned: tuple[Alignment, ...]
+    aligned: tuple[ContainerAlignment, ...]
 
     @property
     def asked_for_cpus(self) -> bool:
@@ -90,7 +90,7 @@ class Admission:
         return isinstance(self.refused_by, InsufficientMemoryError)
 
 
-def admission_of(outcome: Outcome) -> Admission | None:
+def admission_of(outcome: RequestOutcome) -> Admission | None:
     """What `outcome` counts for; None for other events and for containers that are only started again."""
     event, decision = outcome.event, outcome.decision
     if not isinstance(event, CreateContainer) or _is_known(outcome, event):
@@ -103,32 +103,32 @@ def admission_of(outcome: Outcome) -> Admission | None:
     return Admission(error, allocation, tuple(_aligned(outcome, error, allocation)))
 
 
-def _is_known(outcome: Outcome, event: CreateContainer) -> bool:
+def _is_known(outcome: RequestOutcome, event: CreateContainer) -> bool:
     records = outcome.before.containers_of(pod_uid(event.pod))
     return any(record.name == event.container.name and not record.unplaced for record in records)
 
 
 def _aligned(
-    outcome: Outcome, error: AdmissionError | None, allocation: Allocation | None
-) -> Iterator[Alignment]:
+    outcome: RequestOutcome, error: AdmissionError | None, allocation: Allocation | None
+) -> Iterator[ContainerAlignment]:
     options = outcome.node.options
     if options.topology_manager_policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
         yield from _aligned_to_node(outcome, error)
     cpus = allocation.cpus if allocation else CPUSet()
     if options.full_pcpus_only and (cpus or isinstance(error, CPU_ERRORS)):
-        yield Alignment("container", "physical_cpu", ok=bool(cpus))
+        yield ContainerAlignment("container", "physical_cpu", ok=bool(cpus))
     if cpus and is_in_one_cache(outcome.node.topology, cpus):
-        yield Alignment("container", "uncore_cache")
+        yield ContainerAlignment("container", "uncore_cache")
 
 
-def _aligned_to_node(outcome: Outcome, error: AdmissionError | None) -> Iterator[Alignment]:
+def _aligned_to_node(outcome: RequestOutcome, error: AdmissionError | None) -> Iterator[ContainerAlignment]:
     """Only single-numa-node guarantees it; a pod counts once, with its first container."""
     scope = outcome.node.options.topology_manager_scope
     is_counted = scope is TopologyManagerScope.CONTAINER or "pod-scope" in outcome.decision.steps
     if isinstance(error, TopologyAffinityError):
-        yield Alignment(scope, "numa_node", ok=False)
+        yield ContainerAlignment(scope, "numa_node", ok=False)
     elif error is None and not outcome.refusal and is_counted:
-        yield Alignment(scope, "numa_node")
+        yield ContainerAlignment(scope, "numa_node")
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter
 from nri_plugin.agent.handler import Handler, RequestFlow
-from nri_plugin.agent.outcome import Reply, empty_response
+from nri_plugin.agent.outcome import RequestReply, empty_response
 from nri_plugin.core.decision import CpusetWrite, Decision, InformedCreate
 from nri_plugin.core.drift import targets
 from nri_plugin.core.engine import unrefused
@@ -54,13 +54,13 @@ class ObservingHandler(Handler):
     writer: ClassVar[type[CpusetWriter]] = CpusetReader
     _going_on: Decision | None = None
 
-    def handle(self, request: Request) -> Reply:
+    def handle(self, request: Request) -> RequestReply:
         """Decide one event and carry out nothing; never raises."""
         reply = super().handle(request)
         going_on, self._going_on = self._going_on, None
         if going_on is not None and reply.refusal:
             self._remember(going_on.state)
-        return Reply(empty_response(request.event), failed=reply.failed)
+        return RequestReply(empty_response(request.event), failed=reply.failed)
 
     def _decide_on(self, flow: RequestFlow) -> None:
         super()._decide_on(flow)

@@ -43,7 +43,7 @@ EMPTY_RESPONSES: tuple[tuple[type, NRIResponse], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RequestReply:
     """What to send: `refusal` when it says something, else `response`; `checks` once it is out.
 
     `failed`: nothing came of the event, and this is only the answer that harms nobody.
@@ -64,7 +64,7 @@ def empty_response(event: NRIEvent) -> NRIResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RequestOutcome:
     """What came of one event.
 
     Attributes:
@@ -88,7 +88,7 @@ class Outcome:
     total_s: float
 
 
-Observer = Callable[[Outcome], None]
+Observer = Callable[[RequestOutcome], None]
 """Told of every outcome by the thread that answers the runtime: microseconds, no I/O."""
 
 

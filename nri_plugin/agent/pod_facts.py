@@ -117,7 +117,7 @@ class _Entry(Struct):
 _Entries = Annotated[list[_Entry], Meta(max_length=MOST_ENTRIES)]
 
 
-class _Answer(Struct):
+class _ExporterAnswer(Struct):
     devices: _Entries | None = None
     pod_devices: _Entries = []
     facts: msgspec.Raw = msgspec.Raw()
@@ -195,7 +195,7 @@ class PodResourcesClient:
 
     def _read(self, event: CreateContainer, line: bytes) -> Answer:
         try:
-            answer = msgspec.json.decode(line, type=_Answer)
+            answer = msgspec.json.decode(line, type=_ExporterAnswer)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NoAnswerError(self.path, f"not an answer: {error}") from None
         try:
@@ -285,7 +285,7 @@ RESULTS = ("answered", "unknown", "failed", "paused")
 the exporter was not asked because it had been late."""
 
 
-class Informant:
+class PodFactsLookup:
     """Finds out what the runtime does not say of containers.
 
     Args:

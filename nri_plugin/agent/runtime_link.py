@@ -19,7 +19,7 @@ from nri_plugin.model.errors import (
     ProtocolError,
 )
 from nri_plugin.process.http_pages import Page, probe
-from nri_plugin.process.logs import Reminder, say, say_trace
+from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.decode import Hears
 from nri_plugin.wire.nri.events import (
@@ -81,8 +81,8 @@ class RuntimeLink:
         self._log = log
         self._backoff = backoff or ReconnectBackoff()
         self._connection: RuntimeConnection | None = None
-        self._absence = Reminder()
-        self._loss = Reminder()
+        self._absence = LogRateLimit()
+        self._loss = LogRateLimit()
 
     @property
     def is_synchronized(self) -> bool:

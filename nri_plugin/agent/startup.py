@@ -3,28 +3,22 @@
 All that can be wrong with them is found here, before the runtime is told of us.
 """
 
-import fcntl
 import logging
-import os
 from collections.abc import Callable, Container
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointKeeper, CheckpointStore, CheckpointWriter
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointStore, CheckpointWriter
 from nri_plugin.agent.cpusets import lift_floor
 from nri_plugin.agent.drift_watch import DriftReport
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.observing import ObservingHandler
-from nri_plugin.agent.outcome import History, Outcome
-from nri_plugin.agent.pod_facts import Informant, PodResourcesClient
+from nri_plugin.agent.outcome import History, RequestOutcome
+from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.agent.runtime_link import RuntimeLink
-from nri_plugin.agent.transport import words
 from nri_plugin.checkpoint.file import (
     FILE_NAME,
-    LOCK_FILE,
     OBSERVED_FILE_NAME,
     CheckpointFile,
     Origin,
@@ -42,7 +36,7 @@ from nri_plugin.host.devices import DeviceLocator, NICHelper
 from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
 from nri_plugin.host.sysfs import discover
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.model.errors import CheckpointError, HostError, NriPinError
+from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import CPUManagerPolicy, Effect, Node
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import say, say_trace
@@ -93,7 +87,7 @@ def warn_of_overcommitted(node: Node, state: State, log: logging.Logger, former:
 class Watcher(Protocol):
     """Who counts what the handler does; see `nri_plugin.agent.metrics`."""
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Be told of an outcome."""
 
     def timed(self, store: CheckpointStore) -> CheckpointStore:
@@ -156,7 +150,7 @@ def build_handler(
     else:
         lift_floor(tree, node, state, log)
     store = open_store(file, state)
-    keeper = CheckpointKeeper(
+    saver = CheckpointSaver(
         watcher.timed(store) if watcher else store,
         state,
         log,
@@ -164,47 +158,47 @@ def build_handler(
         directory=config.state_dir,
     )
     if file.found is not None and file.found != file.facts:
-        keeper.outdate()
-    warn_of_state_directory(config.state_dir, keeper, log)
+        saver.outdate()
+    warn_of_state_directory(config.state_dir, saver, log)
     kind = ObservingHandler if config.observe else Handler
     return kind(
         node,
         state,
         decide=decide,
         cpusets=kind.writer.on(tree),
-        checkpoint=keeper,
+        checkpoint=saver,
         log=log,
         clock=clock,
         describe=partial(describe, file),
-        inform=build_informant(config, log, clock, watcher.asked if watcher else None),
+        inform=build_lookup(config, log, clock, watcher.asked if watcher else None),
         observe=watcher,
         history=history,
     )
 
 
-def warn_of_state_directory(path: str, keeper: CheckpointKeeper, log: logging.Logger) -> None:
+def warn_of_state_directory(path: str, saver: CheckpointSaver, log: logging.Logger) -> None:
     """Say who else may change the directory, and find out now whether anything can be saved there."""
     danger = unsafe(path)
     if danger:
         say(log, logging.WARNING, "the state directory is not safe", path=path, err=danger)
     trouble = removed_mount(path) or unwritable(path)
     if trouble:
-        keeper.doubt(f"{path}: {trouble}")
+        saver.doubt(f"{path}: {trouble}")
 
 
-def build_informant(
+def build_lookup(
     config: Config,
     log: logging.Logger,
     clock: Callable[[], float],
     count: Callable[[str], None] | None = None,
-) -> Informant:
+) -> PodFactsLookup:
     """Who finds out what the runtime does not say; no devices where they are not to count.
 
     Raises:
         HostError: `nicLocality: netlink` and its helper process does not work.
     """
     client = PodResourcesClient(config.exporter_socket, clock)
-    return Informant(_locator(config, clock) if config.device_hints else None, client, log, clock, count)
+    return PodFactsLookup(_locator(config, clock) if config.device_hints else None, client, log, clock, count)
 
 
 def _locator(config: Config, clock: Callable[[], float]) -> DeviceLocator:
@@ -323,97 +317,6 @@ def warn_of_slow_protobuf(log: logging.Logger) -> None:
             "slow protobuf implementation, expected upb; install protobuf with its C part",
             found=kind,
         )
-
-
-class StateDirInUseError(CheckpointError):
-    """Another process works on the state directory."""
-
-
-def lock_state_dir(state_dir: str) -> int:
-    """Make this process the only agent of the state directory; returns the descriptor that holds the lock.
-
-    Two agents of two runtimes must not share a checkpoint, and commands must not change one while an agent works on it.
-    Which agent serves a runtime is another question: see `RuntimeLock`.
-
-    Args:
-        state_dir: made when it is missing.
-
-    Raises:
-        UnusableDirectoryError: it cannot be made or written to.
-        StateDirInUseError: another agent has it.
-    """
-    path = Path(state_dir) / LOCK_FILE
-    try:
-        Path(state_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise unusable_state_dir(state_dir, error) from None
-    if not _locks(descriptor):
-        holder = _holder(descriptor)
-        os.close(descriptor)
-        raise StateDirInUseError(
-            str(path),
-            f"another agent{holder} works on this state directory; stop it first: two agents on one node would "
-            "hand out the same CPUs",
-        )
-    with suppress(OSError):  # a full disk: the lock holds without the number
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
-
-
-def holds_state_dir(lock: int, state_dir: str) -> bool:
-    """Whether the lock is that of the directory as it is there now; commands and other agents go by that one."""
-    with suppress(OSError):
-        return os.path.samestat(os.fstat(lock), os.stat(Path(state_dir) / LOCK_FILE))
-    return False
-
-
-def lock_where_possible(state_dir: str) -> int | None:
-    """As `lock_state_dir`; None where the directory cannot be used, for an agent works without it too.
-
-    The lock of a directory that other users may change says nothing: any of them can hold it.
-
-    Raises:
-        StateDirInUseError: another agent has it.
-    """
-    try:
-        return lock_state_dir(state_dir)
-    except StateDirInUseError:
-        if unsafe(state_dir):
-            return None
-        raise
-    except UnusableDirectoryError:
-        return None  # said once there is a log, by the keeper of the checkpoint
-
-
-class UnusableDirectoryError(CheckpointError):
-    """No lock can be had in the state directory, because of the directory and not of another agent."""
-
-
-def unusable_state_dir(state_dir: str, error: OSError) -> UnusableDirectoryError:
-    """Why the lock in it cannot be had, and what to do."""
-    if isinstance(error, PermissionError) and os.geteuid() != 0:
-        return UnusableDirectoryError(state_dir, f"{words(error)}; run as root, or give --state-dir DIR")
-    if isinstance(error, FileExistsError | NotADirectoryError):
-        return UnusableDirectoryError(
-            state_dir, f"{words(error)}, but a directory is needed; give another with --state-dir or stateDir"
-        )
-    return UnusableDirectoryError(
-        state_dir, f"{words(error)}; give another directory with --state-dir or stateDir"
-    )
-
-
-def _locks(descriptor: int) -> bool:
-    with suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
-
-
-def _holder(descriptor: int) -> str:
-    text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-    return f" (process {text})" if text.isdigit() else ""
 
 
 # ----------------------------------------------------------------------------------------------------

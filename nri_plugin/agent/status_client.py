@@ -22,8 +22,8 @@ from msgspec import Struct
 from nri_plugin import __version__
 from nri_plugin.checkpoint.rows import (
     AllocationRow,
-    ContainerRow,
-    PodRow,
+    SavedContainer,
+    SavedPod,
     allocation_from,
     allocation_row,
     container_from,
@@ -129,8 +129,8 @@ class StatusRow(Struct, frozen=True):
     machine: TopologyRow
     options: dict[str, Any]
     reserved: str
-    pods: tuple[PodRow, ...]
-    containers: tuple[ContainerRow, ...]
+    pods: tuple[SavedPod, ...]
+    containers: tuple[SavedContainer, ...]
     allocations: tuple[AllocationRow, ...]
     refusals: tuple[RefusalRow, ...] = ()
     drifts: tuple[DriftRow, ...] = ()
@@ -141,7 +141,7 @@ class StatusRow(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class AgentStatus:
     """The agent at one moment.
 
     Attributes:
@@ -172,7 +172,7 @@ class Status:
         )
 
 
-def encode(status: Status) -> bytes:
+def encode(status: AgentStatus) -> bytes:
     """The line, newline included."""
     node, state = status.node, status.state
     row = StatusRow(
@@ -194,7 +194,7 @@ def encode(status: Status) -> bytes:
     return msgspec.json.encode(row) + b"\n"
 
 
-def decode(line: bytes) -> Status:
+def decode(line: bytes) -> AgentStatus:
     """What a line says.
 
     Raises:
@@ -211,7 +211,7 @@ def decode(line: bytes) -> Status:
     )
     options = msgspec.convert(row.options, Options)
     node = Node(topology_from(row.machine), options, CPUSet.parse(row.reserved))
-    return Status(
+    return AgentStatus(
         node, state, row.refusals, row.drifts, row.runtime, row.agent, row.observing, row.failed_creations
     )
 
@@ -236,7 +236,7 @@ AGAIN_S = 1.0
 """Between two attempts to reach an agent that is not there."""
 
 
-def read_status(path: str, timeout_s: float = ANSWER_S) -> Status:
+def read_status(path: str, timeout_s: float = ANSWER_S) -> AgentStatus:
     """What the agent tells now.
 
     Raises:
@@ -248,7 +248,7 @@ def read_status(path: str, timeout_s: float = ANSWER_S) -> Status:
         raise HostError(path, "the agent hung up without a word; ask again") from None
 
 
-def read_lines(path: str, timeout_s: float | None = None) -> Iterator[Status]:
+def read_lines(path: str, timeout_s: float | None = None) -> Iterator[AgentStatus]:
     """Everything the agent tells, until it ends.
 
     Args:
@@ -280,7 +280,7 @@ def read_lines(path: str, timeout_s: float | None = None) -> Iterator[Status]:
 
 def follow(
     path: str,
-    tell: Callable[[Status], None],
+    tell: Callable[[AgentStatus], None],
     pause: Callable[[float], bool],
     log: logging.Logger,
     lost: Callable[[], None] = lambda: None,

@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointStore
+from nri_plugin.agent.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.drift_watch import DriftReport
-from nri_plugin.agent.outcome import Observer, Outcome
+from nri_plugin.agent.outcome import Observer, RequestOutcome
 from nri_plugin.agent.startup import Watcher
-from nri_plugin.agent.status_client import DriftRow, RefusalRow, RuntimeRow, Status, encode
+from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow, RuntimeRow, encode
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
@@ -58,7 +58,7 @@ class StatusFeed:
         self.failed_creations: Callable[[], int] = lambda: 0
         self._count = 0
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Note a refusal, and wake whoever tells others."""
         if outcome.refusal:
             self._count += 1
@@ -77,7 +77,7 @@ class StatusFeed:
         self.wake()
 
 
-def refusal_row(outcome: Outcome, number: int) -> RefusalRow:
+def refusal_row(outcome: RequestOutcome, number: int) -> RefusalRow:
     """A refusal as it is told."""
     pod, container = getattr(outcome.event, "pod", None), getattr(outcome.event, "container", None)
     reason, _, _ = outcome.refusal.partition(":")
@@ -134,7 +134,7 @@ class Watchers:
         self._feed, self._counting = feed, counting
         self.also: tuple[Observer, ...] = ()
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Tell all."""
         if self._counting is not None:
             self._counting(outcome)
@@ -293,7 +293,7 @@ class StatusSocket:
             return
         self._told = now
         self._line = encode(
-            Status(
+            AgentStatus(
                 node,
                 state,
                 refusals,

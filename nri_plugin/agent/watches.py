@@ -8,9 +8,9 @@ from functools import partial
 from nri_plugin.agent.cpusets import PartitionWriter, no_partitions
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch, Reporter
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.kernel_settings import UNWATCHED, Counted, KernelSideKeeper, QuotaKeeper
+from nri_plugin.agent.kernel_settings import UNWATCHED, Counted, KernelSettingsReconciler, QuotaReconciler
 from nri_plugin.agent.observing import ObservedWatch
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.startup import warn_of_overcommitted
 from nri_plugin.agent.status_socket import StatusFeed
 from nri_plugin.config.loading import Config
@@ -26,7 +26,7 @@ from nri_plugin.model.options import Isolation
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, named
 from nri_plugin.model.topology import Topology
-from nri_plugin.process.logs import Reminder, say, say_trace
+from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import RemoveContainer
 
@@ -65,7 +65,7 @@ class MachineWatch:
         self._handler, self._outline, self._discover = handler, outline, discover
         self._log, self._clock, self._changed = log, clock, changed
         self._seen = seen
-        self._trouble = Reminder()
+        self._trouble = LogRateLimit()
 
     def start(self, loop: Loop) -> None:
         """Look by the clock from now on."""
@@ -174,7 +174,7 @@ class EndedPodsWatch:
         """Look after `pause_s` and by the clock from then on."""
         self._loop.set_timer("ended pods", self._loop.clock() + pause_s, self._look)
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Be told of an outcome: a pod without a container, whose end may go untold, may be over."""
         if not isinstance(outcome.event, RemoveContainer):
             return
@@ -191,26 +191,26 @@ class EndedPodsWatch:
 # ----------------------------------------------------------------------------------------------------
 
 
-def look_after(
+def watch_drift(
     config: Config,
     log: logging.Logger,
     handler: Handler,
     loop: Loop,
     feed: StatusFeed,
     report: Reporter,
-    keeper: KernelSideKeeper | None = None,
+    reconciler: KernelSettingsReconciler | None = None,
 ) -> DriftWatch:
-    """Begin to look at the machine and at all cgroups that are ours to say; `keeper` looks whenever they changed."""
+    """Begin to look at the machine and at all cgroups that are ours to say; `reconciler` looks whenever they changed."""
 
     def machine_changed() -> None:
         feed.machine_changed()
-        if keeper is not None:
-            keeper.look_again()
+        if reconciler is not None:
+            reconciler.look_again()
 
     def drifted(what: DriftReport) -> None:
         report(what)
-        if keeper is not None:
-            keeper.look_again()
+        if reconciler is not None:
+            reconciler.look_again()
 
     machine = _machine_watch(config, log, handler, loop, machine_changed)
     watch = DriftWatch(
@@ -226,7 +226,7 @@ def look_after(
     return watch
 
 
-def look_on(
+def watch_observed(
     config: Config, log: logging.Logger, handler: Handler, loop: Loop, feed: StatusFeed
 ) -> ObservedWatch:
     """Begin to look at the machine and to compare what runs with what would."""
@@ -250,9 +250,9 @@ def _machine_watch(
     )
 
 
-def keep_kernel_side(
+def reconcile_kernel_settings(
     config: Config, log: logging.Logger, handler: Handler, loop: Loop, counted: Counted
-) -> KernelSideKeeper | None:
+) -> KernelSettingsReconciler | None:
     """Begin to keep quotas and sandboxes; None where there is no cgroup tree to write to.
 
     `counted` is told of quotas that somebody wrote back.
@@ -266,10 +266,12 @@ def keep_kernel_side(
     if why_none and asked is not Isolation.NONE:
         say(log, logging.WARNING, "no partitions here, isolation does nothing", isolation=asked, err=why_none)
     files = CPUQuotas.beside(tree)
-    quotas = QuotaKeeper(files, _quota_watch(files, log), loop, log, counted) if files is not None else None
-    keeper = KernelSideKeeper(handler, loop, log, PartitionWriter.on(tree), quotas)
-    keeper.start()
-    return keeper
+    quotas = (
+        QuotaReconciler(files, _quota_watch(files, log), loop, log, counted) if files is not None else None
+    )
+    reconciler = KernelSettingsReconciler(handler, loop, log, PartitionWriter.on(tree), quotas)
+    reconciler.start()
+    return reconciler
 
 
 def _quota_watch(files: CPUQuotas, log: logging.Logger) -> CgroupWatch[CgroupRef] | None:

@@ -29,10 +29,10 @@ import msgspec
 from nri_plugin import __version__
 from nri_plugin.checkpoint.rows import (
     AllocationRow,
-    ContainerRow,
     NodeFacts,
-    NodeRow,
-    PodRow,
+    SavedContainer,
+    SavedNode,
+    SavedPod,
     allocation_from,
     allocation_row,
     container_from,
@@ -61,9 +61,9 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     writer: str
     generation: int
-    node: NodeRow | None
-    pods: list[PodRow]
-    containers: list[ContainerRow]
+    node: SavedNode | None
+    pods: list[SavedPod]
+    containers: list[SavedContainer]
     allocations: list[AllocationRow]
     checksum: str
 

@@ -21,7 +21,7 @@ from nri_plugin.model.topology import Topology
 CHECKSUM_LINE = b',\n"checksum":"crc32:%08x"}\n'
 
 
-class Kind(StrEnum):
+class RowKind(StrEnum):
     """What a file is, told by its content."""
 
     CHECKPOINT = "checkpoint"
@@ -42,17 +42,17 @@ class Losses:
     others: tuple[str, ...] = ()
 
 
-def kind_of(data: bytes) -> Kind | None:
+def kind_of(data: bytes) -> RowKind | None:
     """What a file is; None when it is nothing of this."""
     if data.startswith(b'{"format":"%s"' % FORMAT.encode()):
-        return Kind.CHECKPOINT
+        return RowKind.CHECKPOINT
     try:
         record = parse(data)
     except UnreadableError:
         return None
     if "machineState" in record:
-        return Kind.MEMORY
-    return Kind.CPU if "defaultCpuSet" in record or "policyName" in record else None
+        return RowKind.MEMORY
+    return RowKind.CPU if "defaultCpuSet" in record or "policyName" in record else None
 
 
 def checkpoint_file(
@@ -128,18 +128,18 @@ def losses_to_memory(state: State) -> Losses:
     return Losses((*lost, *_resizes(state), *_unsized(state)), tuple(_records(state)))
 
 
-def losses_from_kubelet(files: Mapping[Kind, bytes], state: State, node: Node | None) -> Losses:
+def losses_from_kubelet(files: Mapping[RowKind, bytes], state: State, node: Node | None) -> Losses:
     """What a checkpoint does not keep of the kubelet's files, where it would not say the same."""
     others = []
-    if Kind.CPU in files:
-        default = CPUSet.parse(parse(files[Kind.CPU]).get("defaultCpuSet", ""))
+    if RowKind.CPU in files:
+        default = CPUSet.parse(parse(files[RowKind.CPU]).get("defaultCpuSet", ""))
         if node is None:
             others.append(f"defaultCpuSet {default or 'empty'}: the shared pool follows from the machine")
         elif default != state.shared_pool(node):
             others.append(
                 f"defaultCpuSet {default or 'empty'}: on this machine the shared pool is {state.shared_pool(node)}"
             )
-    if Kind.MEMORY in files:
+    if RowKind.MEMORY in files:
         others.append("machineState: it follows from the machine and the reservedMemory of the configuration")
     return Losses((), tuple(others))
 

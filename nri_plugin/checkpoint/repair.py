@@ -16,10 +16,10 @@ import msgspec
 from nri_plugin.checkpoint.format import READABLE, Checkpoint
 from nri_plugin.checkpoint.rows import (
     AllocationRow,
-    ContainerRow,
     NodeFacts,
-    NodeRow,
-    PodRow,
+    SavedContainer,
+    SavedNode,
+    SavedPod,
     allocation_from,
     container_from,
     facts_from,
@@ -88,7 +88,7 @@ def _read_line(found: Salvage, number: int, line: bytes) -> None:
         return
     try:
         if text.startswith(_NODE):
-            row = msgspec.json.decode(text.removeprefix(_NODE), type=NodeRow | None)
+            row = msgspec.json.decode(text.removeprefix(_NODE), type=SavedNode | None)
             found.facts = None if row is None else facts_from(row)
         else:
             _keep(found, number, text)
@@ -114,8 +114,8 @@ def _keep(found: Salvage, number: int, text: bytes) -> None:
 
 _KINDS: tuple[tuple[type, Callable[[Any], tuple[str, object]], str], ...] = (
     (AllocationRow, allocation_from, "allocations"),
-    (ContainerRow, container_from, "containers"),
-    (PodRow, pod_from, "pods"),
+    (SavedContainer, container_from, "containers"),
+    (SavedPod, pod_from, "pods"),
 )
 
 
@@ -133,7 +133,7 @@ Live = Mapping[str, CPUSet]
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RepairEvidence:
     """Everything there is to go by.
 
     Attributes:
@@ -154,7 +154,7 @@ class Evidence:
 
 
 @dataclass(slots=True)
-class Plan:
+class RepairPlan:
     """What would be written, and why.
 
     Attributes:
@@ -176,9 +176,9 @@ class Plan:
     given_up: set[str] = field(default_factory=set)
 
 
-def plan(evidence: Evidence) -> Plan:
+def plan(evidence: RepairEvidence) -> RepairPlan:
     """What to write instead."""
-    made = Plan()
+    made = RepairPlan()
     pods, containers = _records(evidence)
     generations = [one.generation for one in (evidence.damaged, evidence.whole, evidence.former) if one]
     made.generation = max(generations, default=0) + 1
@@ -200,7 +200,7 @@ def overlaps(allocations: Mapping[str, Allocation]) -> list[tuple[str, str]]:
     ]
 
 
-def _records(evidence: Evidence) -> tuple[dict[str, PodRecord], dict[str, ContainerRecord]]:
+def _records(evidence: RepairEvidence) -> tuple[dict[str, PodRecord], dict[str, ContainerRecord]]:
     """Pods and containers: they are no promises, and the runtime's own list corrects them at the next start."""
     pods: dict[str, PodRecord] = {}
     containers: dict[str, ContainerRecord] = {}
@@ -210,7 +210,7 @@ def _records(evidence: Evidence) -> tuple[dict[str, PodRecord], dict[str, Contai
     return pods, containers
 
 
-def _states(evidence: Evidence) -> Iterable[State]:
+def _states(evidence: RepairEvidence) -> Iterable[State]:
     """The least credible first."""
     if evidence.damaged:
         yield evidence.damaged.state
@@ -220,7 +220,7 @@ def _states(evidence: Evidence) -> Iterable[State]:
         yield evidence.whole.state
 
 
-def _facts(evidence: Evidence) -> NodeFacts | None:
+def _facts(evidence: RepairEvidence) -> NodeFacts | None:
     for one in (evidence.whole, evidence.former, evidence.damaged):
         if one is not None and one.facts is not None:
             return one.facts
@@ -228,7 +228,10 @@ def _facts(evidence: Evidence) -> NodeFacts | None:
 
 
 def _credible(
-    evidence: Evidence, made: Plan, pods: Mapping[str, PodRecord], containers: Mapping[str, ContainerRecord]
+    evidence: RepairEvidence,
+    made: RepairPlan,
+    pods: Mapping[str, PodRecord],
+    containers: Mapping[str, ContainerRecord],
 ) -> dict[str, Allocation]:
     """Promises with a second witness."""
     if evidence.whole:
@@ -264,7 +267,7 @@ def _sane(held: Allocation) -> Allocation:
 
 
 def _witness(
-    evidence: Evidence, key: str, held: Allocation, containers: Mapping[str, ContainerRecord]
+    evidence: RepairEvidence, key: str, held: Allocation, containers: Mapping[str, ContainerRecord]
 ) -> str:
     """Who else says that it has these CPUs and memory nodes; empty when nobody does."""
     if not held.cpus or (held.mems and not _told(evidence, key, held)):
@@ -274,7 +277,7 @@ def _witness(
     return "where it runs" if _runs_there(evidence.live, key, held.cpus, containers) else ""
 
 
-def _told(evidence: Evidence, key: str, held: Allocation) -> bool:
+def _told(evidence: RepairEvidence, key: str, held: Allocation) -> bool:
     """Whether the runtime was told the same, by the container's own row."""
     records = evidence.damaged.containers.values() if evidence.damaged else ()
     return any(
@@ -293,7 +296,7 @@ def _runs_there(live: Live | None, key: str, cpus: CPUSet, containers: Mapping[s
 
 
 def _possible(
-    evidence: Evidence, made: Plan, pods: Mapping[str, PodRecord], held: dict[str, Allocation]
+    evidence: RepairEvidence, made: RepairPlan, pods: Mapping[str, PodRecord], held: dict[str, Allocation]
 ) -> dict[str, Allocation]:
     """Without CPUs and memory nodes that the machine does not have, not even offline, and without what was given up."""
     found = {}
@@ -336,8 +339,8 @@ def _on_machine(held: Allocation, topology: Topology) -> Allocation:
 
 
 def _apart(
-    evidence: Evidence,
-    made: Plan,
+    evidence: RepairEvidence,
+    made: RepairPlan,
     pods: Mapping[str, PodRecord],
     containers: Mapping[str, ContainerRecord],
     held: dict[str, Allocation],

@@ -6,7 +6,7 @@ import os
 import click
 
 from nri_plugin.agent.cpusets import Released, release
-from nri_plugin.agent.startup import lock_state_dir
+from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.cli.output import echo, format_option, waiting
 from nri_plugin.host.mounts import find_cpuset_tree

@@ -41,7 +41,7 @@ MOST_BYTES = 256 << 10
 """A larger file is passed over: it would be read while a container waits. One for 16 GPUs has 20 kB."""
 
 
-class _Node(Struct, rename="camel"):
+class _DeviceNode(Struct, rename="camel"):
     path: str
     type: str = ""
     major: int = 0
@@ -49,7 +49,7 @@ class _Node(Struct, rename="camel"):
 
 
 class _Edits(Struct, rename="camel"):
-    device_nodes: list[_Node] = []
+    device_nodes: list[_DeviceNode] = []
 
 
 class _Device(Struct, rename="camel"):
@@ -302,7 +302,7 @@ _KINDS = {"c": "char", "u": "char", "b": "block"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeviceLocation:
     """A device of the host.
 
     Attributes:
@@ -345,11 +345,11 @@ class DeviceLocator:
             container in another way, such as a raw block volume, counts here too where it is on a PCI bus.
         """
         try:
-            return self._resources(container, _Search(self))
+            return self._resources(container, _DeviceSearch(self))
         except _TooManyError:
             return None
 
-    def _resources(self, container: Container, search: "_Search") -> tuple[DeviceResource, ...]:
+    def _resources(self, container: Container, search: "_DeviceSearch") -> tuple[DeviceResource, ...]:
         by_class, is_privileged = self._by_class(container, search), _is_privileged(container)
         others = search.found(self._of_interfaces(container.net_devices))
         if not is_privileged:
@@ -367,16 +367,16 @@ class DeviceLocator:
                 named.setdefault(place.kind, []).append(place)
         return tuple(_resource(name, places) for name, places in named.items() if places)
 
-    def _by_class(self, container: Container, search: "_Search") -> dict[str, list[Place]]:
+    def _by_class(self, container: Container, search: "_DeviceSearch") -> dict[str, list[DeviceLocation]]:
         """The devices behind CDI names by their class, by the numbers their nodes have in the container."""
         by_path = {node.path: node for node in container.devices}
-        found: dict[str, list[Place]] = {}
+        found: dict[str, list[DeviceLocation]] = {}
         for name, behind in self._cdi.nodes_by_name(dict.fromkeys(container.cdi_devices)).items():
             nodes = (by_path.get(node.path, node) for node in behind)
             found.setdefault(name.partition("=")[0], []).extend(search.behind(nodes))
         return found
 
-    def of_numbers(self, kind: str, major: int, minor: int) -> Iterator[Place]:
+    def of_numbers(self, kind: str, major: int, minor: int) -> Iterator[DeviceLocation]:
         """The devices behind a device node."""
         path = self._real(f"sys/dev/{kind}/{major}:{minor}")
         group = _GROUP.match(path or "")
@@ -388,7 +388,7 @@ class DeviceLocator:
         elif kind == "char" and major == NVIDIA_MAJOR:
             yield from self._of_addresses(self._nvidia(minor))
 
-    def _of_addresses(self, addresses: Iterable[str]) -> Iterator[Place]:
+    def _of_addresses(self, addresses: Iterable[str]) -> Iterator[DeviceLocation]:
         for address in addresses:
             if _ADDRESS.match(address):
                 path = self._real(f"{PCI_DIR}/{address}")
@@ -403,7 +403,7 @@ class DeviceLocator:
                     yield address.lower()
                     return
 
-    def _of_interfaces(self, names: Iterable[str]) -> Iterator[Place]:
+    def _of_interfaces(self, names: Iterable[str]) -> Iterator[DeviceLocation]:
         usable = [name for name in names if _INTERFACE.match(name) and name not in {".", ".."}]
         told = self._nics(usable) if self._nics is not None and usable else {}
         for name in usable:
@@ -412,7 +412,7 @@ class DeviceLocator:
             if path:
                 yield from self._at(path)
 
-    def _at(self, path: str) -> Iterator[Place]:
+    def _at(self, path: str) -> Iterator[DeviceLocation]:
         """The device whose directory this is, or that it belongs to; virtual devices are nowhere."""
         if path.startswith("sys/devices/virtual/") or not path.startswith("sys/devices/"):
             return
@@ -427,7 +427,7 @@ class DeviceLocator:
         if on_pci:
             name = os.path.basename(on_pci[0])
             kind = f"pci/{self._hex(on_pci[0], 'vendor')}:{self._hex(on_pci[0], 'device')}"
-        yield Place(name, kind, NodeMask.of(node) if node >= 0 else NodeMask())
+        yield DeviceLocation(name, kind, NodeMask.of(node) if node >= 0 else NodeMask())
 
     def _node(self, where: str) -> int:
         """The NUMA node of a device, -1 when it is not said here."""
@@ -460,16 +460,16 @@ class _TooManyError(Exception):
     """A container has more devices than are looked at."""
 
 
-class _Search:
+class _DeviceSearch:
     """Looks devices up for one container, each device number once, up to the bounds."""
 
     def __init__(self, locator: DeviceLocator) -> None:
         self._locator = locator
-        self._by_number: dict[tuple[str, int, int], list[Place]] = {}
+        self._by_number: dict[tuple[str, int, int], list[DeviceLocation]] = {}
         self._ids: set[str] = set()
         self._seen = 0
 
-    def behind(self, nodes: Iterable[DeviceNode]) -> list[Place]:
+    def behind(self, nodes: Iterable[DeviceNode]) -> list[DeviceLocation]:
         """The devices behind these nodes.
 
         Raises:
@@ -484,7 +484,7 @@ class _Search:
                 places += self._of(_KINDS[node.type], node.major, node.minor)
         return places
 
-    def found(self, places: Iterable[Place]) -> list[Place]:
+    def found(self, places: Iterable[DeviceLocation]) -> list[DeviceLocation]:
         """The places, counted.
 
         Raises:
@@ -498,7 +498,7 @@ class _Search:
                 raise _TooManyError
         return counted
 
-    def _of(self, kind: str, major: int, minor: int) -> list[Place]:
+    def _of(self, kind: str, major: int, minor: int) -> list[DeviceLocation]:
         key = (kind, major, minor)
         if key not in self._by_number:
             self._by_number[key] = self.found(self._locator.of_numbers(kind, major, minor))
@@ -532,6 +532,6 @@ def _text(files: KernelFiles, name: str) -> str:
         return ""
 
 
-def _resource(name: str, places: Iterable[Place]) -> DeviceResource:
+def _resource(name: str, places: Iterable[DeviceLocation]) -> DeviceResource:
     distinct = {place.id: Device(place.id, place.nodes) for place in places}
     return DeviceResource(name, tuple(distinct.values()))

@@ -213,7 +213,7 @@ _PASSING = {errno.EADDRINUSE, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.E
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListenAddress:
     """Where a server listens.
 
     Attributes:
@@ -251,7 +251,7 @@ class Server:
 
     def __init__(
         self,
-        place: Place,
+        place: ListenAddress,
         routes: Routes,
         log: logging.Logger,
         limits: Limits | None = None,

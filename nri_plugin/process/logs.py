@@ -31,7 +31,7 @@ MOST_REMEMBERED = 1024
 """Keys; what is forgotten beyond that is said once more."""
 
 
-class Reminder:
+class LogRateLimit:
     """Tells whether a line is due; another text, or the same after `forget`, is due at once.
 
     Args:

@@ -164,7 +164,7 @@ EXIT_STUCK = 70
 """EX_SOFTWARE of sysexits.h."""
 
 
-class Watchdog:
+class LoopWatchdog:
     """Asks the loop for a sign of life from a thread of its own, until `close`.
 
     Args:

@@ -17,7 +17,7 @@ from nri_plugin.core.decision import Decision
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
-from nri_plugin.recording.rows import Event, Line, OutcomeRow, event_line, node_row, snapshot_row
+from nri_plugin.recording.rows import Event, OutcomeRow, RecordedLine, event_line, node_row, snapshot_row
 from nri_plugin.wire.nri.events import CreateContainerResponse
 
 # ----------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def head_lines(
     node: Node, state: State, at: datetime, why: str = "start", *, observing: bool = False
 ) -> bytes:
     """The two lines a recording begins with."""
-    head = Line(
+    head = RecordedLine(
         format=FORMAT,
         version=VERSION,
         writer=__version__,
@@ -56,12 +56,12 @@ def head_lines(
         at=at,
         node=node_row(node),
     )
-    return _encode(head) + b"\n" + _written(Line(snapshot=snapshot_row(state)))
+    return _encode(head) + b"\n" + _written(RecordedLine(snapshot=snapshot_row(state)))
 
 
 def node_line(node: Node, at: datetime) -> bytes:
     """The line of a node that became another one."""
-    return _written(Line(at=at, node=node_row(node)))
+    return _written(RecordedLine(at=at, node=node_row(node)))
 
 
 def line_of(event: Event, at: datetime, op: str, outcome: OutcomeRow) -> bytes:
@@ -69,10 +69,10 @@ def line_of(event: Event, at: datetime, op: str, outcome: OutcomeRow) -> bytes:
     return _written(event_line(event, at, op, outcome))
 
 
-def _written(line: Line) -> bytes:
+def _written(line: RecordedLine) -> bytes:
     data = _encode(line)
     if len(data) > PACK_FROM_BYTES:
-        data = _encode(Line(packed=zlib.compress(data, 1)))
+        data = _encode(RecordedLine(packed=zlib.compress(data, 1)))
     return data + b"\n"
 
 

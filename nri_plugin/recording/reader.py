@@ -44,17 +44,25 @@ from nri_plugin.recording.file import (
     outcome_of,
     unpacked,
 )
-from nri_plugin.recording.rows import Event, Line, NodeRow, OutcomeRow, event_from, node_from, snapshot_from
+from nri_plugin.recording.rows import (
+    Event,
+    OutcomeRow,
+    RecordedLine,
+    RecordedNode,
+    event_from,
+    node_from,
+    snapshot_from,
+)
 from nri_plugin.wire.nri.events import CreateContainer
 
 _GZIP = b"\x1f\x8b"
 _UNREADABLE = (OSError, EOFError, zlib.error)
 """What reading a damaged disk, or a damaged compressed file, ends in."""
-_decoder = msgspec.json.Decoder(Line)
+_decoder = msgspec.json.Decoder(RecordedLine)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RecordedEntry:
     """One line that says something happened.
 
     Attributes:
@@ -133,7 +141,7 @@ class Recording:
         self.files = files
         self.problems: list[str] = []
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[RecordedEntry]:
         """All that happened, as far as it can be read.
 
         Raises:
@@ -148,7 +156,7 @@ class Recording:
                 yield from entries
                 lost = entries.lost
 
-    def lived(self) -> Iterator[tuple[Entry, Moment | None]]:
+    def lived(self) -> Iterator[tuple[RecordedEntry, Moment | None]]:
         """All that happened, and with it every event whose state is known, decided again.
 
         Raises:
@@ -184,7 +192,7 @@ class _Life:
         self._state: State | None = None
         self._observing, self._begins = False, ""
 
-    def lives(self, entry: Entry) -> Moment | None:
+    def lives(self, entry: RecordedEntry) -> Moment | None:
         """The entry, decided again; None where nothing was decided, or the state it met is not known."""
         self._node = entry.node or self._node
         if entry.state is not None:
@@ -216,7 +224,7 @@ class _Life:
         )
 
 
-def _after(node: Node, before: State, entry: Entry, decision: Decision, *, observing: bool) -> State:
+def _after(node: Node, before: State, entry: RecordedEntry, decision: Decision, *, observing: bool) -> State:
     """What is promised after an event; where nothing is carried out, a refused container goes on all the same."""
     outcome, event = entry.outcome, entry.event
     if outcome is None or outcome.failed:
@@ -278,7 +286,7 @@ def _check_head(path: str, text: bytes) -> None:
     try:
         head = _decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeError):
-        head = Line()
+        head = RecordedLine()
     if head.format != FORMAT:
         raise HostError(
             f"{path}:1",
@@ -287,7 +295,7 @@ def _check_head(path: str, text: bytes) -> None:
     _check_version(f"{path}:1", head)
 
 
-def _check_version(place: str, head: Line) -> None:
+def _check_version(place: str, head: RecordedLine) -> None:
     if head.version not in READABLE:
         raise HostError(
             place,
@@ -309,10 +317,10 @@ class _Lines:
         lost: bool = False,
     ) -> None:
         self._name, self._stream, self._problem, self._providers = name, stream, problem, providers
-        self._head: Entry | None = None
+        self._head: RecordedEntry | None = None
         self.lost = lost
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[RecordedEntry]:
         number = 0
         try:
             for number, text in enumerate(self._stream, 1):
@@ -322,7 +330,7 @@ class _Lines:
         except _UNREADABLE as error:
             self._lose(number + 1, f"cannot be read on: {error}")
 
-    def _entry(self, number: int, text: bytes) -> Entry | None:
+    def _entry(self, number: int, text: bytes) -> RecordedEntry | None:
         try:
             line = _decoder.decode(text)
             if line.packed:
@@ -338,7 +346,7 @@ class _Lines:
         self.lost, self._head = True, None
         self._problem(f"{self._name}:{number}: {why}")
 
-    def _understood(self, number: int, line: Line) -> Entry | None:
+    def _understood(self, number: int, line: RecordedLine) -> RecordedEntry | None:
         if line.snapshot is not None:
             return self._begun(line)
         if line.at is None:
@@ -348,17 +356,17 @@ class _Lines:
             _check_version(f"{self._name}:{number}", line)
             if line.node is None:
                 raise ValueError("a head without a node")
-            self._head = Entry(
+            self._head = RecordedEntry(
                 *place, node=self._node(number, line.node), why=line.why, observing=line.observing, lost=True
             )
             return None
         if line.node is not None:
-            return Entry(*place, node=self._node(number, line.node), lost=self.lost)
+            return RecordedEntry(*place, node=self._node(number, line.node), lost=self.lost)
         if line.outcome is None:
             raise ValueError("an event without an outcome")
-        return Entry(*place, op=line.op, event=event_from(line), outcome=line.outcome, lost=self.lost)
+        return RecordedEntry(*place, op=line.op, event=event_from(line), outcome=line.outcome, lost=self.lost)
 
-    def _node(self, number: int, row: NodeRow) -> Node:
+    def _node(self, number: int, row: RecordedNode) -> Node:
         node = node_from(row, self._providers)
         if row.hint_providers and not node.hint_providers:
             names = ", ".join(row.hint_providers)
@@ -368,7 +376,7 @@ class _Lines:
             )
         return node
 
-    def _begun(self, line: Line) -> Entry:
+    def _begun(self, line: RecordedLine) -> RecordedEntry:
         if self._head is None or line.snapshot is None:
             raise ValueError("a snapshot without a head")
         entry = replace(self._head, state=snapshot_from(line.snapshot), lost=False)
@@ -380,7 +388,7 @@ class _Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RecordedChange:
     """Something that is decided otherwise today.
 
     Attributes:
@@ -396,26 +404,26 @@ class Change:
     today: str
 
 
-def changes(moment: Moment, former: Moment | None) -> Iterator[Change]:
+def changes(moment: Moment, former: Moment | None) -> Iterator[RecordedChange]:
     """What differs at one event; `former` is the one before it.
 
     A segment begins with the state that the one before it ended in, which is compared, too.
     """
     if moment.begins == "full" and former is not None and former.state_after != moment.state_before:
-        yield Change(moment, "state", _promises(moment.state_before), _promises(former.state_after))
+        yield RecordedChange(moment, "state", _promises(moment.state_before), _promises(former.state_after))
     if moment.outcome.failed:
         return
     recorded = moment.outcome
     refused = recorded.reason or ("refused" if recorded.refusal else "")
     today = moment.decision.refusal.reason if moment.decision.refusal else ""
     if refused != today:
-        yield Change(moment, "admission", refused or "admitted", today or "admitted")
+        yield RecordedChange(moment, "admission", refused or "admitted", today or "admitted")
         return
     now = outcome_of(moment.decision)
     for what in ("cpus", "mems", "updates", "writes"):
         before, after = getattr(recorded, what), getattr(now, what)
         if before != after:
-            yield Change(moment, what, _text(before), _text(after))
+            yield RecordedChange(moment, what, _text(before), _text(after))
 
 
 def _promises(state: object) -> str:

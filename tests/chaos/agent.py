@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointKeeper
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.recorder import DirectKeeper, Recorder
+from nri_plugin.agent.recorder import DirectSink, Recorder
 from nri_plugin.agent.startup import load_state, open_store
 from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.format import decode
@@ -107,7 +107,7 @@ class _Rounds:
 
 def recorder(path: str) -> Recorder:
     """Appends to a file what happens, as an agent's process does."""
-    return Recorder([DirectKeeper(RecordingFile(path), SILENT, time.monotonic)], _Rounds(), SILENT)
+    return Recorder([DirectSink(RecordingFile(path), SILENT, time.monotonic)], _Rounds(), SILENT)
 
 
 def over_the_wire(event: events.NRIEvent, node: Node) -> events.NRIEvent:
@@ -156,7 +156,7 @@ class Agent:
                 state,
                 decide=decide,
                 cpusets=CpusetWriter(self.cgroups),
-                checkpoint=CheckpointKeeper(self._store, state, SILENT, serves=serves),
+                checkpoint=CheckpointSaver(self._store, state, SILENT, serves=serves),
                 log=SILENT,
                 clock=time.monotonic,
                 history=recorder(record) if record else None,

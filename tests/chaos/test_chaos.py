@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointKeeper
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.core import engine, pool, synchronize
@@ -57,7 +57,7 @@ def _forget(*_arguments: object, **_named: object) -> tuple[()]:
         (CheckpointFile, "_keep_previous", "unsaved"),
         (engine, "own_write", "stale"),
         (pool, "_floor", "overlap"),
-        (CheckpointKeeper, "look", "unsaved"),
+        (CheckpointSaver, "look", "unsaved"),
     ],
     ids=[
         "what was half written is not put back",

@@ -10,7 +10,7 @@ import pytest
 
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.watches import keep_kernel_side
+from nri_plugin.agent.watches import reconcile_kernel_settings
 from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.host.cgroup_write import WritableCgroups
@@ -82,7 +82,7 @@ class Scene:
         )
         self.noticed: list[str] = []
         config = SimpleNamespace(cgroup_root=ROOT)
-        keeper = keep_kernel_side(config, log, handler, self.loop, self.noticed.append)  # type: ignore[arg-type]
+        keeper = reconcile_kernel_settings(config, log, handler, self.loop, self.noticed.append)  # type: ignore[arg-type]
         assert keeper is not None
         self.keeper = keeper
         keeper.look_again()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nri_plugin.agent.observing import CpusetReader, ObservingHandler
-from nri_plugin.agent.recorder import DirectKeeper, Recorder
+from nri_plugin.agent.recorder import DirectSink, Recorder
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Effect
 from nri_plugin.model.state import State
@@ -32,7 +32,7 @@ class Timers:
 
 def record(bench: Bench, file: RecordingFile, *, observing: bool = False) -> Recorder:
     recorder = Recorder(
-        [DirectKeeper(file, bench.log, bench.clock)], Timers(bench), bench.log, observing=observing
+        [DirectSink(file, bench.log, bench.clock)], Timers(bench), bench.log, observing=observing
     )
     bench.handler._history = recorder
     return recorder

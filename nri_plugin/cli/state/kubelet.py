@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import click
 
-from nri_plugin.agent.startup import build_node, lock_state_dir
+from nri_plugin.agent.serving_lease import lock_state_dir
+from nri_plugin.agent.startup import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile, read_checkpoint
 from nri_plugin.checkpoint.kubelet_state import (
     CPU_FILE,

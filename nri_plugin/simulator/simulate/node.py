@@ -1,7 +1,7 @@
 """A node without a process: pods go in, decisions come out, and the state they leave.
 
 The events are those a runtime sends, built by the same functions that the played runtime uses; what an agent asks
-before it decides is asked by the agent's own `Informant`; the decisions are `engine.decide`. There is no socket, no
+before it decides is asked by the agent's own `PodFactsLookup`; the decisions are `engine.decide`. There is no socket, no
 thread, no cgroup and no clock, so that a pod costs less than a millisecond.
 
 Invariant: nothing is kept here that the state could tell, but which messages stand for which container.
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from logging import getLogger
 
-from nri_plugin.agent.pod_facts import Informant, PodResourcesClient
+from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.config.loading import Config
 from nri_plugin.core.decision import Answer, Decision
 from nri_plugin.core.engine import decide
@@ -234,7 +234,7 @@ class PlayedNode:
         self._pods: dict[str, tuple[PodSpec, Pod, Names]] = {}
         self.live: dict[str, _Live] = {}
         locator = DeviceLocator(KernelFiles(NO_FILES)) if has_device_hints else None
-        self._inform = Informant(locator, _Told(self._answer), getLogger(__name__), lambda: 0.0)
+        self._inform = PodFactsLookup(locator, _Told(self._answer), getLogger(__name__), lambda: 0.0)
 
     def run(self, pod: PodSpec, *, start: bool = True) -> tuple[Tried, ...]:
         """Bring a pod up; what becomes of its containers, init containers first."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.agent.handler import ended_pods, untold_removal
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.watches import ENDED_PAUSE_S, SOON_S, EndedPodsWatch
 from nri_plugin.core.engine import decide
 from nri_plugin.model.state import CgroupRef, State
@@ -93,9 +93,9 @@ def watched() -> tuple[Clock, list[float], EndedPodsWatch]:
     return clock, looks, watch
 
 
-def outcome(before: State, event: NRIEvent) -> Outcome:
+def outcome(before: State, event: NRIEvent) -> RequestOutcome:
     decision = decide(SMALL, before, event)
-    return Outcome(
+    return RequestOutcome(
         node=SMALL,
         event=event,
         before=before,

@@ -5,17 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointKeeper, CheckpointWriter
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointWriter
+from nri_plugin.agent.serving_lease import lock_state_dir, lock_where_possible, unusable_state_dir
 from nri_plugin.agent.startup import (
     MemoryStore,
     build_handler,
     build_node,
     find_tree,
     load_state,
-    lock_state_dir,
-    lock_where_possible,
     open_store,
-    unusable_state_dir,
     warn_of_surprises,
 )
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
@@ -140,7 +138,7 @@ def test_a_disk_that_stalls_past_half_of_the_time_refuses_the_container(tmp_path
 
     bench = Bench(node(pool_floor=False))
     store = CheckpointWriter(StalledFile(str(tmp_path)), State())
-    bench.handler.checkpoint = CheckpointKeeper(store, State(), bench.handler._log)
+    bench.handler.checkpoint = CheckpointSaver(store, State(), bench.handler._log)
     of = pod("exclusive", cpu=2)
     try:
         answer = bench.ask(nri.CreateContainer(of, container(of, cpu=2)), time_left=0.02)

@@ -3,13 +3,18 @@
 An agent without the right does not connect, and touches no checkpoint, no cgroup and no socket of the state directory.
 """
 
+import fcntl
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
-from nri_plugin.agent.startup import StateDirInUseError, holds_state_dir, lock_where_possible
+from nri_plugin.agent.transport import words
+from nri_plugin.checkpoint.file import LOCK_FILE, unsafe
 from nri_plugin.host.runtime_lock import RuntimeLock, readable_by_others
-from nri_plugin.process.logs import Reminder, say
+from nri_plugin.model.errors import CheckpointError
+from nri_plugin.process.logs import LogRateLimit, say
 from nri_plugin.process.loop import Loop
 
 EXIT_YIELDED = 75
@@ -32,7 +37,7 @@ TIMER = "turn"
 NEWER = "a newer agent, started by the runtime, takes over"
 
 
-class Turn:
+class ServingLease:
     """This agent's turn to serve.
 
     Args:
@@ -61,7 +66,7 @@ class Turn:
         self._lock, self._state_dir, self._loop, self._log = lock, state_dir, loop, log
         self._serve, self._tell, self._is_replaceable, self._stays = serve, wait, is_replaceable, stays
         self._state_lock: int | None = None
-        self._said = Reminder()
+        self._said = LogRateLimit()
         self._lost_at: float | None = None
         self.is_serving = False
         self._is_waiting = False
@@ -164,3 +169,94 @@ class Turn:
         self._tell(reason)
         if self._said.is_due(reason, self._loop.clock()):
             say(self._log, logging.WARNING, "waiting for the right to serve the runtime", err=reason)
+
+
+class StateDirInUseError(CheckpointError):
+    """Another process works on the state directory."""
+
+
+def lock_state_dir(state_dir: str) -> int:
+    """Make this process the only agent of the state directory; returns the descriptor that holds the lock.
+
+    Two agents of two runtimes must not share a checkpoint, and commands must not change one while an agent works on it.
+    Which agent serves a runtime is another question: see `RuntimeLock`.
+
+    Args:
+        state_dir: made when it is missing.
+
+    Raises:
+        UnusableDirectoryError: it cannot be made or written to.
+        StateDirInUseError: another agent has it.
+    """
+    path = Path(state_dir) / LOCK_FILE
+    try:
+        Path(state_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise unusable_state_dir(state_dir, error) from None
+    if not _locks(descriptor):
+        holder = _holder(descriptor)
+        os.close(descriptor)
+        raise StateDirInUseError(
+            str(path),
+            f"another agent{holder} works on this state directory; stop it first: two agents on one node would "
+            "hand out the same CPUs",
+        )
+    with suppress(OSError):  # a full disk: the lock holds without the number
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def holds_state_dir(lock: int, state_dir: str) -> bool:
+    """Whether the lock is that of the directory as it is there now; commands and other agents go by that one."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(lock), os.stat(Path(state_dir) / LOCK_FILE))
+    return False
+
+
+def lock_where_possible(state_dir: str) -> int | None:
+    """As `lock_state_dir`; None where the directory cannot be used, for an agent works without it too.
+
+    The lock of a directory that other users may change says nothing: any of them can hold it.
+
+    Raises:
+        StateDirInUseError: another agent has it.
+    """
+    try:
+        return lock_state_dir(state_dir)
+    except StateDirInUseError:
+        if unsafe(state_dir):
+            return None
+        raise
+    except UnusableDirectoryError:
+        return None  # said once there is a log, by `CheckpointSaver`
+
+
+class UnusableDirectoryError(CheckpointError):
+    """No lock can be had in the state directory, because of the directory and not of another agent."""
+
+
+def unusable_state_dir(state_dir: str, error: OSError) -> UnusableDirectoryError:
+    """Why the lock in it cannot be had, and what to do."""
+    if isinstance(error, PermissionError) and os.geteuid() != 0:
+        return UnusableDirectoryError(state_dir, f"{words(error)}; run as root, or give --state-dir DIR")
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return UnusableDirectoryError(
+            state_dir, f"{words(error)}, but a directory is needed; give another with --state-dir or stateDir"
+        )
+    return UnusableDirectoryError(
+        state_dir, f"{words(error)}; give another directory with --state-dir or stateDir"
+    )
+
+
+def _locks(descriptor: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _holder(descriptor: int) -> str:
+    text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    return f" (process {text})" if text.isdigit() else ""

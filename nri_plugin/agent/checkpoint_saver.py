@@ -162,7 +162,7 @@ class CheckpointStore(Protocol):
         """Finish what is queued; returns whether that was done in time."""
 
 
-class CheckpointKeeper:
+class CheckpointSaver:
     """Saves states and tracks what became of them. One thread calls it; others may read `trouble` and `unsaved`.
 
     Args:

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.model.errors import NriPinError
-from nri_plugin.process.logs import Reminder, say
+from nri_plugin.process.logs import LogRateLimit, say
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     CreateContainerResponse,
@@ -43,7 +43,7 @@ REMEDY = (
 )
 
 
-class Evidence(StrEnum):
+class OwnerEvidence(StrEnum):
     """What was seen."""
 
     CREATION = "creation"
@@ -57,10 +57,10 @@ class Evidence(StrEnum):
 
 
 WHO = {
-    Evidence.CREATION: "the kubelet's static CPU manager, or an NRI plugin that is asked before this one",
-    Evidence.UPDATE: "the kubelet's static CPU manager, or whoever updates containers through the runtime",
-    Evidence.KUBELET_UPDATE: "the kubelet's static CPU manager",
-    Evidence.FAILED_CREATION: "an NRI plugin that is asked after this one: the runtime's log and the pod's events then "
+    OwnerEvidence.CREATION: "the kubelet's static CPU manager, or an NRI plugin that is asked before this one",
+    OwnerEvidence.UPDATE: "the kubelet's static CPU manager, or whoever updates containers through the runtime",
+    OwnerEvidence.KUBELET_UPDATE: "the kubelet's static CPU manager",
+    OwnerEvidence.FAILED_CREATION: "an NRI plugin that is asked after this one: the runtime's log and the pod's events then "
     "say that both tried to set CPUSetCPUs; nri-pin doctor on the node lists plugins",
 }
 
@@ -85,7 +85,7 @@ class FailedCreations:
         self.in_a_row = 0
         self._waiting: dict[str, tuple[str, str]] = {}
 
-    def __call__(self, outcome: Outcome) -> bool:
+    def __call__(self, outcome: RequestOutcome) -> bool:
         """Look at one event; returns whether it tells of a creation that failed."""
         event = outcome.event
         if isinstance(event, Synchronize):
@@ -102,7 +102,7 @@ class FailedCreations:
             return self._failed(event.container.id)
         return False
 
-    def _began(self, outcome: Outcome, event: CreateContainer) -> bool:
+    def _began(self, outcome: RequestOutcome, event: CreateContainer) -> bool:
         key = event.pod.uid, event.container.name
         before = next((name for name, other in self._waiting.items() if other == key), None)
         has_failed = before is not None and before != event.container.id and self._failed(before)
@@ -123,7 +123,7 @@ class FailedCreations:
         return True
 
 
-class Rivals:
+class OtherOwners:
     """Names who else pins CPUs, at most every ten minutes.
 
     Args:
@@ -137,23 +137,23 @@ class Rivals:
         self,
         log: logging.Logger,
         clock: Callable[[], float],
-        count: Callable[[Evidence], None] | None = None,
+        count: Callable[[OwnerEvidence], None] | None = None,
         failures: FailedCreations | None = None,
     ) -> None:
         self._log, self._clock, self._count = log, clock, count
         self._failures = failures or FailedCreations()
-        self._reminders = {evidence: Reminder() for evidence in Evidence}
+        self._reminders = {evidence: LogRateLimit() for evidence in OwnerEvidence}
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Look at one event."""
         has_failed = self._failures(outcome)
         if has_failed and self._failures.in_a_row >= IN_A_ROW:
-            self._seen(Evidence.FAILED_CREATION)
+            self._seen(OwnerEvidence.FAILED_CREATION)
         evidence = evidence_of(outcome)
         if evidence is not None:
             self._seen(evidence)
 
-    def _seen(self, evidence: Evidence) -> None:
+    def _seen(self, evidence: OwnerEvidence) -> None:
         if self._count is not None:
             self._count(evidence)
         if self._reminders[evidence].is_due(evidence, self._clock()):
@@ -167,17 +167,17 @@ class Rivals:
             )
 
 
-def evidence_of(outcome: Outcome) -> Evidence | None:
+def evidence_of(outcome: RequestOutcome) -> OwnerEvidence | None:
     """What the event tells of others who pin CPUs; a cpuset that is ours already tells nothing."""
     event = outcome.event
     if isinstance(event, CreateContainer):
-        return Evidence.CREATION if event.container.resources.cpus else None
+        return OwnerEvidence.CREATION if event.container.resources.cpus else None
     if not isinstance(event, UpdateContainer) or not event.resources.cpus:
         return None
     record = outcome.before.containers.get(event.container.id)
     if record and event.resources.cpus == str(outcome.before.desired_cpus(outcome.node, record)):
         return None
-    return Evidence.KUBELET_UPDATE if _brings_nothing_else(event.resources) else Evidence.UPDATE
+    return OwnerEvidence.KUBELET_UPDATE if _brings_nothing_else(event.resources) else OwnerEvidence.UPDATE
 
 
 def _brings_nothing_else(resources: Resources) -> bool:

@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.startup import StateDirInUseError, lock_state_dir
-from nri_plugin.agent.turn import EXIT_YIELDED, LOOK_PAUSE_S, LOST_S, Turn
+from nri_plugin.agent.serving_lease import (
+    EXIT_YIELDED,
+    LOOK_PAUSE_S,
+    LOST_S,
+    ServingLease,
+    StateDirInUseError,
+    lock_state_dir,
+)
 from nri_plugin.checkpoint.file import LOCK_FILE
 from nri_plugin.host.runtime_lock import RuntimeLock
 from nri_plugin.process.loop import Loop
@@ -19,7 +25,7 @@ class Bench:
         self.folder = folder
         self.clock = Clock()
         self.loops: list[Loop] = []
-        self.turns: list[Turn] = []
+        self.turns: list[ServingLease] = []
 
     def agent(self, state: str = "state", **options: bool) -> "Agent":
         one = Agent(self, state, **options)
@@ -51,7 +57,7 @@ class Agent:
         self.waits_for = ""
         log, self.lines = recording_log()
         self.lock = RuntimeLock(str(bench.folder / "nri" / "nri.sock"))
-        self.turn = Turn(
+        self.turn = ServingLease(
             self.lock, str(bench.folder / state), self.loop, log, self._serve, self._wait, **options
         )
 
@@ -240,5 +246,5 @@ def test_a_directory_that_everybody_may_lock_is_warned_of(bench: Bench):
 
 @pytest.fixture
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nri_plugin.agent.turn.YIELD_S", 0.0)
-    monkeypatch.setattr("nri_plugin.agent.turn.END_S", 0.0)
+    monkeypatch.setattr("nri_plugin.agent.serving_lease.YIELD_S", 0.0)
+    monkeypatch.setattr("nri_plugin.agent.serving_lease.END_S", 0.0)

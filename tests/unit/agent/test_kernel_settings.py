@@ -14,8 +14,8 @@ from nri_plugin.agent.kernel_settings import (
     SANDBOX_STAYS,
     SLICE,
     SWEEP_PAUSE_S,
-    KernelSideKeeper,
-    QuotaKeeper,
+    KernelSettingsReconciler,
+    QuotaReconciler,
 )
 from nri_plugin.core.kernel_settings import NO_QUOTA, Partition
 from nri_plugin.host.partitions import Settled
@@ -96,15 +96,15 @@ class Scene:
         self.loop = FakeLoop(self.bench.clock)
         self.quotas = FakeQuotas()
         self.noticed: list[str] = []
-        self.keeper = keeper = KernelSideKeeper(
+        self.reconciler = reconciler = KernelSettingsReconciler(
             self.bench.handler,
             self.loop,
             self.bench.log,
             PartitionWriter(self.bench.cgroups, self.domains),  # type: ignore[arg-type]
-            QuotaKeeper(self.quotas, None, self.loop, self.bench.log, self.noticed.append),
+            QuotaReconciler(self.quotas, None, self.loop, self.bench.log, self.noticed.append),
         )
-        self.bench.handler._observe = keeper
-        keeper.start()
+        self.bench.handler._observe = reconciler
+        reconciler.start()
         self.pod = replace(pod("p", cpu=2), cgroups_path=SANDBOX)
         limits = replace(self.pod.resources, cpu_quota_us=200_000, cpu_period_us=100_000)
         self.pod = replace(self.pod, resources=limits)
@@ -184,7 +184,7 @@ def test_a_burst_of_events_is_looked_at_once_and_never_put_off(scene: Scene) -> 
     scene.live()
     scene.domains.made.clear()
     for _ in range(4):
-        scene.keeper.look_again()
+        scene.reconciler.look_again()
         scene.loop.advance(FOLLOW_S / 3)
     assert scene.bench.journal.count(f"make {OWN}") == 2
 
@@ -202,7 +202,7 @@ def test_a_mistake_of_ours_ends_nothing(scene: Scene) -> None:
 
 def test_what_there_is_is_counted(scene: Scene) -> None:
     scene.live()
-    assert (scene.keeper.partitions, scene.keeper.refused, scene.keeper.lifted) == (1, 0, 2)
+    assert (scene.reconciler.partitions, scene.reconciler.refused, scene.reconciler.lifted) == (1, 0, 2)
 
 
 def test_trouble_is_said_once_and_tried_again(scene: Scene) -> None:
@@ -254,7 +254,7 @@ def test_what_a_reload_switches_off_is_undone(scene: Scene) -> None:
     scene.loop.advance(SWEEP_PAUSE_S)
     assert scene.domains.made == {}
     assert scene.quotas.values == {OWN: 200_000, POD: 200_000}
-    assert scene.keeper.lifted == 0
+    assert scene.reconciler.lifted == 0
 
 
 def test_what_the_kernel_does_not_grant_is_said_once_and_tried_by_the_sweep(scene: Scene) -> None:
@@ -267,14 +267,14 @@ def test_what_the_kernel_does_not_grant_is_said_once_and_tried_by_the_sweep(scen
     assert scene.bench.journal.count(f"make {OWN}") == 2
     scene.loop.advance(SWEEP_PAUSE_S)
     assert scene.bench.journal.count(f"make {OWN}") == 2
-    assert scene.keeper.refused == 1
+    assert scene.reconciler.refused == 1
     told = scene.bench.lines.fields("no partition, it has an ordinary cpuset")
     assert told["err"] == scene.domains.trouble
     assert scene.bench.lines.texts("WARNING") == ["no partition, it has an ordinary cpuset"]
     scene.domains.trouble = ""
     scene.loop.advance(SWEEP_PAUSE_S)
     assert scene.domains.made
-    assert scene.keeper.refused == 0
+    assert scene.reconciler.refused == 0
     assert "partition made" in scene.bench.lines.texts("INFO")
 
 
@@ -302,7 +302,7 @@ def test_what_ended_while_no_agent_ran_is_known_by_the_checkpoint() -> None:
 def test_it_looks_again_when_asked(scene: Scene) -> None:
     scene.live()
     scene.domains.made.clear()
-    scene.keeper.look_again()
+    scene.reconciler.look_again()
     scene.loop.advance(FOLLOW_S)
     assert scene.domains.made
 
