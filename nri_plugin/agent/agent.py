@@ -1,10 +1,14 @@
-"""`nri-pin run` and the start by the runtime itself: from words and environment to a loop that runs for ever.
+"""`nri-pin run` and the start by the runtime: from arguments and environment to a loop that runs until it is stopped.
 
-There are three starts. An ordinary agent connects to the runtime's socket, and again whenever the connection ends. An
-agent that the runtime starts has an open socket on a descriptor, an environment of three variables, no arguments and
-nobody who reads standard error; the runtime never starts it again before its own restart. When it ends, its
-supervisor (`nri_plugin.agent.supervisor`) starts the third kind: an ordinary agent with the name, index and configuration
-that the runtime gave to the first.
+There are three starts:
+
+* `run_external`: an ordinary agent connects to the runtime's socket, and again whenever the connection ends.
+* `serve_given_connection`: the runtime starts the agent with an open socket, three environment variables and no
+  arguments. Nobody reads its standard error. The runtime starts it once, until its own restart.
+* `run_as_successor`: when that agent ends, its supervisor (`nri_plugin.agent.supervisor`) starts an ordinary agent with
+  the same name, index and configuration.
+
+`watched_handler` puts handler and watches together.
 """
 
 import gc
@@ -78,7 +82,7 @@ class Closing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PluginIdentity:
-    """What the agent registers as; `descriptor` is the runtime's socket where the runtime started the agent."""
+    """The name and index under which the agent registers; `descriptor` is the runtime's socket where it gave one."""
 
     name: str
     index: str
@@ -171,7 +175,7 @@ def serve(
 
 
 def new_monitoring(config: Config) -> "Monitoring | None":
-    """The page of what the agent does; without an address what that needs is not even loaded."""
+    """Return the metrics; without an address their library is not loaded."""
     if config.metrics_bind_address is None:
         return None
     from nri_plugin.agent.metrics import Monitoring
@@ -307,7 +311,7 @@ def run(
         link.close()
         if link.handler is not None:
             link.handler.close()
-        turn.close()  # last: whoever waits for it begins with the checkpoint that was just finished
+        turn.close()  # last: the next agent begins with the finished checkpoint
         loop.close()
     if life is not None and code in (EXIT_STOPPED, EXIT_YIELDED, EXIT_CONFIGURATION):
         life.quit()
@@ -348,7 +352,7 @@ def collect_garbage_by_the_clock(loop: Loop) -> None:
 
 
 def checked_identity(config: Config) -> PluginIdentity:
-    """What we register as.
+    """Return the configured name and index.
 
     Raises:
         ConfigError: the runtime would refuse it.
@@ -370,10 +374,6 @@ def complain(error: NriPinError) -> None:
         first, *others = str(error).splitlines()
         start = "  " if first.endswith(":") else "nri-pin: "  # after a colon come lines to be copied
         sys.stderr.write(visible("".join([f"nri-pin: {first}\n", *(f"{start}{line}\n" for line in others)])))
-
-
-# ----------------------------------------------------------------------------------------------------
-# The two starts of an agent that belongs to the runtime: by the runtime itself, and by its supervisor afterwards.
 
 
 def run_for_runtime(arguments: Arguments, environment: Mapping[str, str]) -> int:
@@ -512,7 +512,7 @@ def given_life(environment: Mapping[str, str]) -> Life | None:
 
 
 def given_drop_in(environment: Mapping[str, str]) -> str:
-    """What the runtime handed over to the agent before this one; empty when it ended too soon."""
+    """Return the configuration that the runtime gave to the former agent; empty when it ended too soon."""
     number = environment.get(CONFIG, "")
     if not number.isdecimal():
         return ""
@@ -522,7 +522,7 @@ def given_drop_in(environment: Mapping[str, str]) -> str:
 
 
 def given_identity(environment: Mapping[str, str], log: logging.Logger) -> PluginIdentity:
-    """What the runtime calls the agent; a name it would not take from others is no reason to give up here.
+    """Return the name and index that the runtime gave; one that it would refuse is replaced by the default.
 
     Raises:
         ConfigError: the socket is no descriptor number.

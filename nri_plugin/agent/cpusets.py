@@ -69,7 +69,6 @@ class CgroupFiles(Protocol):
         """Return where its cpuset files are."""
 
 
-# ----------------------------------------------------------------------------------------------------
 # Decisions
 
 
@@ -210,7 +209,6 @@ def _refuse(violations: Sequence[str]) -> None:
         raise InvariantError(violations)
 
 
-# ----------------------------------------------------------------------------------------------------
 # Sandboxes and partitions
 
 
@@ -276,7 +274,6 @@ def no_partitions(tree: CpusetTree) -> str:
     return ON_V1 if tree.version == 1 else ""
 
 
-# ----------------------------------------------------------------------------------------------------
 # A pool floor that has been switched off
 #
 # A value written to a slice outlives the agent that wrote it. Left there, it would keep containers off CPUs for ever:
@@ -329,7 +326,6 @@ def is_floor(cpus: CPUSet, node: Node, state: State) -> bool:
     return cpus != online and not cpus & state.exclusive and cpus | kept == online | kept
 
 
-# ----------------------------------------------------------------------------------------------------
 # Release: every container gets all CPUs again, and nothing of the agent is left on the node
 
 

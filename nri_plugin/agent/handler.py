@@ -314,7 +314,7 @@ class Handler:
             raise error
 
     def _serves_unsaved(self, event: NRIEvent, after: State) -> bool:
-        """Whether allocations that cannot be saved are kept in memory.
+        """Return whether allocations that cannot be saved are kept in memory.
 
         A resize never is: after a restart the runtime's list tells with which CPUs a container was created, and some
         runtimes forget at their own restart those that an update gave it.
@@ -326,7 +326,7 @@ class Handler:
         return not (is_resize and isinstance(event, REFUSABLE))
 
     def _time_to_save(self, request: Request) -> float:
-        """Seconds: half of what is left of the request's time, the other half is needed to refuse and be heard."""
+        """Return half of the seconds that are left: the other half is needed to refuse in time."""
         if request.deadline is None:
             return DEFAULT_SAVE_S
         return max(0.0, (request.deadline - self._clock()) / 2)
@@ -424,7 +424,7 @@ class Handler:
                 say_trace(self._log, "outcome not counted", event=name_of(event))
 
     def read_back(self, checks: Iterable[EffectiveCheck]) -> None:
-        """Step 10: compare what the kernel made of our writes; to be called once the answer is out."""
+        """Step 10: compare effective cpusets with the desired ones, once the answer is out."""
         for one in checks:
             try:
                 observed = self._cpusets.read_effective(one.target)
@@ -450,7 +450,7 @@ class Handler:
     # ------------------------------------------------------------ what others ask of the state's owner
 
     def change_node(self, node: Node, cpusets: CpusetWriter | None = None) -> None:
-        """Decide for `node` from the next event on, and write where that says; what was promised stays."""
+        """Decide for `node` from the next event on; allocations stay."""
         self.node = node
         self._cpusets = cpusets or self._cpusets
         if self._history is not None:
@@ -460,7 +460,7 @@ class Handler:
             self.checkpoint.outdate()
 
     def release_ended(self) -> bool:
-        """Release what pods hold that are over although nobody told; returns whether there were any."""
+        """Release allocations of pods whose end was not reported; return whether there were any."""
         ended = ended_pods(self.state, self._cpusets.is_removed)
         for pod in ended:
             say(
@@ -473,9 +473,9 @@ class Handler:
         return bool(ended)
 
     def put_right(self, event: OwnEvent) -> tuple[Decision, list[HostError]]:
-        """Decide and write what follows from what we noticed ourselves; what failed comes back.
+        """Decide and write for an event that the agent noticed itself; return the writes that failed.
 
-        Promises never change by it; the node they are told for may have.
+        Allocations never change by it; the node may have changed.
 
         Raises:
             InvariantError: the decision would break a promise; nothing was written.
@@ -488,10 +488,10 @@ class Handler:
         return decision, list(self._cpusets.attempt(checked))
 
     def _write_stale(self) -> None:
-        """Put right, before the answer, cgroups that a write did not reach at this event or an earlier one.
+        """Repair, before the answer, cgroups that a write of this or an earlier event did not reach.
 
-        Nobody is widened by what was once meant for it: what is observed is compared with the state of now, and who
-        runs on too much is narrowed first. Where it fails again, the next event tries again, and so does the sweep.
+        The failed write is not repeated: the cgroup is compared with the state of now, and narrowing comes first. Where
+        it fails again, the next event and the sweep try again.
         """
         failed = self._cpusets.unwritten
         if not failed:
@@ -511,15 +511,15 @@ class Handler:
             say(self._log, logging.ERROR, "cpuset not put right", err=error)
 
     def keep_saved(self) -> None:
-        """Save what the memory holds where the checkpoint holds something else."""
+        """Save the state where the checkpoint holds another one."""
         self.checkpoint.save(self.state, IN_TROUBLE_S if self.checkpoint.trouble else DEFAULT_SAVE_S)
 
     def look_at_checkpoint(self) -> None:
-        """By the clock: see that the checkpoint is there and holds what the memory holds."""
+        """By the clock: see that the checkpoint exists and holds the state."""
         self.checkpoint.look(self.state)
 
     def close(self) -> None:
-        """Let checkpoint and history be finished."""
+        """Finish checkpoint and recording."""
         self.checkpoint.close(self.state)
         if self._history is not None:
             self._history.close()
@@ -549,13 +549,13 @@ class Handler:
         return self._cpusets.read_effective(cgroup)
 
     def _remember(self, state: State) -> None:
-        """Let `state` be what is promised, and save it."""
+        """Take over `state`, and save it."""
         self.state = state
         self.keep_saved()
 
 
 def ended_pods(state: State, is_removed: Callable[[CgroupRef], bool]) -> list[PodRecord]:
-    """Pods whose cgroup is gone, of those that were promised something or that only their end would remove."""
+    """Return pods whose cgroup is gone and that hold an allocation, or that only their end would remove."""
     holders = dict.fromkeys(pod_of(key) for key in state.allocations)
     lived_in = {record.pod_uid for record in state.containers.values()}
     left = (uid for uid, pod in state.pods.items() if not pod.run_seen and uid not in lived_in)
@@ -564,12 +564,12 @@ def ended_pods(state: State, is_removed: Callable[[CgroupRef], bool]) -> list[Po
 
 
 def untold_removal(pod: PodRecord) -> RemovePodSandbox:
-    """What the runtime should have told."""
+    """Return the event that the runtime should have sent."""
     return RemovePodSandbox(Pod(id=pod.sandbox_id, uid=pod.uid, name=pod.name, namespace=pod.namespace))
 
 
 def makes_allocations(before: State, after: State) -> bool:
-    """Whether somebody holds something in `after` that it did not hold in `before`; a release makes nothing."""
+    """Return whether an allocation in `after` is new or changed; a release makes none."""
     return before.allocations is not after.allocations and any(
         before.allocations.get(key) != held for key, held in after.allocations.items()
     )

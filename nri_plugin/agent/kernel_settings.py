@@ -1,6 +1,13 @@
-"""Keeps quotas, sandboxes and partitions as the state has them: soon after every change, and by a slow sweep.
+"""Reconciles what the kernel holds beside the cpusets of containers: CPU quotas, sandboxes and partitions.
 
-Nothing of this is in the way of an answer: a failure is said and tried again.
+`core.kernel_settings` derives the desired settings from the state. `KernelSettingsReconciler` writes them soon after
+every change, and a slow sweep looks at all of them. It works in slices, between which the runtime is answered. No answer
+waits for it: a failure costs a log line and another try.
+
+Quotas need more, because the kubelet writes a pod's quota back once a second for as long as a resize is pending.
+`QuotaReconciler` hears of such a write by inotify and undoes it in the next round of the loop. It never backs off.
+Instead the work is bounded: after each round it does not listen for `DEAF_S`, however many cgroups others write. A look
+after every update of the runtime, and the sweep, find quotas that no watch reports.
 """
 
 import logging
@@ -35,17 +42,6 @@ from nri_plugin.wire.nri.events import (
     UpdatePodSandbox,
 )
 from nri_plugin.wire.nri.messages import Pod
-
-# ----------------------------------------------------------------------------------------------------
-# Keeps exclusive containers and their pods without a CFS quota, whoever writes one back.
-#
-# A write by somebody else is reported by inotify and undone in the next turn of the loop. The kubelet writes a pod's
-# quota once a second for as long as a resize is pending, so lifting it never backs off. The work is bounded instead:
-# after each round nothing is listened to for `DEAF_S`, however often and to however many cgroups others write.
-#
-# Two more ways find what no watch reports, for example where the kernel has no watch left: a look after every update
-# that the runtime was asked for, and the sweep of `KernelSettingsReconciler`.
-
 
 DEAF_S = 0.05
 """Between two rounds, so that a quota is gone within 100 ms and an endless writer costs 20 short rounds a second."""
@@ -83,7 +79,7 @@ class QuotaReconciler:
 
     Args:
         files: the quotas.
-        watch: reports who was written to; None where the kernel gives no watch.
+        watch: reports cgroups that were written; None where the kernel gives no watch.
         loop: where it runs.
         log: a line for each quota that is changed first, and for each one that somebody writes back.
         counted: told of every quota that somebody wrote back and that was lifted again.
@@ -142,7 +138,7 @@ class QuotaReconciler:
         self._loop.set_timer("quotas updated", self._loop.clock() + UPDATE_S, self._look_at_updated)
 
     def _noticed(self) -> None:
-        """Look at what was written, and listen again a little later; that includes what we write ourselves."""
+        """Look at the written quotas, and listen again a little later; our own writes are among them."""
         if self._watch is None:
             return
         changed = self._watch.read()
@@ -223,23 +219,20 @@ class QuotaReconciler:
                 say(self._log, logging.INFO, text, cgroup=cgroup, noticed_by=noticed_by)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 SWEEP_PAUSE_S = 10.0
 """Between two looks at everything."""
 
 FOLLOW_S = 0.05
-"""What follows from an event is looked at this soon after it; a burst is one change."""
+"""From an event to the reconciliation of its consequences; a burst is one change."""
 
 UPDATES = (UpdateContainer, PostUpdateContainer, UpdatePodSandbox, PostUpdatePodSandbox)
-"""Who asks for one has written, or lets the runtime write, quotas."""
+"""The kubelet writes quotas, or lets the runtime write them, when it asks for one of these."""
 
 SANDBOX_STAYS = "the cpuset of a pod's sandbox could not be written: it may run on exclusive CPUs of others"
 PARTITION_STAYS = "a partition could not be ended or mended: its CPUs may be kept from whom they belong to"
 
 MOST_SWEEPS = 30
-"""What the kernel refused is tried at ever fewer sweeps, in the end every five minutes."""
+"""A partition that the kernel refused is tried at ever fewer sweeps, in the end every five minutes."""
 
 
 @dataclass(slots=True)
@@ -247,8 +240,8 @@ class RefusedPartition:
     """A partition that the kernel did not grant.
 
     Attributes:
-        partition: what it was asked for.
-        trouble: its words.
+        partition: the partition.
+        trouble: the kernel's answer.
         pause: sweeps from one try to the next.
         left: how many of them are still to come.
     """
@@ -316,7 +309,7 @@ class KernelSettingsReconciler:
         self._loop.set_timer("kernel settings sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
 
     def __call__(self, outcome: RequestOutcome) -> None:
-        """Be told of an outcome: what follows from it is written soon after the answer."""
+        """Take note of an outcome: its consequences are written soon after the answer."""
         if isinstance(outcome.event, Synchronize):
             self._former = self._former or self._handler.state
             self.look_again()
@@ -332,7 +325,7 @@ class KernelSettingsReconciler:
             self._loop.set_timer("kernel settings", self._loop.clock() + FOLLOW_S, self._begin)
 
     def _sweep(self) -> None:
-        """Everything is looked at, also what was right before; a look that is under way comes after it anew."""
+        """Look at everything again, also at settings that were right before."""
         self._sandboxes_done = dict.fromkeys(self._sandboxes_done, NO_CPUS)
         if self._quotas is not None:
             self._quotas.doubt_all()
@@ -342,7 +335,7 @@ class KernelSettingsReconciler:
         self._loop.set_timer("kernel settings sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
 
     def _begin(self) -> None:
-        """Look at the state as it is now; what was done before is not done again."""
+        """Begin with the state as it is now; settings that are done are passed over."""
         self._is_due = False
         self._steps = self._reconcile()
         self._go_on()
@@ -378,7 +371,7 @@ class KernelSettingsReconciler:
     def _make_partitions(
         self, node: Node, state: State, wanted: dict[CgroupRef, Partition]
     ) -> Iterator[None]:
-        """What was refused is tried again by the sweep, and said when the kernel's words change."""
+        """Make partitions; the sweep tries refused ones again, and a changed reason is logged."""
         for ref in [ref for ref, one in self._refused.items() if wanted.get(ref) != one.partition]:
             del self._refused[ref]
         waiting = {ref for ref, one in self._refused.items() if one.left > 0}

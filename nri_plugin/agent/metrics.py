@@ -1,7 +1,7 @@
 """Counters of the agent, under the kubelet's names where the kubelet has one.
 
-Children are bound once: the runtime's thread only adds. What can be read off the state is no counter, see
-`metrics_state`.
+Labelled children are bound once, so that the thread that answers the runtime only adds. Values that follow from the
+state are gauges in `metrics_state`. Loaded only where `metricsBindAddress` is set.
 
 Source: names, labels and help of kubelet v1.36 pkg/kubelet/metrics/metrics.go; the `kubelet_` prefix is kept so that
 dashboards and alerts only change the job.
@@ -248,7 +248,7 @@ class Metrics:
             self._count_admission(outcome, admission)
 
     def drifted(self, report: DriftReport) -> None:
-        """Count one drift and what became of it."""
+        """Count one drift and its repair."""
         self._drift_causes[report.cause].inc()
         (self._unrepaired if report.error else self._repaired)[report.noticed_by].inc()
 
@@ -331,15 +331,11 @@ def exposition(registry: CollectorRegistry) -> bytes:
     return text
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the agent counts and shows as metrics; loaded only where `metricsBindAddress` asks for it.
-
-
 class Monitoring:
     """Counters from the first event on, a page once there is somebody to answer for.
 
     Attributes:
-        registry: what is counted and shown.
+        registry: all metrics of the agent.
     """
 
     def __init__(self) -> None:
@@ -367,7 +363,7 @@ class Monitoring:
         self._metrics.quotas_written_back[noticed_by].inc()
 
     def follow(self, drift: DriftWatch, reconciler: KernelSettingsReconciler | None = None) -> None:
-        """Show what is looked after, beside cpusets too, and what is fought over."""
+        """Show the watched cgroups, those that somebody else changes back, and the kernel settings."""
         self._metrics.drift_watches.set_function(
             lambda: drift.watches + (reconciler.watches if reconciler is not None else 0)
         )
@@ -394,7 +390,7 @@ class Monitoring:
         return _TimedStore(store, self._metrics.checkpoint_took)
 
     def follow_state(self, handler: Handler, link: RuntimeLink) -> None:
-        """Show what the handler has allocated."""
+        """Show the allocations of the handler."""
         self.registry.register(
             StateGauges(lambda: (handler.node, handler.state), lambda: link.is_synchronized)
         )

@@ -1,4 +1,6 @@
-"""Gauges read off the state at the moment of a scrape: a frozen value, so no lock and no copy.
+"""Values that follow from the state: gauges at a scrape, and the kubelet's counters for one created container. Pure.
+
+A state is frozen, so a scrape in another thread needs no lock and no copy.
 
 Source: `kubelet_cpu_manager_*` as kubelet v1.36 pkg/kubelet/cm/cpumanager/policy_static.go, initializeMetrics.
 """
@@ -27,8 +29,7 @@ from nri_plugin.model.state import Allocation, Phase, State
 from nri_plugin.policy.alignment import by_cache, by_numa_node, is_in_one_cache
 from nri_plugin.wire.nri.events import CreateContainer
 
-# ----------------------------------------------------------------------------------------------------
-# What one created container adds to the kubelet's resource manager counters; pure.
+# The kubelet's resource manager counters.
 #
 # Source: kubelet v1.36 pkg/kubelet/metrics/metrics.go for names and labels; topologymanager/scope_*.go and
 # cpumanager/policy_static.go, memorymanager/policy_static.go for when they are raised.
@@ -131,11 +132,8 @@ def _aligned_to_node(outcome: RequestOutcome, error: AdmissionError | None) -> I
         yield ContainerAlignment(scope, "numa_node")
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 class StateGauges(Collector):
-    """What is free, promised and broken up.
+    """Available, allocated and fragmented resources.
 
     Args:
         current: the node and state decisions are made from now; two reads of frozen values.

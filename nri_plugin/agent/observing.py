@@ -1,7 +1,8 @@
-"""An agent that only looks on: it decides, logs and counts, and changes nothing.
+"""An agent that only observes: it decides, logs and counts, and changes nothing.
 
-Every answer is the one of a plugin that does nothing; no cgroup is written; what it would have promised is kept in a
-file of its own. A container that it would have refused runs all the same, so it goes on as one that found no place.
+Every answer is that of a plugin that does nothing. No cgroup is written. A checkpoint of its own holds the allocations
+that it would have made. A container that it would have refused runs nevertheless, and counts as one without an
+allocation.
 """
 
 import logging
@@ -33,7 +34,7 @@ KINDS = ((EXCLUSIVE, SAME), (EXCLUSIVE, ELSEWHERE), (SHARED, SAME), (SHARED, ELS
 
 
 class CpusetReader(CpusetWriter):
-    """Looks at cgroups and writes none."""
+    """Reads cgroups and writes none."""
 
     def apply(self, checked: CheckedWrites) -> None:
         """Nothing."""
@@ -48,7 +49,7 @@ class CpusetReader(CpusetWriter):
 
 
 class ObservingHandler(Handler):
-    """Answers as a plugin that does nothing, and remembers what it would have answered."""
+    """Answers as a plugin that does nothing, and keeps the state that its decisions would have made."""
 
     marks: ClassVar[Mapping[str, object]] = {"observed": "yes"}
     writer: ClassVar[type[CpusetWriter]] = CpusetReader
@@ -69,12 +70,12 @@ class ObservingHandler(Handler):
 
 
 class ObservedWatch:
-    """Compares what containers run on with what they would have been given, by the clock.
+    """Compares by the clock the CPUs of running containers with those they would have been given.
 
     Args:
-        handler: knows what they would have been given, and looks at cgroups.
+        handler: has the state, and reads cgroups.
         loop: has the clock.
-        log: says who runs elsewhere, once for each pair of sets, and the sums now and then.
+        log: one line for each container that runs elsewhere, once for each pair of sets; sums now and then.
 
     Attributes:
         counts: running containers by `KINDS`.

@@ -1,10 +1,12 @@
-"""Who else gives CPUs to containers on this node, as far as an NRI plugin can see.
+"""Other CPU managers on the node, as far as an NRI plugin can see them.
 
-The runtime does not tell which plugins it has, and a pod sees neither the kubelet's process nor its configuration.
-What can be seen: containers that come with a cpuset already chosen, and updates that bring one. The kubelet does both
-under `cpuManagerPolicy: static` and neither under `none`; so may another NRI plugin that is asked before us. One that
-is asked after us is seen by what becomes of the container: two plugins that set its cpuset fail its creation. Where the
-kubelet's state file can be read, it says by itself.
+The runtime does not report its plugins, and a pod sees neither the kubelet's process nor its configuration. Three things
+can be seen:
+
+* Containers arrive with a cpuset, and updates bring one. The kubelet does both under `cpuManagerPolicy: static` and
+  neither under `none`. So may an NRI plugin that the runtime asks before this one.
+* Creations fail after this plugin set the cpuset: two plugins that set it collide. The other one is asked later.
+* The kubelet's state file names its policy, where the agent can read it.
 
 Source: containerd/nri 0.12 pkg/adaptation/result.go, `plugins X and Y both tried to set CPUSetCPUs`.
 """
@@ -44,7 +46,7 @@ REMEDY = (
 
 
 class OwnerEvidence(StrEnum):
-    """What was seen."""
+    """The kinds of evidence."""
 
     CREATION = "creation"
     """A container came with a cpuset: the kubelet's static CPU manager or an NRI plugin before us."""
@@ -124,13 +126,13 @@ class FailedCreations:
 
 
 class OtherOwners:
-    """Names who else pins CPUs, at most every ten minutes.
+    """Reports other CPU managers, at most every ten minutes.
 
     Args:
-        log: where.
+        log: takes the warnings.
         clock: seconds.
-        count: told of every piece of evidence.
-        failures: looks for creations that fail.
+        count: called with every piece of evidence.
+        failures: notices creations that fail.
     """
 
     def __init__(
@@ -168,7 +170,7 @@ class OtherOwners:
 
 
 def evidence_of(outcome: RequestOutcome) -> OwnerEvidence | None:
-    """What the event tells of others who pin CPUs; a cpuset that is ours already tells nothing."""
+    """Return what the event says about other CPU managers; a cpuset that equals ours says nothing."""
     event = outcome.event
     if isinstance(event, CreateContainer):
         return OwnerEvidence.CREATION if event.container.resources.cpus else None

@@ -1,4 +1,4 @@
-"""One event, over: what those who count, watch and record are told of it."""
+"""The result of one request: its reply, its outcome for counters and recordings, and its log line."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,10 +29,6 @@ from nri_plugin.wire.nri.events import (
     ValidateContainerAdjustmentResponse,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# What a request is answered with, and the answer that changes nothing.
-
-
 EMPTY_RESPONSES: tuple[tuple[type, NRIResponse], ...] = (
     (CreateContainer, CreateContainerResponse()),
     (UpdateContainer, UpdateContainerResponse()),
@@ -60,18 +56,15 @@ def empty_response(event: NRIEvent) -> NRIResponse:
     return next((response for kind, response in EMPTY_RESPONSES if isinstance(event, kind)), ACKNOWLEDGED)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOutcome:
-    """What came of one event.
+    """The outcome of one event.
 
     Attributes:
         node: decided for.
         event: the event.
         before: the state it met.
-        decision: what was decided; the bare state `before` when deciding failed.
+        decision: the decision; the bare state `before` when deciding failed.
         refusal: why it was refused, empty when it was not.
         failed: something other than policy went wrong: a bug, a file, a cgroup.
         decide_s: seconds the decision took.
@@ -107,17 +100,13 @@ class History(Protocol):
         op: str = "",
         took_us: int = 0,
     ) -> None:
-        """Keep an event and what came of it."""
+        """Record an event and its outcome."""
 
     def changed(self, node: Node, state: State) -> None:
-        """Keep that another node is decided for."""
+        """Record that decisions are made for another node from now on."""
 
     def close(self) -> None:
         """Write what waits, and end."""
-
-
-# ----------------------------------------------------------------------------------------------------
-# What the log line of a decision says: about whom, what was given, by which steps, what was written; how loud it is.
 
 
 LONGEST_STEPS = 500
@@ -142,7 +131,7 @@ class LineLevels:
         """The level.
 
         Args:
-            event: what was decided.
+            event: the event.
             refusal: why it was refused; empty when it was not.
             now: seconds, monotonic.
             changed: whether the state is another one now.

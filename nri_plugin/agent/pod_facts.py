@@ -1,4 +1,11 @@
-"""What else is known of a container that is about to be created: asked for before the decision, within bounds."""
+"""Facts of a container that the runtime does not report: its devices, and the pod's object. Step 2 of a request.
+
+`PodFactsLookup` asks the exporter over a socket (`PodResourcesClient`), and finds devices in sysfs where the exporter
+does not answer. The runtime waits meanwhile, and so does every pod of the node: one question, one time limit, no second
+try. A late fact never delays an answer.
+
+The protocol and the form of facts are in `nri_plugin.core.decision`.
+"""
 
 import logging
 import socket
@@ -23,10 +30,6 @@ from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
 from nri_plugin.process.logs import say
 from nri_plugin.wire.nri.events import CreateContainer, NRIEvent, Request, Synchronize
 from nri_plugin.wire.nri.messages import Container, Pod
-
-# ----------------------------------------------------------------------------------------------------
-# Reads a pod's facts as the exporter sends them; see `nri_plugin.core.decision` for the form.
-
 
 _Text = Annotated[str, Meta(min_length=1, max_length=bounds.NAME_CHARS)]
 _Amount = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -84,19 +87,13 @@ def read_facts(data: bytes | msgspec.Raw) -> PodFacts:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-# Asks the exporter what it knows of a container and its pod; see `nri_plugin.core.decision` for the protocol.
-#
-# The runtime waits meanwhile, and so does every pod of the node: one question, one limit, no second try.
-
-
 MOST_ENTRIES = 1024
 """Of a list in an answer; a container has a few dozen devices."""
 
 _BLOCK_BYTES = 8192
 
 _Name = Annotated[str, Meta(pattern=r"^[!-~]{1,256}$")]
-"""What is printed in refusals and logs: visible ASCII, as Kubernetes has it."""
+"""Names in refusals and logs are visible ASCII, as in Kubernetes."""
 
 LARGEST_NODE = 1023
 """Source: Linux, NODES_SHIFT is at most 10."""
@@ -148,7 +145,7 @@ class PodResourcesClient:
         self._clock = clock
 
     def ask(self, event: CreateContainer, limit_s: float, *, devices: bool = True) -> Answer:
-        """What the exporter knows of the container and its pod.
+        """Return the exporter's facts of the container and its pod.
 
         Without `devices` it need not ask the kubelet, and answers at once.
 
@@ -169,7 +166,7 @@ class PodResourcesClient:
         return self._read(event, line)
 
     def _line(self, sock: socket.socket, until: float) -> bytes:
-        """What comes before the first newline.
+        """Return the bytes before the first newline.
 
         Raises:
             TimeoutError: it is not there by `until`.
@@ -263,14 +260,11 @@ def _totals(entry: _Entry) -> dict[NodeMask, int]:
     return known
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 EXPORTER_LIMIT_S = 0.1
 """An exporter that has the answer gives it in a millisecond; without one there is another way."""
 
 SHARE_OF_TIME = 0.25
-"""Of what is left of the request's time, when that is shorter."""
+"""Of the time that is left for the request, when that is shorter."""
 
 LATE_PAUSE_S = 5.0
 """An exporter that was late is not asked again for so long: a hanging one must not slow down every container."""
@@ -286,11 +280,11 @@ the exporter was not asked because it had been late."""
 
 
 class PodFactsLookup:
-    """Finds out what the runtime does not say of containers.
+    """Adds facts to the creation of a container.
 
     Args:
-        locator: finds devices by what the runtime says and the host's sysfs; None where devices do not count.
-        client: asks the exporter, which knows what the kubelet has given, and the pod's object.
+        locator: finds devices in the runtime's message and the host's sysfs; None where devices give no hints.
+        client: asks the exporter, which knows the devices that the kubelet gave, and the pod's object.
         log: the reasons for going without the exporter, at debug level.
         clock: seconds, monotonic, the one deadlines are in.
         count: told of each result.
@@ -339,7 +333,7 @@ class PodFactsLookup:
         return self._locator.resources(event.container) if self._locator else ()
 
     def _asked(self, event: CreateContainer, deadline: float | None, *, devices: bool) -> Answer:
-        """What the exporter knows; nothing when it does not answer in time."""
+        """Return the exporter's facts; nothing when it does not answer in time."""
         limit_s = self._limit(deadline)
         if limit_s <= 0 or self._clock() < self._paused_until:
             self._count("paused")

@@ -1,7 +1,7 @@
-"""Keeps what happened: every event that was decided, written after its answer is out.
+"""Records every event that was decided, after its answer is out.
 
-A recording never hurts: it is written by the loop once the runtime has been answered, in memory at once, on a disk by a
-thread of its own; and what cannot be written is said once and lost.
+A recording delays no container. The loop writes it once the runtime has its answer: at once to a file system in memory,
+by a thread of its own to a disk. A line that cannot be written is lost, and the first loss is logged.
 """
 
 import logging
@@ -81,7 +81,7 @@ class _Happened:
 
 
 class Recorder:
-    """Told of what happened by the thread that answers the runtime; writes when that is done.
+    """Takes events from the thread that answers the runtime, and writes them when that is done.
 
     Args:
         sinks: where it is written.
@@ -119,13 +119,13 @@ class Recorder:
         op: str = "",
         took_us: int = 0,
     ) -> None:
-        """Keep an event and what came of it; those that decide nothing are passed over."""
+        """Keep an event and its outcome; events that decide nothing are passed over."""
         if type(event) in RECORDED:
             happened = _Happened(self._now(), node, before, event, decision, refusal, failed, op, took_us)
             self._remember(happened)
 
     def changed(self, node: Node, state: State) -> None:
-        """Keep that another node is decided for."""
+        """Keep that decisions are made for another node from now on."""
         self._remember(_Happened(self._now(), node, state))
 
     def flush(self) -> None:
@@ -226,7 +226,7 @@ def open_sink(file: RecordingFile, log: logging.Logger, clock: Callable[[], floa
 
 
 def build_recorder(config: Config, record: str, loop: Timers, log: logging.Logger) -> Recorder | None:
-    """Who keeps what happens: the bounded history, and the file of `--record`; None where neither is wanted.
+    """Return the recorder of the bounded history and of the file of `--record`; None where neither is wanted.
 
     Raises:
         ConfigError: that file cannot be written.

@@ -1,8 +1,10 @@
-"""The connection to the runtime: made, kept, lost and made again, and every request on it answered.
+"""The life of the connection to the runtime: connect, register, wait for bytes, notice a loss, connect again.
 
-It ends only when it is told to, when the runtime refuses its name, or, started by the runtime itself, when that
-connection ends (the runtime opens no second one; the supervisor starts an agent that connects itself). Everything runs
-in one thread.
+`handler.py` handles the requests that arrive. The link ends when it is told to, or when the runtime refuses the name of
+the plugin. An agent that the runtime started also ends with its connection: the runtime opens no second one, and the
+supervisor starts an agent that connects itself. Everything runs in one thread.
+
+At the end of the file: the probes of the kubelet.
 """
 
 import logging
@@ -92,7 +94,7 @@ class RuntimeLink:
 
     @property
     def runtime(self) -> Configure | None:
-        """Who asks, as it introduced itself; None until it has told what exists. Safe from any thread."""
+        """The runtime as it introduced itself; None before its Synchronize. Safe to read from any thread."""
         connection = self._connection
         if connection is None or connection.synchronized_at is None:
             return None
@@ -276,8 +278,7 @@ def plugin_id(session: PluginSession) -> str:
     return f"{session.plugin_index}-{session.plugin_name}"
 
 
-# ----------------------------------------------------------------------------------------------------
-# The agent's answers to the kubelet's probes; nothing of metrics is loaded for them.
+# The kubelet's probes. They load nothing of metrics.
 
 
 ALIVE_WITHIN_S = 5.0
@@ -307,7 +308,7 @@ def unready(link: RuntimeLink) -> str:
 
 
 def comes_round(loop: Loop) -> bool:
-    """Whether the loop runs what it is given, soon."""
+    """Return whether the loop runs a posted call soon."""
     seen = threading.Event()
     loop.post(seen.set)
     return seen.wait(ALIVE_WITHIN_S)

@@ -1,6 +1,8 @@
-"""Waits for the right to serve the runtime, keeps it while the agent serves, and gives it up to a newer agent.
+"""The lease to serve: one agent serves a runtime, and one process uses a state directory.
 
-An agent without the right does not connect, and touches no checkpoint, no cgroup and no socket of the state directory.
+An agent takes the lock of the runtime's socket directory (`host.runtime_lock`), then that of its state directory, and
+only then connects. Without both it touches no checkpoint, no cgroup and no socket of the state directory. An agent that
+the runtime has just started takes over: the one that serves sees its mark, stops and waits.
 """
 
 import fcntl
@@ -24,21 +26,21 @@ LOOK_PAUSE_S = 0.25
 """Between two looks for a newer agent, which waits one second for us."""
 
 YIELD_S = 1.0
-"""A launched agent waits so long for the one that serves. The runtime gives it two seconds to be configured."""
+"""An agent that the runtime started waits so long for the one that serves. The runtime gives it two seconds to be configured."""
 
 END_S = 0.3
-"""What the kernel needs to end a process that was killed, and more."""
+"""More than the kernel needs to end a process that was killed."""
 
 LOST_S = 1.0
-"""The lock of the state directory is gone for so long before it is taken again: whoever removes the directory with all
-that is in it does not meet a new file."""
+"""The lock file of the state directory is missing for so long before it is made again: `rm -r` of the directory must not
+meet a new file."""
 
-TIMER = "turn"
+TIMER = "serving lease"
 NEWER = "a newer agent, started by the runtime, takes over"
 
 
 class ServingLease:
-    """This agent's turn to serve.
+    """The right of this agent to serve.
 
     Args:
         lock: the right to serve the runtime.
@@ -46,7 +48,7 @@ class ServingLease:
         loop: where it waits.
         log: says for whom it waits.
         serve: begins to serve; called once, with the right in hand.
-        wait: is told for whom this agent waits; empty when the wait is over.
+        wait: called with the reason to wait; empty when the wait is over.
         is_replaceable: False for an agent that the runtime started, which only the runtime ends.
         stays: whether the agent waits when a newer one takes over; False where the newer one makes it needless.
     """

@@ -1,6 +1,6 @@
-"""From a configuration to a handler that can answer: the machine, the cgroups, the checkpoint, the lock.
+"""From a configuration to a handler that can answer: the machine, the cgroup tree, the checkpoint. And again at SIGHUP.
 
-All that can be wrong with them is found here, before the runtime is told of us.
+Errors in any of them show here, before the agent registers.
 """
 
 import logging
@@ -46,7 +46,7 @@ MOST_TOLD = 10
 
 
 def warn_of_surprises(node: Node, log: logging.Logger) -> None:
-    """Say what is allowed and yet seldom meant."""
+    """Warn of settings that are allowed and seldom meant."""
     threads = {len(cpus) for _, cpus in node.topology.cores}
     if node.options.full_pcpus_only and len(threads) > 1:
         say(
@@ -65,7 +65,7 @@ def warn_of_surprises(node: Node, log: logging.Logger) -> None:
 
 
 def warn_of_unsatisfied(node: Node, state: State, log: logging.Logger) -> None:
-    """Say which promises this configuration would not have made; they are kept, whoever does not like that restarts."""
+    """Warn of allocations that this configuration would not have made. They are kept."""
     found = unsatisfied(node, state)
     for sentence in found[:MOST_TOLD]:
         say(log, logging.WARNING, "a placement no longer satisfies the policy and is kept", which=sentence)
@@ -85,19 +85,19 @@ def warn_of_overcommitted(node: Node, state: State, log: logging.Logger, former:
 
 
 class Watcher(Protocol):
-    """Who counts what the handler does; see `nri_plugin.agent.metrics`."""
+    """Counts what the handler does; see `nri_plugin.agent.metrics`."""
 
     def __call__(self, outcome: RequestOutcome) -> None:
-        """Be told of an outcome."""
+        """Count an outcome."""
 
     def timed(self, store: CheckpointStore) -> CheckpointStore:
         """`store`, its saves measured."""
 
     def drifted(self, report: DriftReport) -> None:
-        """Be told of a drift and what became of it."""
+        """Count a drift and its repair."""
 
     def asked(self, result: str) -> None:
-        """Be told what became of a question to the exporter."""
+        """Count the result of a question to the exporter."""
 
 
 def build_handler(
@@ -177,7 +177,7 @@ def build_handler(
 
 
 def warn_of_state_directory(path: str, saver: CheckpointSaver, log: logging.Logger) -> None:
-    """Say who else may change the directory, and find out now whether anything can be saved there."""
+    """Warn if other users may change the directory, and find out whether the checkpoint can be saved there."""
     danger = unsafe(path)
     if danger:
         say(log, logging.WARNING, "the state directory is not safe", path=path, err=danger)
@@ -192,7 +192,7 @@ def build_lookup(
     clock: Callable[[], float],
     count: Callable[[str], None] | None = None,
 ) -> PodFactsLookup:
-    """Who finds out what the runtime does not say; no devices where they are not to count.
+    """Return the lookup of pod facts and devices; without devices where they give no hints.
 
     Raises:
         HostError: `nicLocality: netlink` and its helper process does not work.
@@ -260,7 +260,7 @@ def find_tree(root: str, log: logging.Logger) -> CpusetTree | None:
 
 
 def load_state(file: CheckpointFile, log: logging.Logger) -> State:
-    """What was promised before; what cannot be used is set aside and said, and the runtime's list fills the gap."""
+    """Return the saved state. A damaged checkpoint is moved aside, and the runtime's list fills the gap."""
     loaded = file.load()
     if loaded.reason:
         source = (
@@ -317,10 +317,6 @@ def warn_of_slow_protobuf(log: logging.Logger) -> None:
             "slow protobuf implementation, expected upb; install protobuf with its C part",
             found=kind,
         )
-
-
-# ----------------------------------------------------------------------------------------------------
-# SIGHUP: the configuration is read again and taken over as a whole, or not at all.
 
 
 class Reload:

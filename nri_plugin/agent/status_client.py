@@ -1,12 +1,12 @@
-"""Reads the agent's status socket: once, or for as long as the agent lives and again when it comes back.
+"""The line of the agent's status socket, and its readers: once, or for as long as the agent lives.
 
-What the agent tells on its status socket: one JSON object on a line, made by one side and read by the other.
+The agent writes one JSON object on a line:
 
     {"version": 1, "agent": "0.1.0", "machine": {...}, "options": {...}, "reserved": "0-1",
      "pods": [...], "containers": [...], "allocations": [...], "refusals": [...],
      "drifts": [...], "lost": [...], "runtime": {...}, "observing": false, "failed_creations": 0}
 
-A line holds everything: who missed some is right again with the next. CPUs and NUMA nodes are kernel lists; the rows
+A line holds everything, so a reader that missed some is right again with the next. CPUs and NUMA nodes are kernel lists; the rows
 of pods, containers and allocations are those of the checkpoint.
 """
 
@@ -74,7 +74,7 @@ class DriftRow(Struct, frozen=True):
         cause: `stored-value`, `all-cpus`, `never-set`, `files-gone`, `narrowed-above` or `other-value`.
         noticed_by: `watch` or `sweep`.
         round: how often in a row it was put right.
-        is_fight: somebody puts back what we change.
+        is_fight: somebody undoes every repair.
         error: why it could not be put right, empty when it was.
     """
 
@@ -145,11 +145,11 @@ class AgentStatus:
     """The agent at one moment.
 
     Attributes:
-        node: what it decides for, without hint providers.
-        state: what it has promised.
+        node: the machine and the options, without hint providers.
+        state: pods, containers and allocations.
         refusals: the latest, oldest first.
         drifts: the latest, oldest first.
-        runtime: who asks it; None while nobody does.
+        runtime: the connected runtime; None without one.
         agent: its version; empty of one that is not told.
         observing: nothing of it is carried out.
         failed_creations: creations that failed one after the other, after the agent's answer.
@@ -226,9 +226,6 @@ def _lost_row(node: Node, state: State, key: str, lost: CPUSet) -> LostRow:
     return LostRow(uid, container, str(lost), str(left or state.shared_pool(node)))
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 ANSWER_S = 5.0
 """An agent that is there tells everything within milliseconds of being asked."""
 
@@ -237,7 +234,7 @@ AGAIN_S = 1.0
 
 
 def read_status(path: str, timeout_s: float = ANSWER_S) -> AgentStatus:
-    """What the agent tells now.
+    """Return the agent's status of now.
 
     Raises:
         HostError: nobody is there, or what answers is no agent of ours.

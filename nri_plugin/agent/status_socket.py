@@ -1,8 +1,8 @@
-"""The agent's status socket: everything it knows, to whoever may read the state directory, again after every change.
+"""The agent's status socket: everything it knows, for readers of the state directory, again after every change.
 
-The thread that answers the runtime only hands over: it notes a refusal, and wakes the thread here when somebody
-listens. That one takes the frozen values of the moment, puts them into a line, and writes no faster than its readers
-read: who is slow gets the newest line next, not every line.
+The thread that answers the runtime only notes refusals and drifts and wakes the thread of the socket. That thread takes
+the frozen state of the moment, makes one line of it, and writes no faster than its readers read. A slow reader gets the
+newest line next, not every line.
 """
 
 import logging
@@ -59,7 +59,7 @@ class StatusFeed:
         self._count = 0
 
     def __call__(self, outcome: RequestOutcome) -> None:
-        """Note a refusal, and wake whoever tells others."""
+        """Note a refusal, and wake the socket's thread."""
         if outcome.refusal:
             self._count += 1
             self.refusals = (*self.refusals, refusal_row(outcome, self._count))[-LATEST_REFUSALS:]
@@ -68,11 +68,11 @@ class StatusFeed:
         self.wake()
 
     def machine_changed(self) -> None:
-        """Wake whoever tells others: the node is another one."""
+        """Wake the socket's thread: the machine has changed."""
         self.wake()
 
     def drifted(self, report: DriftReport) -> None:
-        """Note a drift, and wake whoever tells others."""
+        """Note a drift, and wake the socket's thread."""
         self.drifts = (*self.drifts, drift_row(report))[-LATEST_DRIFTS:]
         self.wake()
 
@@ -177,7 +177,7 @@ class StatusSocket:
             tried again now and then.
         view: the node and the state of the moment.
         feed: wakes us, and holds the refusals.
-        runtime: who asks the agent at this moment.
+        runtime: returns the runtime of the current connection.
         log: says when the socket cannot be made, and when it is there again.
         observing: nothing of it is carried out.
     """
@@ -317,7 +317,7 @@ class StatusSocket:
             self._selector.register(peer, selectors.EVENT_READ, reader)
 
     def _hear(self, reader: _Reader) -> None:
-        """Readers say nothing; what comes from them is that they have hung up, or is passed over."""
+        """Notice readers that have closed; bytes from a reader are ignored."""
         with suppress(BlockingIOError):
             try:
                 if reader.socket.recv(4096):

@@ -1,4 +1,10 @@
-"""What the agent does without being asked: it notices drift and a changed machine. Put together here, run by the loop."""
+"""The watches of the agent: everything it does between two requests. The loop runs them.
+
+* `MachineWatch` notices CPUs and memory nodes that come or go, and lets cgroups follow.
+* `EndedPodsWatch` releases allocations of pods whose end was not reported.
+* `watch_drift` starts both `MachineWatch` and `DriftWatch`; `watch_observed` does so for an agent that only observes.
+* `reconcile_kernel_settings` starts the reconciler of quotas, sandboxes and partitions.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -30,10 +36,7 @@ from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import RemoveContainer
 
-# ----------------------------------------------------------------------------------------------------
-# Notices CPUs and memory nodes that come or go while the agent runs, and lets cgroups follow at once.
-#
-# What is reserved stays as it was chosen at the start: choosing anew could take CPUs that somebody was promised.
+# Reserved CPUs stay as they were chosen at the start. A new choice could take CPUs that are allocated.
 
 
 LOOK_PAUSE_S = 0.5
@@ -47,7 +50,7 @@ class MachineWatch:
         handler: decides for the machine as it is now.
         outline: what changes whenever the machine does, cheap to read.
         discover: the machine.
-        log: what came, what went, and who lost CPUs.
+        log: CPUs and nodes that came or went, and containers that lost CPUs.
         changed: called when it did and cgroups have followed.
         seen: the outline of the machine that decisions are made for, where that is known: discovering takes longer.
     """
@@ -147,13 +150,12 @@ class MachineWatch:
             )
 
 
-# ----------------------------------------------------------------------------------------------------
 # Pods that are over although the runtime did not tell: a restarted runtime reports neither the end of older pods nor of
 # containers that ended before. The kubelet makes a pod's cgroup first and removes it last, so its absence is the proof.
 
 
 ENDED_PAUSE_S = 10.0
-"""Between two looks; whoever is refused for want of CPUs makes us look at once."""
+"""Between two looks. A refusal for want of CPUs looks at once."""
 
 SOON_S = 0.5
 """From the removal of a pod's last container to a look: where the pod is over its cgroup goes about then."""
@@ -186,9 +188,6 @@ class EndedPodsWatch:
     def _look(self) -> None:
         self._release()
         self.start()
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 def watch_drift(

@@ -1,7 +1,7 @@
-"""The forms promises are kept in: our checkpoint and the kubelet's two state files, all versions of each.
+"""The forms that hold allocations: our checkpoint and the kubelet's two state files, all versions of each.
 
-What one form cannot hold of another is never dropped in silence: it is told apart into promises, which are lost, and
-what somebody knows anyway, which is only said.
+A conversion reports everything that the other form cannot hold: allocations, which are lost, and facts that runtime,
+kubelet or machine know anyway.
 """
 
 import zlib
@@ -31,11 +31,11 @@ class RowKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What the other form cannot hold, one sentence each.
+    """Losses of a conversion, one sentence each.
 
     Attributes:
         promises: CPUs or memory that somebody was promised.
-        others: what follows from elsewhere: the runtime, the kubelet, the machine.
+        others: facts that the runtime, the kubelet or the machine know.
     """
 
     promises: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""What a kubelet's static managers had promised, taken over; and what we promised, as their state files.
+"""Migration: allocations of the kubelet's static managers become a checkpoint, and a checkpoint becomes their files.
 
-A node moves from the kubelet's managers to this agent, and back, without draining: the promises go from
-one pair of files to the other, and the containers never notice.
+A node moves from the kubelet's managers to this agent, and back, without draining: the allocations go from one pair of
+files to the other, and no container moves.
 """
 
 import json

@@ -1,8 +1,9 @@
-"""From a checkpoint that cannot be used to one that can, without inventing a promise.
+"""From a damaged checkpoint to a sound one, without inventing an allocation.
 
-A promise is taken over only on evidence that does not share its damage: a checksum, the generation before, what the
-runtime was told at creation (the container's own row), or the CPUs its processes are found on. Where two promises
-overlap the one whose container is found on its CPUs stays; where that does not decide, nobody does: a person has to.
+The checksum covers the whole document. Once it fails, a row that can still be read may differ from the row that was
+written. So an allocation is taken over only on evidence that does not share the damage: the generation before, the CPUs
+that the runtime was told at creation (the container's own row), or the CPUs its processes are found on. Where two
+allocations overlap, the one whose container is found on its CPUs stays. Where that does not decide, a person must.
 """
 
 import re
@@ -29,13 +30,6 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State, allocation_key, named
 from nri_plugin.model.topology import Topology
 
-# ----------------------------------------------------------------------------------------------------
-# What can still be read of a damaged checkpoint: row by row, each with the line it stands on.
-#
-# The checksum watches the whole document, so once it fails a row that can be read may still say something else than was
-# written. Nothing here is a promise yet: `repair.py` asks for a second witness.
-
-
 _HEAD = re.compile(rb'"version":([0-9]{1,9}),.{0,80}?"generation":([0-9]{1,18}),')
 _FRAME = re.compile(
     rb'(\{"format":.*|"(pods|containers|allocations)":\[|\],?|"checksum":"crc32:[0-9a-f]{8}"\})?'
@@ -45,7 +39,7 @@ _NODE = b'"node":'
 
 @dataclass(slots=True)
 class Salvage:
-    """What was read.
+    """The rows that can be read, each with its line number.
 
     Attributes:
         pods: by uid.
@@ -125,9 +119,6 @@ def _shown(line: bytes) -> str:
     return text if len(text) <= 48 else f"{text[:48]}... ({len(line)} bytes)"
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 Live = Mapping[str, CPUSet]
 """CPUs that processes are found on, by container id."""
 
@@ -140,7 +131,7 @@ class RepairEvidence:
         damaged: what could be read of the damaged checkpoint; None when it is whole or not there.
         whole: the checkpoint, when it is whole.
         former: the generation before, when it is whole.
-        live: what is found in cgroups; None where they are not visible.
+        live: the CPUs found in cgroups; None where they are not visible.
         topology: the machine; None when it is not known.
         given_up: promises, by key or name, that a person says are over.
     """

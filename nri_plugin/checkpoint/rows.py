@@ -1,6 +1,7 @@
-"""The records of a checkpoint, and how they become the records of a state and back.
+"""The rows of a checkpoint, and their conversion to the records of a state and back.
 
-The rows are the file format: a change here is a new version of it.
+The rows are the file format: a change here is a new version of it. The facts of a pod come first, because the exporter
+sends the same form.
 """
 
 from collections.abc import Iterable
@@ -29,9 +30,6 @@ from nri_plugin.model.state import (
     Size,
 )
 from nri_plugin.model.topology import NUMANode, Topology
-
-# ----------------------------------------------------------------------------------------------------
-# The facts of a pod in a checkpoint's line; a change here is a new version of the file, as in `checkpoint_rows`.
 
 
 class AmountsRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -105,9 +103,6 @@ def _from(row: AmountsRow) -> Amounts:
         row.memory_limit_bytes,
         row.hugepages,
     )
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class SavedRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 from cgroupspy.interfaces import BaseFileInterface
 
-from nri_plugin.host.cgroup import Cgroups, CpusetFilesV1, CpusetFilesV2, WriteOutcome
-from nri_plugin.host.cgroup_tree import GONE, host_error
+from nri_plugin.host.cgroup import GONE, Cgroups, CpusetFilesV1, CpusetFilesV2, WriteOutcome, host_error
 from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.model import bits
 from nri_plugin.model.errors import HostError
@@ -80,7 +79,7 @@ class WritableCgroups(Cgroups):
         return WriteOutcome.WRITTEN if WriteOutcome.WRITTEN in outcomes else outcomes[0]
 
     def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
-        """See that nothing above keeps the cgroup from holding `cpus`; what is wide enough stays as it is.
+        """Widen the cgroups above that keep this one from holding `cpus`; a wide enough one stays as it is.
 
         Raises:
             HostError: the kernel refused a value.
@@ -157,11 +156,9 @@ def _mask_of(text: str) -> int:
         return -1
 
 
-# ----------------------------------------------------------------------------------------------------
-# Moving a v1 cpuset that has cpusets of its own below it, as a container with a runtime inside has.
-#
-# On v1 a parent holds at all times what its children hold, so such a cpuset can be neither narrowed nor moved by
-# one write. Afterwards every cgroup below is within the new set; one that was wholly outside has all of it.
+# Cgroup v1: a cpuset with cpusets of its own below it, as a container with a runtime inside has. A parent must always hold
+# what its children hold, so one write can neither narrow nor move it. Afterwards every cgroup below is within the new
+# set; one that was wholly outside has all of it.
 
 
 class CpusFile(Protocol):
@@ -203,11 +200,9 @@ def _children(directory: str) -> list[str]:
         return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-# ----------------------------------------------------------------------------------------------------
-# Making room above a cgroup whose own value is right and does not count, or whose cpuset files were taken away.
-#
-# Cgroups above are only ever widened, by what the one below should have, never narrowed: they are not ours. The
-# root of the tree is left alone.
+# Room above a cgroup: its own value is right and has no effect, or its cpuset files were taken away. Cgroups above are
+# only widened, by the CPUs that the one below should have, and never narrowed: they belong to others. The root of the
+# tree is left alone.
 
 
 def widen_above(

@@ -1,11 +1,11 @@
-"""Where the devices of a container are attached, by what the runtime says of it and what sysfs knows.
+"""Device locality: the NUMA nodes of a container's devices, from the runtime's message and from sysfs.
 
-Device nodes are followed from their numbers to the PCI device they belong to, a vfio group to all of its devices; network
-interfaces name PCI devices themselves; a CDI name stands for the device nodes of its specification. What cannot be
-found, and what the host does not place in a NUMA node, is near everywhere.
+A device node leads by its numbers to its PCI device, a vfio group to all of its devices. A network interface names its
+PCI device. A CDI name stands for the device nodes of its specification. A device that cannot be found, or that the host
+places in no NUMA node, is near every node.
 
-`PCIDEVICE_*` variables, which SR-IOV device plugins set, say which of these devices are of one resource. They add none: an
-environment is written by whoever writes the pod, so a device counts only where the container has it in another way.
+`PCIDEVICE_*` variables, which SR-IOV device plugins set, say which of these devices are of one resource. They add
+none: the author of a pod writes its environment, so a device counts only where the container has it in another way.
 """
 
 import os
@@ -29,9 +29,6 @@ from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri.messages import Container
 from nri_plugin.wire.nri.messages import Device as DeviceNode
 
-# ----------------------------------------------------------------------------------------------------
-# What a CDI device name stands for: the device nodes that its specification adds to a container.
-#
 # Source: Container Device Interface specification 1.0; files in /etc/cdi and /var/run/cdi, the latter first.
 
 
@@ -125,11 +122,8 @@ def _parse(path: str) -> dict[str, tuple[DeviceNode, ...]]:
     }
 
 
-# ----------------------------------------------------------------------------------------------------
-# Asks the helper process where network interfaces are attached; see `nri_plugin.host.nic_probe`.
-#
-# The runtime waits meanwhile: a helper that does not answer in time is ended, the container's interfaces are
-# looked up in sysfs, and another helper is started when the next container asks, after a pause.
+# The helper process `nri_plugin.host.nic_probe`. The runtime waits for its answer, so a helper that is late is ended. The
+# interfaces are then looked up in sysfs. The next container starts another helper, after a pause.
 
 
 COMMAND = (sys.executable, "-P", "-m", "nri_plugin.host.nic_probe")
@@ -279,9 +273,6 @@ def _unusable(why: str) -> HostError:
     return HostError(
         "nicLocality: netlink", f"the helper process does not work: {why}; install pyroute2, or use sysfs"
     )
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 NICPlaces = Callable[[Sequence[str]], Mapping[str, str]]

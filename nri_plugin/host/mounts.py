@@ -1,4 +1,4 @@
-"""The kernel's list of mounts, as far as cgroup trees and state directories need it."""
+"""The kernel's list of mounts: where the cpuset hierarchy is, and which file system holds a state directory."""
 
 import os
 import re
@@ -77,10 +77,6 @@ def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Finding the cpuset hierarchy of a node: cgroup v2, v1, or v1 beside an unused v2 ("hybrid").
-
-
 @dataclass(frozen=True, slots=True)
 class CpusetTree:
     """A hierarchy that carries the cpuset controller.
@@ -102,7 +98,7 @@ def find_cpuset_tree(root: str, mounts: list[MountPoint] | None = None) -> Cpuse
     `root` may also be a directory inside a hierarchy, for a node that is itself a container.
 
     Raises:
-        HostError: there is none; says what is there instead.
+        HostError: there is none; names the hierarchy that is there instead.
     """
     root = os.path.realpath(root)  # mounts are listed without links
     mounts = read_mounts() if mounts is None else mounts

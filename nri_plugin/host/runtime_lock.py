@@ -1,12 +1,12 @@
 """The right to serve one runtime: flock on the directory of its NRI socket.
 
-At most one process holds the right, wherever its state, its network namespace or its container is, because everybody
-who can connect to the socket opens the same directory. The kernel takes the right away when the process ends, and
-there is no file that somebody could remove.
+At most one process holds the right, wherever its state, its network namespace or its container is, because every
+process that can connect to the socket opens the same directory. The kernel takes the right away when the process ends,
+and there is no file to remove.
 
-An agent that the runtime has just started comes first. It says so with a second lock, on the file `nri-pin.launched` in
-that directory, for as long as it lives; the agent that holds the right looks for it, gives up and waits. One that
-does not give up is stuck, and is ended. The second lock only asks: a lost or removed file costs that question.
+An agent that the runtime has just started comes first. It holds a second lock, on the file `nri-pin.launched` in that
+directory, for as long as it lives. The agent that holds the right looks for that lock, gives up and waits. An agent that
+does not give up is stuck, and is killed. The second lock only asks: a removed file costs only the question.
 
 Source: flock(2), proc_locks(5).
 """
@@ -114,7 +114,7 @@ class RuntimeLock:
                 os.close(descriptor)
 
     def close(self) -> None:
-        """Give up the right, and what was asked."""
+        """Give up the right and the mark."""
         self._close_lock()
         mark, self._mark = self._mark, None
         if mark is not None:

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from nri_plugin.process.http_connections import Certificates
 
 
-# ----------------------------------------------------------------------------------------------------
-# The head of an HTTP/1.1 request: its first line and the headers a server acts on.
+# The head of a request: its first line and the headers that the server acts on.
 #
 # Source: RFC 9110 and RFC 9112; the sections are named at each step. Bodies come with a length only: no client of ours
 # sends chunks, and a length is what a server can bound.
@@ -124,12 +123,9 @@ def _body_bytes(text: bytes | None) -> int | None:
     return int(text)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Which clients of an HTTP server are the node itself: the kubelet that probes, a person on the node.
-#
-# The kubelet connects to a pod from an address of the node. Which one, the network plugin decides: the node's own
-# (Calico, cloud networks), or that of the bridge or router in front of the pod, which is the pod's default gateway
-# (bridge, flannel, Cilium). Another pod has neither.
+# Clients on the node itself: the kubelet that probes, a person on the node. The kubelet connects to a pod from an address
+# of the node. The network plugin decides which one: the node's own (Calico, cloud networks), or that of the bridge or
+# router in front of the pod, which is the pod's default gateway (bridge, flannel, Cilium). Another pod has neither.
 
 
 HOST_IP = "HOST_IP"
@@ -188,9 +184,6 @@ def _gateways_of_six(text: str) -> Iterator[str]:
         destination, bits, _, _, gateway, _, _, _, flags, *_ = line.split()
         if int(bits, 16) == 0 and int(destination, 16) == 0 and int(flags, 16) & _GATEWAY_FLAG:
             yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(gateway))
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 RETRY_S = 5.0

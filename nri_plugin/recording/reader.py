@@ -1,8 +1,6 @@
-"""Whether today's program decides what was decided when a recording was made.
+"""Reads a recording, and decides its events again: `read(path).moments()`.
 
-Words may change from version to version, decisions not: steps and the texts of refusals are not compared.
-
-What happened on a node, as lines of JSON, and the same life lived again: `read(path).moments()`.
+A recording is what happened on a node, as lines of JSON:
 
     {"format":"nri-pin recording","version":2,"writer":"0.1.0","why":"start","at":"...","node":{...}}
     {"snapshot":{"pods":[...],"containers":[...],"allocations":[...]}}
@@ -15,6 +13,9 @@ cannot be read costs what comes after it up to the next snapshot, for a state th
 A long line, such as the snapshot of a full node, is packed: `{"packed":"..."}` is base64 of zlib of the line.
 
 A directory holds a bounded recording: two segments, of which the older is dropped when the newer is full.
+
+`changes` compares the recorded decisions with those of today. Texts may change between versions and decisions may not, so
+it compares neither steps nor the texts of refusals.
 """
 
 import gzip
@@ -71,7 +72,7 @@ class RecordedEntry:
         at: when, UTC.
         op: as in the log line of the decision; empty for a change of the node.
         event: what happened; None where the node became another one, or recording began.
-        outcome: what came of it at the time; None with no event.
+        outcome: its outcome at the time; None with no event.
         node: the node from here on, where it became another one or recording began.
         why: `start`, `full` or `gap` where recording began, else empty.
         observing: nothing of it was carried out.
@@ -98,12 +99,12 @@ class Moment:
 
     Attributes:
         when: it happened, UTC.
-        node: what was decided for.
-        state_before: what was promised.
-        state_after: what was promised from then on; what was refused or failed at the time changed nothing.
+        node: the node of the decision.
+        state_before: the state before the event.
+        state_after: the state after it; an event that was refused or failed at the time changed nothing.
         event: what happened.
-        outcome: what came of it at the time.
-        decision: what comes of it today.
+        outcome: its outcome at the time.
+        decision: the decision of today.
         op: as in the log line of the decision.
         place: `FILE:LINE`.
         observing: nothing of it was carried out.
@@ -184,7 +185,7 @@ class Recording:
 
 
 class _Life:
-    """What is known of node and promises while entries come by."""
+    """Node and state while entries are read."""
 
     def __init__(self, problem: Callable[[str], None]) -> None:
         self._problem = problem
@@ -225,7 +226,7 @@ class _Life:
 
 
 def _after(node: Node, before: State, entry: RecordedEntry, decision: Decision, *, observing: bool) -> State:
-    """What is promised after an event; where nothing is carried out, a refused container goes on all the same."""
+    """Return the state after an event; where nothing is carried out, a refused container runs nevertheless."""
     outcome, event = entry.outcome, entry.event
     if outcome is None or outcome.failed:
         return before
@@ -384,9 +385,6 @@ class _Lines:
         return entry
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class RecordedChange:
     """Something that is decided otherwise today.
@@ -394,8 +392,8 @@ class RecordedChange:
     Attributes:
         moment: the event.
         what: `admission`, `cpus`, `mems`, `updates`, `writes`, or `state` where the states before it differ.
-        recorded: what it was.
-        today: what it is.
+        recorded: the recorded value.
+        today: the value of today.
     """
 
     moment: Moment

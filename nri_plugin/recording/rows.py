@@ -1,8 +1,9 @@
-"""The lines of a recording, and how they become events, nodes and states again.
+"""The rows of a recording, and their conversion to events, nodes and states and back.
 
-A line holds what decisions read and nothing else. Environment variables, arguments, mounts, labels and foreign
-annotations of pods are never written: they hold secrets, and nobody decides by them. The rows are the file format: a
-change that an older reader would misread is a new version of it.
+A row holds the values that decisions read and nothing else. Environment variables, arguments, mounts, labels and foreign
+annotations of pods are never written: they hold secrets, and no decision reads them. The node is recorded as a whole,
+machine and options, so that decisions can be made again anywhere. The rows are the file format: a change that an older
+reader would misread is a new version of it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,14 +28,9 @@ from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
 
-# ----------------------------------------------------------------------------------------------------
-# The node in a recording: the machine and the options, whole, so that decisions can be made again anywhere.
-#
-# A change of the rows that an older reader would misread is a new version of the recording.
-
 
 class RecordedRow(Struct, frozen=True, omit_defaults=True):
-    """A part of a line; what is at its default is left out, what is unknown is passed over."""
+    """A part of a line; defaults are left out, unknown fields are passed over."""
 
 
 class RecordedNUMANode(RecordedRow, frozen=True):
@@ -63,7 +59,7 @@ class TopologyRow(RecordedRow, frozen=True):
 
 
 class RecordedNode(RecordedRow, frozen=True):
-    """A `Node`: the machine and what was chosen for it; providers from outside by name only."""
+    """A `Node`: the machine and its options; external hint providers by name only."""
 
     topology: TopologyRow
     options: dict[str, Any]
@@ -155,9 +151,6 @@ def topology_from(row: TopologyRow) -> Topology:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 Event = nri.NRIEvent | InformedCreate | UnsavedStart | OwnEvent
 
 
@@ -222,7 +215,7 @@ class ObservedRow(RecordedRow, frozen=True):
 
 
 class OutcomeRow(RecordedRow, frozen=True):
-    """What came of an event, in short.
+    """The outcome of an event, in short.
 
     Attributes:
         refusal: why it was refused, as the runtime was told; empty when it was not.
@@ -264,7 +257,7 @@ class RecordedLine(RecordedRow, frozen=True):
         format: only in a head.
         version: only in a head.
         writer: version of the program, only in a head.
-        observing: in a head: nothing of what is recorded was carried out.
+        observing: in a head: nothing that is recorded was carried out.
         why: what began here, in a head: `start`, `full` (the segment before), `gap` (lines were lost before it).
         at: when; in events, heads and changes of the node.
         op: as in the log line of the decision.
@@ -392,7 +385,7 @@ def event_from(line: RecordedLine) -> Event:
 
 
 def _container_event(line: RecordedLine, pod: Pod, container: Container) -> Event:
-    """An event whose message holds a pod and a container, with what was known beside it."""
+    """Return an event whose message holds a pod and a container, with the facts of that time."""
     name = line.event
     if name not in _CONTAINER_EVENTS:
         raise ValueError(f"event {name!r} is not known to this version")

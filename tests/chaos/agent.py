@@ -15,8 +15,7 @@ from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.format import decode
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, targets
 from nri_plugin.core.engine import decide
-from nri_plugin.host.cgroup import WriteOutcome
-from nri_plugin.host.cgroup_tree import cgroup_path
+from nri_plugin.host.cgroup import WriteOutcome, cgroup_path
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet

@@ -83,7 +83,7 @@ def test_pages_are_served_before_the_agent_connects(monkeypatch: pytest.MonkeyPa
     """Their modules load slowly, and the runtime waits for whoever has registered."""
     order: list[str] = []
     turn = SimpleNamespace(begin=lambda: order.append("connect"))
-    monkeypatch.setattr(agent, "Turn", lambda *_args, **_options: turn)
+    monkeypatch.setattr(agent, "ServingLease", lambda *_args, **_options: turn)
     monkeypatch.setattr(agent, "serve_http", lambda *_args: order.append("pages"))
 
     def run(

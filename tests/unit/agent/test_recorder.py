@@ -49,7 +49,7 @@ class Kept:
         self.lines: list[bytes] = []
         self.is_closed = False
 
-    def keep(self, data: bytes, before: Situation) -> None:
+    def append(self, data: bytes, before: Situation) -> None:
         self.lines.append(data)
 
     def close(self) -> None:
