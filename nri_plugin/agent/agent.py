@@ -328,7 +328,7 @@ def give_signs_of_life(loop: Loop, life: Life, log: logging.Logger) -> None:
             say(
                 log,
                 logging.WARNING,
-                "the agent's supervisor has ended; should the agent end, only a restart of the runtime brings it back",
+                "the agent's supervisor has ended; if the agent ends, only a restart of the runtime starts it again",
             )
 
     beat()

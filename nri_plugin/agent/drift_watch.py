@@ -271,9 +271,9 @@ class DriftWatch:
         try:
             self._put_right(batch)
         except NriPinError as error:
-            say(self._log, logging.ERROR, "drift not put right", err=error)
+            say(self._log, logging.ERROR, "drift not repaired", err=error)
         except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
-            say_trace(self._log, "internal error, drift not put right")
+            say_trace(self._log, "internal error, drift not repaired")
 
     def _put_right(self, batch: dict[Target, str]) -> None:
         found = self._drifted(batch)

@@ -441,7 +441,7 @@ class Handler:
                 say(
                     self._log,
                     logging.WARNING,
-                    "effective cpuset differs from what was promised",
+                    "effective cpuset differs from the desired one",
                     container=one.container_id,
                     desired=one.cpus,
                     observed=observed,
@@ -466,7 +466,7 @@ class Handler:
             say(
                 self._log,
                 logging.WARNING if pod.run_seen else logging.INFO,  # older pods: some runtimes never tell
-                "a pod is over and the runtime did not tell, its cgroup is gone",
+                "a pod has ended and the runtime did not report it, its cgroup is gone",
                 pod=f"{pod.namespace}/{pod.name}",
             )
             self.handle(Request(0, None, untold_removal(pod)))
@@ -478,7 +478,7 @@ class Handler:
         Allocations never change by it; the node may have changed.
 
         Raises:
-            InvariantError: the decision would break a promise; nothing was written.
+            InvariantError: the validator refuses the decision; nothing was written.
         """
         decision = self._decide(self.node, self.state, event)
         checked = check(self.node, self.state, event, decision)
@@ -508,7 +508,7 @@ class Handler:
         try:
             self.put_right(event)
         except NriPinError as error:
-            say(self._log, logging.ERROR, "cpuset not put right", err=error)
+            say(self._log, logging.ERROR, "cpuset not repaired", err=error)
 
     def keep_saved(self) -> None:
         """Save the state where the checkpoint holds another one."""

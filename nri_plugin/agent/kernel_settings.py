@@ -229,7 +229,7 @@ UPDATES = (UpdateContainer, PostUpdateContainer, UpdatePodSandbox, PostUpdatePod
 """The kubelet writes quotas, or lets the runtime write them, when it asks for one of these."""
 
 SANDBOX_STAYS = "the cpuset of a pod's sandbox could not be written: it may run on exclusive CPUs of others"
-PARTITION_STAYS = "a partition could not be ended or mended: its CPUs may be kept from whom they belong to"
+PARTITION_STAYS = "a partition could not be ended or mended: the owners of its CPUs may not get them"
 
 MOST_SWEEPS = 30
 """A partition that the kernel refused is tried at ever fewer sweeps, in the end every five minutes."""

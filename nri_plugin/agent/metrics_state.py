@@ -62,7 +62,7 @@ class Admission:
 
     Attributes:
         refused_by: the policy error, also where `neverRefuse` let the container run in the shared pool.
-        allocation: what it was promised now; None for the shared pool, a refusal or an earlier promise.
+        allocation: the new one; None for the shared pool, a refusal or an allocation that existed before.
         aligned: rises of the alignment counters.
     """
 

@@ -162,7 +162,7 @@ class OtherOwners:
             say(
                 self._log,
                 logging.WARNING,
-                "somebody else gives CPUs to containers, too",
+                "another CPU manager also gives CPUs to containers",
                 seen_at=evidence,
                 looks_like=WHO[evidence],
                 todo=REMEDY,

@@ -11,6 +11,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from nri_plugin.agent.handler import Handler, RuntimeConnection
 from nri_plugin.agent.outcome import empty_response
@@ -20,7 +21,6 @@ from nri_plugin.model.errors import (
     NriPinError,
     ProtocolError,
 )
-from nri_plugin.process.http_pages import Page, probe
 from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.decode import Hears
@@ -35,6 +35,10 @@ from nri_plugin.wire.nri.events import (
     Shutdown,
 )
 from nri_plugin.wire.nri.session import PluginSession
+
+if TYPE_CHECKING:
+    from nri_plugin.process.http_pages import Page
+
 
 EXIT_STOPPED = 0
 EXIT_CONNECTION_ENDED = 1
@@ -240,7 +244,7 @@ class RuntimeLink:
         if isinstance(event, Configure):
             self._configure(connection, request, event)
         elif isinstance(event, Shutdown):
-            say(self._log, logging.INFO, "the runtime says goodbye")
+            say(self._log, logging.INFO, "the runtime asked this plugin to shut down")
             connection.respond(request, EmptyResponse())
         elif self.handler is not None:
             self.handler.serve(connection, request)
@@ -285,8 +289,10 @@ ALIVE_WITHIN_S = 5.0
 """The loop that answers the runtime comes round in microseconds; a checkpoint on a slow disk holds it for a second."""
 
 
-def probe_pages(loop: Loop, link: RuntimeLink) -> Mapping[str, Callable[[], Page]]:
-    """`/healthz` and `/readyz`."""
+def probe_pages(loop: Loop, link: RuntimeLink) -> "Mapping[str, Callable[[], Page]]":
+    """Return `/healthz` and `/readyz`; their module is loaded only where an address asks for them."""
+    from nri_plugin.process.http_pages import probe
+
     return {
         "/healthz": probe("alive", lambda: lifeless(loop, link)),
         "/readyz": probe("ready", lambda: unready(link)),

@@ -133,7 +133,7 @@ class ServingLease:
             lock = lock_where_possible(self._state_dir)
         except StateDirInUseError as error:
             if self._said.is_due(str(error), now):
-                say(self._log, logging.WARNING, "the state directory is another's", err=error)
+                say(self._log, logging.WARNING, "another process uses the state directory", err=error)
             return
         if lock is not None:
             former, self._state_lock = self._state_lock, lock
@@ -162,7 +162,7 @@ class ServingLease:
             say(self._log, logging.INFO, "the wait is over, this agent serves the runtime")
         warning = readable_by_others(self._lock.folder)
         if warning:
-            say(self._log, logging.WARNING, "everybody can keep the agent from serving", err=warning)
+            say(self._log, logging.WARNING, "any user can keep the agent from serving", err=warning)
         self.is_serving = True
         self._serve()
 

@@ -96,7 +96,7 @@ class LostRow(Struct, frozen=True):
     """A container whose exclusive CPUs are not all online.
 
     Attributes:
-        lost: those that are not; they stay promised.
+        lost: those that are not; they stay allocated.
         runs_on: what it has instead: the rest, or the shared pool when nothing is left.
     """
 

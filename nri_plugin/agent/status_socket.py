@@ -244,7 +244,7 @@ class StatusSocket:
         self._selector.register(self._listener, selectors.EVENT_READ)
         if self._trouble:
             self._trouble = ""
-            say(self._log, logging.INFO, "the status socket is there again", path=self._path)
+            say(self._log, logging.INFO, "the status socket was restored", path=self._path)
 
     def _hang_up(self) -> None:
         listener, self._listener, self._mark = self._listener, None, None

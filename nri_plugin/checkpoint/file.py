@@ -164,7 +164,7 @@ def _write_new(path: str, data: bytes) -> None:
 DEFAULT_DIR = "/run/nri-pin"
 FILE_NAME = "state.json"
 OBSERVED_FILE_NAME = "observed.json"
-"""What an agent would have promised that only observes: no start takes it for promises."""
+"""The checkpoint of an agent that only observes. No start reads it as allocations."""
 LARGEST = 64 << 20
 """Bytes; 100 times what 3,000 containers need."""
 
@@ -187,7 +187,7 @@ class LoadResult:
     """What a start found.
 
     Attributes:
-        state: the promises; None when they have to be rebuilt from the runtime.
+        state: the allocations; None when they have to be rebuilt from the runtime.
         origin: which file they come from.
         kept_aside: where the damaged checkpoint is now; None when there was none.
         reason: why the checkpoint could not be used, to be logged; empty when it could.

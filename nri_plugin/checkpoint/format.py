@@ -73,7 +73,7 @@ class Checkpoint:
     """What a checkpoint says.
 
     Attributes:
-        state: the promises.
+        state: the allocations.
         generation: counts the saves of a node, so that two files can be told apart.
         writer: version of the program that wrote it.
         facts: the machine it was made on, None when the writer did not know it.

@@ -34,7 +34,7 @@ class Losses:
     """Losses of a conversion, one sentence each.
 
     Attributes:
-        promises: CPUs or memory that somebody was promised.
+        promises: allocations of CPUs or memory, which are lost.
         others: facts that the runtime, the kubelet or the machine know.
     """
 
@@ -58,10 +58,10 @@ def kind_of(data: bytes) -> RowKind | None:
 def checkpoint_file(
     state: State, facts: NodeFacts | None, generation: int = 1, version: int = VERSION
 ) -> bytes:
-    """The checkpoint with these promises.
+    """The checkpoint with these allocations.
 
     Args:
-        state: the promises; version 1 holds of them what `without_newer` leaves.
+        state: the allocations; version 1 holds of them what `without_newer` leaves.
         facts: the machine, None when it is not known.
         generation: of the checkpoint.
         version: of its form.
@@ -87,7 +87,7 @@ def without_newer(state: State) -> State:
 
 
 def losses_to_version_1(state: State, facts: NodeFacts | None = None) -> Losses:
-    """What version 1 of a checkpoint does not hold of these promises and of the machine."""
+    """What version 1 of a checkpoint does not hold of these allocations and of the machine."""
     return Losses(tuple(_resizes(state)), tuple(_newer(state, facts)))
 
 
@@ -145,7 +145,7 @@ def losses_from_kubelet(files: Mapping[RowKind, bytes], state: State, node: Node
 
 
 def bare_node() -> Node:
-    """A node of which nothing is known, good for taking over promises as they are."""
+    """A node of which nothing is known, good for taking over allocations as they are."""
     topology = Topology(online=CPUSet(), cores=(), sockets=(), nodes=(), caches=())
     return Node(topology, Options(memory_manager_policy=MemoryManagerPolicy.STATIC), CPUSet())
 

@@ -91,7 +91,7 @@ def memory_state_refusal(
     """Why a static Memory Manager would not start on this state; empty when it would.
 
     Totals, group and number of blocks must be, node by node, what `machine` and the blocks give; what is
-    free and promised only in sum over the nodes of a group.
+    free and allocated only in sum over the nodes of a group.
     """
     if not stored:
         return "machine state can not be empty when it has memory assignments" if assignments else ""

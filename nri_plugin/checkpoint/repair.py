@@ -133,7 +133,7 @@ class RepairEvidence:
         former: the generation before, when it is whole.
         live: the CPUs found in cgroups; None where they are not visible.
         topology: the machine; None when it is not known.
-        given_up: promises, by key or name, that a person says are over.
+        given_up: allocations, by key or name, that a person says are over.
     """
 
     damaged: Salvage | None = None
@@ -149,10 +149,10 @@ class RepairPlan:
     """What would be written, and why.
 
     Attributes:
-        state: the promises that stay.
+        state: the allocations that stay.
         facts: the machine to store beside them.
         generation: of the checkpoint to write.
-        kept: a sentence for each promise that stays.
+        kept: a sentence for each allocation that stays.
         left_out: a sentence for each that does not, and why.
         undecided: a sentence for each pair that a person has to decide between; nothing is written then.
         given_up: names and keys of those that a person said are over, and that were there.
@@ -183,7 +183,7 @@ def plan(evidence: RepairEvidence) -> RepairPlan:
 
 
 def overlaps(allocations: Mapping[str, Allocation]) -> list[tuple[str, str]]:
-    """Keys of promises that have CPUs in common."""
+    """Keys of allocations that have CPUs in common."""
     return [
         (one, other)
         for one, other in combinations(allocations, 2)
@@ -192,7 +192,7 @@ def overlaps(allocations: Mapping[str, Allocation]) -> list[tuple[str, str]]:
 
 
 def _records(evidence: RepairEvidence) -> tuple[dict[str, PodRecord], dict[str, ContainerRecord]]:
-    """Pods and containers: they are no promises, and the runtime's own list corrects them at the next start."""
+    """Pods and containers: they are no allocations, and the runtime's own list corrects them at the next start."""
     pods: dict[str, PodRecord] = {}
     containers: dict[str, ContainerRecord] = {}
     for state in _states(evidence):
@@ -224,7 +224,7 @@ def _credible(
     pods: Mapping[str, PodRecord],
     containers: Mapping[str, ContainerRecord],
 ) -> dict[str, Allocation]:
-    """Promises with a second witness."""
+    """Allocations with a second witness."""
     if evidence.whole:
         return dict(evidence.whole.state.allocations)
     former = dict(evidence.former.state.allocations) if evidence.former else {}
@@ -336,7 +336,7 @@ def _apart(
     containers: Mapping[str, ContainerRecord],
     held: dict[str, Allocation],
 ) -> dict[str, Allocation]:
-    """Without promises that overlap one whose container is found on its CPUs."""
+    """Without allocations that overlap one whose container is found on its CPUs."""
     left = dict(held)
     for one, other in overlaps(held):
         if one not in left or other not in left:

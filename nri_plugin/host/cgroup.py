@@ -369,7 +369,7 @@ def with_isolated(topology: Topology, top: str, own: CPUSet) -> Topology:
     Args:
         topology: as sysfs has it.
         top: the root of a cgroup v2 tree, whose `cpuset.cpus.isolated` lists all of them.
-        own: CPUs that were promised: where they are isolated, we did it.
+        own: exclusive CPUs of our containers; where they are isolated, the agent did it.
 
     Raises:
         HostError: the file holds something else.

@@ -24,11 +24,11 @@ from nri_plugin.checkpoint.kubelet_state import (
     CPU_FILE,
     MEMORY_FILE,
     File,
+    allocations_in,
     cpu_file,
     imported,
     kubelet_refusals,
     memory_file,
-    promises_in,
     shared_within_pods,
 )
 from nri_plugin.checkpoint.rows import NodeFacts
@@ -306,7 +306,7 @@ def _converted(
 def _from_kubelet(
     given: Given, version: int, node: Node | None, containers: str | None
 ) -> tuple[dict[str, bytes], Losses]:
-    promises = promises_in(given.files.get(RowKind.CPU), given.files.get(RowKind.MEMORY))
+    promises = allocations_in(given.files.get(RowKind.CPU), given.files.get(RowKind.MEMORY))
     if containers is not None:
         from nri_plugin.cli.state.kubelet import running
 

@@ -13,13 +13,13 @@ from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile, read_checkpoin
 from nri_plugin.checkpoint.kubelet_state import (
     CPU_FILE,
     MEMORY_FILE,
-    KubeletPromises,
+    KubeletAllocations,
     cpu_file,
     imported,
     kubelet_doubts,
     kubelet_refusals,
     memory_file,
-    read_promises,
+    read_allocations,
     shared_within_pods,
 )
 from nri_plugin.cli.output import echo, format_option
@@ -124,7 +124,7 @@ def import_command(
     """
     try:
         config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
-        promises = read_promises(kubelet_dir)
+        promises = read_allocations(kubelet_dir)
         if containers is not None:
             promises = promises.of(running(containers))
         _check(promises)
@@ -235,7 +235,7 @@ def running(path: str) -> Mapping[str, str]:
         raise CheckpointError(path, "is not what `crictl ps -o json` prints") from None
 
 
-def _check(promises: KubeletPromises) -> None:
+def _check(promises: KubeletAllocations) -> None:
     if promises.cpus_by_id:
         raise RefusedError(
             f"{CPU_FILE} names containers by id, as kubelets before 1.18 did; "
@@ -249,7 +249,7 @@ def _check(promises: KubeletPromises) -> None:
         )
 
 
-def _check_memory(promises: KubeletPromises, node: Node, config: Config, *, without_memory: bool) -> None:
+def _check_memory(promises: KubeletAllocations, node: Node, config: Config, *, without_memory: bool) -> None:
     """Memory that was promised is never left out without a word."""
     if (
         without_memory

@@ -340,8 +340,8 @@ def test_cgroup_that_cannot_be_read_holds_up_no_other(scene: Scene, monkeypatch:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (InvariantError(["CPU 1 is exclusive to both"], ()), "drift not put right"),
-        (ZeroDivisionError("x"), "internal error, drift not put right"),
+        (InvariantError(["CPU 1 is exclusive to both"], ()), "drift not repaired"),
+        (ZeroDivisionError("x"), "internal error, drift not repaired"),
     ],
 )
 def test_mistake_of_ours_is_said_and_containers_go_on_being_placed(

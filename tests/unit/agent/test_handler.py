@@ -267,8 +267,8 @@ def test_checks_are_read_back_and_a_difference_is_said(bench: Bench):
     answer = bench.ask(nri.PostStartContainer(SHARED_POD, what))
     bench.cgroups.values[what.cgroups_path] = cpus("0-3")
     bench.handler.read_back(answer.checks)
-    assert bench.lines.texts("WARNING") == ["effective cpuset differs from what was promised"]
-    fields = bench.lines.fields("effective cpuset differs from what was promised")
+    assert bench.lines.texts("WARNING") == ["effective cpuset differs from the desired one"]
+    fields = bench.lines.fields("effective cpuset differs from the desired one")
     assert (str(fields["desired"]), str(fields["observed"])) == ("0-15", "0-3")
 
 

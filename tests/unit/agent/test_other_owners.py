@@ -81,9 +81,9 @@ def test_rival_is_named_once_in_ten_minutes_and_counted_always() -> None:
     rivals = OtherOwners(log, clock, counted.append)
     for _ in range(3):
         rivals(created("0-7"))
-    assert lines.texts("WARNING") == ["somebody else gives CPUs to containers, too"]
+    assert lines.texts("WARNING") == ["another CPU manager also gives CPUs to containers"]
     assert (
-        lines.fields("somebody else gives CPUs to containers, too")["looks_like"]
+        lines.fields("another CPU manager also gives CPUs to containers")["looks_like"]
         == WHO[OwnerEvidence.CREATION]
     )
     assert counted == [OwnerEvidence.CREATION] * 3
@@ -172,8 +172,8 @@ def test_a_plugin_that_is_asked_later_is_suspected_at_the_second_failure() -> No
         rivals(answered(name))
         rivals(told(RemoveContainer, name))
     assert counted == [OwnerEvidence.FAILED_CREATION] * 2
-    assert lines.texts("WARNING") == ["somebody else gives CPUs to containers, too"]
-    fields = lines.fields("somebody else gives CPUs to containers, too")
+    assert lines.texts("WARNING") == ["another CPU manager also gives CPUs to containers"]
+    fields = lines.fields("another CPU manager also gives CPUs to containers")
     assert "both tried to set CPUSetCPUs" in str(fields["looks_like"])
 
 

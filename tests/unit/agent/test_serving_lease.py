@@ -147,7 +147,7 @@ def test_an_agent_that_serves_says_who_works_on_its_state_directory_made_anew(be
     held = lock_state_dir(str(state))
     bench.wait_for_lock()
     bench.pass_time()
-    assert agent.lines.texts("WARNING") == ["the state directory is another's"]
+    assert agent.lines.texts("WARNING") == ["another process uses the state directory"]
     os.close(held)
     bench.pass_time()
     with pytest.raises(StateDirInUseError):
@@ -241,7 +241,7 @@ def test_a_directory_that_everybody_may_lock_is_warned_of(bench: Bench):
     (bench.folder / "nri").chmod(0o755)
     agent = bench.agent()
     agent.turn.begin()
-    assert agent.lines.texts("WARNING") == ["everybody can keep the agent from serving"]
+    assert agent.lines.texts("WARNING") == ["any user can keep the agent from serving"]
 
 
 @pytest.fixture

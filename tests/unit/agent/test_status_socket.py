@@ -218,7 +218,7 @@ def test_a_place_that_takes_no_socket_is_named_and_tried_again(
     finally:
         agent.close()
     assert lines.texts("WARNING") == ["nothing can be exported to the cluster"]
-    assert lines.texts("INFO") == ["the status socket is there again"]
+    assert lines.texts("INFO") == ["the status socket was restored"]
 
 
 def test_a_socket_that_was_removed_comes_back_and_its_readers_stay(
