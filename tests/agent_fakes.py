@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import Observer, RequestReply
@@ -164,7 +165,7 @@ class Bench:
             state or State(),
             decide=decide,  # type: ignore[arg-type]
             cpusets=CpusetWriter(self.cgroups),
-            checkpoint=self.checkpoint,
+            checkpoint=CheckpointSaver(self.checkpoint, state or State(), self.log),
             log=self.log,
             clock=self.clock,
             observe=observe,

@@ -200,7 +200,7 @@ def watched_handler(
     watchers = Watchers(feed, monitoring)
     history = build_recorder(config, record, loop, log)
     handler = build_handler(config, log, loop.clock, watchers, history)
-    look_by_the_clock(loop, handler.look_at_checkpoint)
+    look_by_the_clock(loop, lambda: handler.checkpoint.look(handler.state))
     if monitoring is not None:
         monitoring.follow_checkpoint(handler)
         monitoring.follow_state(handler, link)

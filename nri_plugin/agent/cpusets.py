@@ -47,8 +47,15 @@ MOST_UNWRITTEN = 64
 class CgroupFiles(Protocol):
     """The part of `nri_plugin.host.cgroup_write.WritableCgroups` that is used here; its docstrings hold."""
 
+    @property
+    def version(self) -> int:
+        """1 or 2."""
+
     def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
         """Set the cpuset."""
+
+    def read_cpus(self, ref: CgroupRef) -> CPUSet | None:
+        """Return the CPUs a cgroup was given."""
 
     def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
         """Widen the cgroups above where they keep it from holding `cpus`."""
@@ -212,13 +219,6 @@ def _refuse(violations: Sequence[str]) -> None:
 # Sandboxes and partitions
 
 
-class SandboxFiles(Protocol):
-    """The part of `nri_plugin.host.cgroup_write.WritableCgroups` that sandboxes need."""
-
-    def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
-        """Set the cpuset."""
-
-
 class PartitionWriter:
     """Writes what belongs to running pods beside the cpusets of their containers.
 
@@ -227,7 +227,7 @@ class PartitionWriter:
         partitions: those of this node that the agent has made.
     """
 
-    def __init__(self, cgroups: SandboxFiles, partitions: Partitions) -> None:
+    def __init__(self, cgroups: CgroupFiles, partitions: Partitions) -> None:
         self._cgroups, self._partitions = cgroups, partitions
 
     @classmethod
@@ -280,20 +280,6 @@ def no_partitions(tree: CpusetTree) -> str:
 # a Burstable container with exclusive CPUs off its own, and everything else after an uninstall.
 
 
-class SliceFiles(Protocol):
-    """The part of `nri_plugin.host.cgroup_write.WritableCgroups` that slices need."""
-
-    @property
-    def version(self) -> int:
-        """1 or 2; version 1 has no floor."""
-
-    def read_cpus(self, ref: CgroupRef) -> CPUSet | None:
-        """Return the CPUs a cgroup was given; None when it does not exist."""
-
-    def write_cpus(self, ref: CgroupRef, cpus: CPUSet) -> object:
-        """Set the cpuset."""
-
-
 def lift_floor(tree: CpusetTree | None, node: Node, state: State, log: logging.Logger) -> None:
     """Give all online CPUs to slices that hold the value of a floor; any other value is an administrator's.
 
@@ -303,7 +289,7 @@ def lift_floor(tree: CpusetTree | None, node: Node, state: State, log: logging.L
         open_slices(WritableCgroups(tree), node, state, log)
 
 
-def open_slices(cgroups: SliceFiles, node: Node, state: State, log: logging.Logger) -> None:
+def open_slices(cgroups: CgroupFiles, node: Node, state: State, log: logging.Logger) -> None:
     """Open the slices; a failure costs a line."""
     if cgroups.version == 1:
         return

@@ -310,7 +310,7 @@ class DriftWatch:
     def _observed(self, target: Target) -> Observed | None:
         try:
             self._ensure_watched(target)
-            return self._handler.observe(target)
+            return self._handler.cpusets.observe(target)
         except HostError as error:
             say(self._log, logging.DEBUG, "cgroup unreadable", err=error)
             return None
@@ -320,7 +320,7 @@ class DriftWatch:
         if self._watch is None:
             return
         try:
-            self._watch.add(target, self._handler.directories(target))
+            self._watch.add(target, self._handler.cpusets.directories(target.cgroup))
         except HostError as error:
             if self._no_watch.is_due(error.detail, self._loop.clock()):
                 say(self._log, logging.WARNING, "drift is noticed by the sweep only", err=error)
@@ -376,12 +376,12 @@ def _error_of(drift: Drift, errors: Sequence[HostError], handler: Handler) -> st
     """Return why the cgroup still differs from the desired one; empty when it does not, or is gone."""
     target = drift.observed.target
     try:
-        after = handler.observe(target)
+        after = handler.cpusets.observe(target)
     except HostError as error:
         return str(error)
     if after is None or (after.cpus == after.effective == drift.desired):
         return ""
-    directories = handler.directories(target)
+    directories = handler.cpusets.directories(target.cgroup)
     refused = [error for error in errors if any(error.path.startswith(one) for one in directories)]
     if refused or errors:
         return str((refused or errors)[0])

@@ -24,11 +24,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nri_plugin.agent.checkpoint_saver import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointSaver, CheckpointStore
+from nri_plugin.agent.checkpoint_saver import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointSaver
 from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter, WriteError, check
 from nri_plugin.agent.outcome import (
     REFUSABLE,
-    History,
     LineLevels,
     Observer,
     RequestOutcome,
@@ -37,12 +36,12 @@ from nri_plugin.agent.outcome import (
     empty_response,
     name_of,
 )
+from nri_plugin.agent.recorder import Recorder
 from nri_plugin.agent.transport import Transport
 from nri_plugin.core.decision import CpusetWrite, Decision, EffectiveCheck, InformedCreate, UnsavedStart
-from nri_plugin.core.drift import CpusetsObserved, Observed, OwnEvent, Target, drifts
+from nri_plugin.core.drift import CpusetsObserved, OwnEvent, Target, drifts
 from nri_plugin.model.errors import HostError, LocalProtocolError, NriPinError
 from nri_plugin.model.options import Node
-from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, PodRecord, State, pod_of
 from nri_plugin.process.logs import new_op, say, say_trace
 from nri_plugin.wire.nri.events import (
@@ -193,6 +192,7 @@ class Handler:
 
     Attributes:
         checkpoint: what is saved of the state.
+        cpusets: the only way to the cpusets of cgroups.
         marks: fields of the line of every decision.
         writer: makes `cpusets` for another tree.
     """
@@ -207,21 +207,19 @@ class Handler:
         *,
         decide: Decide,
         cpusets: CpusetWriter,
-        checkpoint: CheckpointStore | CheckpointSaver,
+        checkpoint: CheckpointSaver,
         log: logging.Logger,
         clock: Callable[[], float],
         describe: Callable[[Node], None] | None = None,
         inform: Inform | None = None,
         observe: Observer | None = None,
-        history: History | None = None,
+        history: Recorder | None = None,
     ) -> None:
         self.node = node
         self.state = state
         self._decide = decide
-        self._cpusets = cpusets
-        self.checkpoint = (
-            checkpoint if isinstance(checkpoint, CheckpointSaver) else CheckpointSaver(checkpoint, state, log)
-        )
+        self.cpusets = cpusets
+        self.checkpoint = checkpoint
         self._log = log
         self._clock = clock
         self._describe = describe
@@ -244,7 +242,7 @@ class Handler:
         """Steps 2 to 8 of one request; never raises."""
         event, before = request.event, self.state
         flow = RequestFlow(request, new_op(), self._clock(), before, before, event, Decision(before))
-        self._cpusets.outcomes.clear()
+        self.cpusets.outcomes.clear()
         try:
             # Step 2: it waits for the exporter for a bounded share of the time that is left.
             flow.known, asked = self._inform(self.node, request), self._clock()
@@ -349,17 +347,17 @@ class Handler:
         """
         event, op = flow.event, flow.op
         if not isinstance(event, (*REFUSABLE, StartContainer)):
-            for error in self._cpusets.attempt(checked):
+            for error in self.cpusets.attempt(checked):
                 say(self._log, logging.ERROR, "cpuset not written", op=op, event=name_of(event), err=error)
             return
         try:
-            self._cpusets.apply(checked)
+            self.cpusets.apply(checked)
         except WriteError as error:
             self._take_back(flow, error.done)
             raise
 
     def _take_back(self, flow: RequestFlow, done: Sequence[CpusetWrite]) -> None:
-        for error in self._cpusets.undo(self.node, self.state, done):
+        for error in self.cpusets.undo(self.node, self.state, done):
             say(self._log, logging.ERROR, "cpuset not put back", op=flow.op, err=error)
         self.checkpoint.save(self.state, self._time_to_save(flow.request))
 
@@ -383,7 +381,7 @@ class Handler:
             event, reply.refusal, self._clock(), changed=self.state is not flow.before
         )
         if self._log.isEnabledFor(level):
-            fields = decision_fields(event, reply.response, self._cpusets.outcomes, flow.decision.steps)
+            fields = decision_fields(event, reply.response, self.cpusets.outcomes, flow.decision.steps)
             say(
                 self._log,
                 level,
@@ -427,7 +425,7 @@ class Handler:
         """Step 10: compare effective cpusets with the desired ones, once the answer is out."""
         for one in checks:
             try:
-                observed = self._cpusets.read_effective(one.target)
+                observed = self.cpusets.read_effective(one.target)
             except HostError as error:
                 say(
                     self._log,
@@ -452,7 +450,7 @@ class Handler:
     def change_node(self, node: Node, cpusets: CpusetWriter | None = None) -> None:
         """Decide for `node` from the next event on; allocations stay."""
         self.node = node
-        self._cpusets = cpusets or self._cpusets
+        self.cpusets = cpusets or self.cpusets
         if self._history is not None:
             self._history.changed(node, self.state)
         if self._describe is not None:
@@ -461,7 +459,7 @@ class Handler:
 
     def release_ended(self) -> bool:
         """Release allocations of pods whose end was not reported; return whether there were any."""
-        ended = ended_pods(self.state, self._cpusets.is_removed)
+        ended = ended_pods(self.state, self.cpusets.is_removed)
         for pod in ended:
             say(
                 self._log,
@@ -485,7 +483,7 @@ class Handler:
         if self._history is not None:
             self._history.decided(self.node, self.state, event, decision)
         self.keep_saved()
-        return decision, list(self._cpusets.attempt(checked))
+        return decision, list(self.cpusets.attempt(checked))
 
     def _write_stale(self) -> None:
         """Repair, before the answer, cgroups that a write of this or an earlier event did not reach.
@@ -493,7 +491,7 @@ class Handler:
         The failed write is not repeated: the cgroup is compared with the state of now, and narrowing comes first. Where
         it fails again, the next event and the sweep try again.
         """
-        failed = self._cpusets.unwritten
+        failed = self.cpusets.unwritten
         if not failed:
             return
         stale = dict.fromkeys(Target(write.target, write.container_id) for write in failed)
@@ -501,7 +499,7 @@ class Handler:
         observed = []
         for target in stale:
             with suppress(HostError):
-                observed.append(self._cpusets.observe(target))
+                observed.append(self.cpusets.observe(target))
         event = CpusetsObserved(tuple(one for one in observed if one is not None))
         if not drifts(self.node, self.state, event.observed):
             return
@@ -514,39 +512,11 @@ class Handler:
         """Save the state where the checkpoint holds another one."""
         self.checkpoint.save(self.state, IN_TROUBLE_S if self.checkpoint.trouble else DEFAULT_SAVE_S)
 
-    def look_at_checkpoint(self) -> None:
-        """By the clock: see that the checkpoint exists and holds the state."""
-        self.checkpoint.look(self.state)
-
     def close(self) -> None:
         """Finish checkpoint and recording."""
         self.checkpoint.close(self.state)
         if self._history is not None:
             self._history.close()
-
-    def observe(self, target: Target) -> Observed | None:
-        """A cgroup as it is, None when it is gone; see `CpusetWriter.observe`.
-
-        Raises:
-            HostError: unreadable.
-        """
-        return self._cpusets.observe(target)
-
-    def directories(self, target: Target) -> list[str]:
-        """Directories with its cpuset files.
-
-        Raises:
-            HostError: its name leaves the tree.
-        """
-        return self._cpusets.directories(target.cgroup)
-
-    def read_effective(self, cgroup: CgroupRef) -> CPUSet | None:
-        """The CPUs the kernel grants; see `CpusetWriter.read_effective`.
-
-        Raises:
-            HostError: unreadable.
-        """
-        return self._cpusets.read_effective(cgroup)
 
     def _remember(self, state: State) -> None:
         """Take over `state`, and save it."""

@@ -150,7 +150,7 @@ class ObservedWatch:
 
     def _effective(self, record: ContainerRecord) -> CPUSet | None:
         try:
-            return self._handler.read_effective(record.cgroup)
+            return self._handler.cpusets.read_effective(record.cgroup)
         except HostError as error:
             say(self._log, logging.DEBUG, "cgroup unreadable", err=error)
             return None

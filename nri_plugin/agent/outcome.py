@@ -4,10 +4,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
 
-from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
-from nri_plugin.core.drift import OwnEvent
+from nri_plugin.core.decision import Decision, EffectiveCheck
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
@@ -83,30 +81,6 @@ class RequestOutcome:
 
 Observer = Callable[[RequestOutcome], None]
 """Told of every outcome by the thread that answers the runtime: microseconds, no I/O."""
-
-
-class History(Protocol):
-    """Who records what happened; told by the thread that answers the runtime, and quick. See `recorder.py`."""
-
-    def decided(
-        self,
-        node: Node,
-        before: State,
-        event: NRIEvent | InformedCreate | UnsavedStart | OwnEvent,
-        decision: Decision,
-        *,
-        refusal: str = "",
-        failed: bool = False,
-        op: str = "",
-        took_us: int = 0,
-    ) -> None:
-        """Record an event and its outcome."""
-
-    def changed(self, node: Node, state: State) -> None:
-        """Record that decisions are made for another node from now on."""
-
-    def close(self) -> None:
-        """Write what waits, and end."""
 
 
 LONGEST_STEPS = 500

@@ -20,6 +20,7 @@ from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import LogRateLimit, say, say_trace
+from nri_plugin.process.loop import Loop
 from nri_plugin.recording.file import (
     DIRECTORY,
     BoundedRecording,
@@ -38,15 +39,6 @@ MOST_WAITING_BYTES = 4 << 20
 """What waits for a disk that does not answer; beyond that it is lost."""
 
 CLOSE_S = 1.0
-
-
-class Timers(Protocol):
-    """The part of the loop that is needed."""
-
-    clock: Callable[[], float]
-
-    def set_timer(self, name: str, when: float | None, action: Callable[[], None]) -> None:
-        """Run `action` once at `when`."""
 
 
 class RecordingSink(Protocol):
@@ -94,7 +86,7 @@ class Recorder:
     def __init__(
         self,
         sinks: Sequence[RecordingSink],
-        loop: Timers,
+        loop: Loop,
         log: logging.Logger,
         *,
         observing: bool = False,
@@ -225,7 +217,7 @@ def open_sink(file: RecordingFile, log: logging.Logger, clock: Callable[[], floa
         return QueuedSink(direct)  # the slower way is the safe one
 
 
-def build_recorder(config: Config, record: str, loop: Timers, log: logging.Logger) -> Recorder | None:
+def build_recorder(config: Config, record: str, loop: Loop, log: logging.Logger) -> Recorder | None:
     """Return the recorder of the bounded history and of the file of `--record`; None where neither is wanted.
 
     Raises:

@@ -14,8 +14,9 @@ from nri_plugin.agent.cpusets import lift_floor
 from nri_plugin.agent.drift_watch import DriftReport
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.observing import ObservingHandler
-from nri_plugin.agent.outcome import History, RequestOutcome
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
+from nri_plugin.agent.recorder import Recorder
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.checkpoint.file import (
     FILE_NAME,
@@ -105,7 +106,7 @@ def build_handler(
     log: logging.Logger,
     clock: Callable[[], float],
     watcher: Watcher | None = None,
-    history: History | None = None,
+    history: Recorder | None = None,
 ) -> Handler:
     """Everything a handler needs, for this configuration on this machine.
 

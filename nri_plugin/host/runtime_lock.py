@@ -41,11 +41,6 @@ class RuntimeLock:
         self._lock: int | None = None
         self._mark: int | None = None
 
-    @property
-    def is_held(self) -> bool:
-        """Whether this process has the right."""
-        return self._lock is not None
-
     def take(self) -> str:
         """Try once to get the right; returns why it was not to be had, empty when this process has it.
 

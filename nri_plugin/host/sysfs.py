@@ -402,15 +402,6 @@ def outline(root: str = "/") -> tuple[str | None, ...]:
     return tuple(files.text(name) for name in OUTLINE)
 
 
-def discover_facts(root: str = "/") -> "MachineFacts":
-    """Everything the files below `root` say about the machine, before any repair.
-
-    Raises:
-        HostError: a file cannot be read or does not hold what it should; names the file.
-    """
-    return read_facts(KernelFiles(root))
-
-
 def place_in_nodes(readings: Sequence[NodeReading], online: int, sockets: Sequence[int]) -> dict[int, int]:
     """The CPUs of each node, so that every online CPU is in exactly one.
 

@@ -220,9 +220,9 @@ class Agent:
     def look(self) -> None:
         """What the agent does by the clock: the checkpoint, pods that ended untold, then all cgroups."""
         with self._working(), suppress(Killed):
-            self.handler.look_at_checkpoint()
+            self.handler.checkpoint.look(self.handler.state)
             self.handler.release_ended()
-            found = map(self.handler.observe, targets(self.handler.node, self.handler.state))
+            found = map(self.handler.cpusets.observe, targets(self.handler.node, self.handler.state))
             self.handler.put_right(CpusetsObserved(tuple(filter(None, found))))
 
     def forget_generations(self) -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.watches import reconcile_kernel_settings
@@ -76,7 +77,7 @@ class Scene:
             state,
             decide=decide,
             cpusets=CpusetWriter(WritableCgroups.open(ROOT)),
-            checkpoint=FakeCheckpoint([]),
+            checkpoint=CheckpointSaver(FakeCheckpoint([]), state, log),
             log=log,
             clock=self.loop.clock,
         )

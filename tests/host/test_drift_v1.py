@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
 from nri_plugin.agent.handler import Handler
@@ -79,7 +80,7 @@ class Scene:
             state,
             decide=decide,
             cpusets=CpusetWriter(self.cgroups),
-            checkpoint=FakeCheckpoint([]),
+            checkpoint=CheckpointSaver(FakeCheckpoint([]), state, log),
             log=log,
             clock=self.loop.clock,
         )

@@ -89,7 +89,7 @@ def test_so_does_that_of_an_agent_that_only_observes(data: st.DataObject, effect
         State(),
         decide=decide,
         cpusets=CpusetReader(bench.cgroups),
-        checkpoint=bench.checkpoint,
+        checkpoint=bench.handler.checkpoint,
         log=bench.log,
         clock=bench.clock,
     )

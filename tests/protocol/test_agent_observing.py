@@ -104,7 +104,7 @@ def observing() -> tuple[ObservingHandler, Bench]:
         bench.handler.state,
         decide=decide,
         cpusets=CpusetReader(bench.cgroups),
-        checkpoint=bench.checkpoint,
+        checkpoint=bench.handler.checkpoint,
         log=bench.log,
         clock=bench.clock,
     )

@@ -120,8 +120,8 @@ def test_the_condition_is_said_when_it_changes_and_not_for_every_event(bench: Be
         bench.ask(create(BEST_EFFORT, number=number))
     assert bench.lines.texts("ERROR") == ["the checkpoint cannot be saved"]
     bench.checkpoint.failures = 0
-    bench.handler.look_at_checkpoint()
-    bench.handler.look_at_checkpoint()
+    bench.handler.checkpoint.look(bench.handler.state)
+    bench.handler.checkpoint.look(bench.handler.state)
     assert bench.lines.texts("INFO").count("the checkpoint is saved again") == 1
     assert bench.handler.checkpoint.unready() == ""
     assert bench.checkpoint.saved == bench.handler.state
@@ -158,7 +158,7 @@ def test_a_checkpoint_that_is_gone_is_written_by_the_clock(bench: Bench):
     bench.ask(create(BEST_EFFORT))
     bench.forget()
     loop = Loop(Clock())
-    look_by_the_clock(loop, bench.handler.look_at_checkpoint)
+    look_by_the_clock(loop, lambda: bench.handler.checkpoint.look(bench.handler.state))
     loop.clock.now += LOOK_PAUSE_S  # type: ignore[attr-defined]
     loop.run_once()
     assert bench.journal == []
@@ -171,7 +171,7 @@ def test_a_checkpoint_that_is_gone_is_written_by_the_clock(bench: Bench):
 
 def test_nothing_counts_as_saved_once_the_directory_is_gone(bench: Bench):
     bench.checkpoint.intact = False
-    bench.handler.look_at_checkpoint()
+    bench.handler.checkpoint.look(bench.handler.state)
     assert list(bench.handler.checkpoint.unsaved(bench.handler.state)) == ["running/c"]
 
 

@@ -66,7 +66,7 @@ class Agent:
         return self.loop._exit_code == EXIT_YIELDED
 
     def _serve(self) -> None:
-        assert self.lock.is_held
+        assert self.lock._lock is not None
         self.served += 1
 
     def _wait(self, reason: str) -> None:

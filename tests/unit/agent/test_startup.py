@@ -248,7 +248,7 @@ def test_a_checkpoint_that_tells_of_another_machine_is_saved_anew(folder: Path):
     CheckpointFile(str(folder / "state"), node(), durable=False).save(STATE)
     log, _ = recording_log()
     handler = build_handler(config(folder), log, time.monotonic)
-    handler.look_at_checkpoint()
+    handler.checkpoint.look(handler.state)
     found = read_checkpoint(str(folder / "state" / "state.json"))
     assert found is not None
     assert found.facts == NodeFacts.of(handler.node)

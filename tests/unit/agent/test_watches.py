@@ -76,7 +76,7 @@ class Scene:
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     made = Scene(tmp_path)
     monkeypatch.setattr(
-        made.bench.handler._cpusets._cgroups, "directories", lambda ref: [f"{tmp_path}/cg/pod/own"]
+        made.bench.handler.cpusets._cgroups, "directories", lambda ref: [f"{tmp_path}/cg/pod/own"]
     )
     yield made
     made.loop.close()
