@@ -164,14 +164,14 @@ def serve(
 
     lock = RuntimeLock(config.nri_socket)
     # An agent with a supervisor gives way to the next one that the runtime starts, which has a supervisor of its own.
-    turn = ServingLease(lock, config.state_dir, loop, log, begin, wait, stays=life is None)
+    lease = ServingLease(lock, config.state_dir, loop, log, begin, wait, stays=life is None)
 
-    def take_turn() -> None:
+    def take_lease() -> None:
         # An agent that waits answers probes, too. The modules for that load slowly, so they load before it connects.
         serve_http(config, log, loop, link, monitoring)
-        turn.begin()
+        lease.begin()
 
-    return run(loop, link, Reload(load_again, link, log), log, take_turn, turn, life)
+    return run(loop, link, Reload(load_again, link, log), log, take_lease, lease, life)
 
 
 def new_monitoring(config: Config) -> "Monitoring | None":
@@ -275,7 +275,7 @@ def run(
     reload: Reload,
     log: logging.Logger,
     begin: Callable[[], None],
-    turn: Closing,
+    lease: Closing,
     life: Life | None = None,
 ) -> int:
     """Serve until stopped, then give up the right to serve.
@@ -286,7 +286,7 @@ def run(
         reload: on SIGHUP.
         log: for the end.
         begin: called once, when signals are heard.
-        turn: the right to serve.
+        lease: the right to serve.
         life: the connection to the supervisor.
 
     Raises:
@@ -311,7 +311,7 @@ def run(
         link.close()
         if link.handler is not None:
             link.handler.close()
-        turn.close()  # last: the next agent begins with the finished checkpoint
+        lease.close()  # last: the next agent begins with the finished checkpoint
         loop.close()
     if life is not None and code in (EXIT_STOPPED, EXIT_YIELDED, EXIT_CONFIGURATION):
         life.quit()
@@ -366,7 +366,7 @@ def checked_identity(config: Config) -> PluginIdentity:
 
 
 def complain(error: NriPinError) -> None:
-    """The error where somebody reads it: among the log lines once there are any, else on standard error."""
+    """Report the error where it is read: in the log once there is one, else on standard error."""
     log = logging.getLogger(LOGGER_NAME)
     if log.handlers:
         say(log, logging.ERROR, "cannot start", err=error)
@@ -421,7 +421,7 @@ def serve_given_connection(arguments: Arguments, environment: Mapping[str, str],
 
 
 class RuntimeStart:
-    """Makes the handler when the runtime has told the configuration."""
+    """Makes the handler when the runtime has sent the configuration."""
 
     def __init__(self, arguments: Arguments, log: logging.Logger, loop: Loop, life: Life | None) -> None:
         self._arguments = arguments

@@ -86,7 +86,7 @@ class Arguments:
     wants_help: bool = False
 
     def load(self) -> Config:
-        """The configuration in the file, with everything the command line says.
+        """Return the configuration of the file, with the flags of the command line.
 
         Raises:
             ConfigError: anything in either is wrong.

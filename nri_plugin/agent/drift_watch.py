@@ -38,7 +38,7 @@ class DriftReport:
         desired: the CPUs they should run on.
         cause: the likely cause.
         noticed_by: `watch` or `sweep`.
-        round: how often in a row this cgroup was put right; from 4 on somebody fights us.
+        round: how often in a row this cgroup was repaired; from 4 on another writer undoes each repair.
         is_fight: that.
         next_after_s: should it drift again, it is left as it is for so long.
         error: why it could not be put right; empty when it was.
@@ -150,7 +150,7 @@ SWEEP_PAUSE_S = 5.0
 """Between two sweeps; each reads two small files a container, 40 us."""
 
 FIRST_SWEEP_S = 1.0
-"""A runtime that is there has told what exists by then, and what that changed is written."""
+"""A running runtime has sent Synchronize by then, and its writes are done."""
 
 SLICE = 32
 """Cgroups looked at without a break: a millisecond or two."""
@@ -174,7 +174,7 @@ class DriftWatch:
         log: one line a repair.
         watch: reports cgroups that were written; None where the kernel has no watch left.
         machine_moved: looks whether the machine changed, which is no drift; returns whether it did.
-        report: told of every repair.
+        report: called with every repair.
         draw: jitter of the pauses.
     """
 
@@ -206,7 +206,7 @@ class DriftWatch:
         self._loop.set_timer("sweep", self._loop.clock() + FIRST_SWEEP_S, self._sweep)
 
     def __call__(self, outcome: RequestOutcome) -> None:
-        """Be told of an outcome: containers may have come or gone; after Synchronize nothing is known of any."""
+        """Follow an outcome: containers may have come or gone; after Synchronize every cgroup is looked at."""
         if isinstance(outcome.event, Synchronize):
             self._loop.set_timer("sweep", self._loop.clock() + FOLLOW_S, self._sweep)
         elif outcome.decision.state is not outcome.before:
@@ -224,7 +224,7 @@ class DriftWatch:
 
     @property
     def waiting(self) -> int:
-        """Cgroups known to be drifted that are left so until their pause is over."""
+        """Cgroups that have drifted and are left so until their pause is over."""
         return len(self._waiting)
 
     def _follow(self) -> None:

@@ -77,7 +77,7 @@ class RuntimeConnection:
 
     Attributes:
         checks: cpusets to read back once everything is sent.
-        synchronized_at: when the runtime had told what exists, None before; safe to read from any thread.
+        synchronized_at: when Synchronize was answered, None before; safe to read from any thread.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class RequestFlow:
 
     @property
     def event(self) -> NRIEvent:
-        """The event as the runtime told it."""
+        """The event as the runtime sent it."""
         return self.request.event
 
 
@@ -279,7 +279,7 @@ class Handler:
             return RequestReply(refusal=str(flow.decision.refusal))
         # Step 4: before anything outside of memory knows of the decision.
         checked = check(self.node, self.state, flow.event, flow.decision)
-        # Step 5: after a crash the checkpoint must hold everything that a cgroup or the runtime was told.
+        # Step 5: after a crash the checkpoint must hold everything that a cgroup or the runtime has.
         self._save(flow)
         if self._is_unsaved_start(flow):
             # Only memory holds the allocation of this container, so a restart would take the CPUs that the runtime
@@ -288,7 +288,7 @@ class Handler:
             flow.decision = self._decide(self.node, self.state, flow.known)
             checked = check(self.node, self.state, flow.event, flow.decision)
             self._save(flow)
-        # Step 6: shared containers leave the CPUs before the answer gives them to somebody else.
+        # Step 6: shared containers leave the CPUs before the answer gives them to the new container.
         self._write(flow, checked)
         # Step 7: nothing can fail any more.
         self.state = flow.decision.state
@@ -374,7 +374,7 @@ class Handler:
         return RequestReply(empty_response(event), failed=True)
 
     def _account(self, flow: RequestFlow, reply: RequestReply) -> None:
-        """Step 8: tell the log, the recording and the observers, and repair stale cgroups."""
+        """Step 8: log, record, repair stale cgroups, count."""
         total_s, event = self._clock() - flow.began, flow.event
         took_us = round(total_s * 1e6)
         level = self._levels.level_of(

@@ -81,8 +81,8 @@ class QuotaReconciler:
         files: the quotas.
         watch: reports cgroups that were written; None where the kernel gives no watch.
         loop: where it runs.
-        log: a line for each quota that is changed first, and for each one that somebody writes back.
-        counted: told of every quota that somebody wrote back and that was lifted again.
+        log: a line for the first change of each quota, and for each one that another writer puts back.
+        counted: called for every quota that was written back and lifted again.
 
     Attributes:
         lifted: cgroups without the CPU quota they would have; may be read by any thread.
@@ -203,7 +203,7 @@ class QuotaReconciler:
                 say(self._log, logging.WARNING, UNWATCHED, err=error)
 
     def _tell(self, ref: CgroupRef, quota_us: int, noticed_by: NoticedBy) -> None:
-        """A quota that comes back is told once, not once a second; the counter has every one.
+        """A quota that comes back is logged once, not once a second; the counter has every one.
 
         It is no warning: the kubelet and systemd do so in the ordinary course of things, and it is undone.
         """
@@ -253,7 +253,7 @@ class RefusedPartition:
 
 
 class KernelSettingsReconciler:
-    """Writes what `nri_plugin.core.kernel_settings` says, where it is not so; in slices, between which the runtime is answered.
+    """Writes the settings of `nri_plugin.core.kernel_settings` where they differ, in slices.
 
     Args:
         handler: knows the state.
@@ -396,7 +396,7 @@ class KernelSettingsReconciler:
     def _write_sandboxes(self, pool: CPUSet, wanted: dict[CgroupRef, CPUSet]) -> Iterator[None]:
         """Some runtimes make no sandbox, and then there is nothing to write until the next sweep either.
 
-        One that is not ours to keep any more is left with the pool of now, which is every CPU where nobody pins.
+        A sandbox that needs no cpuset any more gets the current pool, which is every CPU where nothing is pinned.
         """
         done = self._sandboxes_done
         for ref in done.keys() - wanted.keys():

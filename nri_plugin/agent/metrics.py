@@ -163,13 +163,13 @@ class Metrics:
             "nri_pin_drifts_total", "Cpusets found changed, by what it looks like.", ("cause",), registry=add
         )
         self._drift_causes = {cause: causes.labels(cause) for cause in Cause}
-        rivals = Counter(
+        other_owners = Counter(
             "nri_pin_rival_pins_total",
             "Signs of somebody else who gives CPUs to containers, by where they were seen.",
             ("seen_at",),
             registry=add,
         )
-        self.rival_pins = {evidence: rivals.labels(evidence) for evidence in OwnerEvidence}
+        self.other_pins = {evidence: other_owners.labels(evidence) for evidence in OwnerEvidence}
         self.drift_fights = Gauge(
             "nri_pin_drift_fights",
             "Cgroups that somebody else changes back after every repair.",
@@ -213,7 +213,7 @@ class Metrics:
         )
 
     def unsaved_allocations(self, count: Callable[[], float]) -> None:
-        """Show what `count` says at the moment of a scrape."""
+        """Show the value of `count` at the moment of a scrape."""
         gauge = Gauge(
             "nri_pin_unsaved_allocations",
             "Allocations that only the memory holds: the checkpoint could not be saved since they were made.",
@@ -279,7 +279,7 @@ class Metrics:
 
 
 def result_of(outcome: RequestOutcome) -> str:
-    """The label `result`: failed when something other than policy said no."""
+    """Return the label `result`: failed when the reason is not policy."""
     if outcome.failed:
         return "failed"
     return "refused" if outcome.refusal else "answered"
@@ -332,7 +332,7 @@ def exposition(registry: CollectorRegistry) -> bytes:
 
 
 class Monitoring:
-    """Counters from the first event on, a page once there is somebody to answer for.
+    """Counters from the first event on; gauges once there is a handler.
 
     Attributes:
         registry: all metrics of the agent.
@@ -355,8 +355,8 @@ class Monitoring:
         self._metrics.asked(result)
 
     def count_other_owner(self, evidence: OwnerEvidence) -> None:
-        """Count a sign of somebody else who pins CPUs."""
-        self._metrics.rival_pins[evidence].inc()
+        """Count evidence of another CPU manager."""
+        self._metrics.other_pins[evidence].inc()
 
     def count_quota(self, noticed_by: NoticedBy) -> None:
         """Count a CPU quota that somebody wrote back."""

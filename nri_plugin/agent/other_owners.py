@@ -88,7 +88,7 @@ class FailedCreations:
         self._waiting: dict[str, tuple[str, str]] = {}
 
     def __call__(self, outcome: RequestOutcome) -> bool:
-        """Look at one event; returns whether it tells of a creation that failed."""
+        """Look at one event; return whether it reports a failed creation."""
         event = outcome.event
         if isinstance(event, Synchronize):
             self._waiting.clear()
@@ -144,7 +144,7 @@ class OtherOwners:
     ) -> None:
         self._log, self._clock, self._count = log, clock, count
         self._failures = failures or FailedCreations()
-        self._reminders = {evidence: LogRateLimit() for evidence in OwnerEvidence}
+        self._limits = {evidence: LogRateLimit() for evidence in OwnerEvidence}
 
     def __call__(self, outcome: RequestOutcome) -> None:
         """Look at one event."""
@@ -158,7 +158,7 @@ class OtherOwners:
     def _seen(self, evidence: OwnerEvidence) -> None:
         if self._count is not None:
             self._count(evidence)
-        if self._reminders[evidence].is_due(evidence, self._clock()):
+        if self._limits[evidence].is_due(evidence, self._clock()):
             say(
                 self._log,
                 logging.WARNING,
@@ -201,7 +201,7 @@ def kubelet_policy(path: str = KUBELET_STATE) -> str:
 
 
 def warn_of_kubelet(log: logging.Logger, policy: str) -> None:
-    """Say at the start that the kubelet pins, where its state file says so."""
+    """Warn at the start when the kubelet's state file names the static policy."""
     if policy == "static":
         say(
             log,

@@ -38,7 +38,7 @@ EMPTY_RESPONSES: tuple[tuple[type, NRIResponse], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class RequestReply:
-    """What to send: `refusal` when it says something, else `response`; `checks` once it is out.
+    """The reply to send: `refusal` when it is not empty, else `response`; `checks` are read back once it is out.
 
     `failed`: nothing came of the event, and this is only the answer that harms nobody.
     """
@@ -163,7 +163,7 @@ def _subject(event: NRIEvent) -> dict[str, object]:
 
 
 def _written(outcomes: Mapping[WriteOutcome, int]) -> dict[str, object]:
-    """Cgroups that were written, that already said so, and that are not there."""
+    """Return the counts of cgroups that were written, already right, and missing."""
     names = {
         "writes": WriteOutcome.WRITTEN,
         "checked": WriteOutcome.UNCHANGED,

@@ -67,7 +67,7 @@ class _Facts(Struct):
 
 
 def read_facts(data: bytes | msgspec.Raw) -> PodFacts:
-    """The facts that `data`, a JSON object, says.
+    """Decode the facts in `data`, a JSON object.
 
     Raises:
         ValueError: they are not of the form that is agreed on.
@@ -121,7 +121,7 @@ class _ExporterAnswer(Struct):
 
 
 class NoAnswerError(HostError):
-    """The exporter said nothing that can be used.
+    """The exporter sent no usable answer.
 
     Attributes:
         late: it took too long; asking it again soon would hold up the next container as well.
@@ -270,7 +270,7 @@ LATE_PAUSE_S = 5.0
 """An exporter that was late is not asked again for so long: a hanging one must not slow down every container."""
 
 MOST_PODS_SAID = 1024
-"""Pods whose cuts are remembered as said; a node has fewer."""
+"""Pods whose cuts are remembered as logged; a node has fewer."""
 
 NOTHING = Answer()
 
@@ -287,7 +287,7 @@ class PodFactsLookup:
         client: asks the exporter, which knows the devices that the kubelet gave, and the pod's object.
         log: the reasons for going without the exporter, at debug level.
         clock: seconds, monotonic, the one deadlines are in.
-        count: told of each result.
+        count: called with each result.
 
     Attributes:
         outcomes: how often each of `RESULTS` came.
@@ -311,7 +311,7 @@ class PodFactsLookup:
         self._cuts = CutLog(log)
 
     def __call__(self, node: Node, request: Request) -> NRIEvent | InformedCreate:
-        """The event to decide on; nobody is asked what would change nothing."""
+        """Return the event to decide on; the exporter is asked only for facts that could change the decision."""
         event = request.event
         self._cuts.tell(event)
         if not isinstance(event, CreateContainer):
@@ -381,7 +381,7 @@ class CutLog:
         self._said: OrderedDict[str, frozenset[Cut]] = OrderedDict()
 
     def tell(self, event: NRIEvent) -> None:
-        """Say what of the event's pods and containers was left out, as far as it was not said before."""
+        """Log the parts of the event's pods and containers that were left out, each once."""
         if isinstance(event, Synchronize):
             pods = {pod.id: pod for pod in event.pods}
             for pod in event.pods:
@@ -425,9 +425,9 @@ def _asks_for_hints(node: Node) -> bool:
 
 
 def _facts_count(node: Node, event: CreateContainer) -> bool:
-    """Whether the pod's facts could change anything: somebody may get CPUs or memory to itself.
+    """Whether the pod's facts could change the decision: a container may get exclusive CPUs or memory.
 
-    By its cgroup a pod is Guaranteed, or nobody knows what it is; or an annotation that is heard may make its
+    By its cgroup a pod is Guaranteed, or of unknown QoS class; or an annotation that is heard may make its
     containers exclusive.
     """
     options, pod = node.options, event.pod

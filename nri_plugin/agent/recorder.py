@@ -78,7 +78,7 @@ class Recorder:
     Args:
         sinks: where it is written.
         loop: runs the writing, once it has answered.
-        log: says what goes wrong.
+        log: takes failures.
         observing: nothing of it is carried out.
         now: the time of day.
     """
@@ -144,7 +144,7 @@ class Recorder:
 
 
 class DirectSink:
-    """Writes at once; pauses after a failure, which is said once."""
+    """Writes at once; pauses after a failure, which is logged once."""
 
     def __init__(self, file: RecordingFile, log: logging.Logger, clock: Callable[[], float]) -> None:
         self._file, self._log, self._clock = file, log, clock

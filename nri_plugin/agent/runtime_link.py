@@ -53,7 +53,7 @@ class RuntimeLink:
     Args:
         loop: where it runs.
         open_socket: a fresh connection; raises HostError when there is none.
-        new_session: a session for it; told whose annotations are heard.
+        new_session: makes a session, from the predicate of namespaces whose annotations are read.
         handler: answers events.
         prepare: makes the handler where none is given, from the configuration text the runtime sends; None while
             another agent serves the runtime, raises NriPinError when the agent cannot run with the configuration.
@@ -92,7 +92,7 @@ class RuntimeLink:
 
     @property
     def is_synchronized(self) -> bool:
-        """Whether the runtime has told what exists and been answered; safe to ask from any thread."""
+        """Whether Synchronize was answered; safe to ask from any thread."""
         connection = self._connection
         return connection is not None and connection.synchronized_at is not None
 

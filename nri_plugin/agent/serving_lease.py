@@ -46,7 +46,7 @@ class ServingLease:
         lock: the right to serve the runtime.
         state_dir: of which this agent must be the only one, too.
         loop: where it waits.
-        log: says for whom it waits.
+        log: takes the reason to wait.
         serve: begins to serve; called once, with the right in hand.
         wait: called with the reason to wait; empty when the wait is over.
         is_replaceable: False for an agent that the runtime started, which only the runtime ends.
@@ -110,7 +110,7 @@ class ServingLease:
             self._yield(NEWER)
         else:
             if not self._is_replaceable:
-                self._lock.ask()  # where somebody just looked at the mark, the first try failed
+                self._lock.ask()  # the first try fails while another agent looks at the mark
             reason = self._lock.take()
             if self.is_serving and reason and self._is_replaceable:
                 self._yield(reason)

@@ -79,7 +79,7 @@ def warn_of_unsatisfied(node: Node, state: State, log: logging.Logger) -> None:
 
 
 def warn_of_overcommitted(node: Node, state: State, log: logging.Logger, former: Container[str] = ()) -> None:
-    """Say on which NUMA nodes more memory is allocated than there is; `former` sentences were said before."""
+    """Warn of NUMA nodes with more memory allocated than there is; `former` sentences were logged before."""
     for sentence in overcommitted(state, allocatable_memory(node)):
         if sentence not in former:
             say(log, logging.WARNING, "more memory is allocated than there is, and is kept", which=sentence)
@@ -204,12 +204,12 @@ def build_lookup(
 
 def _locator(config: Config, clock: Callable[[], float]) -> DeviceLocator:
     files = KernelFiles(config.sysfs_root)
-    # The host's proc is not mounted beside its sys, but what a driver says there is the same in our own.
+    # The host's proc is not mounted beside its sys, but a driver shows the same in our own.
     own = KernelFiles("/") if config.sysfs_root == HOST_MOUNT else files
     if config.nic_locality != "netlink":
         return DeviceLocator(files, own)
     helper = NICHelper(clock)
-    helper.start()  # before the runtime is told of us: its library loads slowly
+    helper.start()  # before the agent registers: its library loads slowly
     return DeviceLocator(files, own, helper)
 
 
@@ -246,7 +246,7 @@ def with_others_partitions(node: Node, tree: CpusetTree | None, state: State) ->
 
 
 def find_tree(root: str, log: logging.Logger) -> CpusetTree | None:
-    """The cgroup tree; None, said loudly, where there is none."""
+    """Return the cgroup tree; None, with a warning, where there is none."""
     try:
         return find_cpuset_tree(root)
     except HostError as error:

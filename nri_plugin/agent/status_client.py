@@ -62,7 +62,7 @@ class RefusalRow(Struct, frozen=True):
 
 
 class DriftRow(Struct, frozen=True):
-    """A cgroup that said something else than it should, and one try to put it right; see `DriftReport`.
+    """A cgroup that differed from the desired cpuset, and one repair; see `DriftReport`.
 
     Attributes:
         number: counts all drifts since the agent began; tells a new one from one already seen.
@@ -110,8 +110,8 @@ class RuntimeRow(Struct, frozen=True):
     """The container runtime that the agent answers, as it introduced itself.
 
     Attributes:
-        nri: the version of its NRI library, told since 0.12.
-        request_timeout_ms: told since 0.7, else 0; so is the other.
+        nri: the version of its NRI library, since 0.12.
+        request_timeout_ms: since 0.7, else 0; so is the other.
     """
 
     name: str
@@ -150,7 +150,7 @@ class AgentStatus:
         refusals: the latest, oldest first.
         drifts: the latest, oldest first.
         runtime: the connected runtime; None without one.
-        agent: its version; empty of one that is not told.
+        agent: its version; empty when it is unknown.
         observing: nothing of it is carried out.
         failed_creations: creations that failed one after the other, after the agent's answer.
     """
@@ -195,7 +195,7 @@ def encode(status: AgentStatus) -> bytes:
 
 
 def decode(line: bytes) -> AgentStatus:
-    """What a line says.
+    """Decode a line.
 
     Raises:
         ValueError: it is none of ours, or of another version.
@@ -227,7 +227,7 @@ def _lost_row(node: Node, state: State, key: str, lost: CPUSet) -> LostRow:
 
 
 ANSWER_S = 5.0
-"""An agent that is there tells everything within milliseconds of being asked."""
+"""A running agent sends its status within milliseconds."""
 
 AGAIN_S = 1.0
 """Between two attempts to reach an agent that is not there."""
@@ -246,7 +246,7 @@ def read_status(path: str, timeout_s: float = ANSWER_S) -> AgentStatus:
 
 
 def read_lines(path: str, timeout_s: float | None = None) -> Iterator[AgentStatus]:
-    """Everything the agent tells, until it ends.
+    """Yield every status of the agent, until it ends.
 
     Args:
         path: of its socket.
@@ -282,7 +282,7 @@ def follow(
     log: logging.Logger,
     lost: Callable[[], None] = lambda: None,
 ) -> None:
-    """Call `tell` with everything the agent says, until `pause` returns that it is time to stop; `lost` when it ends."""
+    """Call `tell` with every status, until `pause` returns that it is time to stop; `lost` when it ends."""
     trouble = ""
     while not pause(0.0):
         try:

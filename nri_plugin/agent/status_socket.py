@@ -36,7 +36,7 @@ PAUSE_S = 0.05
 """Between two lines: a burst of containers is one change to a reader, and making a line takes the interpreter."""
 
 LOOK_S = 5.0
-"""Changes that nobody tells of (a reload, a removed socket) are seen so soon."""
+"""Changes without an event (a reload, a removed socket) are seen so soon."""
 
 View = Callable[[], tuple[Node, State]]
 
@@ -78,7 +78,7 @@ class StatusFeed:
 
 
 def refusal_row(outcome: RequestOutcome, number: int) -> RefusalRow:
-    """A refusal as it is told."""
+    """Return the row of a refusal."""
     pod, container = getattr(outcome.event, "pod", None), getattr(outcome.event, "container", None)
     reason, _, _ = outcome.refusal.partition(":")
     return RefusalRow(
@@ -93,7 +93,7 @@ def refusal_row(outcome: RequestOutcome, number: int) -> RefusalRow:
 
 
 def drift_row(report: DriftReport) -> DriftRow:
-    """A drift as it is told."""
+    """Return the row of a drift."""
     return DriftRow(
         number=report.number,
         cgroup=report.cgroup.path or report.cgroup.parent,
@@ -111,7 +111,7 @@ def drift_row(report: DriftReport) -> DriftRow:
 
 
 def runtime_row(runtime: Configure | None) -> RuntimeRow | None:
-    """The runtime as it is told; the configuration it handed over is not."""
+    """Return the row of the runtime, without the configuration that it handed over."""
     if runtime is None:
         return None
     return RuntimeRow(
@@ -154,12 +154,12 @@ class Watchers:
             self._counting.asked(result)
 
     def timed(self, store: CheckpointStore) -> CheckpointStore:
-        """`store`, measured where somebody counts."""
+        """Return `store`, its saves measured where metrics are on."""
         return store if self._counting is None else self._counting.timed(store)
 
 
 class _Reader:
-    """Somebody connected, and what of its line is still to be written."""
+    """A reader, and the rest of its line."""
 
     __slots__ = ("is_current", "left", "socket")
 
@@ -178,7 +178,7 @@ class StatusSocket:
         view: the node and the state of the moment.
         feed: wakes us, and holds the refusals.
         runtime: returns the runtime of the current connection.
-        log: says when the socket cannot be made, and when it is there again.
+        log: a line when the socket cannot be made, and when it was restored.
         observing: nothing of it is carried out.
     """
 
@@ -280,7 +280,7 @@ class StatusSocket:
         return max(0.0, self._made_at + PAUSE_S - time.monotonic()) if self._is_early else LOOK_S
 
     def _make_line(self) -> None:
-        """A new line when there is news, somebody to tell it, and the former one is old enough."""
+        """Make a new line when there is news, a reader, and the former line is old enough."""
         self._is_early = bool(self._readers) and time.monotonic() < self._made_at + PAUSE_S
         if self._is_early or not self._readers:
             return

@@ -20,14 +20,14 @@ LONGEST_PAUSE_S = 5.0
 
 
 class RuntimeAbsentError(HostError):
-    """Nobody listens at the runtime's socket: it is down, or the path is wrong."""
+    """No process listens at the runtime's socket: the runtime is down, or the path is wrong."""
 
 
 def connect(path: str) -> socket.socket:
     """A fresh connection to the runtime.
 
     Raises:
-        RuntimeAbsentError: there is no socket, or nobody behind it.
+        RuntimeAbsentError: there is no socket, or no process listens there.
         HostError: it may not be opened.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -92,7 +92,7 @@ class Transport:
     def send(self, data: bytes) -> None:
         """Send now what the socket takes and keep the rest for `send(b"")` later.
 
-        A closed connection is not an error here: the next `receive` tells.
+        A closed connection is not an error here: the next `receive` reports it.
 
         Raises:
             RemoteProtocolError: the peer does not read and the queue is full.

@@ -150,15 +150,15 @@ class MachineWatch:
             )
 
 
-# Pods that are over although the runtime did not tell: a restarted runtime reports neither the end of older pods nor of
-# containers that ended before. The kubelet makes a pod's cgroup first and removes it last, so its absence is the proof.
+# Pods whose end was not reported: a restarted runtime reports neither the end of older pods nor of containers that ended
+# before. The kubelet makes a pod's cgroup first and removes it last, so its absence is the proof.
 
 
 ENDED_PAUSE_S = 10.0
 """Between two looks. A refusal for want of CPUs looks at once."""
 
 SOON_S = 0.5
-"""From the removal of a pod's last container to a look: where the pod is over its cgroup goes about then."""
+"""From the removal of a pod's last container to a look: the kubelet removes the cgroup of an ended pod about then."""
 
 
 class EndedPodsWatch:
@@ -177,7 +177,7 @@ class EndedPodsWatch:
         self._loop.set_timer("ended pods", self._loop.clock() + pause_s, self._look)
 
     def __call__(self, outcome: RequestOutcome) -> None:
-        """Be told of an outcome: a pod without a container, whose end may go untold, may be over."""
+        """Look soon when a pod has lost its last container: its end may not be reported."""
         if not isinstance(outcome.event, RemoveContainer):
             return
         record, after = outcome.before.containers.get(outcome.event.container.id), outcome.decision.state
@@ -199,7 +199,7 @@ def watch_drift(
     report: Reporter,
     reconciler: KernelSettingsReconciler | None = None,
 ) -> DriftWatch:
-    """Begin to look at the machine and at all cgroups that are ours to say; `reconciler` looks whenever they changed."""
+    """Begin to watch the machine and all cgroups that the agent writes; each change wakes `reconciler`."""
 
     def machine_changed() -> None:
         feed.machine_changed()
@@ -259,7 +259,7 @@ def reconcile_kernel_settings(
     try:
         tree = find_cpuset_tree(config.cgroup_root)
     except HostError:
-        return None  # said already
+        return None  # logged already
     why_none = no_partitions(tree)
     asked = handler.node.options.isolation
     if why_none and asked is not Isolation.NONE:
@@ -286,7 +286,7 @@ def _discovered(config: Config, handler: Handler) -> Topology:
     try:
         top = find_cpuset_tree(config.cgroup_root).directory
     except HostError:
-        return topology  # said already
+        return topology  # logged already
     return with_isolated(topology, top, handler.state.exclusive)
 
 
@@ -303,7 +303,7 @@ def _kernel_watch(cgroup_root: str, log: logging.Logger) -> CgroupWatch[Target] 
     try:
         top = find_cpuset_tree(cgroup_root).directory
     except HostError:
-        return None  # said already: there is nothing to look after
+        return None  # logged already: there is no tree to watch
     try:
         return CgroupWatch(top)
     except HostError as error:

@@ -31,7 +31,7 @@ REMOVED = "//deleted"
 
 
 def unsafe(path: str) -> str:
-    """Why somebody else may replace what lies in the directory, and what to do; empty when nobody may."""
+    """Return why another user may replace files of the directory, and what to do; empty when none may."""
     try:
         status = os.stat(path)
     except OSError:
@@ -47,7 +47,7 @@ def unsafe(path: str) -> str:
 
 
 def unwritable(path: str) -> str:
-    """Why nothing can be made in the directory, as far as that can be told without trying; empty when it can.
+    """Return why no file can be made in the directory, as far as that shows without trying; empty when one can.
 
     A directory that is missing can be made, or the first save tells why not.
     """

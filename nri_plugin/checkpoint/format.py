@@ -70,7 +70,7 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a checkpoint says.
+    """The content of a checkpoint.
 
     Attributes:
         state: the allocations.
@@ -164,7 +164,7 @@ _decoder = msgspec.json.Decoder(Document)
 
 
 def decode(data: bytes) -> Checkpoint:
-    """What a document says.
+    """Decode a document.
 
     Raises:
         ValueError: it is no checkpoint, of another version, damaged, or holds what no checkpoint

@@ -22,7 +22,7 @@ CHECKSUM_LINE = b',\n"checksum":"crc32:%08x"}\n'
 
 
 class RowKind(StrEnum):
-    """What a file is, told by its content."""
+    """The kinds of file, recognized by their content."""
 
     CHECKPOINT = "checkpoint"
     CPU = "cpu_manager_state"

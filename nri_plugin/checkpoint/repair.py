@@ -260,7 +260,7 @@ def _sane(held: Allocation) -> Allocation:
 def _witness(
     evidence: RepairEvidence, key: str, held: Allocation, containers: Mapping[str, ContainerRecord]
 ) -> str:
-    """Who else says that it has these CPUs and memory nodes; empty when nobody does."""
+    """Return the second witness for these CPUs and memory nodes; empty when there is none."""
     if not held.cpus or (held.mems and not _told(evidence, key, held)):
         return ""
     if _told(evidence, key, held):
@@ -269,7 +269,7 @@ def _witness(
 
 
 def _told(evidence: RepairEvidence, key: str, held: Allocation) -> bool:
-    """Whether the runtime was told the same, by the container's own row."""
+    """Return whether the container's own row, which the runtime was told, agrees."""
     records = evidence.damaged.containers.values() if evidence.damaged else ()
     return any(
         record.stored_cpus == held.cpus and record.stored_mems == held.mems

@@ -388,9 +388,7 @@ def with_isolated(topology: Topology, top: str, own: CPUSet) -> Topology:
     return replace(topology, isolated=topology.isolated | others, taken=taken) if taken else topology
 
 
-# Every container cgroup of a node, whether or not anybody told of the container.
-#
-# The kubelet's tree is `kubepods` (cgroupfs driver) or `kubepods.slice` (systemd driver), at the root or one level below
+# All container cgroups of a node, also of containers that the runtime did not report. The kubelet's tree is `kubepods` (cgroupfs driver) or `kubepods.slice` (systemd driver), at the root or one level below
 # (`--cgroup-root`). Below it lie QoS classes and pods, and in a pod's directory its containers and its sandbox.
 #
 # Source: kubelet cm/pod_container_manager_linux.go, GetPodContainerName; runc docs/systemd.md.
@@ -430,7 +428,7 @@ def container_cgroups(cgroups: Cgroups) -> Iterator[ContainerCgroup]:
 
 
 def runs_on(cgroups: Cgroups, path: str) -> CPUSet | None:
-    """The CPUs that processes in this cgroup may run on; None where nothing tells.
+    """The CPUs that processes in this cgroup may run on; None where no file tells.
 
     A cgroup without cpuset files, or without a value, has what the next one above has.
 

@@ -1,4 +1,4 @@
-"""Reports cgroups that somebody just wrote, by inotify watches on their directories and on those above them.
+"""Reports cgroups that were just written, by inotify watches on their directories and on those above them.
 
 Each watch is removed by hand, because the kernel keeps the watch of a removed cgroup for ever. The kernel reports written
 values. It never reports effective sets that follow a parent or the machine.
@@ -156,7 +156,7 @@ class CgroupWatch(Generic[Key]):
             self._renew(directory)
 
     def discard(self, key: Key) -> None:
-        """Nobody asks for this key any more; watches that nobody needs are removed."""
+        """Forget this key; watches without a key are removed."""
         for directory in self._directories_by_key.pop(key, frozenset()):
             self._leave(key, directory)
 

@@ -17,7 +17,7 @@ V1_NAMES = ("cpu,cpuacct", "cpuacct,cpu", "cpu")
 MAX, CFS_QUOTA, CFS_PERIOD = "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"
 
 QUOTA_FILES = frozenset({MAX, CFS_QUOTA})
-"""Files that a quota is written to; a period alone throttles nobody."""
+"""Files that a quota is written to; a period alone throttles nothing."""
 
 
 class CPUQuotas:
@@ -33,7 +33,7 @@ class CPUQuotas:
 
     @classmethod
     def beside(cls, cpusets: CpusetTree) -> "CPUQuotas | None":
-        """The quotas of the cgroups whose cpusets these are; None where nobody mounted them."""
+        """The quotas of the cgroups whose cpusets these are; None where they are not mounted."""
         if cpusets.version != 1:
             return cls(cpusets.directory, 2)
         above = os.path.dirname(cpusets.directory)

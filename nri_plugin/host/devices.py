@@ -71,7 +71,7 @@ class CDISpecs:
         self._parsed: dict[str, tuple[tuple[int, int], dict[str, tuple[DeviceNode, ...]]]] = {}
 
     def nodes(self, name: str) -> tuple[DeviceNode, ...]:
-        """The device nodes of `vendor.com/class=name`, in the container's names; empty when nobody says.
+        """The device nodes of `vendor.com/class=name`, in the container's names; empty when no specification has it.
 
         Numbers are 0 where the specification leaves them to the runtime. Never raises: a file that cannot
         be read or is no specification says nothing.
@@ -299,7 +299,7 @@ class DeviceLocation:
     Attributes:
         id: its PCI address, or the name of its directory in sysfs.
         kind: `pci/VENDOR:DEVICE`, or `device` for one on no PCI bus; alike ones are one resource.
-        nodes: the NUMA node it is attached to; empty when nobody says.
+        nodes: the NUMA node it is attached to; empty when that is unknown.
     """
 
     id: str
@@ -312,7 +312,7 @@ class DeviceLocator:
 
     Args:
         files: where the host's `sys` is, and its CDI specifications where they can be seen.
-        own: where this process's `proc` is; the NVIDIA driver tells there which device has which minor.
+        own: where this process's `proc` is; the NVIDIA driver shows there which device has which minor.
         nics: tells where interfaces are attached, as paths below the root by name; what it does not
             know, and everything where it is None, is looked up in sysfs.
     """
@@ -421,7 +421,7 @@ class DeviceLocator:
         yield DeviceLocation(name, kind, NodeMask.of(node) if node >= 0 else NodeMask())
 
     def _node(self, where: str) -> int:
-        """The NUMA node of a device, -1 when it is not said here."""
+        """The NUMA node of a device, -1 when the file does not name one."""
         try:
             number = self._files.number(f"{where}/numa_node")
         except HostError:

@@ -113,7 +113,7 @@ class Partitions:
         return self._lost_since_s is not None
 
     def mend(self, online: CPUSet, now_s: float) -> list[HostError]:
-        """Give everybody back the CPUs of partitions that were invalid when their cgroups were removed.
+        """Bring back the CPUs of partitions that were invalid when their cgroups were removed.
 
         The kernel keeps them isolated though no cgroup has them; a partition of all of them below the root, made and
         ended, brings them back. What is removed so stays in a list of the kernel's nested partitions, too, which can

@@ -42,7 +42,7 @@ class RuntimeLock:
         self._mark: int | None = None
 
     def take(self) -> str:
-        """Try once to get the right; returns why it was not to be had, empty when this process has it.
+        """Try once to get the right; return why that failed, empty when this process has it.
 
         Where the directory was replaced since, the right is that of the new one.
         """
@@ -67,7 +67,7 @@ class RuntimeLock:
         return ""
 
     def is_wanted(self) -> bool:
-        """Whether a living agent, started by the runtime, asks for the right; never so for that agent itself."""
+        """Whether a living agent, started by the runtime, asks for the right; False in that agent itself."""
         if self._mark is not None:
             return False
         try:
@@ -83,7 +83,7 @@ class RuntimeLock:
             os.close(descriptor)
 
     def demand(self, yield_s: float, end_s: float) -> str:
-        """Get the right for an agent that the runtime started; returns why it was not to be had, empty for success.
+        """Get the right for an agent that the runtime started; return why that failed, empty for success.
 
         Args:
             yield_s: how long the other agent may take to give up.
@@ -105,7 +105,7 @@ class RuntimeLock:
             descriptor = os.open(os.path.join(self.folder, MARK_NAME), os.O_RDWR | os.O_CREAT | _MARK, 0o600)
             if _locks(descriptor, fcntl.LOCK_EX):
                 self._mark = descriptor
-            else:  # a former one of our kind, or somebody who looks at this moment
+            else:  # another agent that the runtime started, or one that looks at this moment
                 os.close(descriptor)
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class RuntimeLock:
 
 
 def readable_by_others(folder: str) -> str:
-    """A sentence when others than the owner can take the lock of the directory; empty when nobody can."""
+    """Return a sentence when other users can take the lock of the directory; empty when they cannot."""
     try:
         mode = os.stat(folder).st_mode
     except OSError:

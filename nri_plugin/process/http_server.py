@@ -190,7 +190,7 @@ RETRY_S = 5.0
 """A port that another program has is tried again so often."""
 
 LOOK_S = 1.0
-"""While somebody is connected, late connections are looked for so often."""
+"""Late connections are looked for so often, while there are any."""
 
 BACKLOG = 128
 """Connections that the kernel keeps until they are accepted."""
@@ -277,7 +277,7 @@ class Server:
         return int(listener.getsockname()[1]) if listener else 0
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Accept nobody more, let requests be answered for `wait_s`, end."""
+        """Accept no further connection, let requests be answered for `wait_s`, end."""
         self._closing.set()
         if self._listener is not None:
             with suppress(OSError):
@@ -318,7 +318,7 @@ class Server:
             self._listener_turn(self._listener)
 
     def _listener_turn(self, listener: socket.socket) -> None:
-        """Accept one connection, or close late ones while nobody comes."""
+        """Accept one connection, or close late ones while none arrives."""
         with suppress(OSError):
             listener.settimeout(LOOK_S if len(self.connections) else None)
         client = None

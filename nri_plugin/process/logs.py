@@ -25,7 +25,7 @@ from nri_plugin.model.bounds import visible
 Key = TypeVar("Key", bound=Hashable)
 
 AGAIN_S = 600.0
-"""Often enough for somebody who looks at the last lines, seldom enough to leave others in sight."""
+"""Often enough to be among the last lines, seldom enough to leave others in sight."""
 
 MOST_REMEMBERED = 1024
 """Keys; a key that is forgotten beyond that is logged once more."""
@@ -44,7 +44,7 @@ class LogRateLimit:
         self._due_at: float | None = None
 
     def is_due(self, text: str, now: float) -> bool:
-        """Whether to say it now; if so, it counts as said."""
+        """Return whether to log it now; if so, it counts as logged."""
         if text == self._text and self._due_at is not None and now < self._due_at:
             return False
         self._text, self._due_at = text, now + self._interval_s
@@ -94,7 +94,7 @@ class Outlet(Protocol):
         """Take what there is room for at once; returns how much.
 
         Raises:
-            OSError: there is no room at all, or nobody reads any more.
+            OSError: there is no room at all, or the reader is gone.
         """
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ _decoder = msgspec.json.Decoder(RecordedLine)
 
 @dataclass(frozen=True, slots=True)
 class RecordedEntry:
-    """One line that says something happened.
+    """One line: an event or a change of the node.
 
     Attributes:
         file: where it stands.

@@ -251,7 +251,7 @@ class SnapshotRow(RecordedRow, frozen=True):
 
 
 class RecordedLine(RecordedRow, frozen=True):
-    """Any line; which of its parts are there tells which kind it is.
+    """Any line; the parts that are present show its kind.
 
     Attributes:
         format: only in a head.
