@@ -26,7 +26,7 @@ from nri_plugin.wire.nri.events import Synchronize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftReport:
-    """A cgroup that was found to say something else than it should, and one try to put it right.
+    """A cgroup that differed from the desired cpuset, and one repair.
 
     Attributes:
         number: counts all since the agent began.

@@ -330,7 +330,7 @@ class Handler:
         return max(0.0, (request.deadline - self._clock()) / 2)
 
     def _is_unsaved_start(self, flow: RequestFlow) -> bool:
-        """Return whether this is the first event of a container whose CPUs neither checkpoint nor runtime has on record."""
+        """Return whether the first event of a container finds CPUs that neither checkpoint nor runtime has."""
         event, after = flow.event, flow.decision.state
         if not self.checkpoint.trouble or not isinstance(event, STARTS):
             return False
@@ -362,7 +362,7 @@ class Handler:
         self.checkpoint.save(self.state, self._time_to_save(flow.request))
 
     def _failed(self, flow: RequestFlow, error: Exception, why: str) -> RequestReply:
-        """Return the reply where a step failed: a refusal where the event can be refused, else one that changes nothing."""
+        """Return the reply where a step failed: a refusal if possible, else one that changes nothing."""
         flow.failed = True
         event = flow.event
         # A start whose own cpuset could not be put right would run on CPUs that belong to others.

@@ -26,7 +26,7 @@ LOOK_PAUSE_S = 0.25
 """Between two looks for a newer agent, which waits one second for us."""
 
 YIELD_S = 1.0
-"""An agent that the runtime started waits so long for the one that serves. The runtime gives it two seconds to be configured."""
+"""An agent that the runtime started waits so long for the one that serves. It has two seconds to be configured."""
 
 END_S = 0.3
 """More than the kernel needs to end a process that was killed."""

@@ -6,8 +6,8 @@ The agent writes one JSON object on a line:
      "pods": [...], "containers": [...], "allocations": [...], "refusals": [...],
      "drifts": [...], "lost": [...], "runtime": {...}, "observing": false, "failed_creations": 0}
 
-A line holds everything, so a reader that missed some is right again with the next. CPUs and NUMA nodes are kernel lists; the rows
-of pods, containers and allocations are those of the checkpoint.
+A line holds everything, so a reader that missed some is right again with the next. CPUs and NUMA nodes are kernel lists.
+The rows of pods, containers and allocations are those of the checkpoint.
 """
 
 import logging

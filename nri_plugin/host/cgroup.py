@@ -1,9 +1,12 @@
 """Cgroups of containers: where they lie, and the CPUs and memory nodes that they hold. This module only reads.
 
-`cgroup_path` turns a name of the runtime into a directory below the root of the tree.
-`Cgroups` answers for a cgroup that the runtime names: the CPUs and memory nodes it was given, those its processes run
-on, whether it is gone. `container_cgroups` finds every container below the kubelet's cgroups, known or not. `nri_plugin.host.cgroup_write`
-writes.
+* `host_error` explains the kernel's refusal of a cpuset to an operator.
+* `cgroup_path` turns a name of the runtime into a directory below the root of the tree.
+* `Cgroups` reads the CPUs and memory nodes a cgroup was given, those its processes run on, and whether it is gone.
+* `with_isolated` adds CPUs in isolated partitions of others to the machine.
+* `container_cgroups` finds every container below the kubelet's cgroups, known or not.
+
+`nri_plugin.host.cgroup_write` writes.
 """
 
 import errno
@@ -257,7 +260,7 @@ class Cgroups:
         return None if text is None else self._parse_cpus(ref, text)
 
     def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
-        """Return the CPUs it was given and those its processes run on; None each without cpuset files, None when it is gone.
+        """Return the CPUs it was given and those its processes run on, each None without cpuset files; None if gone.
 
         In a stand-in nothing keeps effective sets in step, so what was given counts for both.
 
@@ -388,8 +391,9 @@ def with_isolated(topology: Topology, top: str, own: CPUSet) -> Topology:
     return replace(topology, isolated=topology.isolated | others, taken=taken) if taken else topology
 
 
-# All container cgroups of a node, also of containers that the runtime did not report. The kubelet's tree is `kubepods` (cgroupfs driver) or `kubepods.slice` (systemd driver), at the root or one level below
-# (`--cgroup-root`). Below it lie QoS classes and pods, and in a pod's directory its containers and its sandbox.
+# All container cgroups of a node, also of containers that the runtime did not report. The kubelet's tree is `kubepods`
+# (cgroupfs driver) or `kubepods.slice` (systemd driver), at the root or one level below (`--cgroup-root`). Below it lie
+# QoS classes and pods, and in a pod's directory its containers and its sandbox.
 #
 # Source: kubelet cm/pod_container_manager_linux.go, GetPodContainerName; runc docs/systemd.md.
 

@@ -156,9 +156,9 @@ def _mask_of(text: str) -> int:
         return -1
 
 
-# Cgroup v1: a cpuset with cpusets of its own below it, as a container with a runtime inside has. A parent must always hold
-# what its children hold, so one write can neither narrow nor move it. Afterwards every cgroup below is within the new
-# set; one that was wholly outside has all of it.
+# Cgroup v1: a cpuset with cpusets of its own below it, as a container with a runtime inside has. A parent must always
+# hold what its children hold, so one write can neither narrow nor move it. Afterwards every cgroup below is within the
+# new set; one that was wholly outside has all of it.
 
 
 class CpusFile(Protocol):

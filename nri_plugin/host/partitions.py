@@ -86,7 +86,7 @@ class Partitions:
         return troubles
 
     def end_others(self, wanted: Mapping[CgroupRef, Partition]) -> list[HostError]:
-        """End those that are not wanted as they are, or that the kernel calls invalid; then shrink the cgroups above them.
+        """End those that are not wanted as they are, or are invalid; then shrink the cgroups above them.
 
         Returns:
             What the kernel refused; the rest was done, and what was not is tried again the next time.
