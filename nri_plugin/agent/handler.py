@@ -393,6 +393,7 @@ class Handler:
                 took_us=took_us,
                 err=reply.refusal,
             )
+        # The recorder only notes the event; a timer of the loop writes it after the answer.
         if self._history is not None:
             self._history.decided(
                 self.node,
@@ -404,6 +405,7 @@ class Handler:
                 op=flow.op,
                 took_us=took_us,
             )
+        # A container may still run on CPUs that this answer gives away, so the repair comes before the answer.
         self._write_stale()
         if self._observe is not None:
             outcome = RequestOutcome(

@@ -276,6 +276,7 @@ class KernelSettingsReconciler:
         self._handler, self._loop, self._log = handler, loop, log
         self._writer, self._quotas = writer, cpu_quotas
         self._former: State | None = handler.state  # an agent that ended may have made partitions for these
+        self._reconciled = handler.state
         self._refused: dict[CgroupRef, RefusedPartition] = {}
         self._steps: Iterator[None] = iter(())
         self._is_due = False
@@ -344,18 +345,21 @@ class KernelSettingsReconciler:
         try:
             taken = sum(1 for _ in islice(self._steps, SLICE))
         except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
-            say_trace(self._log, "internal error while quotas, sandboxes and partitions were put right")
+            say_trace(self._log, "internal error while quotas, sandboxes and partitions were reconciled")
             return
         if taken == SLICE:
             self._loop.set_timer("kernel settings slice", self._loop.clock(), self._go_on)
 
     def _reconcile(self) -> Iterator[None]:
-        """A step is a file or a few."""
+        """Yield after each step, which is a file or a few."""
         node, state = self._handler.node, self._handler.state
+        self._reconciled = state
         pool, rest = state.shared_pool(node), dict(sandboxes(node, state))
         wanted = {one.target: one for one in partitions(node, state)}
-        self._end_partitions(wanted)  # before a sandbox gets their CPUs
+        # A partition ends before a sandbox gets its CPUs: a sibling with one of them would make it invalid.
+        self._end_partitions(wanted)
         yield from self._write_sandboxes(pool, rest)
+        # Sandboxes leave the CPUs of a partition before it is made, for the same reason.
         yield from self._make_partitions(node, state, wanted)
         if self._quotas is not None:
             yield from self._quotas.reconcile(quotas(node, state))
@@ -411,10 +415,16 @@ class KernelSettingsReconciler:
                 yield
 
     def _write_sandbox(self, ref: CgroupRef, cpus: CPUSet) -> bool:
+        node, state = self._handler.node, self._handler.state
         try:
-            self._writer.write_sandbox(self._handler.node, self._handler.state, ref, cpus)
-        except (HostError, InvariantError) as error:
+            self._writer.write_sandbox(node, state, ref, cpus)
+        except HostError as error:
             self._say(SANDBOX_STAYS, error)
+            return False
+        except InvariantError as error:
+            # The pool of an earlier slice may hold CPUs that are exclusive by now; the next round has the new pool.
+            if state is self._reconciled:
+                self._say(SANDBOX_STAYS, error)
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""`nri-pin release`: gives every container all CPUs again, before the agent leaves a node for good."""
+"""`nri-pin release`: give every container all CPUs again, before the agent leaves a node for good."""
 
 import json
 import os
@@ -27,14 +27,14 @@ In this order:
      pin everything again
   2. nri-pin release
 
-Containers go on running. Memory nodes stay as they are. The runtime keeps the cpuset it was told at creation: a
-container that is created and not started, or that the runtime updates later, has that again. The checkpoint stays
-too: an agent that is started again keeps its promises.
+Containers keep running. Memory nodes do not change. The runtime still has the cpuset of each creation: a container
+that is created and not started, or that the runtime updates later, gets that one again. The checkpoint stays, so an
+agent that is started again has the same allocations.
 """
 
 
 class UnreleasedError(click.ClickException):
-    """Nothing was changed."""
+    """Nothing was released."""
 
     exit_code = 2
 
@@ -97,7 +97,7 @@ def _locked(state_dir: str) -> int:
 
 
 def _doubt(found: Released, state: State, cgroup_root: str) -> None:
-    """A tree that shows no cgroup at all is another one than that of the containers, more often than not."""
+    """Report a tree without any cgroup of a running container: most likely it is not the host's."""
     running = sum(record.phase is Phase.RUNNING for record in state.containers.values())
     if running and not (found.widened or found.already or found.failures):
         found.failures.append(

@@ -196,7 +196,7 @@ def test_a_mistake_of_ours_ends_nothing(scene: Scene) -> None:
     scene.quotas.set = fail  # type: ignore[method-assign, assignment]
     scene.live()
     assert scene.bench.lines.texts("ERROR") == [
-        "internal error while quotas, sandboxes and partitions were put right"
+        "internal error while quotas, sandboxes and partitions were reconciled"
     ]
 
 
@@ -311,3 +311,20 @@ def test_one_that_does_not_end_is_said(scene: Scene) -> None:
     scene.domains.stubborn = True
     scene.live()
     assert PARTITION_STAYS in scene.bench.lines.texts("WARNING")
+
+
+def test_an_outdated_pool_is_not_written_to_a_sandbox_and_the_next_round_has_the_new_one(
+    scene: Scene,
+) -> None:
+    scene.bench.ask(nri.RunPodSandbox(scene.pod))
+    scene.reconciler._begin()
+    scene.live()  # takes CPUs from the pool
+    ref = CgroupRef("/kubepods/podp", SANDBOX)
+    scene.bench.forget()
+    scene.reconciler._reconciled = State()
+    assert not scene.reconciler._write_sandbox(ref, scene.bench.handler.node.topology.online)
+    assert scene.bench.journal == []
+    assert scene.bench.lines.texts("WARNING") == []
+    scene.reconciler._reconciled = scene.bench.handler.state
+    assert not scene.reconciler._write_sandbox(ref, scene.bench.handler.node.topology.online)
+    assert scene.bench.lines.texts("WARNING") == [SANDBOX_STAYS]
