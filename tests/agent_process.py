@@ -198,7 +198,7 @@ def launcher(yield_s: float) -> str:
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 from nri_plugin.agent import serving_lease
-turn.YIELD_S = {yield_s}
+serving_lease.YIELD_S = {yield_s}
 from nri_plugin.__main__ import main
 sys.exit(main())
 """
