@@ -19,7 +19,7 @@ from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.recorder import DirectSink, Recorder
 from nri_plugin.agent.startup import build_handler
 from nri_plugin.config.loading import load_text
-from nri_plugin.core.decision import Answer
+from nri_plugin.core.decision import ExporterAnswer
 from nri_plugin.model.bounds import Cut
 from nri_plugin.recording.file import BoundedRecording, RecordingFile
 from nri_plugin.simulator.runtime import codec as runtime_codec
@@ -136,9 +136,9 @@ class _Client:
     path = "/exporter.sock"
 
     def __init__(self) -> None:
-        self.known = Answer()
+        self.known = ExporterAnswer()
 
-    def ask(self, *_: object, **__: object) -> Answer:
+    def ask(self, *_: object, **__: object) -> ExporterAnswer:
         return self.known
 
 
@@ -234,7 +234,7 @@ class JudgedAgent:
             if name == "CreateContainer" and size > LONG_REQUEST and Cut.ENVIRONMENT not in one.cut:
                 self.faults.append(f"{name}: the environment of a request of {size} bytes was read")
 
-    def judge_facts(self, create: events.CreateContainer, known: Answer) -> None:
+    def judge_facts(self, create: events.CreateContainer, known: ExporterAnswer) -> None:
         """Compare a creation of which the exporter knows much with one of which it knows nothing."""
         decoded, _, size = self.read(create)
         before = self.handler.state

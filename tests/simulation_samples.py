@@ -30,13 +30,13 @@ from nri_plugin.simulator.simulate.simulation import (
 
 RESERVED = 1
 SHAPE = "Guaranteed: cpu {}, memory 1Gi"
-Wish = tuple[str, int]
+HintSet = tuple[str, int]
 """`NAMESPACE/POD/CONTAINER` and how many CPUs it wants to itself; 0 for the shared pool."""
 
 
 def sample(
     machine: str = "demo",
-    wishes: Sequence[Wish] | None = None,
+    wishes: Sequence[HintSet] | None = None,
     *,
     config: str = "packed.yaml",
     backwards: bool = False,
@@ -85,7 +85,7 @@ class _Counting:
         self.steps: list[StepRow] = []
         self.taken = 0
 
-    def run(self, wishes: Sequence[Wish]) -> Simulation:
+    def run(self, wishes: Sequence[HintSet]) -> Simulation:
         for number, wish in enumerate(wishes, 1):
             self._step(number, *wish)
         return Simulation(

@@ -45,7 +45,6 @@ from nri_plugin.model.options import Node
 from nri_plugin.model.state import CgroupRef, PodRecord, State, pod_of
 from nri_plugin.process.logs import new_op, say, say_trace
 from nri_plugin.wire.nri.events import (
-    Configure,
     CreateContainer,
     EmptyResponse,
     NRIEvent,
@@ -59,8 +58,7 @@ from nri_plugin.wire.nri.events import (
     Synchronize,
 )
 from nri_plugin.wire.nri.messages import Pod
-from nri_plugin.wire.nri.releases import unheeded
-from nri_plugin.wire.nri.session import PluginSession
+from nri_plugin.wire.nri.session import AnswerProblemKind, PluginSession
 
 Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEvent], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
@@ -118,15 +116,16 @@ class RuntimeConnection:
             self._tell(request, why)
             self.refuse(request, why)
             return
-        if problem and problem == unheeded(session.runtime or Configure(), request.event, response):
+        if problem is not None and problem.kind is AnswerProblemKind.PARTLY_HEEDED:
             text, event = "the runtime drops part of the answer", name_of(request.event)
-            say(self._log, logging.WARNING, text, event=event, err=problem)
-        else:
-            self._tell(request, problem)
+            say(self._log, logging.WARNING, text, event=event, err=problem.text)
+        elif problem is not None:
+            self._tell(request, problem.text)
 
     def refuse(self, request: Request, why: str) -> str:
         """Queue an error; return why that was not possible, empty when it was."""
-        return self.session.refuse(request.call, CODE_UNKNOWN, why, self._clock())
+        problem = self.session.refuse(request.call, CODE_UNKNOWN, why, self._clock())
+        return problem.text if problem is not None else ""
 
     def send(self) -> bool:
         """Send what is queued; return whether all of it is out.

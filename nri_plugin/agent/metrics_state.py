@@ -15,15 +15,8 @@ from nri_plugin import __version__
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.core.hint_providers import tables_of
 from nri_plugin.core.requests import pod_uid
-from nri_plugin.model.errors import (
-    AdmissionError,
-    InsufficientCPUsError,
-    InsufficientMemoryError,
-    SMTAlignmentError,
-    TopologyAffinityError,
-    UncoreCacheAlignmentError,
-)
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, Phase, State
 from nri_plugin.policy.alignment import by_cache, by_numa_node, is_in_one_cache
@@ -38,7 +31,7 @@ from nri_plugin.wire.nri.events import CreateContainer
 # one comes again. Each first creation of a container, and each refused try, is one admission request.
 
 
-CPU_ERRORS = (SMTAlignmentError, InsufficientCPUsError, UncoreCacheAlignmentError)
+CPU_REFUSALS = (RefusalKind.SMT_ALIGNMENT, RefusalKind.CPUS, RefusalKind.UNCORE_CACHE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +54,12 @@ class Admission:
     """What a created container counts for.
 
     Attributes:
-        refused_by: the policy error, also where `neverRefuse` let the container run in the shared pool.
+        refused_by: why policy refuses it, also where `neverRefuse` let the container run in the shared pool.
         allocation: the new one; None for the shared pool, a refusal or an allocation that existed before.
         aligned: rises of the alignment counters.
     """
 
-    refused_by: AdmissionError | None
+    refused_by: AdmissionRefusal | None
     allocation: Allocation | None
     aligned: tuple[ContainerAlignment, ...]
 
@@ -78,7 +71,7 @@ class Admission:
     @property
     def cpus_failed(self) -> bool:
         """Whether they could not be given."""
-        return isinstance(self.refused_by, CPU_ERRORS)
+        return self.refused_by is not None and self.refused_by.kind in CPU_REFUSALS
 
     @property
     def asked_for_memory(self) -> bool:
@@ -88,7 +81,7 @@ class Admission:
     @property
     def memory_failed(self) -> bool:
         """Whether it could not be bound."""
-        return isinstance(self.refused_by, InsufficientMemoryError)
+        return self.refused_by is not None and self.refused_by.kind is RefusalKind.MEMORY
 
 
 def admission_of(outcome: RequestOutcome) -> Admission | None:
@@ -110,23 +103,23 @@ def _is_known(outcome: RequestOutcome, event: CreateContainer) -> bool:
 
 
 def _aligned(
-    outcome: RequestOutcome, error: AdmissionError | None, allocation: Allocation | None
+    outcome: RequestOutcome, error: AdmissionRefusal | None, allocation: Allocation | None
 ) -> Iterator[ContainerAlignment]:
     options = outcome.node.options
     if options.topology_manager_policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
         yield from _aligned_to_node(outcome, error)
     cpus = allocation.cpus if allocation else CPUSet()
-    if options.full_pcpus_only and (cpus or isinstance(error, CPU_ERRORS)):
+    if options.full_pcpus_only and (cpus or (error is not None and error.kind in CPU_REFUSALS)):
         yield ContainerAlignment("container", "physical_cpu", ok=bool(cpus))
     if cpus and is_in_one_cache(outcome.node.topology, cpus):
         yield ContainerAlignment("container", "uncore_cache")
 
 
-def _aligned_to_node(outcome: RequestOutcome, error: AdmissionError | None) -> Iterator[ContainerAlignment]:
+def _aligned_to_node(outcome: RequestOutcome, error: AdmissionRefusal | None) -> Iterator[ContainerAlignment]:
     """Only single-numa-node guarantees it; a pod counts once, with its first container."""
     scope = outcome.node.options.topology_manager_scope
     is_counted = scope is TopologyManagerScope.CONTAINER or "pod-scope" in outcome.decision.steps
-    if isinstance(error, TopologyAffinityError):
+    if error is not None and error.kind is RefusalKind.TOPOLOGY_AFFINITY:
         yield ContainerAlignment(scope, "numa_node", ok=False)
     elif error is None and not outcome.refusal and is_counted:
         yield ContainerAlignment(scope, "numa_node")

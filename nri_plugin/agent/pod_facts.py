@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from nri_plugin.core.decision import LINE_BYTES, Answer, InformedCreate
+from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer, InformedCreate
 from nri_plugin.core.requests import qos_of, slice_pattern
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.model import bounds
@@ -114,7 +114,7 @@ class _Entry(Struct):
 _Entries = Annotated[list[_Entry], Meta(max_length=MOST_ENTRIES)]
 
 
-class _ExporterAnswer(Struct):
+class _AnswerLine(Struct):
     devices: _Entries | None = None
     pod_devices: _Entries = []
     facts: msgspec.Raw = msgspec.Raw()
@@ -144,7 +144,7 @@ class PodResourcesClient:
         self.path = path
         self._clock = clock
 
-    def ask(self, event: CreateContainer, limit_s: float, *, devices: bool = True) -> Answer:
+    def ask(self, event: CreateContainer, limit_s: float, *, devices: bool = True) -> ExporterAnswer:
         """Return the exporter's facts of the container and its pod.
 
         Without `devices` it need not ask the kubelet, and answers at once.
@@ -190,14 +190,14 @@ class PodResourcesClient:
                 )
         return data.partition(b"\n")[0]
 
-    def _read(self, event: CreateContainer, line: bytes) -> Answer:
+    def _read(self, event: CreateContainer, line: bytes) -> ExporterAnswer:
         try:
-            answer = msgspec.json.decode(line, type=_ExporterAnswer)
+            answer = msgspec.json.decode(line, type=_AnswerLine)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NoAnswerError(self.path, f"not an answer: {error}") from None
         try:
             devices = None if answer.devices is None else _resources(answer.devices)
-            known = Answer(devices, _resources(answer.pod_devices))
+            known = ExporterAnswer(devices, _resources(answer.pod_devices))
         except ValueError as error:
             raise NoAnswerError(self.path, f"not an answer: {error}") from None
         try:
@@ -272,7 +272,7 @@ LATE_PAUSE_S = 5.0
 MOST_PODS_SAID = 1024
 """Pods whose cuts are remembered as logged; a node has fewer."""
 
-NOTHING = Answer()
+NOTHING = ExporterAnswer()
 
 RESULTS = ("answered", "unknown", "failed", "paused")
 """What may become of a question: it was answered, neither container nor pod were known, there was no answer in time, or
@@ -332,7 +332,7 @@ class PodFactsLookup:
     def _located(self, event: CreateContainer) -> tuple[DeviceResource, ...] | None:
         return self._locator.resources(event.container) if self._locator else ()
 
-    def _asked(self, event: CreateContainer, deadline: float | None, *, devices: bool) -> Answer:
+    def _asked(self, event: CreateContainer, deadline: float | None, *, devices: bool) -> ExporterAnswer:
         """Return the exporter's facts; nothing when it does not answer in time."""
         limit_s = self._limit(deadline)
         if limit_s <= 0 or self._clock() < self._paused_until:

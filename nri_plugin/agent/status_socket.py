@@ -23,6 +23,7 @@ from nri_plugin.agent.startup import Watcher
 from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow, RuntimeRow, encode
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
+from nri_plugin.model.refusals import UNEXPECTED
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import LOGGER_NAME, say
 from nri_plugin.wire.nri.events import Configure
@@ -80,14 +81,14 @@ class StatusFeed:
 def refusal_row(outcome: RequestOutcome, number: int) -> RefusalRow:
     """Return the row of a refusal."""
     pod, container = getattr(outcome.event, "pod", None), getattr(outcome.event, "container", None)
-    reason, _, _ = outcome.refusal.partition(":")
+    refusal = outcome.decision.refusal
     return RefusalRow(
         number=number,
         pod_uid=pod.uid if pod else "",
         namespace=pod.namespace if pod else "",
         pod=pod.name if pod else "",
         container=container.name if container else "",
-        reason=reason if reason.isidentifier() else "UnexpectedAdmissionError",
+        reason=refusal.reason if refusal else UNEXPECTED,
         detail=outcome.refusal,
     )
 

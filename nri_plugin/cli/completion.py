@@ -1,7 +1,7 @@
-"""Shell completion: what a shell asks while a word is typed, and `nri-pin completion`, which prints what makes it ask.
+"""Shell completion: the completer that a shell calls, and `nri-pin completion`, which prints the script for the shell.
 
-What a value may be is told by its name in the help (MACHINE, SCENARIO, CONTAINER, FILE, DIR), so that a new command is
-completed without a word about it here.
+The metavar of a parameter in the help (MACHINE, SCENARIO, CONTAINER, FILE, DIR) selects its completions, so a new
+command is completed without a change here.
 """
 
 import os
@@ -25,7 +25,7 @@ Examples:
   source <(nri-pin completion bash)                                 for this shell only
 
 \b
-A shell that was open before asks once it is started again.
+Restart open shells.
 """
 
 _WORD = re.compile(r"[A-Z]+")
@@ -34,10 +34,10 @@ _FILES = frozenset({"FILE", "CONFIG", "IN", "OUT", "A", "B"})
 
 
 class _Values:
-    """The part of a completer that knows what a value may be."""
+    """The part of a completer that completes values."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """What may stand at the end of these words."""
+        """Completions of the last word."""
         args = [word for word in args if word != "="]  # bash makes three words of --machine=g
         incomplete = "" if incomplete == "=" else incomplete
         known = None if incomplete.startswith("-") else self._parameter(args, incomplete)
@@ -45,7 +45,7 @@ class _Values:
         return found or super().get_completions(args, incomplete)  # type: ignore[misc]
 
     def _parameter(self, args: list[str], incomplete: str) -> tuple[click.Context, click.Parameter] | None:
-        """Whose value is being typed, after the words before it were read."""
+        """The parameter whose value is being typed."""
         from click import shell_completion as click_completion
 
         assert isinstance(self, ShellComplete)
@@ -56,7 +56,7 @@ class _Values:
 
 
 class _Bash(_Values, BashComplete):
-    """Completion in bash, whose version is the business of whoever asks."""
+    """Completion in bash, of any version."""
 
     @staticmethod
     def _check_version() -> None:
@@ -75,13 +75,13 @@ SHELLS: Mapping[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish":
 
 
 def register() -> None:
-    """Have click ask these completers; called only where a shell asks."""
+    """Register these completers with click; called only where a shell asks."""
     for name, completer in SHELLS.items():
         click.shell_completion.add_completion_class(completer, name)
 
 
 def values(context: click.Context, parameter: click.Parameter, incomplete: str) -> Iterator[CompletionItem]:
-    """What the value of a parameter may be: names that we know, and only where none begins so the shell's files."""
+    """Values of a parameter: known names, and files where no known name has the prefix."""
     words = _expected(context, parameter)
     option = parameter.opts[-1].lstrip("-")
     names: dict[str, str] = {}
@@ -102,7 +102,7 @@ def values(context: click.Context, parameter: click.Parameter, incomplete: str) 
 
 
 def _expected(context: click.Context, parameter: click.Parameter) -> set[str]:
-    """The words that stand for what comes next: of `[MACHINE] SCENARIO` both, then the second."""
+    """Metavars of the next value: of `[MACHINE] SCENARIO` both, then the second."""
     ordered = _WORD.findall(parameter.metavar or "")
     given = context.params.get(parameter.name or "")
     count = len(given) if parameter.nargs == -1 and isinstance(given, tuple) else 0
@@ -162,7 +162,7 @@ def _shipped(folder: str, suffix: str) -> list[str]:
 @click.command(name="completion", epilog=EXAMPLES)
 @click.argument("shell", metavar="SHELL", type=click.Choice(list(SHELLS)))
 def command(shell: str) -> None:
-    """Print what makes a shell complete commands, options, machines, scenarios and containers.
+    """Print a script that makes a shell complete commands, options, machines, scenarios and containers.
 
     SHELL is bash, zsh or fish.
     """

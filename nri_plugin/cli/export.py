@@ -1,4 +1,4 @@
-"""`nri-pin export`: publish what the agent has promised, or only show what would be published."""
+"""`nri-pin export`: publish allocations and capacity to the cluster, or print the object."""
 
 import json
 import os
@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nri_plugin.cli.cluster import (
+    SETTINGS,
+    Address,
+    health_probe_option,
+    kubeconfig_option,
+    log_level_option,
+    need_libraries,
+)
 from nri_plugin.cli.output import echo
-from nri_plugin.model.errors import ConfigError, HostError
+from nri_plugin.model.errors import HostError
 
 if TYPE_CHECKING:
     from nri_plugin.agent.status_client import AgentStatus
@@ -24,14 +32,12 @@ Examples:
 """
 
 
-@click.command(
-    epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
-)
+@click.command(epilog=EXAMPLES, context_settings=SETTINGS)
 @click.option(
     "--node-name",
     envvar="NODE_NAME",
     metavar="NAME",
-    help="What the cluster calls this node; default: NODE_NAME, else the host name.",
+    help="The name of this node in the cluster; default: NODE_NAME, else the host name.",
 )
 @click.option(
     "--state-dir",
@@ -40,17 +46,13 @@ Examples:
     show_default=True,
     help="The agent's state directory, which is only read; our own sockets are made in its folder `exporter`.",
 )
-@click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False),
-    help="How to reach the cluster; default: the pod's service account, else KUBECONFIG.",
-)
+@kubeconfig_option
 @click.option(
     "--kubelet-socket",
     metavar="FILE",
     default="/var/lib/kubelet/pod-resources/kubelet.sock",
     show_default=True,
-    help="The kubelet's PodResources socket, which knows of devices; without its folder none are listed or served.",
+    help="The kubelet's PodResources socket, which lists devices; without its directory no devices are published or served.",
 )
 @click.option("--take-over", is_flag=True, help="Take the object from another exporter that publishes it.")
 @click.option(
@@ -59,7 +61,7 @@ Examples:
     type=click.FloatRange(0.1, 3600),
     default=1.0,
     show_default=True,
-    help="Seconds between two writes, however much changes.",
+    help="Least number of seconds between two writes.",
 )
 @click.option(
     "--on-refusal",
@@ -69,18 +71,8 @@ Examples:
     help="A refused container waits and is tried again, or its pod is set to Failed while nothing of it has run, so "
     "that its controller makes another; that needs the right to patch pods/status.",
 )
-@click.option(
-    "--metrics-bind-address",
-    metavar="HOST:PORT",
-    default="",
-    help="Where to serve /metrics; :PORT for every address; default: nowhere.",
-)
-@click.option(
-    "--health-probe-bind-address",
-    metavar="HOST:PORT",
-    default="",
-    help="Where the kubelet's probes find /healthz and /readyz, whatever clients do to the other port; default: nowhere.",
-)
+@click.option("--metrics-bind-address", type=Address(), help="Where to serve /metrics; default: nowhere.")
+@health_probe_option
 @click.option("--once", is_flag=True, help="Publish once and end.")
 @click.option("--print", "only_print", is_flag=True, help="Print the object; publish nothing.")
 @click.option(
@@ -92,24 +84,13 @@ Examples:
     show_default=True,
     help="How --print writes it.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="From which level on lines are logged.",
-)
+@log_level_option
 def command(**given: Any) -> int:
-    """Tell the cluster what this node's NUMA nodes have, and what of it is left, as a NodeResourceTopology object.
+    """Publish capacity and available resources of this node's NUMA nodes as a NodeResourceTopology object.
 
-    Reads the agent's status socket; pushes on change, never the same content twice.
+    Reads the agent's status socket; writes on change, never the same content twice.
     """
-    try:
-        import nri_plugin.exporter.exporter  # noqa: F401 - is the extra there?
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"the module {error.name} is missing; install nri-pin[cluster], in a checkout: pip install '.[cluster]'"
-        ) from None
+    need_libraries("nri_plugin.exporter.exporter")
     given["node_name"] = (given["node_name"] or platform.node()).lower()
     given["socket"] = os.path.join(given.pop("state_dir"), "agent.sock")
     if given["only_print"]:
@@ -132,8 +113,8 @@ def _publish(given: dict[str, Any]) -> int:
         given["pause_s"],
         where_a_kubelet_is(given["kubelet_socket"]),
         given["on_refusal"] == "fail-pod",
-        _address("--metrics-bind-address", given["metrics_bind_address"]),
-        _address("--health-probe-bind-address", given["health_probe_bind_address"]),
+        given["metrics_bind_address"],
+        given["health_probe_bind_address"],
     )
     client = KubeClient.connected(given["kubeconfig"])
     log = to_stderr(given["log_level"])
@@ -146,27 +127,13 @@ def _publish(given: dict[str, Any]) -> int:
     return 0
 
 
-def _address(option: str, text: str) -> tuple[str, int] | None:
-    """The host and port, None for nowhere.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    from nri_plugin.config.values import host_and_port
-
-    try:
-        return host_and_port(text) if text else None
-    except ValueError as error:
-        raise ConfigError(option, str(error)) from None
-
-
 def where_a_kubelet_is(socket: str) -> str:
     """The socket where its folder is, empty where it is not: a kubelet that starts later makes the socket anew."""
     return socket if socket and os.path.isdir(os.path.dirname(os.path.abspath(socket))) else ""
 
 
 def _status_or_machine(socket: str) -> "AgentStatus":
-    """What the agent says; without one, this machine with nothing promised."""
+    """The status of the agent; without an agent, this machine without allocations."""
     from nri_plugin.agent.status_client import AgentStatus, read_status
     from nri_plugin.host.sysfs import discover
     from nri_plugin.model.options import Node, Options
@@ -176,7 +143,7 @@ def _status_or_machine(socket: str) -> "AgentStatus":
     try:
         return read_status(socket)
     except HostError as error:
-        echo(f"nri-pin: this machine as it is, without reservations and promises: {error}", err=True)
+        echo(f"nri-pin: this machine as it is, without reservations and allocations: {error}", err=True)
         return AgentStatus(Node(discover("/"), Options(), CPUSet()), State())
 
 

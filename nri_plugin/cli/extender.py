@@ -1,9 +1,18 @@
-"""`nri-pin extender`: its options, made into what the process needs."""
+"""`nri-pin extender`: the options of the scheduler extender."""
 
 from pathlib import Path
 from typing import Any
 
 import click
+
+from nri_plugin.cli.cluster import (
+    SETTINGS,
+    Address,
+    health_probe_option,
+    kubeconfig_option,
+    log_level_option,
+    need_libraries,
+)
 
 EXAMPLES = """\b
 Examples:
@@ -13,23 +22,6 @@ Examples:
 """
 
 STRATEGIES = ("LeastNUMANodes", "LeastAllocated", "MostAllocated", "BalancedAllocation")
-
-
-class Address(click.ParamType[tuple[str, int]]):
-    """`HOST:PORT`, `:PORT` or `[IPv6]:PORT`."""
-
-    name = "address"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Host and port."""
-        if isinstance(value, tuple):
-            return value
-        host, _, port = str(value).rpartition(":")
-        if not port.isdecimal() or int(port) > 65535:
-            self.fail(f"'{value}' is no address such as :8888 or 127.0.0.1:8888", param, ctx)
-        return host.strip("[]"), int(port)
 
 
 class Weight(click.ParamType[tuple[str, int]]):
@@ -49,16 +41,10 @@ class Weight(click.ParamType[tuple[str, int]]):
         return name, int(number)
 
 
-@click.command(
-    epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
-)
+@click.command(epilog=EXAMPLES, context_settings=SETTINGS)
+@kubeconfig_option
 @click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False),
-    help="How to reach the cluster; default: the pod's service account, else KUBECONFIG.",
-)
-@click.option(
-    "--listen", type=Address(), default=":8888", show_default=True, help="Where kube-scheduler asks."
+    "--listen", type=Address(), default=":8888", show_default=True, help="Where to listen for kube-scheduler."
 )
 @click.option(
     "--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM), read again when it changes."
@@ -67,14 +53,14 @@ class Weight(click.ParamType[tuple[str, int]]):
 @click.option(
     "--tls-client-ca",
     type=click.Path(path_type=Path),
-    help="Only who shows a certificate of these authorities may ask; probes need none.",
+    help="Accept only clients with a certificate of these authorities; probes need none.",
 )
 @click.option(
     "--strategy",
     type=click.Choice(STRATEGIES),
     default=STRATEGIES[0],
     show_default=True,
-    help="Which nodes score high.",
+    help="Which nodes get a high score.",
 )
 @click.option(
     "--weight",
@@ -108,14 +94,14 @@ class Weight(click.ParamType[tuple[str, int]]):
     type=click.FloatRange(1, 3600),
     default=60,
     show_default=True,
-    help="Stop counting a running pod after this, whatever its node says.",
+    help="Stop counting a running pod after this time, even if its node does not account for it.",
 )
 @click.option(
     "--guess-seconds",
     type=click.FloatRange(0, 60),
     default=1,
     show_default=True,
-    help="Count a pod on its one best node for so long before its binding is seen; 0 never.",
+    help="Count a pod on its best node for this time until its binding is seen; 0 for never.",
 )
 @click.option(
     "--sidecars/--no-sidecars",
@@ -137,36 +123,21 @@ class Weight(click.ParamType[tuple[str, int]]):
 @click.option(
     "--max-body-mib",
     type=click.IntRange(1, 1024),
-    help="Longest request that is read; default: 5,000 names of nodes and the largest pod, 128 with --node-objects.",
+    help="Longest request that is accepted; default: 5,000 names of nodes and the largest pod, 128 with --node-objects.",
 )
 @click.option(
     "--node-objects",
     is_flag=True,
     help="Take requests with whole Node objects, from a kube-scheduler without nodeCacheCapable: true.",
 )
-@click.option(
-    "--health-probe-bind-address",
-    type=Address(),
-    help="Where the kubelet's probes find /healthz and /readyz by plain HTTP, whatever clients do to the other port.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="From which level on lines are logged.",
-)
+@health_probe_option
+@log_level_option
 def command(**given: Any) -> int:
-    """Answer kube-scheduler which nodes fit a pod by NUMA node, and how well.
+    """Tell kube-scheduler which nodes fit a pod by NUMA node, and how well.
 
-    Reads NodeResourceTopology objects. A node without one passes; so do all where the cluster has none.
+    Reads NodeResourceTopology objects. A node without such an object passes the filter.
     """
-    try:
-        import nri_plugin.extender.server  # noqa: F401 - is the extra there?
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"the module {error.name} is missing; install nri-pin[cluster], in a checkout: pip install '.[cluster]'"
-        ) from None
+    need_libraries("nri_plugin.extender.server")
     _check(given)
     return _run(given)
 
@@ -178,7 +149,7 @@ def _check(given: dict[str, Any]) -> None:
         raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
     if given["offers_bind"] and given["tls_client_ca"] is None:
         raise click.UsageError(
-            "--bind needs --tls-cert, --tls-key and --tls-client-ca: who may ask for a binding decides where pods run"
+            "--bind needs --tls-cert, --tls-key and --tls-client-ca: a client that may bind decides where pods run"
         )
     if given["numa_annotation"] and not given["offers_bind"]:
         raise click.UsageError("--numa-annotation needs --bind, which writes it")
@@ -197,7 +168,7 @@ def _run(given: dict[str, Any]) -> int:
 
 
 def options_of(given: dict[str, Any]) -> Any:
-    """The process's options from the command line's."""
+    """Options of the process from those of the command line."""
     from nri_plugin.extender.answers import ScoreScale
     from nri_plugin.extender.cache import Accounting
     from nri_plugin.extender.one_node import DistanceBonus, Scoring, Strategy

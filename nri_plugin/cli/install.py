@@ -1,4 +1,4 @@
-"""`nri-pin install`: make the runtime start the plugin itself.
+"""`nri-pin install`: install the plugin where the container runtime starts it.
 
 The runtime starts every executable `NN-name` of its plugin folder with an environment that has no PATH, so the
 file names its interpreter by an absolute path; its configuration is the drop-in of the same name. Files that
@@ -57,13 +57,13 @@ The runtime looks into its plugin folder when it starts:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What was done.
+    """The result of install or uninstall.
 
     Attributes:
         wrote: files.
         removed: files.
-        warnings: what should be otherwise.
-        next: what makes it take effect.
+        warnings: risks that the operator should remove.
+        next: the step that makes it take effect.
     """
 
     wrote: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ def launcher(interpreter: str) -> str:
 
 
 def why(error: OSError) -> str:
-    """What went wrong and, where that helps, what to do."""
+    """The reason of a failure and, where it helps, the next step."""
     reason = (error.strerror or str(error)).lower()
     return f"{reason}; run as root" if isinstance(error, PermissionError) and os.geteuid() else reason
 
@@ -102,7 +102,7 @@ def is_ours(path: Path) -> bool:
 
 
 def require_ours(path: Path) -> None:
-    """Refuse to touch a file of somebody else.
+    """Refuse to change a file that this command did not write.
 
     Raises:
         HostError: the file is there and was not written by this command.
@@ -130,7 +130,7 @@ def write(path: Path, text: str, mode: int) -> None:
 
 
 def remove(path: Path) -> bool:
-    """Remove a file of ours; False when there is none, or only one of somebody else.
+    """Remove a file that this command wrote; False when there is none.
 
     Raises:
         HostError: it cannot be removed.
@@ -145,7 +145,7 @@ def remove(path: Path) -> bool:
 
 
 def require_no_other_index(plugin_dir: Path, config_dir: Path, index: str) -> None:
-    """Two of us on one node would each hand out all CPUs.
+    """Two agents on one node would each assign all CPUs.
 
     Raises:
         HostError: the plugin is installed under another number.
@@ -172,7 +172,7 @@ def who_else_may_change(*programs: Path) -> Iterator[str]:
 
 
 def _not_roots_alone(path: Path) -> str:
-    """Who else can change a file, or what stands in a folder; empty for nobody."""
+    """Users other than root that can change a file or a directory; empty for none."""
     try:
         found = path.lstat()
     except OSError:
@@ -193,7 +193,7 @@ def drop_in(path: Path, chosen: Path | None) -> str | None:
 
     Raises:
         ConfigError: there is no configuration, or it is wrong.
-        HostError: `chosen` would replace a file of somebody else.
+        HostError: `chosen` would replace a file that this command did not write.
     """
     if chosen is None:
         loading.load(str(path))
@@ -217,7 +217,7 @@ def runtime_settings(view: NodeView) -> NRISettings | None:
 
 
 def require_way_back(settings: NRISettings, nri_socket: str, drop_in: Path) -> None:
-    """See that an agent that ended could connect again.
+    """Check that an agent that ended can connect again.
 
     Raises:
         HostError: the runtime takes no connections, or at another socket than the configuration says.
@@ -298,7 +298,7 @@ def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> Changes:
     metavar="NN",
     default="90",
     show_default=True,
-    help="Two digits; plugins are called in this order.",
+    help="Two digits; the runtime calls plugins in this order.",
 )
 @click.option(
     "--config",
@@ -306,12 +306,12 @@ def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> Changes:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Copy this configuration; without it the drop-in must be there already.",
 )
-@click.option("--uninstall", "away", is_flag=True, help="Remove what install wrote.")
+@click.option("--uninstall", "away", is_flag=True, help="Remove the files that install wrote.")
 @format_option()
 def command(
     plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None, *, away: bool, output_format: str
 ) -> None:
-    """Let the container runtime start the plugin itself."""
+    """Install the plugin for the container runtime to start."""
     if not re.fullmatch(r"[0-9]{2}", index):
         raise click.BadParameter(f"expected two digits such as 90, found {index}", param_hint="--index")
     if away:

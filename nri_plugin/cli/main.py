@@ -1,4 +1,9 @@
-"""The table of commands."""
+"""The table of commands, and how a command line is run.
+
+A group imports the module of a command when it is used, never to list it or to complete a word: start time is most of
+what a person waits for. Errors of the click library are put into the form of our own: one lower-case sentence that ends
+in what to do next.
+"""
 
 import difflib
 import importlib
@@ -14,12 +19,9 @@ from click.shell_completion import CompletionItem
 from nri_plugin import __version__
 from nri_plugin.cli.output import echo
 
-# ----------------------------------------------------------------------------------------------------
-# Groups of commands whose modules are imported when they are used, never to list them.
-
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """One command: where its code is and the line that lists it."""
 
     target: str
@@ -27,13 +29,13 @@ class Entry:
 
 
 class LazyGroup(click.Group):
-    """A group some of whose members are rows of a table, listed after those that are there already.
+    """A group with commands from a table, listed after its other commands.
 
     Args:
         entries: the table, by name.
     """
 
-    def __init__(self, *args: Any, entries: Mapping[str, Entry], **more: Any) -> None:
+    def __init__(self, *args: Any, entries: Mapping[str, CommandEntry], **more: Any) -> None:
         super().__init__(*args, **more)
         self.entries = entries
 
@@ -83,15 +85,12 @@ class LazyGroup(click.Group):
             formatter.write_dl(here + [(name, entry.summary) for name, entry in self.entries.items()])
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 EXIT_INTERRUPTED = 130
 COMPLETION_VARIABLE = "_NRI_PIN_COMPLETE"
-"""Set by a shell that asks how a word may end."""
+"""Set by a shell that asks for completions."""
 
 FIRST_OF_CLICK = re.compile(r"^(?:Could|Got|Invalid|Missing|No such|Option)(?= )")
-"""How sentences of the library begin; ours may begin with a path or a name, which stays as it is written."""
+"""First words of the library's sentences, made lower-case; ours may begin with a path or a name, which stays."""
 
 LINES_TO_WRITE = re.compile(r"\n(?=  \S)")
 """Before each line that is to be copied into a file; other ends of lines are blanks."""
@@ -105,40 +104,49 @@ Examples:
   nri-pin demo                               watch a node fill up, no root needed
   nri-pin topology                           the machine as placements see it
   nri-pin run --config /etc/nri-pin/config.yaml
-  nri-pin state show                         who holds which CPUs
+  nri-pin state show                         the CPUs of every container
   nri-pin explain default/web-0/app          why it has these CPUs, or was refused
   nri-pin install --plugin-dir /opt/nri/plugins --config ./config.yaml
 """
 
 
-COMMANDS: Mapping[str, Entry] = {
-    "run": Entry("nri_plugin.cli.run:command", "Run the agent on this node."),
-    "demo": Entry("nri_plugin.cli.demo:command", "Play a day in the life of a node; needs no root."),
-    "topology": Entry(
+COMMANDS: Mapping[str, CommandEntry] = {
+    "run": CommandEntry("nri_plugin.cli.run:command", "Run the agent on this node."),
+    "demo": CommandEntry(
+        "nri_plugin.cli.demo.demo:command", "Play a day in the life of a node; needs no root."
+    ),
+    "topology": CommandEntry(
         "nri_plugin.cli.topology.topology:command", "Show CPUs, caches and NUMA nodes of a machine."
     ),
-    "simulate": Entry(
-        "nri_plugin.cli.simulate.simulate:command", "Try pods on a machine that need not be there."
+    "simulate": CommandEntry(
+        "nri_plugin.cli.simulate.simulate:command", "Try pods on a described machine; needs no node."
     ),
-    "explain": Entry(
-        "nri_plugin.cli.explain.explain:command", "Explain a placement or a refusal, or what would be."
+    "explain": CommandEntry(
+        "nri_plugin.cli.explain.explain:command", "Explain a placement or a refusal, real or hypothetical."
     ),
-    "top": Entry("nri_plugin.cli.top.top:command", "Watch containers, their CPUs and what changes."),
-    "state": Entry(
-        "nri_plugin.cli.state.group:command", "Show, check, compare or repair what the agent has promised."
+    "top": CommandEntry("nri_plugin.cli.top.top:command", "Watch containers, their CPUs and changes."),
+    "state": CommandEntry(
+        "nri_plugin.cli.state.state:command", "Show, check, compare or repair allocations."
     ),
-    "replay": Entry("nri_plugin.cli.replay.replay:command", "Decide recorded events again, or otherwise."),
-    "release": Entry(
-        "nri_plugin.cli.release:command", "Give every container all CPUs again, before leaving."
+    "replay": CommandEntry(
+        "nri_plugin.cli.replay.replay:command",
+        "Decide recorded events again, with the same or another configuration.",
     ),
-    "install": Entry("nri_plugin.cli.install:command", "Let the container runtime start the plugin itself."),
-    "export": Entry("nri_plugin.cli.export:command", "Tell the cluster what this node has and has left."),
-    "doctor": Entry(
-        "nri_plugin.cli.doctor.doctor:command", "Check the node, and say what to do where it is not right."
+    "release": CommandEntry(
+        "nri_plugin.cli.release:command", "Give all CPUs back to every container, before nri-pin is removed."
     ),
-    "extender": Entry("nri_plugin.cli.extender:command", "Answer kube-scheduler which nodes fit a pod."),
-    "completion": Entry(
-        "nri_plugin.cli.completion:command", "Print what completes words in bash, zsh or fish."
+    "install": CommandEntry(
+        "nri_plugin.cli.install:command", "Install the plugin for the container runtime to start."
+    ),
+    "export": CommandEntry(
+        "nri_plugin.cli.export:command", "Publish the capacity of this node as a NodeResourceTopology object."
+    ),
+    "doctor": CommandEntry(
+        "nri_plugin.cli.doctor.doctor:command", "Check the node, and say how to correct it."
+    ),
+    "extender": CommandEntry("nri_plugin.cli.extender:command", "Tell kube-scheduler which nodes fit a pod."),
+    "completion": CommandEntry(
+        "nri_plugin.cli.completion:command", "Print the completion script for bash, zsh or fish."
     ),
 }
 

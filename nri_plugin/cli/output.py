@@ -1,4 +1,9 @@
-"""What the commands share when they print: the format option and the console."""
+"""What the commands share when they print: the format option, tables, and a progress line.
+
+A table fits the terminal: where a row is too wide, the widest cells are folded after their commas, never cut. The
+progress line stands on standard error of a terminal once something takes longer than a second, and is wiped at its end;
+nothing of it is written into files and pipes.
+"""
 
 import os
 import re
@@ -11,15 +16,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from nri_plugin.model.bounds import visible
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,7 +35,7 @@ def format_option(*formats: str) -> Callable[[F], F]:
         type=click.Choice(choices),
         default=choices[0],
         show_default=True,
-        help="How the answer is written.",
+        help="Output format.",
     )
 
 
@@ -54,22 +55,15 @@ def wants_colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+NARROW = 80
+"""Columns to write for where there is no terminal to ask."""
+
+
 def columns() -> int | None:
     """The width to write for: COLUMNS where it is set, else the terminal's; None where there is no terminal."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
-
-
-def console() -> "Console":
-    """A console on standard output: colours only on a terminal and never with NO_COLOR."""
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=True)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Tables that fit a terminal: where a row is too wide, the widest cells are folded, never cut.
 
 
 GAP = "  "
@@ -117,6 +111,8 @@ def _narrowed(
     rows: Sequence[Sequence[str]], widths: list[int], width: int, foldable: Collection[int]
 ) -> list[int]:
     least = {column: _least(rows, column) for column in foldable}
+    # The widest column gives up one character at a time, so that columns end up about equally wide. Where no column can
+    # give up more, the table stays too wide: a name that is torn apart is worse than a line that the terminal wraps.
     while sum(widths) + len(GAP) * (len(widths) - 1) > width:
         able = [column for column, small in least.items() if widths[column] > small]
         if not able:
@@ -164,12 +160,6 @@ def fold(cell: str, width: int) -> list[str]:
     ]
 
 
-# ----------------------------------------------------------------------------------------------------
-# What a person at a terminal sees while something takes longer than a second: one line on standard error, wiped at its end.
-#
-# Nothing is written into files and pipes, and nothing for what is quick.
-
-
 Item = TypeVar("Item")
 
 AFTER_S = 1.0
@@ -177,7 +167,7 @@ AGAIN_S = 0.25
 WIPE = "\r\x1b[K"
 
 
-class Line:
+class ProgressLine:
     """The line, written from its second second on.
 
     Args:
@@ -199,7 +189,7 @@ class Line:
         sys.stderr.flush()
 
     def wipe(self) -> None:
-        """Leave nothing behind."""
+        """Remove the line from the terminal."""
         if self._is_written:
             self._is_written = False
             sys.stderr.write(WIPE)
@@ -207,8 +197,8 @@ class Line:
 
 
 def told(items: Iterable[Item], text: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Item]:
-    """The items, while `text` tells how many came by: `replayed {} events`."""
-    line = Line(clock)
+    """Pass the items on, while the line counts them: `replayed {} events`."""
+    line = ProgressLine(clock)
     try:
         for count, item in enumerate(items):
             line.say(text.format(count))
@@ -219,18 +209,19 @@ def told(items: Iterable[Item], text: str, clock: Callable[[], float] = time.mon
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Tell what is being done and for how long, where no item comes by that could be counted.
+    """Show what is being done and for how long, where there are no items to count.
 
     A timer of the process interrupts what is done for it, so that there is neither thread nor a call in the way.
     """
     if not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread():
         yield
         return
-    line, began = Line(), time.monotonic()
+    line, began = ProgressLine(), time.monotonic()
 
     def tell(_number: int, _frame: FrameType | None) -> None:
         line.say(f"{text}, {time.monotonic() - began:.0f} s")
 
+    # The former handler and timer are put back at the end: a caller may use its own.
     former = signal.signal(signal.SIGALRM, tell)
     pending = signal.setitimer(signal.ITIMER_REAL, AFTER_S, AGAIN_S)
     try:

@@ -1,11 +1,11 @@
-"""`nri-pin run` for whoever comes through the command line; the quick way in is `nri_plugin.__main__`."""
+"""`nri-pin run` as a row in the table of commands; `nri_plugin.__main__` starts the agent without this package."""
 
 import click
 from click.shell_completion import CompletionItem
 
 
 class RunCommand(click.Command):
-    """Its words are read by the agent itself; a shell that completes them is told its options here."""
+    """The agent parses its own arguments; this names its options for shell completion."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Options that begin so."""

@@ -1,32 +1,36 @@
-"""The kubelet's checks that involve more than one key."""
+"""Checks that involve more than one key, and what the kubelet reserves: the kubelet's rules."""
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from struct import pack, unpack
+from typing import Any
 
 from nri_plugin.config import option_checks
 from nri_plugin.config.keys import DEFAULT_EVICTION_BYTES, Settings
 from nri_plugin.config.yaml_tree import Place
 from nri_plugin.model import bits
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
+from nri_plugin.model.option_rows import CPU_MANAGER, MANAGERS, Manager
+from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, options_of
 from nri_plugin.model.quantity import format_bytes
 
 HOST_MOUNT = "/host"
-"""Where a container of ours sees the host's /sys; see deploy/daemonset.yaml."""
+"""The mount of the host's /sys in a container of ours; see deploy/daemonset.yaml."""
 
 NODE_DIR = "/sys/devices/system/node"
 FIRST_CORE = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list"
 """Source: Linux, Documentation/ABI/stable/sysfs-devices-system-cpu; core_cpus_list since 4.18 is the same."""
 
+NONE_RESERVED = "static needs CPUs kept for the system, none are reserved"
+
 PlaceOf = Callable[[str], Place]
 
 
 def violations(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
-    """What is wrong with values that are each right by themselves."""
+    """Errors of values that are each right by themselves."""
     yield from _cpu_rules(settings, place_of)
     yield from _option_rules(settings, place_of)
     yield from _memory_rules(settings, place_of)
@@ -34,7 +38,7 @@ def violations(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
 
 
 def reserved_cpu_count(settings: Settings) -> int:
-    """How many CPUs are kept for the system.
+    """The number of CPUs kept for the system.
 
     Source: kubelet; reservedSystemCPUs replaces the cpu amounts of kubeReserved and systemReserved, whose
         sum counts up to the next whole CPU.
@@ -50,41 +54,44 @@ def _total(settings: Settings, resource: str) -> Fraction:
 
 
 def _cpu_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
-    static = settings.cpu_manager_policy is CPUManagerPolicy.STATIC
-    if static and reserved_cpu_count(settings) == 0:
+    is_static = settings.options.cpu_manager_policy is CPUManagerPolicy.STATIC
+    given = settings.sections.get(CPU_MANAGER.key, {})
+    if is_static and reserved_cpu_count(settings) == 0:
         yield place_of("cpuManagerPolicy").error(
-            f"static needs CPUs kept for the system, none are reserved; add reservedSystemCPUs: '{first_core(_root(settings))}', "
+            f"{NONE_RESERVED}; add reservedSystemCPUs: '{first_core(_root(settings))}', "
             "or a cpu amount to kubeReserved or systemReserved"
         )
-    if not static and settings.cpu_manager_policy_options:
-        yield place_of("cpuManagerPolicyOptions").error(
-            option_checks.none_refusal(settings.cpu_manager_policy_options)
-        )
+    if not is_static and given:
+        yield place_of(CPU_MANAGER.key).error(option_checks.none_refusal(given))
 
 
 def _option_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
-    policy = settings.topology_manager_policy
-    if policy is not TopologyManagerPolicy.NONE and not settings.feature_gates.get("TopologyManager", True):
-        yield place_of("topologyManagerPolicy").error(
-            f"topologyManagerPolicy {policy} requires feature gate TopologyManager; set it to true, or the policy to none"
-        )
-    on: frozenset[str] = frozenset()
-    try:
-        with _at(place_of("cpuManagerPolicyOptions")):
-            on = option_checks.cpu_options_on(settings.cpu_manager_policy_options, settings.feature_gates)
-    except ConfigError as error:
-        yield error
-    for key, detail in option_checks.together_refusals(
-        on,
-        settings.topology_manager_policy,
-        settings.uncore_cache_fit,
-        is_strict=settings.strict_uncore_cache,
-    ):
+    for name, one in options_of(None).items():
+        if one.gate and one.is_changed(settings.options) and not settings.feature_gates.get(one.gate, True):
+            yield place_of(name).error(
+                f"{name} {one.text(settings.options)} requires feature gate {one.gate}; set it to true, or "
+                f"{name} to {one.default}"
+            )
+    options = settings.options
+    for manager in MANAGERS:
+        try:
+            options = replace(options, **section_values(settings, manager))
+        except ConfigError as error:
+            yield place_of(manager.key).error(error.detail)
+    for key, detail in option_checks.refusals(options):
         yield place_of(key).error(detail)
-    try:
-        topology_choice(settings, place_of("topologyManagerPolicyOptions"))
-    except ConfigError as error:
-        yield error
+
+
+def section_values(settings: Settings, manager: Manager) -> dict[str, Any]:
+    """The policy options of a manager by field of `Options`; under its policy none they have no effect.
+
+    Raises:
+        ConfigError: a hidden option, or a value that it does not take.
+    """
+    if getattr(settings.options, manager.policy) == "none":
+        return {}
+    given = settings.sections.get(manager.key, {})
+    return option_checks.option_values(manager, given, settings.feature_gates)
 
 
 def _port_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
@@ -96,49 +103,26 @@ def _port_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
         )
 
 
-def topology_choice(settings: Settings, place: Place) -> option_checks.TopologyChoice:
-    """The Topology Manager's options; under its policy none they have no effect.
-
-    Raises:
-        ConfigError: a value that cannot be read.
-    """
-    if settings.topology_manager_policy is TopologyManagerPolicy.NONE:
-        return option_checks.TopologyChoice()
-    with _at(place):
-        given = settings.topology_manager_policy_options
-        return option_checks.topology_options_on(given, settings.feature_gates)
-
-
-@contextmanager
-def _at(place: Place) -> Iterator[None]:
-    """Say where in the configuration what is refused stands."""
-    try:
-        yield
-    except ConfigError as error:
-        raise place.error(error.detail) from None
-
-
 def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
-    if settings.memory_manager_policy is not MemoryManagerPolicy.STATIC:
+    reserved = settings.options.reserved_memory
+    if settings.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
         return
-    place = place_of("reservedMemory" if settings.reserved_memory else "memoryManagerPolicy")
+    place = place_of("reservedMemory" if reserved else "memoryManagerPolicy")
     if isinstance(settings.eviction_hard, str) and not memory_capacity(_root(settings)):
         yield place_of("evictionHard").error(
             f"memory.available {settings.eviction_hard}: how much memory this machine has cannot be read; "
             "write the amount, such as 100Mi"
         )
-        return
-    if not settings.reserved_memory and kept_bytes(settings):
+    elif not reserved and kept_bytes(settings):
         yield place.error(
             "Static needs reservedMemory, as much as kubeReserved + systemReserved + evictionHard keep; add these "
             f"lines:\n{_memory_lines(settings)}"
         )
-        return
-    try:
-        option_checks.check_reserved_memory(settings.reserved_memory)
-        yield from _memory_sums(settings, eviction_bytes(settings), place)
-    except ConfigError as error:
-        yield place.error(error.detail)
+    else:
+        refused = list(option_checks.no_reserved_memory(reserved))
+        yield from map(place.error, refused)
+        if not refused:
+            yield from _memory_sums(settings, eviction_bytes(settings), place)
 
 
 def _memory_lines(settings: Settings) -> str:
@@ -158,7 +142,7 @@ def _root(settings: Settings) -> str:
 
 
 def machine_root() -> str:
-    """The folder that holds this machine's sys: the root, or where a container of ours has the host's."""
+    """The folder that holds this machine's sys: `/host` in a container of ours, else `/`."""
     return next(present(HOST_MOUNT, NODE_DIR), "/")
 
 
@@ -173,9 +157,9 @@ def first_core(root: str) -> str:
 
 
 def memory_capacity(root: str) -> int:
-    """Bytes of memory the machine below a root has; 0 where the kernel does not say.
+    """Bytes of memory of the machine below a root; 0 where the kernel does not say.
 
-    Beside the host's sys there is no proc, but that file of our own is the host's, too.
+    A container of ours has no mount of the host's proc, but its own meminfo shows the host's memory.
     """
     for proc in (root, "/"):
         try:
@@ -196,7 +180,7 @@ def first_memory_node(root: str) -> int:
 
 
 def present(mount: str, below: str) -> Iterator[str]:
-    """The mount, when there is such a folder below it."""
+    """The mount, if it has that folder."""
     if os.path.isdir(mount + below):
         yield mount
 
@@ -211,7 +195,7 @@ def eviction_bytes(settings: Settings) -> int:
 
 
 def share_bytes(percentage: str, capacity_bytes: int) -> int:
-    """What `5%` is of a node's memory.
+    """A percentage such as `5%` of a node's memory.
 
     Source: kubelet v1.36 eviction/helpers.go: a percentage is a 32-bit float of the capacity, cut to whole bytes.
     """
@@ -220,13 +204,14 @@ def share_bytes(percentage: str, capacity_bytes: int) -> int:
 
 
 def _memory_sums(settings: Settings, evicted_bytes: int, place: Place) -> Iterator[ConfigError]:
-    """The NUMA nodes' shares must add up to what the node as a whole keeps back, resource by resource.
+    """Errors of reservedMemory that does not add up to the memory kept of the node as a whole, by resource.
 
-    Otherwise the scheduler, which sees the total, and the placement, which sees the shares, would disagree about
-    how much memory containers may have.
+    The scheduler sees the total and the placement sees the NUMA nodes: with other sums they would disagree about how
+    much memory containers may have.
     """
-    for resource in sorted({row.resource for row in settings.reserved_memory}):
-        by_node = sum(row.size_bytes for row in settings.reserved_memory if row.resource == resource)
+    rows = settings.options.reserved_memory
+    for resource in sorted({row.resource for row in rows}):
+        by_node = sum(row.size_bytes for row in rows if row.resource == resource)
         as_a_whole = _total(settings, resource) + (evicted_bytes if resource == "memory" else 0)
         if by_node != as_a_whole:
             yield place.error(

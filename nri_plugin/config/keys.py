@@ -1,167 +1,228 @@
-"""Command-line flags as values that stand in for keys of the configuration.
+"""Every key of the configuration, and the command-line flags that replace keys.
 
-They pass the same readers and checks as the file, and replace a key as a whole; an error names the flag.
+Names and values are those of `KubeletConfiguration` (kubelet.config.k8s.io/v1beta1) wherever it has the setting; keys
+it does not have are ours. Three groups make `KEYS`:
+
+1. options at the top of the file: rows of `model/options.py` that belong to no section;
+2. the sections of policy options, one for each manager;
+3. the fields of `Settings`: what is reserved for the system, and how the agent runs. The text below each field is its
+   sentence in the guide.
+
+A flag replaces its key as a whole and passes the same reader and checks; an error names the flag.
 Source: kubelet, for the flags of its managers and for a flag that wins over KubeletConfiguration.
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from nri_plugin.config import values
-from nri_plugin.config import values as kubelet
 from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.yaml_tree import Place, Scalar, Section, Value, parse
-from nri_plugin.model.options import (
-    CPUManagerPolicy,
-    FullPCPUsRule,
-    IsolatedCPUs,
-    Isolation,
-    MemoryManagerPolicy,
-    ReservedMemory,
-    SMTOddCounts,
-    TopologyManagerPolicy,
-    TopologyManagerScope,
-    TopologyTieBreak,
-    UncoreCacheFit,
-    UncoreCacheRule,
-)
+from nri_plugin.model.option_rows import MANAGERS
+from nri_plugin.model.options import Options, ReservedMemory, options_of
 from nri_plugin.model.sets import CPUSet
-
-# ----------------------------------------------------------------------------------------------------
-# Every key of the configuration: its default, and how the value below it is read.
-#
-# Names and values are those of `KubeletConfiguration` (kubelet.config.k8s.io/v1beta1) wherever it has the setting;
-# keys it does not have are ours.
-
 
 DEFAULT_EVICTION_BYTES = 100 << 20
 """Source: kubelet, the default of evictionHard is memory.available 100Mi."""
 
+Reader = Callable[[Value], Any]
+
+
+class Key(NamedTuple):
+    """One key of the configuration.
+
+    Attributes:
+        attribute: the field that it fills: of `Options`, or of `Settings`.
+        read: the reader of its value.
+        kind: the type of its value.
+        default: its default.
+        shown: its default as the guide shows it, where that is not the value.
+    """
+
+    attribute: str
+    read: Reader
+    kind: Any
+    default: Any = None
+    shown: str = ""
+
+
+def key(default: Any, name: str, read: Reader | None = None, shown: str = "") -> Any:
+    """A field of `Settings` that one key fills; without `read`, its type says how the value is read."""
+    metadata = {"name": name, "read": read, "shown": shown}
+    return (
+        field(default_factory=dict, metadata=metadata)
+        if default == {}
+        else field(default=default, metadata=metadata)
+    )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The configuration as written, each value right by itself.
+    """The configuration as written, each value right by itself. An empty path is found when it is needed.
 
     Attributes:
-        cpu_manager_policy_options: texts by name.
-        topology_manager_policy_options: texts by name.
+        options: the options at the top of the file; those of `sections` are not applied yet.
+        sections: policy options as texts by name, by the key of their section.
         eviction_hard: bytes, or a percentage as written; None where a list of signals leaves it out.
-        merge_default_eviction_settings: whether what such a list leaves out has its default and not none.
-        sysfs_root: None to look for a host mount.
-        cgroup_root: None to look for a host mount.
-        exporter_socket: None for the one in the state directory.
         metrics_bind_address: (host, port), None for no metrics; named as in KubeProxyConfiguration.
-        health_probe_bind_address: the same for the kubelet's probes; named as the flag of controllers, for `healthzBindAddress` is the kubelet's own.
-        history_bytes: what the recording of the latest events may take; 0 for none.
-        on_checkpoint_failure: `refuse` what would be allocated and cannot be saved, or `serve` it from memory.
-        observe: decide and carry out nothing.
-
-    Differs: the kubelet's default for cpuManagerPolicy is none.
+        health_probe_bind_address: the same for the kubelet's probes; named as the flag of controllers, because
+            healthzBindAddress is the kubelet's own.
     """
 
-    cpu_manager_policy: CPUManagerPolicy = CPUManagerPolicy.STATIC
-    cpu_manager_policy_options: Mapping[str, str] = field(default_factory=dict)
-    topology_manager_policy: TopologyManagerPolicy = TopologyManagerPolicy.NONE
-    topology_manager_scope: TopologyManagerScope = TopologyManagerScope.CONTAINER
-    topology_manager_policy_options: Mapping[str, str] = field(default_factory=dict)
-    memory_manager_policy: MemoryManagerPolicy = MemoryManagerPolicy.NONE
-    reserved_memory: tuple[ReservedMemory, ...] = ()
-    reserved_system_cpus: CPUSet = field(default=CPUSet())
-    kube_reserved: Mapping[str, Fraction] = field(default_factory=dict)
-    system_reserved: Mapping[str, Fraction] = field(default_factory=dict)
-    eviction_hard: str | int | None = DEFAULT_EVICTION_BYTES
-    merge_default_eviction_settings: bool = False
-    feature_gates: Mapping[str, bool] = field(default_factory=dict)
-    state_dir: str = "/run/nri-pin"
-    nri_socket: str = "/var/run/nri/nri.sock"
-    plugin_name: str = "nri-pin"
-    plugin_index: str = "90"
-    sysfs_root: str | None = None
-    cgroup_root: str | None = None
-    pool_floor: bool = True
-    never_refuse: frozenset[str] = frozenset()
-    repair_mems: bool = False
-    uncore_cache_rule: UncoreCacheRule = UncoreCacheRule.KUBELET
-    uncore_cache_fit: UncoreCacheFit = UncoreCacheFit.FIRST
-    strict_uncore_cache: bool = False
-    smt_odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
-    full_pcpus_rule: FullPCPUsRule = FullPCPUsRule.KUBELET
-    annotation_namespaces: frozenset[str] = frozenset()
-    topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
-    isolation: Isolation = Isolation.NONE
-    isolated_cpus: IsolatedCPUs = IsolatedCPUs.EXCLUSIVE
-    device_hints: bool = True
-    device_proportional_cpus: bool = False
-    nic_locality: str = "sysfs"
-    exporter_socket: str | None = None
-    metrics_bind_address: tuple[str, int] | None = None
-    health_probe_bind_address: tuple[str, int] | None = None
-    history_bytes: int = 4 << 20
-    on_checkpoint_failure: str = "refuse"
-    observe: bool = False
-    log_format: str = "text"
-    log_level: str = "info"
+    options: Options = field(default=Options())
+
+    sections: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    reserved_system_cpus: CPUSet = key(CPUSet(), "reservedSystemCPUs", values.cpu_list)
+    """CPUs kept for the system, by number. The static policy needs these or a cpu amount in `kubeReserved` or
+    `systemReserved`.
+    """
+
+    kube_reserved: Mapping[str, Fraction] = key({}, "kubeReserved", values.reserved)
+    """Amounts kept for the system. A number of CPUs is rounded up and picked by the policy."""
+
+    system_reserved: Mapping[str, Fraction] = key({}, "systemReserved", values.reserved)
+    """Added to `kubeReserved`."""
+
+    eviction_hard: str | int | None = key(
+        DEFAULT_EVICTION_BYTES, "evictionHard", values.eviction, "`memory.available: 100Mi`"
+    )
+    """Its memory counts in the sum that `reservedMemory` must equal."""
+
+    merge_default_eviction_settings: bool = key(False, "mergeDefaultEvictionSettings")
+    """Signals that `evictionHard` leaves out have their defaults, not none."""
+
+    feature_gates: Mapping[str, bool] = key({}, "featureGates", values.feature_gates, "as Kubernetes 1.36")
+    """A gate that is off refuses the options that it hides, it does not turn them off: remove an option to turn it off. No
+    gate hides stable options.
+    """
+
+    device_hints: bool = key(True, "deviceHints")
+    """Devices give hints."""
+
+    nic_locality: Literal["sysfs", "netlink"] = key("sysfs", "nicLocality")
+    """Where the NUMA nodes of network interfaces are looked up."""
+
+    exporter_socket: str = key(
+        "", "exporterSocket", values.absolute_path, "`exporter/exporter.sock` in `stateDir`"
+    )
+    """Where the agent asks for devices and for facts of pods."""
+
+    state_dir: str = key("/run/nri-pin", "stateDir", values.absolute_path)
+    """The folder of the checkpoint. A state directory on a disk is written with fsync."""
+
+    nri_socket: str = key("/var/run/nri/nri.sock", "nriSocket", values.absolute_path)
+    """The runtime's socket, where the runtime did not start the agent itself."""
+
+    sysfs_root: str = key("", "sysfsRoot", values.absolute_path, "`/host` where mounted, else `/`")
+    """The folder that holds the machine's `sys` and `proc`."""
+
+    cgroup_root: str = key(
+        "", "cgroupRoot", values.absolute_path, "`sys/fs/cgroup` below `/host` where mounted, else below `/`"
+    )
+    """The mount point of the cgroup tree."""
+
+    plugin_name: str = key("nri-pin", "pluginName", values.plugin_name)
+    """The name that the runtime logs."""
+
+    plugin_index: str = key("90", "pluginIndex", values.plugin_index)
+    """Two digits; the runtime calls plugins in this order."""
+
+    metrics_bind_address: tuple[str, int] | None = key(None, "metricsBindAddress", values.bind_address, "off")
+    """`HOST:PORT` or `:PORT` of `/metrics`."""
+
+    health_probe_bind_address: tuple[str, int] | None = key(
+        None, "healthProbeBindAddress", values.bind_address, "off"
+    )
+    """`HOST:PORT` or `:PORT` of `/healthz` and `/readyz`, for the kubelet's probes; another port than that of the metrics.
+    """
+
+    history_bytes: int = key(4 << 20, "historyBytes", values.history_bytes, "`4Mi`")
+    """The size of the [history](operate.md#history) in `stateDir/history`. A very full node takes what it needs; `0`:
+    none.
+    """
+
+    on_checkpoint_failure: Literal["refuse", "serve"] = key("refuse", "onCheckpointFailure")
+    """While the [checkpoint cannot be saved](operate.md#when-the-state-directory-fails): `refuse` containers that would be allocated CPUs or memory, or `serve` them
+    from memory.
+    """
+
+    observe: bool = key(False, "observe")
+    """Decide, log and count, and [change nothing](install.md#try-it-beside-what-pins-today)."""
+
+    repair_mems: bool = key(False, "repairMems", values.not_yet)
+    """For a later version; `true` is refused."""
+
+    log_format: Literal["text", "json"] = key("text", "logFormat")
+    """The form of log lines."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = key("info", "logLevel")
+    """The lowest level that is logged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One key: the attribute of `Settings` it fills and the reader of its value."""
-
-    attribute: str
-    read: Callable[[source.Value], Any]
-
-
-KEYS: Mapping[str, Key] = {
-    "cpuManagerPolicy": Key("cpu_manager_policy", values.choice(CPUManagerPolicy)),
-    "cpuManagerPolicyOptions": Key("cpu_manager_policy_options", kubelet.cpu_options),
-    "topologyManagerPolicy": Key("topology_manager_policy", values.choice(TopologyManagerPolicy)),
-    "topologyManagerScope": Key("topology_manager_scope", values.choice(TopologyManagerScope)),
-    "topologyManagerPolicyOptions": Key("topology_manager_policy_options", kubelet.topology_options),
-    "memoryManagerPolicy": Key("memory_manager_policy", values.choice(MemoryManagerPolicy)),
-    "reservedMemory": Key("reserved_memory", kubelet.reserved_memory),
-    "reservedSystemCPUs": Key("reserved_system_cpus", values.cpu_list),
-    "kubeReserved": Key("kube_reserved", kubelet.reserved),
-    "systemReserved": Key("system_reserved", kubelet.reserved),
-    "evictionHard": Key("eviction_hard", kubelet.eviction),
-    "mergeDefaultEvictionSettings": Key("merge_default_eviction_settings", source.flag),
-    "featureGates": Key("feature_gates", kubelet.feature_gates),
-    "stateDir": Key("state_dir", values.absolute_path),
-    "nriSocket": Key("nri_socket", values.absolute_path),
-    "pluginName": Key("plugin_name", values.plugin_name),
-    "pluginIndex": Key("plugin_index", values.plugin_index),
-    "sysfsRoot": Key("sysfs_root", values.absolute_path),
-    "cgroupRoot": Key("cgroup_root", values.absolute_path),
-    "poolFloor": Key("pool_floor", source.flag),
-    "neverRefuse": Key("never_refuse", values.namespaces),
-    "repairMems": Key("repair_mems", values.not_yet),
-    "uncoreCacheRule": Key("uncore_cache_rule", values.choice(UncoreCacheRule)),
-    "uncoreCacheFit": Key("uncore_cache_fit", values.choice(UncoreCacheFit)),
-    "strictUncoreCache": Key("strict_uncore_cache", source.flag),
-    "smtOddCounts": Key("smt_odd_counts", values.choice(SMTOddCounts)),
-    "fullPCPUsRule": Key("full_pcpus_rule", values.choice(FullPCPUsRule)),
-    "annotationNamespaces": Key("annotation_namespaces", values.namespaces),
-    "topologyTieBreak": Key("topology_tie_break", values.choice(TopologyTieBreak)),
-    "isolation": Key("isolation", values.choice(Isolation)),
-    "isolatedCPUs": Key("isolated_cpus", values.choice(IsolatedCPUs)),
-    "deviceHints": Key("device_hints", source.flag),
-    "deviceProportionalCPUs": Key("device_proportional_cpus", source.flag),
-    "nicLocality": Key("nic_locality", values.one_of("sysfs", "netlink")),
-    "exporterSocket": Key("exporter_socket", values.absolute_path),
-    "metricsBindAddress": Key("metrics_bind_address", values.bind_address),
-    "healthProbeBindAddress": Key("health_probe_bind_address", values.bind_address),
-    "historyBytes": Key("history_bytes", values.history_bytes),
-    "onCheckpointFailure": Key("on_checkpoint_failure", values.one_of("refuse", "serve")),
-    "observe": Key("observe", source.flag),
-    "logFormat": Key("log_format", values.one_of("text", "json")),
-    "logLevel": Key("log_level", values.one_of("debug", "info", "warning", "error")),
+_READERS: Mapping[Any, Reader] = {
+    bool: source.flag,
+    frozenset[str]: values.namespaces,
+    tuple[ReservedMemory, ...]: values.reserved_memory,
 }
 
 
-# ----------------------------------------------------------------------------------------------------
+def words_of(kind: Any) -> tuple[str, ...]:
+    """The words that a type allows; none for a type that is no choice between words."""
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return tuple(kind)
+    return get_args(kind) if get_origin(kind) is Literal else ()
 
+
+def reader_of(kind: Any) -> Reader:
+    """How values of a type are read."""
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return values.choice(kind)
+    words = words_of(kind)
+    return values.one_of(*words) if words else _READERS[kind]
+
+
+OPTION_KEYS: Mapping[str, Key] = {
+    name: Key(attribute=one.attribute, read=reader_of(one.kind), kind=one.kind, default=one.default)
+    for name, one in options_of(None).items()
+}
+SECTION_KEYS: Mapping[str, Key] = {
+    manager.key: Key(attribute=manager.key, read=values.section_reader(manager), kind=dict)
+    for manager in MANAGERS
+}
+SETTING_KEYS: Mapping[str, Key] = {
+    one.metadata["name"]: Key(
+        attribute=one.name,
+        read=one.metadata["read"] or reader_of(one.type),
+        kind=one.type,
+        default=one.default,
+        shown=one.metadata["shown"],
+    )
+    for one in fields(Settings)
+    if one.metadata
+}
+KEYS: Mapping[str, Key] = {**OPTION_KEYS, **SECTION_KEYS, **SETTING_KEYS}
+
+PLACE_KEYS = frozenset(
+    name for name, one in SETTING_KEYS.items() if one.read in (values.absolute_path, values.bind_address)
+)
+"""Keys that say where something is: the chart chooses them, and no placement depends on them."""
+
+
+def settings_of(found: Mapping[str, Any]) -> Settings:
+    """The settings from the values that were read, by key."""
+    options = {KEYS[name].attribute: value for name, value in found.items() if name in OPTION_KEYS}
+    sections = {name: value for name, value in found.items() if name in SECTION_KEYS}
+    rest = {KEYS[name].attribute: value for name, value in found.items() if name in SETTING_KEYS}
+    return Settings(options=Options(**options), sections=sections, **rest)
+
+
+# ---- flags
 
 OBSERVE = "--observe"
 """The one flag that needs no value."""
@@ -177,12 +238,16 @@ OWN_FLAGS: Mapping[str, str] = {
     "--log-format": "logFormat",
     OBSERVE: "observe",
 }
+
+
+def _flag_of(name: str) -> str:
+    """The flag that the kubelet has for a key: `--cpu-manager-policy` for `cpuManagerPolicy`."""
+    return "--" + re.sub(r"([A-Z]+)", r"-\1", name).lower()
+
+
 KUBELET_FLAGS: Mapping[str, str] = {
-    "--cpu-manager-policy": "cpuManagerPolicy",
-    "--cpu-manager-policy-options": "cpuManagerPolicyOptions",
-    "--topology-manager-policy": "topologyManagerPolicy",
-    "--topology-manager-policy-options": "topologyManagerPolicyOptions",
-    "--topology-manager-scope": "topologyManagerScope",
+    _flag_of(name): name
+    for name in (*(name for name, one in options_of(None).items() if one.has_flag), *SECTION_KEYS)
 }
 FLAGS: Mapping[str, str] = {**OWN_FLAGS, **KUBELET_FLAGS}
 """By flag: the key it replaces."""
@@ -190,13 +255,12 @@ FLAGS: Mapping[str, str] = {**OWN_FLAGS, **KUBELET_FLAGS}
 PATHS = ("--nri-socket", "--state-dir", "--sysfs-root", "--cgroup-root")
 """Their values may be relative: a shell completes them so."""
 
-
 SET = "--set "
 """Begins a flag that replaces the key named behind it, by a value written as in the file."""
 
 
 def values_of(flags: Mapping[str, str]) -> dict[str, Value]:
-    """By key: what the flags say instead.
+    """By key: the values that flags give it instead.
 
     Raises:
         ConfigError: a list of options that is not NAME=VALUE,NAME=VALUE; a value that is no YAML.
@@ -206,17 +270,18 @@ def values_of(flags: Mapping[str, str]) -> dict[str, Value]:
 
 def _value(flag: str, text: str) -> Value:
     if flag.startswith(SET):
-        return _written(flag, text)
-    if flag.endswith("-options"):
+        return written_value(Place(flag), text)
+    if FLAGS[flag] in SECTION_KEYS:
         return _options(flag, text)
     if flag in PATHS:
         text = os.path.abspath(text)
     return Scalar(Place(flag), text, "bool" if flag == OBSERVE else "str")
 
 
-def _written(flag: str, text: str) -> Value:
-    value = parse(f"value: {text}", flag).entries["value"]
-    return Scalar(Place(flag), value.text, value.kind) if isinstance(value, Scalar) else value
+def written_value(place: Place, text: str) -> Value:
+    """A value on a command line that is written as in the file."""
+    value = parse(f"value: {text}", place.file).entries["value"]
+    return Scalar(place, value.text, value.kind) if isinstance(value, Scalar) else value
 
 
 def _options(flag: str, text: str) -> Section:

@@ -1,141 +1,115 @@
-"""Which options of the CPU and Topology Managers go together, and on which machine: the kubelet's checks at start.
+"""Which values of options go together, and on which machine: the kubelet's checks at start, and ours.
 
-Values are texts as an operator writes them. What the kubelet refuses is refused with its words, so that
-whoever knows them finds them again.
+The rows of the options are in `model/options.py`; here are the rules that involve several of them or the machine.
+The configuration and the what-ifs of `explain` go through the same functions. A value that the kubelet refuses is
+refused with the kubelet's words, so that operators recognize them.
 
 Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/policy_options.go, policy_static.go,
     topologymanager/policy_options.go, topology_manager.go, scope.go.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.option_rows import CPU_MANAGER, MANAGERS, TOPOLOGY_MANAGER, Level, Manager, Option
 from nri_plugin.model.options import (
+    CPUManagerPolicy,
     Options,
     ReservedMemory,
     TopologyManagerPolicy,
-    TopologyManagerScope,
     UncoreCacheFit,
+    options_of,
 )
+from nri_plugin.model.sets import NodeMask, NUMANodeID
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.search.mask_order import distances_of
 
-FULL_PCPUS = "full-pcpus-only"
-ACROSS_NUMA = "distribute-cpus-across-numa"
-ACROSS_CORES = "distribute-cpus-across-cores"
-BY_SOCKET = "align-by-socket"
-STRICT = "strict-cpu-reservation"
-BY_CACHE = "prefer-align-cpus-by-uncorecache"
-CLOSEST = "prefer-closest-numa-nodes"
-NODE_LIMIT = "max-allowable-numa-nodes"
-
-CPU_OPTIONS: Mapping[str, str] = {
-    FULL_PCPUS: "",
-    STRICT: "",
-    BY_CACHE: "",
-    ACROSS_NUMA: "Beta",
-    ACROSS_CORES: "Alpha",
-    BY_SOCKET: "Alpha",
-}
-"""By name: the level whose feature gate must be on, none for stable options."""
-
-TOPOLOGY_OPTIONS: Mapping[str, str] = {CLOSEST: "", NODE_LIMIT: ""}
-"""The same for the Topology Manager."""
-
 GATES: Mapping[str, bool] = {
-    "CPUManagerPolicyOptions": True,
-    "CPUManagerPolicyAlphaOptions": False,
-    "CPUManagerPolicyBetaOptions": True,
     "TopologyManager": True,
-    "TopologyManagerPolicyOptions": True,
-    "TopologyManagerPolicyAlphaOptions": False,
-    "TopologyManagerPolicyBetaOptions": True,
+    **{
+        gate: is_on
+        for manager in MANAGERS
+        for gate, is_on in (
+            (manager.options_gate, True),
+            (f"{manager.gate}PolicyAlphaOptions", False),
+            (f"{manager.gate}PolicyBetaOptions", True),
+        )
+    },
 }
 """Feature gates that hide options, and their defaults in v1.36."""
 
-NEVER_TOGETHER = (
-    (FULL_PCPUS, ACROSS_CORES),
-    (ACROSS_NUMA, ACROSS_CORES),
-    (BY_CACHE, ACROSS_CORES),
-    (BY_CACHE, ACROSS_NUMA),
+NEVER_TOGETHER = tuple(
+    (name, other) for name, option in options_of(CPU_MANAGER).items() for other in option.excludes
 )
+"""Pairs of options of the CPU Manager; of two pairs the kubelet names the first."""
 
 SMALLEST_LIMIT = 8
 """Source: kubelet, defaultMaxAllowableNUMANodes."""
 
 _TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))  # Source: Go, strconv.ParseBool
 _FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
+_LEVELS = tuple(Level)
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyChoice:
-    """The Topology Manager's options, read.
-
-    Attributes:
-        prefer_closest: closer NUMA nodes win between equally many.
-        node_limit: most NUMA nodes of a machine; None when not given.
-    """
-
-    prefer_closest: bool = False
-    node_limit: int | None = None
+def known_names(manager: Manager) -> tuple[str, ...]:
+    """The names of a manager's options, the stable ones first."""
+    rows = options_of(manager)
+    return tuple(sorted(rows, key=lambda name: _LEVELS.index(rows[name].level)))
 
 
-def cpu_options_on(given: Mapping[str, str], gates: Mapping[str, bool] = GATES) -> frozenset[str]:
-    """The names of the CPU Manager's options that are on.
+def option_values(
+    manager: Manager, given: Mapping[str, str], gates: Mapping[str, bool] = GATES
+) -> dict[str, Any]:
+    """The values of a manager's options by field of `Options`.
+
+    The Topology Manager's policy none never looks at its options, so this is not called for it.
 
     Raises:
-        ConfigError: an unknown or hidden option, a value that is no boolean, two that exclude each other.
+        ConfigError: an unknown or hidden option, or a value that it does not take.
     """
+    rows = options_of(manager)
     for name in given:
-        _check_known("CPU Manager", name, CPU_OPTIONS)
-        _check_visible("CPU Manager", "CPUManager", name, CPU_OPTIONS[name], given, gates)
-    on = frozenset(name for name, text in given.items() if option_flag(name, text))
-    for one, other in NEVER_TOGETHER:
-        if {one, other} <= on:
-            raise ConfigError(
-                "", f"static policy options {one} and {other} can not be used at the same time; remove one"
-            )
-    return on
-
-
-def topology_options_on(given: Mapping[str, str], gates: Mapping[str, bool] = GATES) -> TopologyChoice:
-    """The Topology Manager's options; not asked for under its policy none, which has none.
-
-    Raises:
-        ConfigError: an unknown or hidden option, or a value that cannot be read.
-    """
-    for name in given:
-        _check_known("Topology Manager", name, TOPOLOGY_OPTIONS)
-        level = TOPOLOGY_OPTIONS[name]
-        _check_visible("Topology Manager", "TopologyManager", name, level, given, gates)
-    return TopologyChoice(
-        CLOSEST in given and option_flag(CLOSEST, given[CLOSEST]),
-        _node_limit(given[NODE_LIMIT]) if NODE_LIMIT in given else None,
-    )
-
-
-def _check_known(manager: str, name: str, known: Mapping[str, str]) -> None:
-    if name not in known:
-        raise ConfigError("", f'unknown {manager} Policy option: "{name}"; known are {", ".join(known)}')
+        if name not in rows:
+            known = ", ".join(known_names(manager))
+            raise ConfigError("", f'unknown {manager.name} Policy option: "{name}"; known are {known}')
+        _check_visible(rows[name], manager, given, gates)
+    return {rows[name].attribute: option_value(rows[name], text) for name, text in given.items()}
 
 
 def _check_visible(
-    manager: str, prefix: str, name: str, level: str, given: Mapping[str, str], gates: Mapping[str, bool]
+    option: Option, manager: Manager, given: Mapping[str, str], gates: Mapping[str, bool]
 ) -> None:
-    gate = f"{prefix}PolicyOptions"
+    gate = manager.options_gate
     if not gates.get(gate, GATES[gate]):
-        options = " ".join(f"{key}:{text}" for key, text in sorted(given.items()))
         raise ConfigError(
-            "", f'{manager} policy options map[{options}] require feature gates "{gate}" enabled'
+            "", f'{manager.name} policy options {_go_map(given)} require feature gates "{gate}" enabled'
         )
-    gate = f"{prefix}Policy{level}Options"
+    gate = option.gate
     if not gates.get(gate, GATES[gate]):
         raise ConfigError(
             "",
-            f'{manager} Policy {level}-level Options not enabled, but option "{name}" provided; '
+            f'{manager.name} Policy {option.level}-level Options not enabled, but option "{option.name}" provided; '
             f"set featureGates {gate}: true or remove the option",
         )
+
+
+def _go_map(given: Mapping[str, str]) -> str:
+    return f"map[{' '.join(f'{name}:{text}' for name, text in sorted(given.items()))}]"
+
+
+def option_value(option: Option, text: str) -> Any:
+    """The value of a manager's option, by its type.
+
+    Raises:
+        ConfigError: it takes other values.
+    """
+    if option.kind is bool:
+        return option_flag(option.name, text)
+    if isinstance(option.kind, type) and issubclass(option.kind, StrEnum):
+        return _option_word(option.name, option.kind, text)
+    return _node_limit(option.name, text)
 
 
 def option_flag(name: str, text: str) -> bool:
@@ -153,184 +127,115 @@ def option_flag(name: str, text: str) -> bool:
     return text in _TRUE
 
 
-def _node_limit(text: str) -> int:
+def _option_word(name: str, words: type[StrEnum], text: str) -> StrEnum:
+    if text not in set(words):
+        raise ConfigError("", f'bad value for option "{name}": expected {", ".join(words)}, found {text}')
+    return words(text)
+
+
+def _node_limit(name: str, text: str) -> int:
     digits = text.removeprefix("-").removeprefix("+") if text[1:2].isdigit() else text
     if not (digits.isascii() and digits.isdigit()):
         raise ConfigError(
             "",
-            f'unable to convert policy option to integer "{NODE_LIMIT}": strconv.Atoi: parsing "{text}": '
+            f'unable to convert policy option to integer "{name}": strconv.Atoi: parsing "{text}": '
             f"invalid syntax; expected a number of at least {SMALLEST_LIMIT}",
         )
     if int(text) < SMALLEST_LIMIT:
         raise ConfigError(
             "",
-            f'the minimum value of "{NODE_LIMIT}" should not be less than {SMALLEST_LIMIT}, found {int(text)}; '
+            f'the minimum value of "{name}" should not be less than {SMALLEST_LIMIT}, found {int(text)}; '
             "remove it for no limit at all",
         )
     return int(text)
 
 
-def check_align_by_socket(policy: TopologyManagerPolicy) -> None:
-    """Refuse align-by-socket beside a policy that knows only single NUMA nodes.
-
-    Raises:
-        ConfigError: it is.
-    """
-    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
-        raise ConfigError(
-            "",
-            "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy "
-            "option; remove it or choose another topologyManagerPolicy",
+def refusals(options: Options) -> Iterator[tuple[str, str]]:
+    """Values that are each right and do not go together: the key to name, and why."""
+    on = {name for name, option in options_of(CPU_MANAGER).items() if option.value(options) is True}
+    if options.cpu_manager_policy is CPUManagerPolicy.NONE and on:
+        yield CPU_MANAGER.key, none_refusal(dict.fromkeys(on, "true"))
+    clash = next((pair for pair in NEVER_TOGETHER if on.issuperset(pair)), None)
+    if clash:
+        yield (
+            CPU_MANAGER.key,
+            f"static policy options {clash[0]} and {clash[1]} can not be used at the same time; remove one",
         )
-
-
-def together_refusals(
-    on: frozenset[str],
-    topology: TopologyManagerPolicy,
-    fit: UncoreCacheFit,
-    *,
-    is_strict: bool,
-) -> Iterator[tuple[str, str]]:
-    """Values that are each right and do not go together: the key to name, and why; after `cpu_options_on`.
-
-    Args:
-        on: the names of the CPU Manager's options that are on.
-        topology: the Topology Manager's policy.
-        fit: how uncore caches are chosen.
-        is_strict: strictUncoreCache.
-    """
-    if BY_SOCKET in on:
-        try:
-            check_align_by_socket(topology)
-        except ConfigError as error:
-            yield "cpuManagerPolicyOptions", error.detail
-    if is_strict and fit is not UncoreCacheFit.BEST:
+    if options.align_by_socket and options.topology_manager_policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
+        yield (
+            CPU_MANAGER.key,
+            (
+                "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy "
+                "option; remove it or choose another topologyManagerPolicy"
+            ),
+        )
+    packs = options.uncore_cache_fit is UncoreCacheFit.BEST
+    if options.strict_uncore_cache and not packs:
         yield "strictUncoreCache", "goes only with uncoreCacheFit: best; set that too"
-    spreading = on & {ACROSS_NUMA, ACROSS_CORES}
-    if fit is UncoreCacheFit.BEST and spreading:
+    spreading = on & {"distribute-cpus-across-numa", "distribute-cpus-across-cores"}
+    if packs and spreading:
         yield "uncoreCacheFit", f"best packs CPUs and {min(spreading)} spreads them; turn one of them off"
 
 
 def none_refusal(given: Mapping[str, str]) -> str:
     """Why the none policy does not start with these options."""
-    options = " ".join(f"{name}:{text}" for name, text in sorted(given.items()))
-    return f"None policy: received unsupported options=map[{options}]; set cpuManagerPolicy: static or remove them"
+    return (
+        f"None policy: received unsupported options={_go_map(given)}; "
+        "set cpuManagerPolicy: static or remove them"
+    )
 
 
-def machine_refusal(options: Options, topology: Topology) -> tuple[str, str] | None:
-    """The first of the options that this machine cannot have: the key to name, and why; None where it can have all."""
-    key = "cpuManagerPolicyOptions"
-    try:
-        if options.align_by_socket:
-            check_sockets(len(topology.sockets), sum(1 for node in topology.nodes if node.cpus))
-        key = "topologyManagerPolicyOptions"
-        choice = TopologyChoice(options.prefer_closest_numa_nodes, options.max_allowable_numa_nodes)
-        check_nodes(choice, len(topology.nodes), distances_known=distances_of(topology) is not None)
-    except ConfigError as error:
-        return key, error.detail
-    return None
+def machine_refusals(options: Options, topology: Topology) -> Iterator[tuple[str, str]]:
+    """Options that this machine cannot have: the key to name, and why."""
+    if options.align_by_socket:
+        sockets, nodes = len(topology.sockets), sum(1 for node in topology.nodes if node.cpus)
+        yield from ((CPU_MANAGER.key, detail) for detail in socket_refusals(sockets, nodes))
+    if options.topology_manager_policy is not TopologyManagerPolicy.NONE:
+        found = node_refusals(
+            options, len(topology.nodes), distances_known=distances_of(topology) is not None
+        )
+        yield from ((TOPOLOGY_MANAGER.key, detail) for detail in found)
 
 
-def check_sockets(sockets: int, nodes: int) -> None:
-    """Refuse align-by-socket on a machine with more sockets than NUMA nodes.
-
-    Raises:
-        ConfigError: it has.
-    """
+def socket_refusals(sockets: int, nodes: int) -> Iterator[str]:
+    """Why align-by-socket does not go with a machine: it has more sockets than NUMA nodes with CPUs."""
     if sockets > nodes:
-        raise ConfigError(
-            "",
+        yield (
             "Align by socket is not compatible with hardware where number of sockets are more than number of "
-            f"NUMA: {sockets} sockets, {nodes} NUMA nodes; remove align-by-socket",
+            f"NUMA: {sockets} sockets, {nodes} NUMA nodes; remove align-by-socket"
         )
 
 
-def check_nodes(choice: TopologyChoice, nodes: int, *, distances_known: bool) -> None:
-    """Refuse a machine that the Topology Manager's options do not fit.
-
-    Raises:
-        ConfigError: it has more NUMA nodes than allowed, or its distances are needed and not known.
-    """
-    if choice.prefer_closest and not distances_known:
-        raise ConfigError(
-            "",
+def node_refusals(options: Options, nodes: int, *, distances_known: bool) -> Iterator[str]:
+    """Why the Topology Manager's options do not go with a machine of so many NUMA nodes."""
+    if options.prefer_closest_numa_nodes and not distances_known:
+        yield (
             "cannot discover NUMA topology: error getting NUMA distances from cadvisor, which "
-            f"{CLOSEST} needs: this machine tells none; remove the option",
+            "prefer-closest-numa-nodes needs: this machine tells none; remove the option"
         )
-    if choice.node_limit is not None and nodes > choice.node_limit:
-        raise ConfigError(
-            "",
-            f"unsupported on machines with more than {choice.node_limit} NUMA Nodes: this one has {nodes}; "
-            f"raise {NODE_LIMIT} or remove it",
-        )
-
-
-def check_reserved_cpus(listed: frozenset[int], online: frozenset[int], count: int) -> None:
-    """Refuse reserved CPUs that the machine does not have.
-
-    Args:
-        listed: CPUs by number; empty when the policy is to pick them.
-        online: all CPUs of the machine.
-        count: how many are to be reserved.
-
-    Raises:
-        ConfigError: a CPU that is not online, or not as many as wanted.
-    """
-    unknown = sorted(listed - online)
-    if unknown:
-        raise ConfigError(
-            "",
-            "unable to build the reserved physical CPUs from the reserved set: unknown CPU ID: "
-            f"{', '.join(map(str, unknown))}; reserve CPUs that are online",
-        )
-    have = len(listed or online)
-    if have < count or (listed and have != count):
-        raise ConfigError(
-            "",
-            f"unable to reserve the required amount of CPUs (size of {have} did not equal {count}); "
-            "reserve fewer, or list as many as are wanted",
+    limit = options.max_allowable_numa_nodes
+    if limit is not None and nodes > limit:
+        yield (
+            f"unsupported on machines with more than {limit} NUMA Nodes: this one has {nodes}; "
+            "raise max-allowable-numa-nodes or remove it"
         )
 
 
-def check_reserved_memory(reserved: Iterable[ReservedMemory]) -> None:
-    """Refuse a static Memory Manager without any memory kept for the system.
+def absent_memory_nodes(options: Options, topology: Topology) -> Iterator[tuple[NUMANodeID, str]]:
+    """NUMA nodes of reservedMemory that the machine does not have, and why each is refused."""
+    known = NodeMask.from_ids(topology.node_ids)
+    for one in options.reserved_memory:
+        if one.node not in known:
+            yield (
+                one.node,
+                f"NUMA node {one.node} does not exist on this machine, it has NUMA nodes {known}",
+            )
 
-    Raises:
-        ConfigError: nothing of ordinary memory is reserved; huge pages do not count.
-    """
-    if not any(row.size_bytes for row in reserved if row.resource == "memory"):
-        raise ConfigError(
-            "",
+
+def no_reserved_memory(reserved: Iterable[ReservedMemory]) -> Iterator[str]:
+    """Why a static Memory Manager does not start: no ordinary memory is reserved; huge pages do not count."""
+    if not any(one.size_bytes for one in reserved if one.resource == "memory"):
+        yield (
             "you should specify the system reserved memory: Static needs memory kept for the system on at least "
-            "one NUMA node; add reservedMemory",
+            "one NUMA node; add reservedMemory"
         )
-
-
-def topology_manager_refusals(
-    policy: str, scope: str, given: Mapping[str, str], nodes: int, *, distances_known: bool, limit: int | None
-) -> Iterator[str]:
-    """Why a Topology Manager would not start with these words on a machine, in the kubelet's order.
-
-    Args:
-        policy: as written; none asks for nothing else.
-        scope: as written.
-        given: option texts by name.
-        nodes: NUMA nodes of the machine.
-        distances_known: whether the machine tells the distances between them.
-        limit: most NUMA nodes where the options do not say; None for no limit.
-    """
-    if policy == TopologyManagerPolicy.NONE:
-        return
-    try:
-        choice = topology_options_on(given)
-        check_nodes(
-            TopologyChoice(choice.prefer_closest, choice.node_limit or limit),
-            nodes,
-            distances_known=distances_known,
-        )
-    except ConfigError as error:
-        yield error.detail
-    if policy not in set(TopologyManagerPolicy):
-        yield f'unknown policy: "{policy}"; known are {", ".join(TopologyManagerPolicy)}'
-    if scope not in set(TopologyManagerScope):
-        yield f'unknown scope: "{scope}"; known are {", ".join(TopologyManagerScope)}'

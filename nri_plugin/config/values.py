@@ -1,51 +1,48 @@
-"""How the sections that the kubelet defines are read, by the kubelet's rules for each.
+"""Readers of the values of the configuration: each says what it expected, and where.
 
-What a later version brings is known by name and refused, never ignored.
+First single values, then the sections that the kubelet defines, by the kubelet's rules for each. Values of a later
+version are known by name and refused, never ignored.
 """
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from fractions import Fraction
 from typing import TypeVar
 
 from nri_plugin.config import yaml_tree as source
-from nri_plugin.config.option_checks import CPU_OPTIONS, GATES, TOPOLOGY_OPTIONS, option_flag
+from nri_plugin.config.option_checks import GATES, known_names, option_value
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.model.options import ReservedMemory
+from nri_plugin.model.option_rows import CPU_MANAGER, Manager
+from nri_plugin.model.options import REGISTRY, ReservedMemory, options_of
 from nri_plugin.model.quantity import format_bytes, parse_quantity
 from nri_plugin.model.sets import CPUSet, NUMANodeID
 
-# ----------------------------------------------------------------------------------------------------
-# How single values of the configuration are read; each reader says what it expected and where.
-
-
 Word = TypeVar("Word", bound=StrEnum)
 
-_NAMESPACE = re.compile(
-    r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z"
-)  # Source: RFC 1123 label, as Kubernetes has it
+# Source: RFC 1123 label, as Kubernetes has it.
+_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
 LARGEST_PORT = 65535
 LEAST_HISTORY_BYTES = 256 << 10
-"""Two segments, each of which begins with the machine and all that is promised."""
+"""Two segments, each of which begins with the machine and all allocations."""
 _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}\Z")
 
 
-KNOWN_ARE = "known are"
-"""Begins the list of all names, which is long enough to be told once."""
-
-
 def either(*words: str) -> str:
-    """The words as a reader is offered them: a, b or c."""
+    """The words as a sentence lists them: a, b or c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """The known name that a misspelt one probably means; empty where none is close."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), "")
 
 
 def unknown(place: source.Place, name: str, known: tuple[str, ...], what: str = "unknown key") -> ConfigError:
     """The error for a name that is not in `known`, with the closest one that is."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]}?" if close else f"{KNOWN_ARE} {either(*known)}"
-    return place.error(f"{what}; {hint}")
+    close = closest(name, known)
+    return place.error(f"{what}; did you mean {close}?" if close else f"{what}; known are {either(*known)}")
 
 
 def choice(words: type[Word]) -> Callable[[source.Value], Word]:
@@ -54,22 +51,20 @@ def choice(words: type[Word]) -> Callable[[source.Value], Word]:
     return lambda value: words(read(value))
 
 
-def one_of(*words: str, later: tuple[str, ...] = ()) -> Callable[[source.Value], str]:
-    """A reader of one of some words; those of `later` are known but refused."""
+def one_of(*words: str) -> Callable[[source.Value], str]:
+    """A reader of one of some words."""
 
     def read(value: source.Value) -> str:
         found = source.scalar(value)
         if found.kind == "str" and found.text in words:
             return found.text
-        if found.text in later:
-            raise value.place.error(f"{found.text} is not yet supported; use {either(*words)}")
         raise value.place.error(f"expected {either(*words)}, found {source.as_read(found)}")
 
     return read
 
 
 def not_yet(value: source.Value) -> bool:
-    """A flag whose `true` is known but refused."""
+    """A flag of a later version: `true` is refused."""
     if source.flag(value):
         raise value.place.error("true is not yet supported by this version; set it to false or remove it")
     return False
@@ -108,21 +103,13 @@ def whole_bytes(value: source.Value) -> int:
 
 
 def history_bytes(value: source.Value) -> int:
-    """0, or at least as much as a small node needs to begin with."""
+    """0, or at least the size that a small node needs."""
     size = whole_bytes(value)
     if 0 < size < LEAST_HISTORY_BYTES:
         raise value.place.error(
             f"expected 0 for no history or at least {format_bytes(LEAST_HISTORY_BYTES)}, found {format_bytes(size)}"
         )
     return size
-
-
-def check_option_flag(name: str, value: source.Value) -> None:
-    """Refuse the value of a policy's option that is no boolean of Go's, quoted or not, as the kubelet does."""
-    try:
-        option_flag(name, source.scalar(value).text)
-    except ConfigError as error:
-        raise value.place.error(error.detail) from None
 
 
 def absolute_path(value: source.Value) -> str:
@@ -134,7 +121,7 @@ def absolute_path(value: source.Value) -> str:
 
 
 def bind_address(value: source.Value) -> tuple[str, int] | None:
-    """`HOST:PORT`, `:PORT` for every address, `[::1]:PORT`; the empty text is none. Names are not looked up here."""
+    """`HOST:PORT`, `:PORT` for every address, `[::1]:PORT`; the empty text is none. Names are not resolved here."""
     found = source.text(value)
     if not found:
         return None
@@ -148,7 +135,7 @@ def host_and_port(found: str) -> tuple[str, int]:
     """The host without brackets, and the port.
 
     Raises:
-        ValueError: it is none; says what was expected.
+        ValueError: it is no such address.
     """
     host, colon, port = found.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -158,7 +145,7 @@ def host_and_port(found: str) -> tuple[str, int]:
 
 
 def plugin_name(value: source.Value) -> str:
-    """The name the runtime logs; part of a file name."""
+    """The name that the runtime logs; it is part of a file name."""
     found = source.text(value)
     if not _PLUGIN_NAME.match(found):
         raise value.place.error(
@@ -186,19 +173,18 @@ def namespaces(value: source.Value) -> frozenset[str]:
     return frozenset(names)
 
 
-# ----------------------------------------------------------------------------------------------------
+# ---- sections of KubeletConfiguration
 
-
-# Source: the gates of kubelet 1.36 that touch these managers. True: may be set either way.
+# Source: the gates of kubelet 1.36 that concern these managers. True: may be set either way.
 FEATURE_GATES: Mapping[str, bool] = dict.fromkeys(GATES, True) | {
+    **{one.own_gate: True for one in REGISTRY.values() if one.own_gate},
     "MemoryManager": True,
-    "DisableCPUQuotaWithExclusiveCPUs": True,
     "PodLevelResources": True,
     "PodLevelResourceManagers": False,
 }
 
 RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
-"""What kubeReserved and systemReserved may hold. Source: kubelet, parseResourceList."""
+"""Resources that kubeReserved and systemReserved may hold. Source: kubelet, parseResourceList."""
 
 EVICTION_SIGNALS = (
     "memory.available",
@@ -225,7 +211,7 @@ def reserved(value: source.Value) -> Mapping[str, Fraction]:
 
 
 def eviction(value: source.Value) -> str | int | None:
-    """The hard threshold of free memory: bytes, or the percentage as written; None when it is not among the signals.
+    """The hard threshold of available memory: bytes, or the percentage as written; None where the list leaves it out.
 
     Source: kubelet; a list of thresholds replaces the default ones altogether.
     """
@@ -240,29 +226,32 @@ def eviction(value: source.Value) -> str | int | None:
     return written if _PERCENTAGE.match(written) else whole_bytes(memory)
 
 
-def cpu_options(value: source.Value) -> Mapping[str, str]:
-    """The CPU Manager's options as written, each of them a boolean."""
-    found = _options("CPU Manager", value, tuple(CPU_OPTIONS))
-    for name, entry in found.entries.items():
-        check_option_flag(name, entry)
-    return _texts(found)
+def section_reader(manager: Manager) -> Callable[[source.Value], Mapping[str, str]]:
+    """A reader of a manager's options as written.
+
+    Values of the CPU Manager's options are checked here, where their places are known. The Topology Manager's policy
+    none never looks at its options, so their values are checked once the policy is known.
+    """
+
+    def read(value: source.Value) -> Mapping[str, str]:
+        found = source.section(value)
+        for name, place in found.keys.items():
+            if name not in options_of(manager):
+                raise unknown(
+                    place, name, known_names(manager), f'unknown {manager.name} Policy option: "{name}"'
+                )
+            if manager is CPU_MANAGER:
+                _check_option(manager, name, found.entries[name])
+        return {name: source.scalar(entry).text for name, entry in found.entries.items()}
+
+    return read
 
 
-def topology_options(value: source.Value) -> Mapping[str, str]:
-    """The Topology Manager's options as written; its policy none never looks at their values."""
-    return _texts(_options("Topology Manager", value, tuple(TOPOLOGY_OPTIONS)))
-
-
-def _options(manager: str, value: source.Value, known: tuple[str, ...]) -> source.Section:
-    found = source.section(value)
-    for name, place in found.keys.items():
-        if name not in known:
-            raise unknown(place, name, known, f'unknown {manager} Policy option: "{name}"')
-    return found
-
-
-def _texts(found: source.Section) -> Mapping[str, str]:
-    return {name: source.scalar(entry).text for name, entry in found.entries.items()}
+def _check_option(manager: Manager, name: str, value: source.Value) -> None:
+    try:
+        option_value(options_of(manager)[name], source.scalar(value).text)
+    except ConfigError as error:
+        raise value.place.error(error.detail) from None
 
 
 def feature_gates(value: source.Value) -> Mapping[str, bool]:
@@ -279,7 +268,7 @@ def feature_gates(value: source.Value) -> Mapping[str, bool]:
 
 
 def reserved_memory(value: source.Value) -> tuple[ReservedMemory, ...]:
-    """Memory kept for the system, node by node; no node and type twice, no amount of zero."""
+    """Memory kept for the system by NUMA node; no node and type twice, no amount of zero."""
     rows: list[ReservedMemory] = []
     for item in source.items(value):
         for row, place in _memory_rows(source.section(item)):
@@ -310,7 +299,7 @@ def _memory_rows(item: source.Section) -> Iterator[tuple[ReservedMemory, source.
 
 
 def memory_node_place(tree: source.Section, node: NUMANodeID) -> source.Place | None:
-    """Where reservedMemory of a configuration that has been read names the node."""
+    """The place where reservedMemory of a checked configuration names the node."""
     rows = (source.section(item) for item in source.items(tree.entries["reservedMemory"]))
     numbers = (row.entries["numaNode"] for row in rows)
     return next((value.place for value in numbers if source.number(value) == node), None)

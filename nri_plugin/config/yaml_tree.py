@@ -1,7 +1,10 @@
-"""YAML text to a tree that remembers where everything stands.
+"""A tree of YAML text that keeps the file, line, column and key path of every value, and readers of its values.
 
-Values are read from the text as written, never from what YAML makes of it: to YAML 1.1 `no` is False, `1:30` is
+Values are read from the text as written, never from YAML's interpretation: in YAML 1.1 `no` is False, `1:30` is
 90 and `1_0` is 10, and of two equal keys the last one silently wins. Here each of these is an error with a place.
+
+Flow: walk the events and refuse what could exhaust memory or the stack; compose; build the tree. The readers below
+take one value each and raise `ConfigError` with its place.
 """
 
 import re
@@ -50,7 +53,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value as written; `kind` is what YAML would make of it (`str`, `int`, `bool`, ...)."""
+    """One value as written; `kind` is the type that YAML reads (`str`, `int`, `bool`, ...)."""
 
     place: Place
     text: str
@@ -67,7 +70,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Keys and values; no key twice. `keys` says where each key stands."""
+    """Keys and values; no key twice. `keys` has the place of each key."""
 
     place: Place
     entries: Mapping[str, "Value"]
@@ -92,7 +95,7 @@ def parse(text: str, file: str) -> Section:
 
 
 def parse_any(text: str, file: str) -> Value:
-    """As `parse`, whatever stands at the top.
+    """As `parse`, with any kind of value at the top.
 
     Raises:
         ConfigError: not YAML, a key twice, or too big.
@@ -116,7 +119,7 @@ def _compose(text: str, file: str) -> yaml.Node | None:
 
 
 def _refuse_traps(text: str, file: str) -> None:
-    """Walk the events first: composing recurses as deep as the text says, and aliases can multiply without end."""
+    """Refuse deep nesting, on which composing would recurse, and aliases, which can multiply without end."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -129,7 +132,7 @@ def _refuse_traps(text: str, file: str) -> None:
 
 
 def _place(mark: Any, file: str, path: str = "") -> Place:
-    """Where a mark points. The parser's marks have one type in C and another in Python."""
+    """The place of a mark. The parser's marks have one type in C and another in Python."""
     return Place(file, mark.line + 1, mark.column + 1, path) if mark else Place(file, path=path)
 
 
@@ -174,7 +177,7 @@ def scalar(value: Value) -> Scalar:
 
 
 def text(value: Value) -> str:
-    """A word as written; what YAML would take for something else needs quotes.
+    """A word as written; a word that YAML would read as something else needs quotes.
 
     Raises:
         ConfigError: no single value, or one that YAML reads as a boolean, a number, a date or nothing.
@@ -188,7 +191,7 @@ def text(value: Value) -> str:
 
 
 def as_read(found: Scalar) -> str:
-    """A value as an error names it: with what YAML makes of it, where that surprises."""
+    """A value as an error names it: with the type that YAML reads, where that may surprise."""
     if found.kind == "str":
         return found.text or "an empty text"
     if found.kind == "null":
@@ -233,7 +236,7 @@ def flag(value: Value) -> bool:
 
 
 def section(value: Value) -> Section:
-    """Keys and values; nothing at all counts as none.
+    """Keys and values; an empty value counts as none.
 
     Raises:
         ConfigError: a single value or a list.
@@ -246,7 +249,7 @@ def section(value: Value) -> Section:
 
 
 def items(value: Value) -> Iterator[Value]:
-    """The members of a list; nothing at all counts as none.
+    """The members of a list; an empty value counts as none.
 
     Raises:
         ConfigError: a single value or keys.

@@ -1,32 +1,32 @@
-"""What came out of an event: the next state, the answer, and the writes that make it true.
+"""What goes into a decision beside the runtime's message, and what comes out of it.
 
-What is known of a container beside the runtime's message, as plain values.
+In: `InformedCreate` and `UnsavedStart` are events of our own around an event of the runtime. The agent collects what is
+known of a container before the decision and passes it on with the event. So deciding stays pure: the same event gives
+the same decision when it is decided again.
 
-The application finds it out before a decision and hands both over as one event, so that deciding
-stays pure: the same event gives the same decision when it is asked again.
+Out: a `Decision` is the next state, the answer, and the writes that make the answer true.
 
-Facts come from two places. The host's sysfs tells where the devices of a container are attached. The
-exporter, which alone may ask the kubelet and the cluster, knows which device of which resource it is, and what
-the pod's object says.
+The facts of an `InformedCreate` come from two places. The host's sysfs tells where the devices of a container are attached.
+The exporter, which alone may ask the kubelet and the cluster, knows the resource of each device, and the pod's object.
 
-**The exporter's socket.** `exporter/exporter.sock` in the state directory (`exporterSocket` names another) is a
-stream socket. One connection carries one question and one answer, each a JSON object on one line of
-UTF-8 text that ends with a newline, at most `LINE_BYTES` long:
+**The exporter's socket.** `exporter/exporter.sock` in the state directory (`exporterSocket` names another) is a stream
+socket. One connection carries one question and one answer. Each is a JSON object on one line of UTF-8 text that ends with
+a newline, at most `LINE_BYTES` long:
 
     {"pod": UID, "namespace": "default", "name": "train-0", "container": "worker"}
     {"devices": [{"resource": "nvidia.com/gpu", "ids": ["GPU-1"], "nodes": [0]}, ...], "facts": {...}}
 
-A question with `"devices": false` is about the facts alone: then the kubelet need not be asked, and the answer has none.
+A question with `"devices": false` is about the facts alone: the kubelet is not asked, and the answer has no devices.
 
-`devices` are the kubelet's devices of that container, as its PodResources API lists them: an entry for
-each set of ids with the same `nodes`, a resource in as many entries as that takes, resources in the
-order of the first. `nodes` left out, empty, or -1: attached to no NUMA node in particular. An entry
-may have `totals`, an object of NUMA nodes (`0`, `0-1`) to the number of devices of the resource that are attached
-to exactly these, given to somebody or not: they decide which nodes hints name and which width is preferred. An answer without `devices` says that the
-exporter does not know the container; an empty list that it has none. `pod_devices`, in the same form, may
-add those of all containers of the pod: under pod scope the first container decides for the others.
+`devices` are the kubelet's devices of that container, as its PodResources API lists them. There is an entry for each set
+of ids with the same `nodes`, so a resource may have several entries; resources are in the order of their first entry.
+`nodes` absent, empty, or -1: attached to no NUMA node in particular. An entry may have `totals`, an object of NUMA nodes
+(`0`, `0-1`) to the number of devices of the resource that are attached to exactly these, in use or not. They decide
+which nodes hints name and which width is preferred. An answer without `devices` says that the exporter does not know the
+container; an empty list says that it has none. `pod_devices`, in the same form, may add those of all containers of the
+pod: under pod scope the first container decides for the others.
 
-`facts` are the pod's, from a watch on the pods of the node; left out where the pod is not known (yet):
+`facts` are the pod's, from a watch on the pods of the node; absent where the pod is not known (yet):
 
     {"uid": UID, "qos": "Guaranteed", "pod_resources": {"cpu_request_milli": 4000, ...},
      "containers": [
@@ -35,22 +35,22 @@ add those of all containers of the pod: under pod scope the first container deci
       {"name": "mesh", "kind": "sidecar", ...},
       {"name": "worker", "kind": "app", ...}]}
 
-`containers` are all of the specification, in the order in which they start: init containers and sidecars (init
-containers that restart always) as they are listed there, then app containers; `kind` left out means `app`.
-Amounts left out are not set: 0. `pod_resources` is what the pod asks for as a whole (`spec.resources`), left out or
-null where that is not set. `uid` is the pod's uid as the runtime knows it, which for a pod from a file of the kubelet is
-not that of its mirror in the cluster; facts of another pod, and facts not of this form, are passed over, and the devices
-beside them still count. Credentials are never part of them.
+`containers` are all of the specification in the order in which they start: init containers and sidecars (init
+containers that restart always) as they are listed there, then app containers. An absent `kind` means `app`, absent
+amounts mean 0. `pod_resources` is the pod's `spec.resources`, absent or null where that is not set. `uid` is the pod's
+uid as the runtime knows it; for a pod from a file of the kubelet that is not the uid of its mirror in the cluster. Facts
+of another pod and facts in another form are ignored, and the devices beside them still count. Credentials are never part
+of them.
 
-An answer may have devices and no facts, and facts and no devices. Keys not named here are passed over.
+An answer may have devices without facts, and facts without devices. Unknown keys are ignored.
 
-The answer has to come within 100 ms. Where it does not, or is not of this form, or nobody listens, the
-devices are those of the runtime's message, and what it does not say of the pod is inferred.
+The answer has to arrive within 100 ms. Where it does not, or has another form, or nothing listens, the devices are those
+of the runtime's message, and the rest is inferred.
 """
 
 from dataclasses import dataclass
 
-from nri_plugin.model.errors import AdmissionError
+from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, PodFacts, State
 from nri_plugin.policy.device_hints import DeviceResource
@@ -64,17 +64,17 @@ from nri_plugin.wire.nri.events import (
 )
 
 LINE_BYTES = 1 << 16
-"""A longer question or answer is not listened to: a container has a few dozen devices, of 100 bytes each."""
+"""Longer lines are ignored: a container has a few dozen devices, of 100 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the exporter said.
+class ExporterAnswer:
+    """What the exporter answered about a container.
 
     Attributes:
-        devices: of the container; None where it does not know the container.
-        pod_devices: of all containers of its pod; empty when nobody knows them.
-        facts: of the pod; None where it does not know the pod.
+        devices: of the container; None where the exporter does not know the container.
+        pod_devices: of all containers of its pod; empty when they are not known.
+        facts: of the pod; None where the exporter does not know the pod.
         unusable: why facts that were sent do not count; empty otherwise.
     """
 
@@ -86,13 +86,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class InformedCreate:
-    """A `CreateContainer`, and what else is known of the container.
+    """A `CreateContainer` with everything else that is known of the container.
 
     Attributes:
-        event: what the runtime said.
+        event: the runtime's message.
         devices: where its devices are, by resource.
-        pod_devices: the same of all containers of the pod, for pod scope; empty when nobody knows them.
-        facts: what the pod's object says; None when nobody knows.
+        pod_devices: the same of all containers of the pod, for pod scope; empty when they are not known.
+        facts: from the pod's object; None when they are not known.
     """
 
     event: CreateContainer
@@ -103,21 +103,18 @@ class InformedCreate:
 
 @dataclass(frozen=True, slots=True)
 class UnsavedStart:
-    """The first event of a container that was created while nobody listened, and the checkpoint cannot be saved.
+    """The first event of a container that was created while no agent listened, and the checkpoint cannot be saved.
 
-    Neither the checkpoint nor the runtime's list would tell a restarted agent of an allocation that is made now, and
-    the container would be moved. So it runs in the shared pool.
+    An allocation made now would be unknown to a restarted agent, because neither the checkpoint nor the runtime's list
+    has it, and the container would be moved. So it runs in the shared pool.
 
     Attributes:
-        event: what the runtime said.
-        why: what stands against saving.
+        event: the runtime's message.
+        why: why the checkpoint cannot be saved.
     """
 
     event: PostCreateContainer | StartContainer | PostStartContainer
     why: str
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +126,10 @@ class CpusetWrite:
         cpus: the value; never empty.
         container_id: whose cgroup it is; empty for a QoS slice.
         must_exist: a missing cgroup is an error (False: the container has none yet or is gone).
-        compare: leave a cgroup alone that already says so; False where the value is known to change,
-            which saves reading thousands of files while a container waits.
-        make_room: where cgroups above hold less, or took the cpuset files away, put that right first; costs a look
-            at each of them.
+        compare: skip a cgroup that already has the value; False where the value is known to change, which saves
+            reading thousands of files while a container waits.
+        make_room: first widen the cgroups above where they hold less, or enable the cpuset controller there; reads
+            each of them.
     """
 
     target: CgroupRef
@@ -154,25 +151,25 @@ class EffectiveCheck:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One event, decided.
+    """What follows from one event.
 
-    Order of effects: save `state` (when it changed), carry out `writes`, answer with `response`
-    or, when `refusal` is set, refuse with it. A refused event changes neither state nor cgroups.
+    Order of effects: save `state` (when it changed), apply `writes`, answer with `response` or, when `refusal` is set,
+    refuse with it. A refused event changes neither state nor cgroups.
 
     Attributes:
         state: the state from now on.
         response: the answer when not refused.
         refusal: why the event is refused; only ever for CreateContainer and UpdateContainer.
-        overruled: why it would have been, where a namespace is never refused.
-        writes: shrinking before growing.
-        checks: to be read back once the answer is out.
+        overruled: why it would have been refused, in a namespace that is never refused.
+        writes: narrowing before widening.
+        checks: to be read back once the answer is sent.
         steps: why, in short codes, in the order they happened.
     """
 
     state: State
     response: NRIResponse = ACKNOWLEDGED
-    refusal: AdmissionError | None = None
-    overruled: AdmissionError | None = None
+    refusal: AdmissionRefusal | None = None
+    overruled: AdmissionRefusal | None = None
     writes: tuple[CpusetWrite, ...] = ()
     checks: tuple[EffectiveCheck, ...] = ()
     steps: tuple[str, ...] = ()

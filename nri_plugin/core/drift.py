@@ -1,7 +1,7 @@
-"""What we notice ourselves: cgroups that say something else than they should, and a machine that is another one now.
+"""Drift: cgroups whose cpuset is not the desired one, and a machine whose CPUs or memory nodes changed.
 
-Both come as events of our own and are decided like those of the runtime, but promises never change by them: only
-cgroups are written. What should be is derived from the state, so our own writes are never taken for drift.
+Both are reported by events of our own and decided like those of the runtime. Allocations never change by them: only
+cgroups are written. The desired cpuset is derived from the state, so our own writes are never taken for drift.
 """
 
 from collections.abc import Iterable
@@ -16,30 +16,30 @@ from nri_plugin.model.state import CgroupRef, Phase, State
 
 
 class Cause(StrEnum):
-    """What a drift looks like; who did it the kernel does not tell."""
+    """What a drift looks like. The kernel does not tell which process caused it."""
 
     STORED = "stored-value"
-    """The cpuset the runtime keeps: it, or systemd in its stead, put it back."""
+    """The cpuset that the runtime has stored: the runtime, or systemd for it, wrote it back."""
     ALL_CPUS = "all-cpus"
-    """Every online CPU: a reset by a person, `systemctl set-property` or a runtime that knows no cpuset."""
+    """All online CPUs: a reset by a person, `systemctl set-property` or a runtime that stores no cpuset."""
     NEVER_SET = "never-set"
-    """No CPU at all: the files were made anew."""
+    """No CPU: the files were created again."""
     FILES_GONE = "files-gone"
-    """The cgroup lives and has no cpuset files: cpuset was taken out of a parent's subtree_control."""
+    """The cgroup exists without cpuset files: cpuset was removed from a parent's subtree_control."""
     NARROWED_ABOVE = "narrowed-above"
-    """Its own value is right, a cgroup above holds less; or one below it, of a runtime that nests them, differs."""
+    """Its own value is the desired one. A cgroup above holds less, or one below, of a runtime that nests them, differs."""
     OTHER_VALUE = "other-value"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cgroup whose cpuset is ours to say; `container_id` is empty for a QoS slice."""
+    """A cgroup whose cpuset the agent sets; `container_id` is empty for a QoS slice."""
 
     cgroup: CgroupRef
     container_id: str = ""
 
     def __hash__(self) -> int:
-        """By what no two have in common; texts remember theirs, and thousands of these are looked up at once."""
+        # Unique by one field. A str caches its hash, and thousands of these are looked up at once.
         return hash(self.container_id or self.cgroup.parent)
 
 
@@ -60,7 +60,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A cgroup that says, or whose processes run on, something else than `desired`."""
+    """A cgroup whose cpuset, or whose effective CPUs, are not `desired`."""
 
     observed: Observed
     desired: CPUSet
@@ -76,14 +76,14 @@ class CpusetsObserved:
 
 @dataclass(frozen=True, slots=True)
 class MachineChanged:
-    """Event: CPUs or memory nodes came or went; the node decided for is the new one."""
+    """Event: CPUs or memory nodes came or went. `decide` gets the new node."""
 
 
 OwnEvent = CpusetsObserved | MachineChanged
 
 
 def targets(node: Node, state: State) -> dict[Target, None]:
-    """All cgroups to look after, in a stable order; none where cgroups are not ours to write."""
+    """All cgroups to watch, in a stable order; none where the agent does not write cgroups."""
     if node.options.effect is not Effect.CGROUP or not pins(node, state):
         return {}
     running = [
@@ -96,19 +96,20 @@ def targets(node: Node, state: State) -> dict[Target, None]:
 
 
 def drifts(node: Node, state: State, observed: Iterable[Observed]) -> tuple[Drift, ...]:
-    """Those of `observed` that are not what they should be; what is not ours to say is passed over.
+    """Those of `observed` that are not as desired; cgroups that the agent does not set are ignored.
 
-    A container without a value of its own that runs on what it should has it from its pod's cgroup: so it is with our
-    own container, whose files we may not write.
+    A container without a value of its own that runs on the desired CPUs is bounded by its pod's cgroup. That is so with
+    the agent's own container, whose files it may not write.
     """
     observed = tuple(observed)
     has_slice = any(not one.target.container_id for one in observed)
+    # The slices' cpusets are the same for every container, so they are derived once, and only when one was read.
     slices = floor_writes(node, state, state.pods.values()) if has_slice else ()
     floor = {write.target: write.cpus for write in slices}
     found = []
     for one in observed:
         if _is_resized(state, one):
-            continue
+            continue  # the runtime wrote it first and confirms it later
         desired = _desired(node, state, one.target, floor)
         is_bounded_above = bool(one.target.container_id) and one.cpus is not None and not one.cpus
         if desired and (one.effective != desired or (one.cpus != desired and not is_bounded_above)):
@@ -117,7 +118,8 @@ def drifts(node: Node, state: State, observed: Iterable[Observed]) -> tuple[Drif
 
 
 def put_right(node: Node, state: State, event: CpusetsObserved) -> Decision:
-    """Write what was found to be drifted; whoever runs on too much comes before whoever runs on too little."""
+    """Repair drift."""
+    # Cgroups that run on CPUs of others come before those that only lack some of their own.
     found = sorted(drifts(node, state, event.observed), key=_is_too_narrow)
     writes = tuple(
         CpusetWrite(one.observed.target.cgroup, one.desired, one.observed.target.container_id, make_room=True)
@@ -126,11 +128,11 @@ def put_right(node: Node, state: State, event: CpusetsObserved) -> Decision:
     return Decision(state, writes=writes, steps=tuple(f"drift-{one.cause}" for one in found))
 
 
-def follow_machine(node: Node, state: State, event: MachineChanged) -> Decision:  # noqa: ARG001 - it holds nothing
-    """The shared pool follows at once, and everybody has what is online of what was promised.
+def follow_machine(node: Node, state: State, event: MachineChanged) -> Decision:  # noqa: ARG001 - the event has no fields
+    """Write the new shared pool, and for every exclusive container the CPUs of its allocation that are online.
 
-    Who lost some of its CPUs runs on the rest, who lost all in the shared pool until one returns; the
-    promise stays whole, nobody else is given what was lost.
+    A container that lost some of its CPUs runs on the rest. One that lost all of them runs in the shared pool until one
+    returns. Allocations stay as they are, and lost CPUs are given to nobody else.
     """
     writes = tuple(replace(write, make_room=True) for write in all_writes(node, state))
     return Decision(state, writes=writes, steps=("machine-changed", f"lost={len(state.lost(node))}"))
@@ -146,9 +148,9 @@ def _desired(node: Node, state: State, target: Target, floor: dict[CgroupRef, CP
 
 
 def _is_resized(state: State, observed: Observed) -> bool:
-    """Whether the runtime wrote what a resize asks for: it is no drift while it has not said so.
+    """Whether the runtime wrote the cpuset of a resize that it has not confirmed; that is no drift.
 
-    A partition goes on with the CPUs it was made with until then.
+    A partition keeps the CPUs it was made with until then.
     """
     record = state.containers.get(observed.target.container_id)
     held = state.allocation_of(record) if record else None
@@ -172,5 +174,5 @@ def _cause(node: Node, state: State, observed: Observed, desired: CPUSet) -> Cau
 
 
 def _is_too_narrow(drift: Drift) -> bool:
-    """Whether its processes run on nothing but what they should, only on less of it."""
+    """Whether its processes run on desired CPUs only, and on fewer than all of them."""
     return drift.observed.effective is not None and drift.observed.effective <= drift.desired

@@ -1,10 +1,21 @@
 """The centre: `decide(node, state, event) -> Decision`, pure.
 
-The same function serves first starts, restarts, trials and explanations: a trial is a decision
-nobody saved. Nothing here does I/O, reads a clock or logs.
+The same function serves first starts, restarts, trials and explanations: a trial is a decision that is not stored.
+Nothing here does I/O, reads a clock or logs.
 
-Order of thought for every event: find or discover the pod and the container, change the state,
-derive from the two states what the cgroups must say differently.
+The steps for every event: find or adopt the pod and the container, change the state, and derive the cgroup writes from the
+states before and after.
+
+    RunPodSandbox          remember the pod
+    CreateContainer        place the container or refuse it        the only event that allocates in the usual case
+    PostCreateContainer    it exists
+    StartContainer         write its cgroup, which exists only now; ended init containers return their memory
+    PostStartContainer     read its effective CPUs back
+    UpdateContainer        resize in place, or keep the runtime from writing an old cpuset
+    PostUpdateContainer    the resize is done
+    StopContainer          keep the allocation: a crash loop must not lose its CPUs
+    RemoveContainer        drop the record
+    StopPodSandbox         release the allocations of the pod
 """
 
 from collections.abc import Callable
@@ -20,7 +31,7 @@ from nri_plugin.core.pool import floor_writes, own_write, pending_updates, pins,
 from nri_plugin.core.requests import (
     ContainerRequest,
     annotated,
-    cgroup_ref,
+    container_record,
     container_request,
     cpu_milli,
     heard_annotations,
@@ -33,7 +44,7 @@ from nri_plugin.core.requests import (
     stored_cpus,
     stored_mems,
 )
-from nri_plugin.core.resize import advise_pod_growth, advise_resize, confirmed, refuse_pod_total, resized
+from nri_plugin.core.resize import advised_pod_growth, advised_resize, refuse_pod_total, resized
 from nri_plugin.core.reuse import given_back
 from nri_plugin.core.synchronize import adopt, synchronize
 from nri_plugin.model import bounds
@@ -70,7 +81,7 @@ def _run_pod(node: Node, state: State, event: nri.RunPodSandbox) -> Decision:
 
 
 def _stop_pod(node: Node, state: State, event: nri.StopPodSandbox) -> Decision:
-    """The pod's promises end; an older sandbox of a pod that runs on again ends nothing."""
+    """Release the pod's allocations. The end of an older sandbox of a pod that has a new one releases nothing."""
     pod = state.pods.get(_uid(state, event.pod))
     if pod is None or pod.sandbox_id != event.pod.id:
         return Decision(state, steps=("unknown-sandbox",))
@@ -92,7 +103,7 @@ def _create(node: Node, state: State, event: nri.CreateContainer) -> Decision:
 
 
 def unrefused(node: Node, state: State, event: nri.CreateContainer | InformedCreate) -> Decision:
-    """As `decide`, for a container that is created whatever is said: without a place it runs in the shared pool."""
+    """As `decide`, for a container that is created in any case: where policy refuses it, it runs in the shared pool."""
     known = event if isinstance(event, InformedCreate) else InformedCreate(event)
     return _informed_create(node, state, known, may_refuse=False)
 
@@ -100,24 +111,29 @@ def unrefused(node: Node, state: State, event: nri.CreateContainer | InformedCre
 def _informed_create(node: Node, state: State, known: InformedCreate, *, may_refuse: bool = True) -> Decision:
     """Place the container and tell the runtime, or refuse with the kubelet's reason."""
     before, event = state, known.event
+    # 1. What is asked for: the runtime's message, the facts, then the annotations.
     state, pod, request = wanted(node, state, known)
     overruled = placed = None
     try:
         request = annotated(node.options, pod, request)
+        # 2. Where it goes: hints, merge, CPUs, memory. `state` is a trial until the decision is returned.
         placed = place(node, state, pod, request)
         state, allocation, steps = placed.state, placed.allocation, placed.steps
         _refuse_empty_pool(node, state, allocation)
     except AdmissionError as error:
-        advised(node, state, pod, request, error)
+        # 3. Refused: advice is looked for now, because only now it is worth the time.
+        refusal = advised(node, state, pod, request, error.refusal)
         if may_refuse and pod.namespace not in node.options.never_refuse:
-            return Decision(before, refusal=error, steps=("refused", *error.steps))
-        overruled, allocation, steps = error, None, ("never-refuse", *error.steps)
+            return Decision(before, refusal=refusal, steps=("refused", *refusal.steps))
+        overruled, allocation, steps = refusal, None, ("never-refuse", *refusal.steps)
     steps = ("devices-not-counted", *steps) if has_uncounted_devices(known) else steps
+    # 4. The record comes first and without cpuset: the desired cpuset follows from the state that has the record.
     record = _record(pod, event.container, Phase.CREATING, str(overruled or ""))
     record = placed.remembered_by(record) if placed and not overruled else record
     state = state.with_container(record).with_pod(remembered(state.pods[pod.uid]))
     resources = _granted(node, state, record, allocation)
     record = replace(record, stored_cpus=stored_cpus(resources), stored_mems=stored_mems(resources))
+    # 5. The other containers: the answer carries those that only the runtime can update, the rest are cgroup writes.
     state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
     return Decision(
         state,
@@ -129,7 +145,7 @@ def _informed_create(node: Node, state: State, known: InformedCreate, *, may_ref
 
 
 def wanted(node: Node, state: State, known: InformedCreate) -> tuple[State, PodRecord, ContainerRequest]:
-    """The state in which a new container is placed, its pod, and what it asks for before annotations are heard."""
+    """The state in which a new container is placed, its pod, and its request before annotations are applied."""
     event = known.event
     pod = informed(_inhabited(node, state, event.pod), known.facts)
     state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
@@ -140,7 +156,7 @@ def wanted(node: Node, state: State, known: InformedCreate) -> tuple[State, PodR
 
 
 def has_uncounted_devices(known: InformedCreate) -> bool:
-    """Whether the container has more devices than hints are made of; then there are none for it.
+    """Whether the container has more devices than the bounds allow; then there are no device hints for it.
 
     Differs: the kubelet makes hints of any number of devices.
     """
@@ -155,7 +171,7 @@ def _post_create(node: Node, before: State, event: nri.PostCreateContainer) -> D
 
 
 def _start(node: Node, before: State, event: nri.StartContainer) -> Decision:
-    """The last moment before the process runs: the pool may have changed since creation."""
+    """Write the cgroup at the last moment before the process runs: the pool may have changed since creation."""
     state, record, steps = _found(node, before, event.pod, event.container, Phase.CREATED)
     path = event.container.cgroups_path or record.cgroup.path
     record = replace(record, phase=Phase.RUNNING, cgroup=replace(record.cgroup, path=path))
@@ -165,13 +181,14 @@ def _start(node: Node, before: State, event: nri.StartContainer) -> Decision:
 
 
 def _post_start(node: Node, before: State, event: nri.PostStartContainer) -> Decision:
-    """It runs: what its start should have put right is made up for where that event was lost or refused in vain."""
+    """Check a container that runs, and do now what its start should have done where that event was lost or ignored."""
     state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
     unseen = record.phase in (Phase.CREATING, Phase.CREATED)
     if unseen:
+        # Its StartContainer was lost, or the runtime ignored our refusal of it.
         record = replace(record, phase=Phase.RUNNING)
         state, steps = given_back(state.with_container(record), record), (*steps, "start-unseen")
-    if record.phase is Phase.STOPPED:  # it ended so soon that its end was told first
+    if record.phase is Phase.STOPPED:  # it ended so soon that its end was reported first
         return Decision(state, steps=steps)
     if not pins(node, state):
         return Decision(state, steps=steps)
@@ -181,11 +198,10 @@ def _post_start(node: Node, before: State, event: nri.PostStartContainer) -> Dec
 
 
 def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
-    """Keep the runtime from putting back an old cpuset; leave the rest of the request alone.
+    """Resize in place, and keep the runtime from writing an old cpuset; leave the rest of the request unchanged.
 
-    The runtime applies the request's cpuset or, where that is empty, the one it has stored. An own
-    update replaces the whole request and loses what NRI does not carry, so it is sent only when
-    the value to be applied is not ours.
+    The runtime applies the request's cpuset or, where that is empty, the stored one. An update of ours replaces the whole
+    request and loses what NRI does not carry, so it is sent only when the applied value would not be ours.
     """
     state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
     if not pins(node, state):
@@ -193,10 +209,11 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
     try:
         state = resized(node, state, record, event.container, event.resources)
     except AdmissionError as error:
-        advise_resize(node, state, record, event, error)
-        return Decision(before, refusal=error, steps=("refused", "resize"))
+        refusal = advised_resize(node, state, record, event, error.refusal)
+        return Decision(before, refusal=refusal, steps=("refused", "resize"))
     allocation = state.allocation_of(record)
     resize = allocation.resize if allocation else None
+    # During a resize the runtime writes the cpuset, so it gets the CPUs after it; the cgroup has them once it confirms.
     asked = resize.after.cpus & node.topology.online if resize else CPUSet()
     desired = asked or state.desired_cpus(node, record)
     record = replace(record, limit_milli=limit_milli(event.resources) or record.limit_milli)
@@ -216,17 +233,18 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
 
 
 def _post_update(node: Node, before: State, event: nri.PostUpdateContainer) -> Decision:
-    """The runtime has done it: from now on a resize is a fact, and what it gave back is in the shared pool."""
+    """The runtime confirms a resize: the allocation has the new size, and returned CPUs join the shared pool."""
     record = before.containers.get(event.container.id)
     held = before.allocation_of(record) if record else None
     if record is None or held is None or held.resize is None:
         return Decision(before, steps=("nothing-asked",))
-    after = confirmed(before, record).with_container(replace(record, stored_cpus=held.resize.after.cpus))
+    after = before.with_allocation(record.key, held.settled(is_done=True))
+    after = after.with_container(replace(record, stored_cpus=held.resize.after.cpus))
     return Decision(after, writes=pool_writes(node, before, after), steps=("resized",))
 
 
 def _update_pod(node: Node, state: State, event: nri.UpdatePodSandbox) -> Decision:
-    """The pod's new total comes before that of its containers: what cannot be is refused before any of it is done."""
+    """Refuse a new total of the pod that its containers cannot get. It comes before the resizes of the containers."""
     pod = state.pods.get(_uid(state, event.pod))
     if pod is None or event.resources is None:
         return Decision(state, steps=("unknown",))
@@ -234,8 +252,8 @@ def _update_pod(node: Node, state: State, event: nri.UpdatePodSandbox) -> Decisi
     try:
         refuse_pod_total(node, state, pod, total)
     except AdmissionError as error:
-        advise_pod_growth(node, state, pod, error)
-        return Decision(state, refusal=error, steps=("refused", "resize"))
+        refusal = advised_pod_growth(node, state, pod, error.refusal)
+        return Decision(state, refusal=refusal, steps=("refused", "resize"))
     memory = event.resources.memory_limit_bytes or pod.memory_bytes
     limit = limit_milli(event.resources) or pod.limit_milli
     after = state.with_pod(
@@ -245,7 +263,7 @@ def _update_pod(node: Node, state: State, event: nri.UpdatePodSandbox) -> Decisi
 
 
 def _stop(node: Node, state: State, event: nri.StopContainer) -> Decision:
-    """A stopped container keeps its promise: a crash loop does not lose its CPUs."""
+    """Keep the allocation of a stopped container: a crash loop does not lose its CPUs."""
     record = state.containers.get(event.container.id)
     steps: tuple[str, ...] = ("unknown",)
     if record is not None:
@@ -255,13 +273,14 @@ def _stop(node: Node, state: State, event: nri.StopContainer) -> Decision:
 
 
 def _remove(node: Node, state: State, event: nri.RemoveContainer) -> Decision:
-    """The record of a container that ended goes; no promise does, not even with the pod's last record.
+    """Drop the record of an ended container. Its allocation stays, even when it was the pod's last record.
 
-    A pod between two instances of its only container has no record in the runtime. Where the pod's end may go untold,
-    its cgroup shows it (`nri_plugin.agent.handler`), and only where no cgroup can be seen the last record has to.
+    A pod between two instances of its only container has no container in the runtime. Where the end of the pod may not be
+    reported, its cgroup shows it (`nri_plugin.agent.handler`). Only where cgroups cannot be seen does the last record
+    end the pod.
 
     Source: kubelet v1.36.2 pkg/kubelet/cm/cpumanager/cpu_manager.go and memorymanager/memory_manager.go
-        (removeStaleState): promises go with the pod.
+        (removeStaleState): allocations end with the pod.
     """
     record = state.containers.get(event.container.id)
     if record is None:
@@ -276,7 +295,7 @@ def _remove(node: Node, state: State, event: nri.RemoveContainer) -> Decision:
 
 
 def _unsaved_start(node: Node, state: State, unsaved: UnsavedStart) -> Decision:
-    """As any start of a container that is known to run in the shared pool."""
+    """Handle the event as for a known container that runs in the shared pool."""
     event = unsaved.event
     pod = _inhabited(node, state, event.pod)
     record = _record(pod, event.container, Phase.CREATING, unsaved.why)
@@ -286,7 +305,7 @@ def _unsaved_start(node: Node, state: State, unsaved: UnsavedStart) -> Decision:
 def _found(
     node: Node, state: State, pod: Pod, container: Container, phase: Phase
 ) -> tuple[State, ContainerRecord, tuple[str, ...]]:
-    """The container's record; one nobody told us of is adopted (runtimes lose some while a plugin connects)."""
+    """The container's record. An unknown container is adopted: runtimes lose events while a plugin connects."""
     record = state.containers.get(container.id)
     if record is not None:
         return state, record, ()
@@ -303,10 +322,10 @@ def _same_pod(node: Node, state: State, pod: Pod, *, run_seen: bool) -> PodRecor
 
 
 def _inhabited(node: Node, state: State, pod: Pod) -> PodRecord:
-    """The record of the pod a container comes up in.
+    """The record of the pod in which a container is created.
 
-    Where its sandbox is another than the known one, the news of that was lost, and the end of the old
-    sandbox must not end the pod any more. Its annotations are those of the event: which are heard may have changed.
+    Where the sandbox is not the known one, the event of its start was lost, and the end of the old sandbox must no longer
+    end the pod. Annotations are taken from the event: the namespaces in which they are heard may have changed.
     """
     known = state.pods.get(pod_uid(pod))
     if known is not None and known.sandbox_id == pod.id:
@@ -323,24 +342,14 @@ def _uid(state: State, pod: Pod) -> str:
 
 
 def _record(pod: PodRecord, container: Container, phase: Phase, unplaced: str = "") -> ContainerRecord:
-    return ContainerRecord(
-        id=container.id,
-        pod_uid=pod.uid,
-        name=container.name,
-        phase=phase,
-        cgroup=cgroup_ref(pod, container),
-        stored_cpus=stored_cpus(container.resources),
-        stored_mems=stored_mems(container.resources),
-        limit_milli=limit_milli(container.resources),
-        unplaced=bounds.reason(unplaced),
-    )
+    return replace(container_record(pod, container, phase), unplaced=bounds.reason(unplaced))
 
 
 def _failed_instance_forgotten(state: State, uid: str, name: str) -> State:
-    """The state without an instance that never got past creation: some runtimes say nothing of a failed one.
+    """The state without an instance that was never created: some runtimes do not report a failed creation.
 
-    One that ran may still do so: a runtime that crashed can lose sight of a container and its name is given
-    again. It follows the shared pool until its end is told.
+    An instance that ran may still run, because a runtime that crashed can lose a container and give its name again. Its
+    record stays, and it follows the shared pool until its end is reported.
     """
     for record in state.containers_of(uid):
         if record.name == name and record.phase is Phase.CREATING:
@@ -355,7 +364,7 @@ def _stopped_containers(state: State, uid: str) -> State:
 
 
 def _forgotten(state: State, uid: str) -> State:
-    """The state without the pod, its containers and its promises."""
+    """The state without the pod, its containers and its allocations."""
     for record in state.containers_of(uid):
         state = state.without_container(record.id)
     pods = {key: pod for key, pod in state.pods.items() if key != uid}
@@ -369,10 +378,10 @@ def _granted(node: Node, state: State, record: ContainerRecord, allocation: Allo
 
 
 def _refuse_empty_pool(node: Node, state: State, allocation: Allocation | None) -> None:
-    """A container without a cpuset would run on everybody's CPUs.
+    """Refuse a container of an empty shared pool: without a cpuset it would run on the exclusive CPUs of others.
 
     Raises:
-        InsufficientCPUsError: it needs the shared pool, and that lost its last CPU.
+        InsufficientCPUsError: it needs the shared pool, and that has no CPU left.
     """
     if pins(node, state) and not (allocation and allocation.cpus) and not state.shared_pool(node):
         hint = f"all online CPUs {node.topology.online} are exclusive; bring CPUs online or end a container that holds some"
@@ -386,7 +395,7 @@ def _if_any(resources: Resources) -> Resources | None:
 def _reasserted(
     desired: CPUSet, allocation: Allocation | None, event: nri.UpdateContainer, *, lifts: bool
 ) -> Resources | None:
-    """Our cpus, our mems where the request brings others, no quota where it brings one; None when nothing needs saying."""
+    """Our cpus, our mems where the request has others, no quota where it has one; None when the request agrees."""
     coming = stored_cpus(event.resources) or stored_cpus(event.container.resources)
     mems = allocation.mems if allocation else None
     foreign_mems = bool(mems and event.resources.mems and stored_mems(event.resources) != mems)
@@ -420,4 +429,4 @@ _ANSWERS: dict[type, nri.NRIResponse] = {
     nri.Configure: nri.ConfigureResponse(),
     nri.ValidateContainerAdjustment: nri.ValidateContainerAdjustmentResponse(),
 }
-"""Answers to what changes nothing."""
+"""Answers to events that change nothing."""

@@ -1,28 +1,28 @@
-"""Who is asked where a container should go: one small interface, and the providers behind it.
+"""Hint providers: the interface, our own three, and those of other packages.
 
-A hint provider is a function from a question to wishes (`policy.hints.Wish`), one for each resource it cares
-about; None where it does not care. Devices, CPU and memory are providers of our own. Others come from installed
-packages, by an entry point of the group `nri_pin.hint_providers` (`app/outside_providers.py`):
+A hint provider is a function from a `Question` to hint sets (`policy.hints.HintSet`), one for each resource that it cares
+about; None where it has no preference. Devices, CPU and memory are providers of our own. Others come from installed
+packages, by an entry point of the group `nri_pin.hint_providers` (`nri_plugin.config.loading`):
 
     # pyproject.toml of the package
     [project.entry-points."nri_pin.hint_providers"]
     licences = "our_site.placement:licences"
 
     # our_site/placement.py: containers of one namespace belong on NUMA node 0
-    from nri_plugin.policy.hints import Hint, Wish
+    from nri_plugin.policy.hints import Hint, HintSet
 
     def licences(question):
         if question.pod.namespace != "licensed":
             return None
-        return (Wish("our.site/licence", (Hint(0b1, True),), why="licence: the dongle is on NUMA node 0"),)
+        return (HintSet("our.site/licence", (Hint(0b1, True),), why="licence: the dongle is on NUMA node 0"),)
 
-Its wishes are merged with ours, whatever the QoS class, and its `why` stands in refusals. A provider must be quick
-(a runtime waits), must not block, and must answer the same question alike: decisions are made again to explain them.
+Its hints are merged with ours, for every QoS class, and refusals quote its `why`. A provider must be quick because a
+runtime waits, it must not block, and it must answer the same question alike: decisions are made again to explain them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.model.errors import AdmissionError, HintProviderError
@@ -30,25 +30,27 @@ from nri_plugin.model.options import HintProvider, MemoryManagerPolicy, Node
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import PodRecord, State
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
-from nri_plugin.policy.cpu_policy import cpu_wishes
-from nri_plugin.policy.device_hints import device_wishes
-from nri_plugin.policy.hints import Provider, Wish
-from nri_plugin.policy.memory_assignment import memory_wishes
+from nri_plugin.policy.cpu_policy import cpu_hint_sets
+from nri_plugin.policy.device_hints import device_hint_sets
+from nri_plugin.policy.hints import HintSet, Provider
+from nri_plugin.policy.memory_assignment import memory_hint_sets
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState, Reuse, memory_machine, memory_state
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Question:
-    """Where should this go?
+    """Where should this request be placed? All that is known about it, worked out once and passed on.
 
     Attributes:
         node: the machine and the options.
-        state: what has been promised so far.
+        state: the allocations so far, without one of this container.
         pod: the pod it is for.
-        request: what is asked for: a container's request, or the pod's total under pod scope (no name then).
+        request: a container's request, or the pod's total under pod scope (no name then).
         exclusive_cpus: how many CPUs it gets to itself.
-        reusable: CPUs of the pod's ended containers, on offer too.
-        reuse: memory of the same, by NUMA nodes and resource.
+        memory: bytes by resource that the memory policy allocates; empty under policy None.
+        donors: keys of the allocations of its pod that may pass on to it; see `nri_plugin.core.reuse`.
+        reusable: their CPUs, which count as available.
+        reuse: their memory, by NUMA nodes and resource.
     """
 
     node: Node
@@ -56,32 +58,44 @@ class Question:
     pod: PodRecord
     request: ContainerRequest
     exclusive_cpus: int = 0
+    memory: Mapping[str, int] = field(default_factory=dict)
+    donors: tuple[str, ...] = ()
     reusable: CPUSet = NO_CPUS
     reuse: Reuse = field(default_factory=dict)
+
+    @cached_property
+    def available(self) -> CPUSet:
+        """CPUs that can still become exclusive, without the reusable ones."""
+        return self.state.available(self.node)
+
+    @cached_property
+    def memory_state(self) -> MemoryState:
+        """The allocated memory of each NUMA node."""
+        return memory_state_of(self.node, self.state)
 
 
 def devices(question: Question) -> Provider:
     """Near the devices the container has been given."""
-    return device_wishes(question.node.topology.node_ids, question.request.devices)
+    return device_hint_sets(question.node.topology.node_ids, question.request.devices)
 
 
 def cpus(question: Question) -> Provider:
     """Where exclusive CPUs are available."""
     node = question.node
-    return cpu_wishes(
+    return cpu_hint_sets(
         tables_of(node),
         question.exclusive_cpus,
-        question.state.available(node),
+        question.available,
         reusable=question.reusable,
         align_by_socket=node.options.align_by_socket,
     )
 
 
 def memory(question: Question) -> Provider:
-    """Where memory can be promised."""
-    request = memory_request(question.node, question.request)
-    state = memory_state_of(question.node, question.state)
-    return memory_wishes(state, request, reuse=question.reuse) if request else None
+    """Where memory can be allocated."""
+    if not question.memory:
+        return None
+    return memory_hint_sets(question.memory_state, question.memory, reuse=question.reuse)
 
 
 OWN: tuple[HintProvider, ...] = (devices, cpus, memory)
@@ -89,10 +103,10 @@ OWN: tuple[HintProvider, ...] = (devices, cpus, memory)
 
 
 def ask(question: Question) -> list[Provider]:
-    """The wishes of all providers, those from outside last.
+    """The hint sets of all providers, those of other packages last.
 
     Raises:
-        AdmissionError: one from outside failed; a container is not placed on half the truth.
+        AdmissionError: one of another package failed. A container is not placed without its hints.
     """
     own = [provider(question) for provider in OWN]
     return [*own, *(_ask_outside(provider, question) for provider in question.node.hint_providers)]
@@ -100,17 +114,17 @@ def ask(question: Question) -> list[Provider]:
 
 def _ask_outside(provider: HintProvider, question: Question) -> Provider:
     try:
-        wishes: object = provider(question)
+        answer: object = provider(question)
     except AdmissionError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the agent
+    except Exception as error:  # noqa: BLE001 - no error of another package may end the agent
         raise HintProviderError(
             f"hint provider {_name(provider)} failed: {type(error).__name__}: {error}"
         ) from None
-    if wishes is None or (isinstance(wishes, tuple) and all(isinstance(wish, Wish) for wish in wishes)):
-        return wishes
+    if answer is None or (isinstance(answer, tuple) and all(isinstance(one, HintSet) for one in answer)):
+        return answer
     raise HintProviderError(
-        f"hint provider {_name(provider)} answered with {type(wishes).__name__}, expected None or a tuple of Wish"
+        f"hint provider {_name(provider)} answered with {type(answer).__name__}, expected None or a tuple of HintSet"
     )
 
 
@@ -119,7 +133,7 @@ def _name(provider: HintProvider) -> str:
 
 
 def memory_request(node: Node, request: ContainerRequest) -> Mapping[str, int]:
-    """Bytes by resource that the memory policy promises; none under policy None."""
+    """Bytes by resource that the memory policy allocates; none under policy None."""
     if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
         return {}
     return request.memory_by_resource
@@ -137,6 +151,6 @@ def _memory_machine_of(node: Node) -> MemoryMachine:
 
 
 def memory_state_of(node: Node, state: State) -> MemoryState:
-    """What is promised of each NUMA node's memory."""
+    """The allocated memory of each NUMA node."""
     blocks = (allocation.memory for allocation in state.allocations.values() if allocation.memory)
     return memory_state(_memory_machine_of(node), blocks)

@@ -1,10 +1,10 @@
-"""What the kernel should know of a pod beside the cpusets of its containers: quotas, and where its sandbox runs.
+"""The kernel settings of a pod beside the cpusets of its containers: CFS quotas, partitions, the CPUs of its sandbox.
 
-A CFS quota throttles even a container that has all its CPUs to itself: the clock of the quota and that of its
-threads do not beat together. So it is lifted from such containers and from their pods, and comes back when they
-run in the shared pool. The sandbox (pause) of a pod has no cpuset of its own and would run on everybody's CPUs.
+A CFS quota throttles even a container that has all its CPUs to itself, because the period of the quota and the load of its
+threads are not aligned. So it is lifted from such containers and from their pods, and restored when they run in the shared
+pool. The sandbox (pause) of a pod has no cpuset of its own and would run on the CPUs of all containers.
 
-All of this is derived from the state and put right again and again; none of it is worth a refused container.
+All of this is derived from the state and reconciled periodically. None of it is worth a refused container.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ PERIOD_US = 100_000
 """Source: kubelet v1.36 cm/helpers_linux.go, the default of cpuCFSQuotaPeriod."""
 
 MOST_BY_SHARES_MILLI = 256_000
-"""From here on only the quota tells a runtime's plugins what a container asked for, so that it stays on record."""
+"""From here on only the quota tells NRI plugins the CPU request, so the runtime has to keep it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class QuotaWrite:
 
 
 def lifts_quota(node: Node, state: State, record: ContainerRecord) -> bool:
-    """Whether the container has a quota that should not throttle it: it runs on CPUs that nobody else has.
+    """Whether the container has a quota that should not throttle it: it runs on CPUs of its own.
 
-    A Burstable container keeps a limit below the CPUs that it was given by annotation: somebody meant that.
+    A Burstable container keeps a limit below the CPUs that its annotation gave it: that limit is intended.
 
     Source: kubelet v1.36, feature gate DisableCPUQuotaWithExclusiveCPUs.
     """
@@ -64,7 +64,7 @@ def lifts_quota(node: Node, state: State, record: ContainerRecord) -> bool:
 
 
 def replies_quota(node: Node, state: State, record: ContainerRecord) -> bool:
-    """Whether the runtime is told so: what it has on record survives whatever rewrites the cgroup."""
+    """Whether the runtime is told to lift it; the value it stores survives every rewrite of the cgroup."""
     held = state.allocation_of(record)
     return held is not None and held.cpu_milli < MOST_BY_SHARES_MILLI and lifts_quota(node, state, record)
 
@@ -72,16 +72,16 @@ def replies_quota(node: Node, state: State, record: ContainerRecord) -> bool:
 def quotas(node: Node, state: State) -> Iterator[QuotaWrite]:
     """The quota of every running container with exclusive CPUs, and of their pods; pods come last.
 
-    Only limits that somebody set are ever written back. Of a pod that is not Guaranteed nobody tells whether all of
-    its containers have one, without which the kubelet gives it no quota: so it only loses one, and what is left
-    are the limits of its containers.
+    Only limits that were set are ever written back. The kubelet gives a pod a quota when all of its containers have a
+    limit, which the runtime does not tell of a pod that is not Guaranteed. So such a pod only loses its quota, and the
+    limits of its containers remain.
     """
     if node.options.effect is Effect.CGROUP:
         yield from _quotas(state, lambda record: lifts_quota(node, state, record))
 
 
 def limits(state: State) -> Iterator[QuotaWrite]:
-    """The same with nothing lifted, for when nobody looks after them any more."""
+    """The same with nothing lifted, for the end of the agent."""
     return _quotas(state, lambda _record: False)
 
 
@@ -94,6 +94,7 @@ def _quotas(state: State, lifts: Callable[[ContainerRecord], bool]) -> Iterator[
         lifted[record.pod_uid] = is_lifted or lifted.get(record.pod_uid, False)
         if record.cgroup.path:
             yield QuotaWrite(record.cgroup, _quota(_limit_milli(state, record, held), is_lifted=is_lifted))
+    # The pod's quota is the sum of its containers' and would throttle an exclusive container as well.
     for uid, is_lifted in lifted.items():
         pod = state.pods.get(uid)
         has_quota = pod is not None and (is_lifted or pod.qos is QOSClass.GUARANTEED)
@@ -102,7 +103,7 @@ def _quotas(state: State, lifts: Callable[[ContainerRecord], bool]) -> Iterator[
 
 
 def _limit_milli(state: State, record: ContainerRecord, held: Allocation) -> int:
-    """Of a Guaranteed pod's container its request, which a resize that failed did not change, unlike the last limit told."""
+    """For a Guaranteed pod's container its request: a failed resize changes the last limit told, not the request."""
     pod = state.pods.get(record.pod_uid)
     is_request = pod is not None and pod.qos is QOSClass.GUARANTEED
     return (held.cpu_milli if is_request else 0) or record.limit_milli
@@ -110,13 +111,13 @@ def _limit_milli(state: State, record: ContainerRecord, held: Allocation) -> int
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A scheduling domain of a container's own.
+    """A cpuset partition: a scheduling domain of one container.
 
     Attributes:
-        target: its cgroup.
-        cpus: what is in it; those of its promise that are online.
-        kind: the word of `cpuset.cpus.partition`, `root` or `isolated`.
-        container_id: whose it is.
+        target: the container's cgroup.
+        cpus: the CPUs of its allocation that are online.
+        kind: the value of `cpuset.cpus.partition`, `root` or `isolated`.
+        container_id: the container.
     """
 
     target: CgroupRef
@@ -126,7 +127,7 @@ class Partition:
 
 
 def promised(state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
-    """Every cgroup that may have been made a partition, and the CPUs its container was promised."""
+    """Every cgroup that may have been made a partition, and the allocated CPUs of its container."""
     for record in state.containers.values():
         held = state.allocation_of(record)
         if held is not None and held.cpus and record.cgroup.path:
@@ -139,8 +140,7 @@ _WORDS = {Isolation.PARTITION: "root", Isolation.ISOLATED: "isolated"}
 def partitions(node: Node, state: State) -> Iterator[Partition]:
     """The partition of every running container that should have one.
 
-    Where two instances of one container run, neither has: their cpusets are the same, and a partition shares with
-    nobody.
+    Where two instances of one container run, neither has one: their cpusets are the same, and a partition shares no CPU.
     """
     if node.options.effect is not Effect.CGROUP:
         return
@@ -157,7 +157,7 @@ def partitions(node: Node, state: State) -> Iterator[Partition]:
 
 
 def sandboxes(node: Node, state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
-    """The shared pool for the sandbox of every pod that no slice above keeps in it."""
+    """The shared pool for the sandbox of every pod that no slice above bounds."""
     pool = state.shared_pool(node)
     if node.options.effect is not Effect.CGROUP or not pins(node, state) or not pool:
         return
@@ -167,7 +167,8 @@ def sandboxes(node: Node, state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
 
 
 def _exclusive(state: State) -> Iterator[tuple[ContainerRecord, Allocation]]:
-    """Running containers with exclusive CPUs; thousands of others are passed over without a look at their promises."""
+    """Running containers with exclusive CPUs."""
+    # The pods first: thousands of other containers are skipped without looking up their allocations.
     pods = {pod_of(key) for key, held in state.allocations.items() if held.cpus}
     for record in state.containers.values():
         if record.pod_uid in pods and record.phase is Phase.RUNNING:

@@ -1,7 +1,7 @@
-"""Running placements that today's configuration would not have made.
+"""Allocations that the current configuration or machine would not have made.
 
-Placements are facts: a changed policy or option applies to new containers and moves nobody. But an operator wants to
-know whom to restart, and why.
+A changed policy or option applies to new containers and moves none. An operator wants to know which containers to restart
+to apply it, and why.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from nri_plugin.policy.memory_state import memory_machine
 
 
 def unsatisfied(node: Node, state: State) -> list[str]:
-    """One sentence for each promise and each reason, in the order of the promises; empty when all satisfy it."""
+    """One sentence for each allocation and each reason, in the order of the allocations; empty when all satisfy it."""
     return [
         f"{named(state.pods, key)} {reason}"
         for key, allocation in state.allocations.items()
@@ -75,8 +75,8 @@ def allocatable_memory(node: Node) -> Mapping[tuple[int, str], int]:
 def overcommitted(state: State, allocatable: Mapping[tuple[int, str], int]) -> list[str]:
     """One sentence for each set of NUMA nodes on which more memory is allocated than there is.
 
-    A node may have less memory than before: modules were taken out, huge pages were reserved, more is kept for the
-    system. What is allocated stays, for whoever has it runs on it.
+    A node may have less memory than before: modules were removed, huge pages were reserved, more is reserved for the
+    system. Allocations stay, because their containers run on that memory.
     """
     if not allocatable:
         return []

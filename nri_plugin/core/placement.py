@@ -1,7 +1,10 @@
-"""Where a container goes: hints, merge, admission, then CPUs and memory, or a refusal.
+"""Placement: hints, merge, admission, then CPUs and memory, or a refusal.
 
-Pure: a placement is worked out on a state and returned, nothing is kept unless the caller
-keeps the new state.
+`place` works on a state and returns the next one; nothing is kept unless the caller keeps that. Everything known about a
+request is computed once, in the `Question` that providers are asked, and the steps after the merge use the same value.
+
+The steps, in the kubelet's order: keep an allocation that fits the request; collect the hints of all providers; merge
+them, for the container or once for its whole pod; admit or refuse; take CPUs and memory under the merged hint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +16,10 @@ from nri_plugin.core.hint_providers import Question, ask, memory_request, memory
 from nri_plugin.core.requests import (
     ContainerRequest,
     annotated,
+    annotated_node,
     peak,
     pod_request,
     spec_requests,
-    wished_node,
 )
 from nri_plugin.core.reuse import (
     donors,
@@ -43,8 +46,8 @@ from nri_plugin.model.state import Allocation, ContainerRecord, MemoryBlock, Pod
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import Note, cpu_tables
 from nri_plugin.policy.cpu_policy import allocate_cpus, take_cpus, whole_core_count
-from nri_plugin.policy.device_hints import device_wishes, devices_by_node
-from nri_plugin.policy.hints import Hint, Provider, Wish
+from nri_plugin.policy.device_hints import device_hint_sets, devices_by_node
+from nri_plugin.policy.hints import Hint, HintSet, Provider
 from nri_plugin.policy.memory_assignment import allocate_memory
 from nri_plugin.policy.memory_state import NO_REUSE
 from nri_plugin.policy.merge import MergedHint, admit
@@ -56,13 +59,13 @@ POD_SCOPE = "pod-scope"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A container placed.
+    """The placement of a container.
 
     Attributes:
         state: with the allocation in it.
-        allocation: what was promised; None when nothing was (shared pool, memory anywhere).
+        allocation: None when nothing was allocated (shared pool, memory anywhere).
         steps: why, in short codes.
-        hint: the merged hint where one was asked for and nothing was promised.
+        hint: the merged hint where there is one and nothing was allocated.
     """
 
     state: State
@@ -85,7 +88,7 @@ def _distances_of(node: Node) -> Distances | None:
 
 
 def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
-    """Which CPUs are reserved when only their number is configured: those the policy takes first.
+    """The reserved CPUs when only their number is configured: those that the policy takes first.
 
     Raises:
         InsufficientCPUsError: the machine has fewer.
@@ -96,29 +99,31 @@ def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
 
 
 def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
-    """Give `request` its CPUs and memory, or the same again when it already has them.
+    """Allocate CPUs and memory to `request`, or keep those that it already has.
 
     Raises:
-        AdmissionError: policy refuses it; the state given stays valid.
+        AdmissionError: policy refuses it; the given state stays valid.
     """
     node = narrowed(node, request.isolated)
-    count = exclusive_count(node, request)
-    memory = memory_request(node, request)
-    held = state.allocations.get(request.key)
-    if held is not None and held.resize is not None:  # it ended in the middle of it
+    count, memory, key = exclusive_count(node, request), memory_request(node, request), request.key
+    held = state.allocations.get(key)
+    if held is not None and held.resize is not None:
+        # The container ended in the middle of a resize; the new request tells whether that was done.
         held = held.settled(is_done=request.cpu_milli == held.resize.after.cpu_milli)
-        state = state.with_allocation(request.key, held)
+        state = state.with_allocation(key, held)
+    # A container that is started again keeps its allocation as long as it asks for the same.
     if held is not None and held.cpu_milli == request.cpu_milli and len(held.cpus) == count:
-        return _kept(node, state, pod, request, held)
+        return _kept(node, state, pod, request, held, memory)
     if held is not None and not held.memory and is_plain_init(pod.facts, request.name):
-        # It ran before and gave its memory back. The kubelet admits it once only and takes no memory for it again.
-        request = replace(request, memory_bytes=0, hugepages=())
-        memory = {}
-    before = state = state.without_allocation(request.key)
+        # It ran before and gave its memory back. The kubelet admits it only once and takes no memory for it again.
+        request, memory = replace(request, memory_bytes=0, hugepages=()), {}
+    before = state.without_allocation(key)
     if not count and not memory:
-        return _placed_in_pool(node, state, pod, request)
-    question = question_of(node, state, pod, request)
+        return _placed_in_pool(node, before, pod, request)
+    question = _question(node, before, pod, request, count, memory)
+    # Hints and merge come first: under pod scope they are settled for the whole pod by its first container.
     state, hint, steps = _admitted(question)
+    # CPUs before memory, as in the kubelet; either may still refuse.
     cpus = cpus_under(question, hint)
     leave_a_pool(node, state, cpus)
     blocks, mems = memory_under(question, hint)
@@ -130,21 +135,32 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         affinity=hint.affinity or NO_NODES,
         preferred=hint.preferred,
     )
-    keys = donors(question.state, pod, request.name)
-    after = handed_over(state, keys, cpus, blocks).with_allocation(request.key, allocation)
+    # What came from ended containers is taken out of their allocations, so that each CPU has one owner.
+    after = handed_over(state, question.donors, cpus, blocks).with_allocation(key, allocation)
     after = returned_again(after, before, pod)
     return Placement(after, allocation, (*steps, "exclusive" if count else "memory"))
 
 
 def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Question:
-    """What is asked about a container that holds nothing in `state`.
+    """What hint providers are asked about a container that holds nothing in `state`.
 
     Raises:
         AdmissionError: as `exclusive_count`.
     """
     node = narrowed(node, request.isolated)
-    count = exclusive_count(node, request)
+    return _question(node, state, pod, request, exclusive_count(node, request), memory_request(node, request))
+
+
+def _question(
+    node: Node,
+    state: State,
+    pod: PodRecord,
+    request: ContainerRequest,
+    count: int,
+    memory: Mapping[str, int],
+) -> Question:
     if has_returned(state, pod):
+        # The kubelet placed this container while its init containers still held their memory.
         state = taken_back(state, pod, memory_state_of(node, state))
     keys = donors(state, pod, request.name)
     return Question(
@@ -152,24 +168,36 @@ def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequ
         state,
         pod,
         request,
-        count,
-        reusable_cpus(state, keys) & node.allocatable if count else NO_CPUS,
-        reusable_memory(state, keys) if memory_request(node, request) else NO_REUSE,
+        exclusive_cpus=count,
+        memory=memory,
+        donors=keys,
+        reusable=reusable_cpus(state, keys) & node.allocatable if count else NO_CPUS,
+        reuse=reusable_memory(state, keys) if memory else NO_REUSE,
     )
 
 
-def _kept(node: Node, state: State, pod: PodRecord, request: ContainerRequest, held: Allocation) -> Placement:
-    """What the container already has; memory that another took over, in the belief that it was done, is taken anew.
+def _kept(
+    node: Node,
+    state: State,
+    pod: PodRecord,
+    request: ContainerRequest,
+    held: Allocation,
+    memory: Mapping[str, int],
+) -> Placement:
+    """The allocation that the container already has.
+
+    Another container of its pod may have taken over its memory in the belief that it had ended; that is allocated anew.
 
     Raises:
         AdmissionError: there is not as much left.
     """
-    memory = memory_request(node, request)
     if is_plain_init(pod.facts, request.name) or not _has_lost(held, memory):
         return Placement(state, held, ("kept",))
     others = state.without_allocation(request.key)
     keys = donors(others, pod, request.name)
-    question = Question(node, others, pod, request, reuse=reusable_memory(others, keys))
+    question = Question(
+        node, others, pod, request, memory=memory, donors=keys, reuse=reusable_memory(others, keys)
+    )
     blocks, mems = memory_under(question, MergedHint(held.mems, preferred=False))
     held = replace(held, mems=mems, memory=blocks)
     state = handed_over(others, keys, NO_CPUS, blocks).with_allocation(request.key, held)
@@ -181,9 +209,9 @@ def _has_lost(held: Allocation, memory: Mapping[str, int]) -> bool:
 
 
 def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
-    """Nothing to promise; but devices, and whoever else has a say, can refuse any container.
+    """A container without an allocation; its devices and providers of other packages can still refuse it.
 
-    A container that is started again was admitted once, as the kubelet has it.
+    A container that is started again is not asked about again: the kubelet admits a container once.
     """
     of_pod = state.containers_of(pod.uid)
     before = next((one for one in of_pod if one.name == request.name and not one.unplaced), None)
@@ -191,7 +219,7 @@ def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: Container
         return Placement(state, None, ("shared",), _hint_of(before))
     if not (request.devices or node.hint_providers):
         return Placement(state, None, ("shared",))
-    state, hint, steps = _admitted(question_of(node, state, pod, request))
+    state, hint, steps = _admitted(_question(node, state, pod, request, 0, {}))
     return Placement(state, None, (*steps, "shared"), hint)
 
 
@@ -200,10 +228,10 @@ def _hint_of(record: ContainerRecord) -> MergedHint | None:
 
 
 def exclusive_count(node: Node, request: ContainerRequest) -> int:
-    """How many CPUs the container gets to itself; 0 = it runs in the shared pool.
+    """How many exclusive CPUs the container gets; 0 = it runs in the shared pool.
 
     Raises:
-        AdmissionError: the runtime cannot tell how many it asks for, or its rule refuses that number.
+        AdmissionError: the runtime cannot tell the number, or the rule for odd counts refuses it.
     """
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return 0
@@ -222,7 +250,7 @@ def _odd_rule(node: Node, request: ContainerRequest) -> SMTOddCounts:
 
 
 def _admitted(question: Question) -> tuple[State, MergedHint, tuple[str, ...]]:
-    """The merged hint for the container, or for its whole pod (worked out once, then kept)."""
+    """The merged hint for the container, or for its whole pod, which is merged once and then kept."""
     node, state, pod = question.node, question.state, question.pod
     scope, merged = in_scope(question)
     if merged is None:
@@ -238,24 +266,27 @@ def _admitted(question: Question) -> tuple[State, MergedHint, tuple[str, ...]]:
 
 
 def in_scope(question: Question) -> tuple[str, Question | None]:
-    """By which scope a container is placed, and what its providers are asked: None where its pod has its hint already."""
+    """The scope by which a container is placed, and the question to providers, None where its pod has a hint already."""
     node, pod, request = question.node, question.pod, question.request
     if node.options.topology_manager_scope is TopologyManagerScope.CONTAINER:
         return "container-scope", question
+    # Older runtimes do not tell the pod's total; then each container is placed for itself.
     if pod.cpu_milli is None and pod.facts is None:
         return "pod-total-unknown", question
     if pod.affinity is not None:
         return "pod-scope-kept", None
     total = replace(pod_request(pod), devices=request.pod_devices or request.devices)
-    return POD_SCOPE, replace(question, request=total, exclusive_cpus=_pod_count(node, pod))
+    # The allocations are those of the container's question; the amounts are the pod's.
+    memory, count = memory_request(node, total), _pod_count(node, pod)
+    return POD_SCOPE, replace(question, request=total, exclusive_cpus=count, memory=memory)
 
 
 def _pod_count(node: Node, pod: PodRecord) -> int:
-    """Exclusive CPUs that the whole pod has at its peak, the last core of each container too where cores are filled up.
+    """Exclusive CPUs of the whole pod at its peak, with the last core of each container filled up where options say so.
 
-    Differs: without facts only the total is known, not how containers share it. A pod of several with odd counts is
-        then looked for too little room, and one with fractions of CPUs for too much: its first container fixes the
-        nodes, a later one may be refused.
+    Differs: without facts only the total is known, not how containers share it. The total is then too small for several
+        containers with odd counts, and too large for containers with fractions of CPUs. The first container fixes the
+        nodes, so a later one may be refused.
     """
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return 0
@@ -266,7 +297,7 @@ def _pod_count(node: Node, pod: PodRecord) -> int:
 
 
 def _filled_up(node: Node, request: ContainerRequest) -> int:
-    """The CPUs it gets, if it gets any: a number that is refused is so when its container comes."""
+    """Its CPUs after the rule for odd counts. A count that the rule refuses is refused when its container comes."""
     rule, count = _odd_rule(node, request), request.exclusive_cpus
     fills_up = rule is SMTOddCounts.ROUND_UP
     return whole_core_count(rule, count, tables_of(node).cpus_per_core) if fills_up else count
@@ -277,31 +308,31 @@ def _doubts(hint: MergedHint) -> tuple[str, ...]:
 
 
 def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: ContainerRequest) -> MergedHint:
-    """The pod's hint, if policy lets this container's devices be where they are beside it.
+    """The pod's hint, if policy admits the locality of this container's devices together with it.
 
-    Devices that the hint was made with are not asked about again: those of one container may well be on fewer nodes
-    than those of the pod.
+    Devices that were part of the pod's merge are not merged again: those of one container may be on fewer nodes than
+    those of the pod.
 
     Raises:
-        TopologyAffinityError: they are elsewhere.
+        TopologyAffinityError: the devices are on other nodes.
 
     Source: kubelet v1.36.2 pkg/kubelet/cm/topologymanager/scope_pod.go: one merge, with the devices of all containers.
-    Differs: where nobody knew the devices of the whole pod they are known only when their container comes, after others
-        of the pod, and are then merged with the hint that the pod has.
+    Differs: where the devices of the whole pod were not known, those of a later container are merged with the pod's hint
+        when it comes.
     """
     hint = MergedHint(affinity or None, pod.affinity_preferred)
     if pod.devices_counted:
         return hint
-    devices = device_wishes(node.topology.node_ids, request.devices)
+    devices = device_hint_sets(node.topology.node_ids, request.devices)
     if devices:
         why = f"pod: placed on NUMA nodes {affinity or 'any'} with its first container"
-        kept = (Wish("pod", (Hint(affinity.mask or None, hint.preferred),), why=why),)
+        kept = (HintSet("pod", (Hint(affinity.mask or None, hint.preferred),), why=why),)
         admit(node.options.topology_manager_policy, node.topology.node_mask, (devices, kept))
     return hint
 
 
 class MergeTerms(NamedTuple):
-    """What a merge is made of; see `policy.merge.merge`."""
+    """The arguments of `policy.merge.merge`."""
 
     policy: TopologyManagerPolicy
     nodes: NodeMask
@@ -311,19 +342,20 @@ class MergeTerms(NamedTuple):
 
 
 def terms_of(question: Question) -> MergeTerms:
-    """Everybody's wishes, and what decides between equally good places.
+    """The hints of all providers, and the rules between equally good nodes.
 
     Raises:
-        AdmissionError: a provider from outside failed.
+        AdmissionError: a provider of another package failed.
     """
     node, options = question.node, question.node.options
-    on_offer = question.state.available(node) | question.reusable
+    # The rule ranks nodes by the CPUs that this container could take there, reusable ones included.
+    on_offer = question.available | question.reusable
     rule = tie_break(
         options.topology_tie_break,
         tables_of(node),
         on_offer,
         question.exclusive_cpus,
-        wished_node(options, question.pod) & node.topology.node_mask.mask,
+        annotated_node(options, question.pod) & node.topology.node_mask.mask,
     )
     return MergeTerms(
         options.topology_manager_policy, node.topology.node_mask, ask(question), _distances_of(node), rule
@@ -331,17 +363,17 @@ def terms_of(question: Question) -> MergeTerms:
 
 
 def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -> CPUSet:
-    """The exclusive CPUs under the merged hint; `note` is told of each step.
+    """The exclusive CPUs under the merged hint; `note` is called at each step.
 
     Raises:
-        AdmissionError: there are not as many, or not as the options want them.
+        AdmissionError: there are not enough, or not as the options require.
     """
     node, request = question.node, question.request
     proportional = node.options.device_proportional_cpus
     return allocate_cpus(
         tables_of(node),
         question.exclusive_cpus,
-        question.state.available(node),
+        question.available,
         hint.affinity,
         reserved=node.reserved,
         reusable=question.reusable,
@@ -352,9 +384,9 @@ def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -
 
 
 def leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:
-    """Refuse to hand out the last CPUs of the shared pool.
+    """Refuse to allocate the last CPUs of the shared pool.
 
-    Reserved CPUs keep it from coming to this, unless they were chosen anew while containers hold some.
+    Reserved CPUs prevent that, unless a new configuration reserves CPUs that containers hold.
 
     Raises:
         InsufficientCPUsError: nothing would be left.
@@ -367,16 +399,14 @@ def leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:
 
 
 def memory_under(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBlock, ...], NodeMask]:
-    """The memory under the merged hint, and where it is bound.
+    """The memory under the merged hint, and the NUMA nodes it is bound to.
 
     Raises:
         AdmissionError: there is not as much.
     """
-    memory = memory_request(question.node, question.request)
-    if not memory:
+    if not question.memory:
         return (), NO_NODES
-    state = memory_state_of(question.node, question.state)
-    grant = allocate_memory(state, memory, hint, reuse=question.reuse)
+    grant = allocate_memory(question.memory_state, question.memory, hint, reuse=question.reuse)
     return grant.blocks, grant.nodes
 
 
@@ -386,7 +416,7 @@ def adopted(
     """The state in which a container that already exists keeps the `cpus` and `mems` it has.
 
     None when it should have exclusive CPUs and those it has are too few, too many, not free, or the last
-    of the shared pool. CPUs that are offline stay its own, as if it had been promised them by us.
+    of the shared pool. CPUs that are offline stay its own, as in an allocation of ours.
     """
     if request.key in state.allocations:
         return state
@@ -394,13 +424,16 @@ def adopted(
         count = exclusive_count(node, request)
     except AdmissionError:
         return None
+    # Memory nodes that lost their memory are no allocation to keep.
     memory = memory_request(node, request) if mems <= node.topology.nodes_with_memory else {}
     if count and (len(cpus) != count or not cpus - node.topology.offline <= state.available(node)):
         return None
     if count and not cpus.isdisjoint(state.exclusive | node.reserved):
         return None
+    # The container keeps running in either case; without an allocation it joins the shared pool, which needs a CPU.
     if count and node.topology.online - state.exclusive <= cpus:
         return None
+    # How its memory is spread over the nodes is not known, so it counts for the group as a whole.
     blocks = tuple(MemoryBlock(mems, resource, size) for resource, size in memory.items() if mems)
     if not count and not blocks:
         return state

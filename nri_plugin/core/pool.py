@@ -1,6 +1,8 @@
-"""What a changed shared pool means for cgroups: derived from two states, stored nowhere.
+"""The cpuset writes and updates that follow from a state: the shared pool and the exclusive CPUs.
 
-A pool that lost its last CPU (they went offline) is written nowhere: an empty cpuset would mean all CPUs.
+They are derived from the states before and after a decision and stored nowhere. Invariant: at no moment between two
+writes is a CPU in two containers' cpusets that was not before. A pool without CPUs (they went offline) is not written,
+because an empty cpuset would mean all CPUs.
 """
 
 from collections.abc import Iterable
@@ -17,17 +19,16 @@ from nri_plugin.wire.nri.messages import ContainerUpdate, Resources
 def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, ...]:
     """Cgroups to rewrite when the pool, or a running container's own set, differs between two states.
 
-    A container that began to run between the two gets its own write where that is decided.
-
-    Only running containers: one that was created but not started has no cgroup yet and is put
-    right when it starts. Shrinking comes before growing, so that at no moment a CPU is in two sets.
+    Only running containers are written: a created one has no cgroup before it starts, and `own_write` writes it then.
+    Narrowing comes before widening, so that at no moment a CPU is in two sets.
     """
+    # The same allocations mean the same pool: most events end here.
     if before.allocations is after.allocations or not _writes_cgroups(node, before, after):
         return ()
     pool_before, pool_after = before.shared_pool(node), after.shared_pool(node)
     own_before, own_after = _exclusive_by_key(node, before), _exclusive_by_key(node, after)
-    shrinking: list[CpusetWrite] = []
-    growing: list[CpusetWrite] = []
+    narrowing: list[CpusetWrite] = []
+    widening: list[CpusetWrite] = []
     for record in after.containers.values():
         if record.phase is not Phase.RUNNING or not record.cgroup.path:
             continue
@@ -35,14 +36,16 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
         new, old = own_after.get(key, pool_after), own_before.get(key, pool_before)
         if new.mask != old.mask and new.mask:
             write = CpusetWrite(record.cgroup, new, record.id, compare=False)
-            (growing if new.mask & ~old.mask else shrinking).append(write)
+            # A set that gains any CPU waits until the others have given theirs up.
+            (widening if new.mask & ~old.mask else narrowing).append(write)
     if pool_before != pool_after:
-        growing.extend(_floor(node, pool_after, after.pods.values()))
-    return (*shrinking, *growing)
+        # The slices bound containers that are written above: they come last.
+        widening.extend(_floor(node, pool_after, after.pods.values()))
+    return (*narrowing, *widening)
 
 
 def all_writes(node: Node, state: State) -> tuple[CpusetWrite, ...]:
-    """Every cgroup that should say something; the writer leaves alone those that already do."""
+    """Every cgroup that the agent sets; the writer skips those that already have the value."""
     if not _writes_cgroups(node, state):
         return ()
     pool = state.shared_pool(node)
@@ -52,15 +55,16 @@ def all_writes(node: Node, state: State) -> tuple[CpusetWrite, ...]:
         for record in state.containers.values()
         if record.phase is Phase.RUNNING and record.cgroup.path and (pool or record.key in own)
     ]
+    # The shared pool first: it leaves the exclusive CPUs before their containers enter them.
     writes.sort(key=lambda write: write.cpus != pool)
     return (*writes, *floor_writes(node, state, state.pods.values()))
 
 
 def own_write(node: Node, state: State, record: ContainerRecord) -> tuple[CpusetWrite, ...]:
-    """The container's own cgroup, whatever it says now.
+    """The container's own cgroup, whatever its value is.
 
-    Also whatever those above say: one that was narrowed while nothing below it minded would let a container that
-    has no CPU in common with it run on all of it.
+    The cgroups above are widened too where they hold less. Under a parent that has no CPU in common with it, a container
+    would run on all CPUs of the parent.
     """
     cpus = state.desired_cpus(node, record)
     if not cpus or not record.cgroup.path or not _writes_cgroups(node, state):
@@ -71,7 +75,7 @@ def own_write(node: Node, state: State, record: ContainerRecord) -> tuple[Cpuset
 def floor_writes(node: Node, state: State, pods: Iterable[PodRecord]) -> tuple[CpusetWrite, ...]:
     """The shared pool on the Burstable and BestEffort slices beside or above `pods`.
 
-    It bounds all their containers at once, also those born while nobody watches.
+    It bounds all their containers at once, also those that are created while the agent is away.
     """
     return _floor(node, state.shared_pool(node), pods) if _writes_cgroups(node, state) else ()
 
@@ -86,15 +90,14 @@ def _floor(node: Node, pool: CPUSet, pods: Iterable[PodRecord]) -> tuple[CpusetW
 def pending_updates(
     node: Node, state: State, *, except_id: str = "", late: bool = False
 ) -> tuple[State, tuple[ContainerUpdate, ...]]:
-    """`update` entries for containers that only the runtime can put right: their cgroup cannot be reached.
+    """`update` entries for containers that only the runtime can update, because their cgroup cannot be reached.
 
     Args:
         node: the node.
-        state: what is promised.
+        state: the allocations.
         except_id: the container the reply is about.
-        late: also for exclusive CPUs that were written to the cgroup of a container that already ran.
-            Were both the checkpoint and the runtime's record lost, nobody could tell any more which
-            CPUs it was promised.
+        late: also for exclusive CPUs that were written to the cgroup of a container that already ran. Otherwise nothing
+            would tell its allocation if both the checkpoint and the runtime's record were lost.
 
     Returns:
         The state in which the runtime has stored them, and the entries.
@@ -105,6 +108,7 @@ def pending_updates(
     everywhere = node.options.effect is Effect.UPDATE
     updates, stored = [], {}
     for record in state.containers.values():
+        # A cgroup that the agent writes itself needs no update: an entry costs 6 ms under the runtime's lock.
         if record.cgroup.path and not everywhere and not (late and record.key in own):
             continue
         desired = own.get(record.key, pool)
@@ -118,9 +122,9 @@ def pending_updates(
 
 
 def pins(node: Node, *states: State) -> bool:
-    """Whether cpusets are ours to say: by policy, and as long as anybody holds CPUs given under an earlier one.
+    """Whether the agent sets cpusets: under the static policy, and while exclusive CPUs of an earlier one are held.
 
-    Under policy none a container without a cpuset would run on all CPUs, theirs included.
+    Under policy none a container without a cpuset would run on all CPUs, those exclusive ones included.
     """
     is_static = node.options.cpu_manager_policy is CPUManagerPolicy.STATIC
     return is_static or any(state.exclusive for state in states)
@@ -131,7 +135,7 @@ def _writes_cgroups(node: Node, *states: State) -> bool:
 
 
 def _exclusive_by_key(node: Node, state: State) -> dict[str, CPUSet]:
-    """Exclusive CPUs that are online, by allocation key; whoever is not in it runs in the shared pool."""
+    """Exclusive CPUs that are online, by allocation key. All other containers run in the shared pool."""
     online = node.topology.online
     own = {
         key: allocation.in_force & online for key, allocation in state.allocations.items() if allocation.cpus

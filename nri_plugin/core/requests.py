@@ -1,64 +1,54 @@
-"""What a pod's annotations ask for, where they are heard.
+"""What a container asks for: from the runtime's messages, the pod's facts and its annotations.
 
-Annotations are input from whoever can create pods. They are read only in the namespaces that `annotationNamespaces`
-names, and have no effect at all elsewhere. One that is heard and makes no sense refuses its container: an operator who
-trusts a namespace wants to know.
+A runtime sends neither the QoS class nor the requests. Both follow from what it sends: the class from the cgroup parent,
+the CPU request from the shares. Where the pod's own object is known (`PodFacts`), it wins over the inference. Annotations
+change a request last.
+
+**Annotations** are input from whoever can create pods. They are read only in the namespaces that
+`annotationNamespaces` names, and have no effect elsewhere. One that is heard and cannot be understood refuses its
+container, because an operator who trusts a namespace wants to know.
 
     nri-pin/smt-odd-counts.container.NAME   kubelet | reject | round-up | allow
     nri-pin/exclusive-cpus.container.NAME   a number of CPUs, for a container of a Burstable pod
-    nri-pin/isolation.container.NAME        none | partition | isolated, over the configuration's
+    nri-pin/isolation.container.NAME        none | partition | isolated, instead of the configuration's
     nri-pin/isolated-cpus.container.NAME    require | avoid | any: CPUs that the kernel isolates
-    nri-pin/numa-node                       the NUMA node that whoever scheduled the pod counted on
+    nri-pin/numa-node                       the NUMA node that the scheduler of the pod counted on
 
-`.pod` instead of `.container.NAME` speaks for all containers of the pod that have none of their own; an annotation's name
-ends after 63 characters, which a long container name exceeds.
+`.pod` instead of `.container.NAME` is for all containers of the pod that have no annotation of their own. The name of an
+annotation ends after 63 characters, which a long container name exceeds.
 
-`nri-pin/numa-node` decides only between NUMA nodes that are equally good: it never refuses anybody and never makes a
-placement worse, so what this machine does not have, or cannot be read, is passed over.
+`nri-pin/numa-node` decides only between NUMA nodes that are equally good. It never refuses a container and never makes a
+placement worse, so a node that this machine does not have, or a value that cannot be read, is ignored.
 
-Differs: the kubelet has none of them.
+Differs: the kubelet has none of these annotations.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import lru_cache
+from typing import TypeVar
 
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AnnotationError
 from nri_plugin.model.options import IsolatedWish, Isolation, Options, SMTOddCounts
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Amounts, CgroupRef, Kind, PodFacts, PodRecord, QOSClass, allocation_key
+from nri_plugin.model.state import (
+    Amounts,
+    CgroupRef,
+    ContainerRecord,
+    Kind,
+    Phase,
+    PodFacts,
+    PodRecord,
+    QOSClass,
+    allocation_key,
+)
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
-# ----------------------------------------------------------------------------------------------------
-# What a pod needs at its peak, from what its containers need.
-#
-# Source: kubelet v1.36 cpumanager podGuaranteedCPUs and memorymanager getPodRequestedResources.
-
-
-def pod_total(inits: Iterable[tuple[int, bool]], apps: Iterable[int]) -> int:
-    """The peak of one resource over the life of a pod.
-
-    Args:
-        inits: (amount, restartable) of each init container, in order. A plain one runs beside the
-            restartable ones before it; these go on running beside the app containers.
-        apps: amount of each app container.
-    """
-    running = peak = 0
-    for amount, restartable in inits:
-        peak = max(peak, running + amount)
-        if restartable:
-            running += amount
-    return max(peak, running + sum(apps))
-
-
-# ----------------------------------------------------------------------------------------------------
-# From what a runtime says about a pod and a container to what the kubelet must have meant.
-#
-# The runtime sends neither QoS class nor requests; both follow from what it does send.
-
+Word = TypeVar("Word", bound=StrEnum)
 
 MIN_SHARES = 2
 """What the kubelet writes for "no request" (kubelet v1.36 cm/helpers_linux.go MinShares)."""
@@ -70,6 +60,14 @@ _SLICE = ".slice"
 _KUBEPODS = "kubepods"
 _CLASSES = ("burstable", "besteffort")
 
+SMT_ODD_COUNTS = "nri-pin/smt-odd-counts"
+EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
+ISOLATION = "nri-pin/isolation"
+ISOLATED_CPUS = "nri-pin/isolated-cpus"
+NUMA_NODE = "nri-pin/numa-node"
+_COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
+_NODE = re.compile(r"(?:0|[1-9][0-9]{0,3})\Z", re.ASCII)
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
@@ -79,16 +77,16 @@ class ContainerRequest:
         pod_uid: pod it belongs to.
         name: its name in the pod.
         qos: the pod's QoS class.
-        cpu_milli: CPU request; None when shares are at their end and no limit tells it.
+        cpu_milli: CPU request; None when the shares are at their maximum and no limit tells it.
         memory_bytes: memory limit, which is also the request of a Guaranteed container; 0 = none.
         hugepages: (`hugepages-SIZE`, bytes) for each page size with a limit above zero.
         smt_odd_counts: its own rule for a count that does not fill its last core; None for the node's.
         wanted_exclusive: exclusive CPUs asked for by annotation; 0 = none.
-        devices: what it has been given.
-        pod_devices: what all containers of its pod have been given, where somebody knows that.
+        devices: the devices it has.
+        pod_devices: the devices of all containers of its pod, where they are known.
         isolated: whether it wants CPUs that the kernel isolates; None when it does not say.
-        pod_level: its pod has resources of its own, as a whole. The static policies then promise its containers
-            nothing, whatever they ask for.
+        pod_level: its pod sets resources for the pod as a whole. The static policies then allocate nothing to its
+            containers, whatever they ask for.
     """
 
     pod_uid: str
@@ -111,7 +109,7 @@ class ContainerRequest:
 
     @property
     def exclusive_cpus(self) -> int:
-        """How many CPUs it gets to itself: whole CPUs of a Guaranteed pod, or those it wants by annotation.
+        """Exclusive CPUs it asks for: whole CPUs of a Guaranteed pod, or the number in its annotation.
 
         Source: kubelet v1.36 policy_static.go, guaranteedCPUs, and Allocate with PodLevelResourceManagers off.
         """
@@ -136,9 +134,9 @@ class ContainerRequest:
 
 
 def milli_from_shares(shares: int | None) -> int:
-    """The CPU request in thousandths that the kubelet turned into `shares`; 0 = no request.
+    """The CPU request in thousandths that the kubelet converted to `shares`; 0 = no request.
 
-    The kubelet rounds down, so rounding up gives back the request exactly for 3 to 256000.
+    The kubelet rounds down, so rounding up restores the request exactly for 3 to 256000.
     """
     if shares is None or shares <= MIN_SHARES:
         return 0
@@ -146,9 +144,10 @@ def milli_from_shares(shares: int | None) -> int:
 
 
 def cpu_milli(resources: Resources | None, qos: QOSClass) -> int | None:
-    """The CPU request; from 256 CPUs on it is told by the limit, or not at all (None)."""
+    """The CPU request. From 256 CPUs only the limit tells it; None where there is no limit."""
     if resources is None:
         return 0
+    # Only a Guaranteed pod gets exclusive CPUs, so only there a saturated value must not be taken for the request.
     if (resources.cpu_shares or 0) < MAX_SHARES or qos is not QOSClass.GUARANTEED:
         return milli_from_shares(resources.cpu_shares)
     return limit_milli(resources) or None
@@ -161,7 +160,7 @@ def limit_milli(resources: Resources | None) -> int:
 
 
 def qos_of(cgroup_parent: str) -> QOSClass:
-    """QoS class by the pod's cgroup parent; outside the kubelet's tree nothing is promised.
+    """QoS class by the pod's cgroup parent; BestEffort outside the kubelet's tree, so nothing is allocated there.
 
     Source: kubelet v1.36 cm/qos_container_manager_linux.go: Guaranteed pods sit directly below
         `kubepods`, the others below a slice named after their class.
@@ -174,8 +173,8 @@ def qos_of(cgroup_parent: str) -> QOSClass:
 def container_request(pod: PodRecord, container: Container) -> ContainerRequest:
     """What `container` of `pod` asks for.
 
-    What the runtime tells exactly goes before the pod's facts: after a resize in place it is what the kubelet
-    grants, while the pod's object may already ask for something else.
+    An exact value from the runtime comes before the pod's facts. After a resize in place it is the size that the kubelet
+    grants, while the pod's object may already ask for another one.
     """
     said, known = container.resources, pod.facts.container(container.name) if pod.facts else None
     request = ContainerRequest(
@@ -190,6 +189,7 @@ def container_request(pod: PodRecord, container: Container) -> ContainerRequest:
     if known is None:
         return request
     told = known.amounts
+    # Memory and huge pages come from the facts where the runtime tells none: it knows limits, not requests.
     return replace(
         request,
         cpu_milli=request.cpu_milli if _tells_request(said) else told.cpu_request_milli,
@@ -199,7 +199,7 @@ def container_request(pod: PodRecord, container: Container) -> ContainerRequest:
 
 
 def spec_requests(pod: PodRecord) -> tuple[ContainerRequest, ...]:
-    """What every container of the pod asks for by its facts, in their order; none without facts."""
+    """The requests of all containers of the pod by its facts, in their order; none without facts."""
     return tuple(
         _from_amounts(pod, one.name, one.amounts) for one in (pod.facts.containers if pod.facts else ())
     )
@@ -208,11 +208,12 @@ def spec_requests(pod: PodRecord) -> tuple[ContainerRequest, ...]:
 def pod_request(pod: PodRecord) -> ContainerRequest:
     """The whole pod's request in the form of a container's, for pod scope.
 
-    By its facts the peak of each resource over its life, of memory and huge pages those that an app container asks
-    for; else the total the runtime told, which counts every container, and fractions of CPUs.
+    With facts it is the peak of each resource over the pod's life; huge pages only of sizes that an app container asks
+    for. Without facts it is the total that the runtime told, which counts every container and fractions of CPUs.
     """
     if pod.facts is None:
         return ContainerRequest(pod.uid, "", pod.qos, pod.cpu_milli, pod.memory_bytes or 0, pod.hugepages)
+    # As in the kubelet, huge pages count by the sizes that app containers use.
     apps = [one.amounts for one in pod.facts.containers if one.kind is Kind.APP]
     sizes = dict.fromkeys(name for amounts in apps for name, _ in amounts.hugepages)
     return ContainerRequest(
@@ -227,25 +228,49 @@ def pod_request(pod: PodRecord) -> ContainerRequest:
 
 
 def peak(facts: PodFacts, amounts: Sequence[int]) -> int:
-    """The most that the pod's containers need at once, from what each of them needs, in their order."""
+    """The most that the pod's containers need at once.
+
+    Args:
+        facts: the pod's.
+        amounts: the need of each container, in the order of the facts.
+    """
     pairs = list(zip(facts.containers, amounts, strict=True))
     inits = [(amount, one.kind is Kind.SIDECAR) for one, amount in pairs if one.kind is not Kind.APP]
     return pod_total(inits, [amount for one, amount in pairs if one.kind is Kind.APP])
 
 
+def pod_total(inits: Iterable[tuple[int, bool]], apps: Iterable[int]) -> int:
+    """The peak of one resource over the life of a pod.
+
+    Args:
+        inits: (amount, restartable) of each init container, in order. A plain one runs beside the restartable ones
+            before it. These go on running beside the app containers.
+        apps: amount of each app container.
+
+    Source: kubelet v1.36 cpumanager podGuaranteedCPUs and memorymanager getPodRequestedResources.
+    """
+    running = most = 0
+    for amount, restartable in inits:
+        # Each init container runs beside the sidecars before it; its own end frees it, unless it is a sidecar.
+        most = max(most, running + amount)
+        if restartable:
+            running += amount
+    return max(most, running + sum(apps))
+
+
 def informed(pod: PodRecord, facts: PodFacts | None) -> PodRecord:
-    """The pod's record with these facts, which win over what was inferred; unchanged without any."""
+    """The pod's record with these facts, which win over the inference; unchanged without facts."""
     return pod if facts is None else replace(pod, facts=facts, qos=facts.qos)
 
 
 def remembered(pod: PodRecord) -> PodRecord:
-    """The record as it is kept: facts only of a pod that may hold something when a later decision asks for them."""
+    """The record as it is stored: facts only of a pod that may hold an allocation when a later decision needs them."""
     may_hold = pod.qos is QOSClass.GUARANTEED or pod.annotations or pod.qos is not qos_of(pod.cgroup_parent)
     return pod if may_hold or pod.facts is None else replace(pod, facts=None)
 
 
 def renewed(fresh: PodRecord, known: PodRecord | None) -> PodRecord:
-    """The pod's record by what the runtime says now, with what is known beside that."""
+    """The pod's record from the runtime's current message, with the hint and the facts of the known record."""
     if known is None:
         return fresh
     kept = replace(
@@ -258,7 +283,7 @@ def renewed(fresh: PodRecord, known: PodRecord | None) -> PodRecord:
 
 
 def pod_record(pod: Pod, options: Options, *, run_seen: bool) -> PodRecord:
-    """What is remembered of a pod."""
+    """The record of a pod, from the runtime's message."""
     qos = qos_of(pod.cgroup_parent)
     resources = pod.resources
     return PodRecord(
@@ -279,7 +304,7 @@ def pod_record(pod: Pod, options: Options, *, run_seen: bool) -> PodRecord:
 
 
 def heard_annotations(pod: Pod, options: Options) -> tuple[tuple[str, str], ...]:
-    """What the pod's annotations ask for; nothing outside the namespaces whose annotations are heard."""
+    """The pod's annotations that are heard; none outside the configured namespaces."""
     if not pod.annotations or pod.namespace not in options.annotation_namespaces:
         return ()
     kept, _ = bounds.own_annotations(pod.annotations)
@@ -287,17 +312,39 @@ def heard_annotations(pod: Pod, options: Options) -> tuple[tuple[str, str], ...]
 
 
 def pod_uid(pod: Pod) -> str:
-    """The pod's uid; a pod that nobody gave one is known by its sandbox."""
+    """The pod's uid; the id of its sandbox where it has none."""
     return pod.uid or pod.id
 
 
-def cgroup_ref(pod: PodRecord, container: Container) -> CgroupRef:
-    """Where the container's cgroup is, or will be."""
-    return CgroupRef(pod.cgroup_parent, container.cgroups_path)
+def container_record(
+    pod: PodRecord, container: Container, phase: Phase, known: ContainerRecord | None = None
+) -> ContainerRecord:
+    """The record of a container, from the runtime's message.
+
+    Args:
+        pod: its pod.
+        container: the message.
+        phase: by the event.
+        known: an earlier record; what the message does not tell is taken from it.
+    """
+    return ContainerRecord(
+        id=container.id,
+        pod_uid=pod.uid,
+        name=container.name,
+        phase=phase,
+        cgroup=CgroupRef(pod.cgroup_parent, container.cgroups_path),
+        stored_cpus=stored_cpus(container.resources),
+        stored_mems=stored_mems(container.resources),
+        # A lifted quota no longer tells the limit.
+        limit_milli=limit_milli(container.resources) or (known.limit_milli if known else 0),
+        unplaced=known.unplaced if known else "",
+        affinity=known.affinity if known else None,
+        affinity_preferred=known.affinity_preferred if known else True,
+    )
 
 
 def stored_cpus(resources: Resources) -> CPUSet:
-    """The cpuset the runtime reports; an unreadable one counts as none."""
+    """The cpuset that the runtime reports; none where it cannot be parsed."""
     try:
         return CPUSet.parse(resources.cpus)
     except ValueError:
@@ -305,7 +352,7 @@ def stored_cpus(resources: Resources) -> CPUSet:
 
 
 def stored_mems(resources: Resources) -> NodeMask:
-    """The memory nodes the runtime reports; an unreadable list counts as none."""
+    """The memory nodes that the runtime reports; none where the list cannot be parsed."""
     try:
         return NodeMask.parse(resources.mems)
     except ValueError:
@@ -314,11 +361,10 @@ def stored_mems(resources: Resources) -> NodeMask:
 
 @lru_cache(maxsize=4096)
 def slice_pattern(cgroup_parent: str) -> str:
-    """Where the node keeps its Burstable and BestEffort pods, told from where any pod's cgroup is.
+    """The pattern for `qos_slices`, from the cgroup parent of any pod; empty outside the kubelet's tree.
 
-    A pattern for `qos_slices`: `/kubepods/burstable/podUID` and `/kubepods/podUID` both give `/kubepods/{}`,
-    `kubepods-podUID.slice` gives `kubepods-{}.slice`; empty outside the kubelet's tree. All pods of a
-    node have the same, so it is kept.
+    `/kubepods/burstable/podUID` and `/kubepods/podUID` both give `/kubepods/{}`, `kubepods-podUID.slice` gives
+    `kubepods-{}.slice`. All pods of a node give the same pattern, so it is cached.
     """
     head, found, _ = cgroup_parent.rpartition("/")[2].partition(_KUBEPODS)
     if found and cgroup_parent.endswith(_SLICE):
@@ -333,7 +379,7 @@ def qos_slices(pattern: str) -> tuple[CgroupRef, ...]:
 
 
 def _tells_request(resources: Resources) -> bool:
-    """Whether its shares say the CPU request exactly: neither none nor at their end."""
+    """Whether its shares tell the CPU request exactly: neither the minimum nor the maximum."""
     return MIN_SHARES < (resources.cpu_shares or 0) < MAX_SHARES
 
 
@@ -366,38 +412,28 @@ def _hugepages(resources: Resources) -> tuple[tuple[str, int], ...]:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
-SMT_ODD_COUNTS = "nri-pin/smt-odd-counts"
-EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
-ISOLATION = "nri-pin/isolation"
-ISOLATED_CPUS = "nri-pin/isolated-cpus"
-NUMA_NODE = "nri-pin/numa-node"
-_COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
-_NODE = re.compile(r"(?:0|[1-9][0-9]{0,3})\Z", re.ASCII)
-
-
 def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> ContainerRequest:
-    """`request` as the pod's annotations want it.
+    """`request` with the pod's annotations applied.
 
     Raises:
-        AnnotationError: one is heard that makes no sense, or cannot be had by this container.
+        AnnotationError: one that is heard cannot be understood, or does not fit this container.
     """
     if not pod.annotations or pod.namespace not in options.annotation_namespaces:
         return request
     given = dict(pod.annotations)
-    _check_isolation(given, request.name)
+    _word(
+        given, ISOLATION, request.name, Isolation
+    )  # read where it is applied; here only a wrong word is refused
     return replace(
         request,
-        smt_odd_counts=_smt_odd_counts(given, request.name),
+        smt_odd_counts=_word(given, SMT_ODD_COUNTS, request.name, SMTOddCounts),
         wanted_exclusive=_exclusive_cpus(given, request),
-        isolated=_isolated(given, request.name),
+        isolated=_word(given, ISOLATED_CPUS, request.name, IsolatedWish),
     )
 
 
 def isolation(options: Options, pod: PodRecord, name: str) -> Isolation:
-    """How far the exclusive CPUs of that container are set apart; a word that is none counts as not said."""
+    """How far the exclusive CPUs of that container are isolated; an unknown word counts as not set."""
     if not pod.annotations or pod.namespace not in options.annotation_namespaces:
         return options.isolation
     heard = _heard(dict(pod.annotations), ISOLATION, name)
@@ -405,8 +441,8 @@ def isolation(options: Options, pod: PodRecord, name: str) -> Isolation:
     return Isolation(value) if value in set(Isolation) else options.isolation
 
 
-def wished_node(options: Options, pod: PodRecord) -> int:
-    """Mask of the NUMA node the pod is wished to be on; 0 when nobody who is heard says so."""
+def annotated_node(options: Options, pod: PodRecord) -> int:
+    """Mask of the NUMA node that the pod's annotation prefers; 0 where no annotation is heard."""
     if not pod.annotations or pod.namespace not in options.annotation_namespaces:
         return 0
     value = dict(pod.annotations).get(NUMA_NODE, "")
@@ -414,37 +450,26 @@ def wished_node(options: Options, pod: PodRecord) -> int:
 
 
 def _heard(given: Mapping[str, str], key: str, name: str) -> tuple[str, str] | None:
-    """The annotation that speaks for the container, and its value."""
+    """The annotation for the container, and its value: its own one first, then that of the whole pod."""
     for full in (f"{key}.container.{name}", f"{key}.pod"):
         if full in given:
             return full, given[full]
     return None
 
 
-def _smt_odd_counts(given: Mapping[str, str], name: str) -> SMTOddCounts | None:
-    heard = _heard(given, SMT_ODD_COUNTS, name)
+def _word(given: Mapping[str, str], key: str, name: str, words: type[Word]) -> Word | None:
+    """The value of an annotation that is one of several words; None where the container has none.
+
+    Raises:
+        AnnotationError: it is another word.
+    """
+    heard = _heard(given, key, name)
     if heard is None:
         return None
-    key, value = heard
-    if value not in set(SMTOddCounts):
-        raise AnnotationError(key, f"expected {', '.join(SMTOddCounts)}, found {value[:40]!r}")
-    return SMTOddCounts(value)
-
-
-def _check_isolation(given: Mapping[str, str], name: str) -> None:
-    heard = _heard(given, ISOLATION, name)
-    if heard is not None and heard[1] not in set(Isolation):
-        raise AnnotationError(heard[0], f"expected {', '.join(Isolation)}, found {heard[1][:40]!r}")
-
-
-def _isolated(given: Mapping[str, str], name: str) -> IsolatedWish | None:
-    heard = _heard(given, ISOLATED_CPUS, name)
-    if heard is None:
-        return None
-    key, value = heard
-    if value not in set(IsolatedWish):
-        raise AnnotationError(key, f"expected {', '.join(IsolatedWish)}, found {value[:40]!r}")
-    return IsolatedWish(value)
+    full, value = heard
+    if value not in set(words):
+        raise AnnotationError(full, f"expected {', '.join(words)}, found {value[:40]!r}")
+    return words(value)
 
 
 def _exclusive_cpus(given: Mapping[str, str], request: ContainerRequest) -> int:
@@ -455,9 +480,11 @@ def _exclusive_cpus(given: Mapping[str, str], request: ContainerRequest) -> int:
     if not _COUNT.match(value):
         raise AnnotationError(key, f"expected a number of CPUs such as 2, found {value[:40]!r}")
     if request.qos is QOSClass.GUARANTEED:
+        # An annotation for the whole pod may be for its other containers; one for this container is a mistake.
         if key.endswith(".pod"):
             return 0
         raise AnnotationError(key, "the pod is Guaranteed: its CPU request decides; remove the annotation")
+    # The CPUs must be covered by the request that the scheduler counted; the last one may be a fraction.
     count, asked = int(value), request.cpu_milli or 0
     if (count - 1) * 1000 >= asked:
         detail = (

@@ -1,17 +1,29 @@
-"""What the refusal of a resize says beyond its numbers: the size that would have fitted, and what stands in the way.
+"""Resize in place: the allocation of a running container changes in two steps.
 
-As in `advice`, every "would fit" was tried, by the same `resized` on a smaller request.
+The runtime asks before it acts (UpdateContainer) and confirms afterwards (PostUpdateContainer). It does not report a failure.
+Invariant: between the two the container holds the CPUs and memory of both sizes, its cgroup is left to the runtime, and
+no other container gets a CPU of either. Where the confirmation is missing, the cpuset that the runtime has stored tells at
+the next occasion which of the two sizes it is.
+
+CPUs of the first allocation stay: a container grows beside them and shrinks back to them.
+
+The refusal of a resize gives advice as that of a container does (`nri_plugin.core.advice`): every size was tried, by the
+same `resized` on a smaller request.
+
+Source: KEP-1287, KEP-5554; order of the messages as containerd and CRI-O send them.
+Differs: the kubelet refuses every resize of a container with exclusive CPUs.
 """
 
 from dataclasses import replace
 from itertools import islice
 
-from nri_plugin.core.advice import MOST_CHARACTERS, alone, holders_in_short
+from nri_plugin.core.advice import alone, holders_of
 from nri_plugin.core.hint_providers import memory_state_of, tables_of
 from nri_plugin.core.placement import exclusive_count, leave_a_pool
 from nri_plugin.core.requests import ContainerRequest, annotated, container_request, stored_cpus
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, InsufficientMemoryError
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, narrowed
+from nri_plugin.model.refusals import AdmissionRefusal, Advice, Obstacle, RefusalKind
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (
     Allocation,
@@ -29,16 +41,8 @@ from nri_plugin.policy.search.mask_order import distances_of
 from nri_plugin.wire.nri.events import UpdateContainer
 from nri_plugin.wire.nri.messages import Container, Resources
 
-# ----------------------------------------------------------------------------------------------------
-# Resize in place: what a container was promised changes while it runs, in two steps.
-#
-# The runtime asks before it acts, and says afterwards when it succeeded; of a failure it says nothing. So between the
-# two the container holds what it had and what it asked for, its cgroup is left to the runtime, and nobody else gets a
-# CPU of either. Without the second message what the runtime has stored tells at the next occasion which of the two it is.
-#
-# Source: KEP-1287, KEP-5554; order of the messages as containerd and CRI-O send them.
-# Differs: the kubelet refuses every resize of a container with exclusive CPUs.
-
+PERIOD_US = 100_000
+SHARES_PER_CPU = 1024
 
 STRICT = (TopologyManagerPolicy.RESTRICTED, TopologyManagerPolicy.SINGLE_NUMA_NODE)
 
@@ -46,28 +50,30 @@ STRICT = (TopologyManagerPolicy.RESTRICTED, TopologyManagerPolicy.SINGLE_NUMA_NO
 def resized(
     node: Node, state: State, record: ContainerRecord, container: Container, asked: Resources
 ) -> State:
-    """The state in which the container holds what it has and what the kubelet asks for.
+    """The state in which the container holds both its current size and the requested one.
 
     Args:
         node: the node.
         state: before.
         record: the container's.
         container: as the runtime has it stored.
-        asked: the resources of the request; what is absent stays.
+        asked: the resources of the request; absent ones stay.
 
     Raises:
-        AdmissionError: it cannot be had; says the numbers.
+        AdmissionError: the requested size is not available.
     """
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return state
-    held = _by_evidence(state.allocation_of(record) or Allocation(), container)
-    if held != (state.allocation_of(record) or Allocation()):
+    stored = state.allocation_of(record) or Allocation()
+    held = _by_evidence(stored, container)
+    if held != stored:
         state = state.with_allocation(record.key, held)
+    # The request before is read in the same way as the one after, so that rounding affects both alike.
     pod = state.pods[record.pod_uid]
     request, before = (_request(node, pod, container, what) for what in (asked, Resources()))
-    stays_shared = (
-        not held.cpus and request.cpu_milli == before.cpu_milli
-    )  # perhaps unplaced: no CPUs, no resize
+    # A container without CPUs whose CPU request stays is not resized, even if it would get exclusive CPUs today: it may be
+    # unplaced.
+    stays_shared = not held.cpus and request.cpu_milli == before.cpu_milli
     count = 0 if stays_shared else exclusive_count(node, request)
     if not held.cpus and not count:
         return (
@@ -76,8 +82,10 @@ def resized(
             else _asked(state, record, held, _with_memory(node, state, held, request))
         )
     _refuse_other_kind(held, request, count)
+    # Memory first: it can be refused, and costs less than a search for CPUs.
     after = _with_memory(node, state, held, request)
     if node.options.full_pcpus_only:
+        # Only the count is checked here: all CPUs count as available.
         rule = request.smt_odd_counts or node.options.smt_odd_counts
         every = CPUSet(tables_of(node).online)
         check_full_pcpus(tables_of(node), count, every, CPUSet(), allow_odd=not checks_multiple(rule))
@@ -88,23 +96,16 @@ def resized(
     return _asked(state, record, held, replace(after, cpu_milli=request.cpu_milli or 0))
 
 
-def confirmed(state: State, record: ContainerRecord, *, is_done: bool = True) -> State:
-    """The state after the runtime has done, or not done, what it was asked to; unchanged where nothing was asked."""
-    held = state.allocation_of(record)
-    if held is None or held.resize is None:
-        return state
-    return state.with_allocation(record.key, held.settled(is_done=is_done))
-
-
 def refuse_pod_total(node: Node, state: State, pod: PodRecord, cpu_milli: int | None) -> None:
-    """Refuse a new total of a pod whose containers have exclusive CPUs where a container would be refused for it.
+    """Refuse a new total of a pod with exclusive CPUs where the resize of a container would be refused.
 
-    The pod's total comes first: refused there, nothing of the resize is done.
+    The pod's total comes first. When it is refused, no part of the resize is done.
 
     Raises:
-        InsufficientCPUsError: it asks for more CPUs than are left.
-        AdmissionError: it asks for fewer than the containers were promised at their start.
+        InsufficientCPUsError: it asks for more CPUs than are available.
+        AdmissionError: it asks for fewer than the containers were allocated at their start.
     """
+    # A pod without exclusive CPUs may ask for any total: it runs in the shared pool.
     held = [one for key, one in state.allocations.items() if pod_of(key) == pod.uid and one.cpus]
     if not held or not pod.cpu_milli or not cpu_milli:
         return
@@ -119,12 +120,12 @@ def refuse_pod_total(node: Node, state: State, pod: PodRecord, cpu_milli: int | 
 
 
 def _refuse_below_start(held: list[Allocation], before_milli: int, cpu_milli: int) -> None:
-    """Refuse a total below what the pod's containers keep.
+    """Refuse a total below the CPUs that the pod's containers keep.
 
-    CPUs that an annotation gave are not counted: such a container's request says nothing of their number.
+    CPUs from an annotation are not counted: the request of such a container does not tell their number.
 
     Raises:
-        AdmissionError: with the numbers that a container would be refused with.
+        AdmissionError: with the numbers of the refusal of a container.
     """
     first = CPUSet()
     for one in held:
@@ -147,7 +148,7 @@ def _in_cpus(milli: int) -> str:
 
 
 def _at_start(size: Size) -> CPUSet:
-    """The CPUs that a container was promised at its start."""
+    """The CPUs that a container was allocated at its start."""
     grown = CPUSet()
     for step in size.grown:
         grown |= step
@@ -155,14 +156,14 @@ def _at_start(size: Size) -> CPUSet:
 
 
 def _by_evidence(held: Allocation, container: Container) -> Allocation:
-    """An earlier resize of whose end nothing was heard: what the runtime has stored tells."""
+    """Settle an earlier, unconfirmed resize by the cpuset that the runtime has stored."""
     if held.resize is None:
         return held
     return held.settled(is_done=stored_cpus(container.resources) == held.resize.after.cpus)
 
 
 def _request(node: Node, pod: PodRecord, container: Container, asked: Resources) -> ContainerRequest:
-    """What the container asks for now: the request, and what is stored where that is silent."""
+    """The container's whole request: that of the event, and the stored values where the event has none."""
     had = container.resources
     whole = replace(
         had,
@@ -176,7 +177,7 @@ def _request(node: Node, pod: PodRecord, container: Container, asked: Resources)
 
 
 def _refuse_other_kind(held: Allocation, request: ContainerRequest, count: int) -> None:
-    """Exclusive CPUs are neither gained nor lost by a resize.
+    """Refuse a resize between exclusive CPUs and the shared pool.
 
     Raises:
         AdmissionError: it asks for that.
@@ -199,6 +200,7 @@ def _grown(node: Node, state: State, held: Allocation, after: Size, count: int) 
     options = node.options
     available, where = state.available(node), ""
     if options.topology_manager_policy in STRICT and held.affinity:
+        # The policy admitted the container by this hint; growing must not widen it.
         available &= CPUSet(tables_of(node).cpus_in(held.affinity.mask))
         where = f" on NUMA nodes {held.affinity}, where topology policy keeps it"
     if options.strict_uncore_cache:
@@ -218,6 +220,7 @@ def _shrunk(node: Node, held: Allocation, after: Size, count: int) -> Size:
     first, before = _at_start(size_of(held)), len(held.cpus)
     if before - count < len(first):
         raise AdmissionError(_below_start("container", 1000 * before, 1000 * (before - count), first))
+    # CPUs that came last leave first.
     remaining = without_last(tables_of(node), held.grown, count, node.options)
     cpus = first
     for step in remaining:
@@ -226,10 +229,10 @@ def _shrunk(node: Node, held: Allocation, after: Size, count: int) -> Size:
 
 
 def _with_memory(node: Node, state: State, held: Allocation, request: ContainerRequest) -> Size:
-    """The size as it is, with memory as asked for; it stays on its NUMA nodes.
+    """The current size with the requested memory, which stays on its NUMA nodes.
 
     Raises:
-        InsufficientMemoryError: these have not so much left.
+        InsufficientMemoryError: these do not have as much left.
     """
     before = size_of(held)
     wanted = request.memory_by_resource.get(MEMORY, 0)
@@ -257,15 +260,16 @@ def _all_nodes(blocks: list[MemoryBlock]) -> NodeMask:
 
 
 def size_of(held: Allocation) -> Size:
-    """What an allocation holds, as one of the two sizes of a resize."""
+    """An allocation as one of the two sizes of a resize."""
     return Size(held.cpus, held.grown, held.cpu_milli, held.memory)
 
 
 def _asked(state: State, record: ContainerRecord, held: Allocation, after: Size) -> State:
-    """Both sizes at once: of CPUs and of memory the larger."""
+    """The state in which the container holds both sizes: all CPUs of both, and the larger memory."""
     before = size_of(held)
     if after == before:
         return state if state.allocation_of(record) == held else state.with_allocation(record.key, held)
+    # The runtime may apply either size until it confirms, so both must be there.
     larger = after.memory if _bytes(after) > _bytes(before) else before.memory
     both = replace(held, cpus=before.cpus | after.cpus, memory=larger, resize=Resize(before, after))
     return state.with_allocation(record.key, both)
@@ -275,50 +279,43 @@ def _bytes(size: Size) -> int:
     return sum(block.size_bytes for block in size.memory)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
-PERIOD_US = 100_000
-SHARES_PER_CPU = 1024
-
-
-def advise_resize(
-    node: Node, state: State, record: ContainerRecord, event: UpdateContainer, refusal: AdmissionError
-) -> None:
-    """Let the refusal of a container's resize say more; unchanged where it is not about room for CPUs."""
+def advised_resize(
+    node: Node, state: State, record: ContainerRecord, event: UpdateContainer, refusal: AdmissionRefusal
+) -> AdmissionRefusal:
+    """The refusal of a container's resize with advice; unchanged where it is not about room for CPUs."""
     held = state.allocation_of(record)
-    if held is None or not isinstance(refusal, InsufficientCPUsError):
-        return
+    if held is None or refusal.kind is not RefusalKind.CPUS:
+        return refusal
     most = len(held.cpus) + min(refusal.available, refusal.requested - 1)
     sizes = islice(range(most, len(held.cpus), -1), 2 * max(1, tables_of(node).cpus_per_core))
     fits = next((size for size in sizes if _is_taken(node, state, record, event, _of(event, size))), None)
     pod = state.pods[record.pod_uid]
-    would_fit = _is_taken(node, alone(state, pod), record, event, event.resources)
-    _say(state, pod, refusal, f"{fits} CPUs" if fits else "", would_fit_alone=would_fit)
-
-
-def advise_pod_growth(node: Node, state: State, pod: PodRecord, refusal: AdmissionError) -> None:
-    """The same for a pod's new total."""
-    if not isinstance(refusal, InsufficientCPUsError):
-        return
-    most = (pod.cpu_milli or 0) + refusal.available * 1000
-    would_fit = len(alone(state, pod).available(node)) >= refusal.requested
-    _say(state, pod, refusal, f"{most}m for the pod" if refusal.available else "", would_fit_alone=would_fit)
-
-
-def _say(state: State, pod: PodRecord, refusal: AdmissionError, fits: str, *, would_fit_alone: bool) -> None:
-    in_the_way = holders_in_short(state, pod)
-    refusal.obstacle = (
-        f"in the way: {in_the_way}"
-        if in_the_way and would_fit_alone
-        else "without other pods it would not fit either"
+    fits_alone = _is_taken(node, alone(state, pod), record, event, event.resources)
+    advice = Advice(
+        _obstacle(state, pod, fits_alone=fits_alone), holders_of(state, pod), (fits,) if fits else ()
     )
-    advice = f"would fit: {fits}; {refusal.obstacle}" if fits else refusal.obstacle
-    refusal.advice = advice if len(advice) <= MOST_CHARACTERS else f"{advice[: MOST_CHARACTERS - 3]}..."
+    return replace(refusal, advice=advice)
+
+
+def advised_pod_growth(
+    node: Node, state: State, pod: PodRecord, refusal: AdmissionRefusal
+) -> AdmissionRefusal:
+    """The same for a pod's new total."""
+    if refusal.kind is not RefusalKind.CPUS:
+        return refusal
+    most = (pod.cpu_milli or 0) + refusal.available * 1000
+    fits_alone = len(alone(state, pod).available(node)) >= refusal.requested
+    advice = Advice(_obstacle(state, pod, fits_alone=fits_alone), holders_of(state, pod))
+    return replace(refusal, advice=replace(advice, pod_cpu_milli=most if refusal.available else 0))
+
+
+def _obstacle(state: State, pod: PodRecord, *, fits_alone: bool) -> Obstacle:
+    has_others = any(pod_of(key) != pod.uid for key in state.allocations)
+    return Obstacle.HOLDERS if has_others and fits_alone else Obstacle.MACHINE
 
 
 def _of(event: UpdateContainer, size: int) -> Resources:
-    """The request for so many CPUs."""
+    """The request for `size` CPUs."""
     period = event.resources.cpu_period_us or PERIOD_US
     return replace(
         event.resources,

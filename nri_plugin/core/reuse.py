@@ -1,18 +1,18 @@
-"""What the ended init containers of a pod leave to the containers after them, and at last to everybody: CPUs and memory.
+"""Reuse: later containers of a pod take over the CPUs and memory of its ended init containers.
 
-Invariant: what passes on is taken out of the earlier promise, so that each CPU and each byte has one owner.
+Invariant: a CPU or a byte that is taken over leaves the earlier allocation, so that each has one owner.
 
-What is left of an init container's memory is anybody's once the next container of its pod has started; its CPUs stay
-with the pod. The kubelet has placed all containers of the pod by then. Here later ones may still come: each of them is
-placed as if its pod still had that memory, as long as nobody else took it (`taken_back`), which gives the kubelet's
-answer without holding the memory.
+CPUs of an init container stay with the pod. The rest of its memory is available to all pods once the next container of its
+pod has started: the kubelet has placed all containers of the pod by then. Here later ones may still come. Each of them is
+placed as if its pod still had that memory, as long as no other pod took it (`taken_back`). That gives the kubelet's answer
+without holding the memory.
 
-With the pod's facts it is as in the kubelet: plain init containers leave theirs, sidecars and app containers
-keep theirs. An init container that runs once more does so before the app containers, and may have theirs if they
-do not live.
+With the pod's facts the rules are the kubelet's: plain init containers pass theirs on, sidecars and app containers keep
+theirs. An init container that runs once more does so before the app containers, and may take over theirs if they are not
+alive.
 
-Differs: without facts every container of the pod that does not live counts as an init container: the runtime does
-    not say which are.
+Differs: without facts every container of the pod that is not alive counts as an init container, because the runtime does
+    not tell which are.
 
 Source: kubelet v1.36.2 pkg/kubelet/cm/cpumanager/policy_static.go (updateCPUsToReuse),
     memorymanager/policy_static.go (updatePodReusableMemory), memorymanager/memory_manager.go (AddContainer: since 1.36
@@ -41,7 +41,7 @@ from nri_plugin.policy.memory_state import MemoryState, Reuse, shrink_reused
 def donors(state: State, pod: PodRecord, name: str) -> tuple[str, ...]:
     """Keys of the allocations that may pass on to container `name` of the pod, oldest first.
 
-    Where its end was not told, or before the agent was restarted, a container is not even listed; its promise is.
+    The allocations are searched, not the records: a container that ended while the agent was away has no record.
     """
     mine = [
         key for key in state.allocations if pod_of(key) == pod.uid and key != allocation_key(pod.uid, name)
@@ -49,8 +49,10 @@ def donors(state: State, pod: PodRecord, name: str) -> tuple[str, ...]:
     live = {record.key for record in state.containers_of(pod.uid) if record.phase is not Phase.STOPPED}
     if pod.facts is None:
         return tuple(key for key in mine if key not in live)
+    # Init containers pass on even while their end is not reported: the runtime creates the next one only after it.
     ended = {allocation_key(pod.uid, one) for one in pod.facts.names(Kind.INIT)}
     if is_plain_init(pod.facts, name):
+        # The pod starts over: app containers that are not alive are created after this one.
         ended |= {allocation_key(pod.uid, one) for one in pod.facts.names(Kind.APP)} - live
     return tuple(key for key in mine if key in ended)
 
@@ -62,7 +64,7 @@ def is_plain_init(facts: PodFacts | None, name: str) -> bool:
 
 
 def reusable_cpus(state: State, keys: Iterable[str]) -> CPUSet:
-    """CPUs that may be given once more."""
+    """CPUs of these allocations, which the container may take over."""
     mask = 0
     for key in keys:
         mask |= state.allocations[key].cpus.mask
@@ -70,9 +72,9 @@ def reusable_cpus(state: State, keys: Iterable[str]) -> CPUSet:
 
 
 def reusable_memory(state: State, keys: Iterable[str]) -> Reuse:
-    """Memory that is promised already and need not be taken again.
+    """Memory of these allocations, which the container need not take again.
 
-    What is left of the blocks is what the kubelet counts beside them: later containers shrink them.
+    The kubelet counts reusable memory separately. Here the blocks are that count, because later containers shrink them.
     """
     reuse: dict[tuple[int, str], int] = {}
     for block in (block for key in keys for block in state.allocations[key].memory):
@@ -84,9 +86,10 @@ def reusable_memory(state: State, keys: Iterable[str]) -> Reuse:
 def handed_over(state: State, keys: Sequence[str], cpus: CPUSet, blocks: Sequence[MemoryBlock]) -> State:
     """The state in which the donors no longer have those CPUs, and less memory by what `blocks` took over.
 
-    A resize that one of them was in the middle of when it ended is over with it.
+    A donor that ended in the middle of a resize settles on the size before it.
     """
     held = [state.allocations[key] for key in keys]
+    # Memory shrinks by what the new blocks took over; CPUs leave one by one.
     shrunk = shrink_reused([allocation.memory for allocation in held], blocks)
     for key, allocation, memory in zip(keys, held, shrunk, strict=True):
         if not allocation.cpus.isdisjoint(cpus) or memory != allocation.memory:
@@ -101,9 +104,9 @@ def _left(allocation: Allocation, cpus: CPUSet, memory: tuple[MemoryBlock, ...])
 
 
 def given_back(state: State, record: ContainerRecord) -> State:
-    """The state after the start of a container: the plain init containers before it hold no memory any more.
+    """The state after the start of a container: the plain init containers before it release their memory.
 
-    Without facts nobody knows which those are.
+    Without facts it is unknown which those are, and nothing is released.
     """
     pod = state.pods.get(record.pod_uid)
     if pod is None or pod.facts is None:
@@ -115,20 +118,21 @@ def given_back(state: State, record: ContainerRecord) -> State:
 
 
 def has_returned(state: State, pod: PodRecord) -> bool:
-    """Whether ended init containers of the pod gave memory back that its later containers may be placed with."""
+    """Whether ended init containers of the pod released memory that its later containers may take over."""
     return any(state.allocations[key].returned for key in _inits(state, pod))
 
 
 def taken_back(state: State, pod: PodRecord, memory: MemoryState) -> State:
-    """The state in which the pod's ended init containers have what they gave back, if nobody else took it.
+    """The state in which the pod's ended init containers hold their released memory again, if no other pod took it.
 
     Args:
-        state: what is promised.
+        state: the allocations.
         pod: a pod with facts.
-        memory: what is promised of the machine's memory in `state`.
+        memory: the allocated memory in `state`.
     """
     keys = [key for key in _inits(state, pod) if state.allocations[key].returned]
     left = [block for key in keys for block in state.allocations[key].returned]
+    # All or nothing: a part of the memory would give another answer than the kubelet's.
     if not memory.has_room_for(left) or _is_grouped_since(state, pod, keys[0], left):
         return state
     for key in keys:
@@ -138,13 +142,14 @@ def taken_back(state: State, pod: PodRecord, memory: MemoryState) -> State:
 
 
 def returned_again(state: State, before: State, pod: PodRecord) -> State:
-    """The state after a container was placed: what the pod gave back in `before` is anybody's again."""
+    """The state after a container was placed: memory that the pod had released in `before` is released again."""
     keys = [key for key in _inits(before, pod) if before.allocations[key].returned]
     return _returned(state, pod, keys)
 
 
 def _is_grouped_since(state: State, pod: PodRecord, first: str, left: Iterable[MemoryBlock]) -> bool:
-    """Whether a pod that came after `first` got memory on these nodes in another group: that bars them to `left`."""
+    """Whether a pod after `first` got memory on these nodes in another group, which excludes them for `left`."""
+    # A node serves one group of nodes at a time, so a block of another group since then excludes the old one.
     masks = {node: block.nodes for block in left for node in block.nodes}
     keys = list(state.allocations)
     later = (key for key in keys[keys.index(first) :] if pod_of(key) != pod.uid)
@@ -157,13 +162,13 @@ def _is_grouped_since(state: State, pod: PodRecord, first: str, left: Iterable[M
 
 
 def _inits(state: State, pod: PodRecord) -> list[str]:
-    """Keys of the promises to the pod's plain init containers."""
+    """Keys of the allocations of the pod's plain init containers."""
     names = pod.facts.names(Kind.INIT) if pod.facts else ()
     return [key for name in names if (key := allocation_key(pod.uid, name)) in state.allocations]
 
 
 def _returned(state: State, pod: PodRecord, keys: Iterable[str]) -> State:
-    """The state in which these hold no memory; once every container of the pod has its place it is not remembered."""
+    """The state in which these hold no memory. It is remembered until every container of the pod is placed."""
     facts = pod.facts
     is_placed = facts is not None and all(
         allocation_key(pod.uid, one.name) in state.allocations for one in facts.containers

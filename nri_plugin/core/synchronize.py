@@ -1,30 +1,28 @@
-"""First start, restart and reconnect: one comparison of what is remembered with what exists.
+"""Synchronize: first start, restart and reconnect compare the stored state with the containers that exist.
 
-What agrees is kept; what is gone is released; what was born unseen is adopted as it is when that
-is consistent, else placed, else it runs in the shared pool and is marked. Nothing that runs and
-was promised its CPUs is moved.
+Allocations of pods that go on are kept, those of other pods are released. A container that the state does not know is
+adopted with the CPUs it has where these are consistent, else placed, else it runs in the shared pool and is marked
+`unplaced`. Invariant: a running container with exclusive CPUs is not moved.
 
-What is remembered may be older than what runs, because the checkpoint could not be saved for a while. A container
-that is not remembered and runs on exclusive CPUs was given them later, so it keeps them, and an allocation that is in
-its way and that nobody runs on is over.
+The stored state may be older than the containers, because the checkpoint could not be saved for a while. An unknown
+container that runs on exclusive CPUs was given them later, so it keeps them, and a stored allocation that overlaps and on
+which no container runs has ended.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.placement import adopted, place
 from nri_plugin.core.pool import all_writes, pending_updates
 from nri_plugin.core.requests import (
+    ContainerRequest,
     annotated,
-    cgroup_ref,
+    container_record,
     container_request,
-    limit_milli,
     pod_record,
     pod_uid,
     renewed,
-    stored_cpus,
-    stored_mems,
 )
 from nri_plugin.core.reuse import given_back, handed_over
 from nri_plugin.model import bounds
@@ -41,20 +39,50 @@ _PHASE = {
 """By the state a listed container reports; everything else runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Unseen:
+    """A container that the stored state does not know.
+
+    Attributes:
+        request: None where an annotation refuses it.
+    """
+
+    record: ContainerRecord
+    container: Container
+    request: ContainerRequest | None
+
+
 def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
-    """Fold what the runtime lists into what is remembered."""
+    """Fold the runtime's list into the stored state."""
+    # 1. The pods and containers that exist, with what is stored about them.
     pods = {**_unlisted(node, state, event), **_pods(node, state, event)}
     uid_by_sandbox = {pod.sandbox_id: uid for uid, pod in pods.items()}
     uid_by_sandbox |= {pod.id: pod_uid(pod) for pod in event.pods}
     listed = {c.id: c for c in event.containers if uid_by_sandbox.get(c.pod_id) in pods}
-    records = {c.id: _record(state, pods[uid_by_sandbox[c.pod_id]], c) for c in listed.values()}
+    records = {
+        c.id: container_record(
+            pods[uid_by_sandbox[c.pod_id]],
+            c,
+            _PHASE.get(c.state, Phase.RUNNING),
+            state.containers.get(c.id),
+        )
+        for c in listed.values()
+    }
+    # 2. The allocations of pods that go on; unconfirmed resizes are settled by what the runtime has stored.
     after = State(pods, records, _settled(records, _kept(state, records, event.pods)))
-    unseen = [(records[c.id], c) for c in listed.values() if c.id not in state.containers]
+    # 3. Containers that nobody reported: first free their CPUs from outdated allocations, then adopt or place them.
+    unseen = [
+        _Unseen(records[c.id], c, _request(node, pods[records[c.id].pod_uid], c))
+        for c in listed.values()
+        if c.id not in state.containers
+    ]
     after = _without_outdated(node, after, unseen)
     steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
     after, adopted_steps = _adopt_all(node, after, unseen)
-    for record in records.values():  # starts that nobody saw
+    # 4. Starts that were missed: ended init containers before a running container release their memory.
+    for record in records.values():
         after = given_back(after, record) if record.phase is Phase.RUNNING else after
+    # 5. Every cgroup is compared: other writers may have been here while the agent was away.
     after, updates = pending_updates(node, after, late=True)
     return Decision(
         after,
@@ -69,7 +97,7 @@ def adopt(
 ) -> tuple[State, tuple[str, ...]]:
     """Give a container that already exists what it should have had, as far as still possible.
 
-    Never refuses: what policy would have refused runs in the shared pool, marked `unplaced`.
+    Never refuses: a container that policy would have refused runs in the shared pool, marked `unplaced`.
     """
     pod = state.pods[record.pod_uid]
     try:
@@ -91,14 +119,14 @@ def _pods(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
     inhabited = {container.pod_id for container in event.containers}
     chosen: dict[str, Pod] = {}
     for pod in event.pods:
-        rival = chosen.get(pod_uid(pod))
-        if rival is None or _rank(state, inhabited, pod) >= _rank(state, inhabited, rival):
+        other = chosen.get(pod_uid(pod))
+        if other is None or _rank(state, inhabited, pod) >= _rank(state, inhabited, other):
             chosen[pod_uid(pod)] = pod
     return {uid: _remembered(node, state, pod) for uid, pod in chosen.items()}
 
 
 def _unlisted(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
-    """Known pods that are not listed although a container of theirs is: the runtime does not know how they are."""
+    """Known pods that are not listed although a container of theirs is: the runtime lost their sandbox."""
     known = {pod.sandbox_id: pod for pod in state.pods.values()}
     inhabited = {container.pod_id for container in event.containers if container.id in state.containers}
     heard = node.options.annotation_namespaces
@@ -115,7 +143,7 @@ def _rank(state: State, inhabited: set[str], pod: Pod) -> tuple[bool, bool]:
 
 
 def _remembered(node: Node, state: State, pod: Pod) -> PodRecord:
-    """The pod's record; from now on its end may go untold (a restarted runtime forgets)."""
+    """The pod's record. Its end may not be reported from now on, because a restarted runtime forgets pods."""
     fresh = pod_record(pod, node.options, run_seen=False)
     return renewed(fresh, state.pods.get(fresh.uid))
 
@@ -125,9 +153,9 @@ def _kept(
 ) -> Mapping[str, Allocation]:
     """Allocations of pods that go on.
 
-    A pod goes on when one of its containers does, or its sandbox still has a process: that keeps the
-    CPUs of a pod whose only container is about to be restarted, and frees those of a pod that ended
-    while nobody watched and is only listed until it is cleaned up.
+    A pod goes on when one of its containers does, or its sandbox still has a process. That keeps the CPUs of a pod whose
+    only container is about to be restarted. It releases those of a pod that ended while the agent was away and is only
+    listed until it is removed.
     """
     alive = {record.pod_uid for record in records.values() if record.phase is not Phase.STOPPED}
     alive |= {pod_uid(pod) for pod in listed if pod.pid}
@@ -137,7 +165,7 @@ def _kept(
 def _settled(
     records: Mapping[str, ContainerRecord], allocations: Mapping[str, Allocation]
 ) -> Mapping[str, Allocation]:
-    """Resizes of whose end nothing was heard: what the runtime has stored tells whether they were done."""
+    """Settle unconfirmed resizes: the cpuset that the runtime has stored tells whether they were done."""
     stored = {record.key: record.stored_cpus for record in records.values()}
     return {
         key: one.settled(is_done=one.resize is not None and stored.get(key) == one.resize.after.cpus)
@@ -145,27 +173,30 @@ def _settled(
     }
 
 
-def _without_outdated(node: Node, state: State, unseen: Sequence[tuple[ContainerRecord, Container]]) -> State:
+def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> State:
     """The state without allocations that ended while the checkpoint could not be saved.
 
-    A claim is what an unremembered container runs on, where that is just what it asks for. A running container wins
-    over one that only exists, and both over an allocation without a living container. Of two that run the remembered
-    one wins: its allocation changes by a resize alone, and a resize is never left unsaved.
+    A claim is the allocation of an unknown container, where its CPUs are exactly what it asks for. A running container
+    wins over one that only exists, and both win over an allocation without a living container. Of two that run the known
+    one wins: its allocation changes by a resize alone, and a resize is always saved.
     """
-    strange = {record.id for record, _ in unseen}
+    strange = {one.record.id for one in unseen}
     holders: dict[str, int] = {}
     for record in state.containers.values():
         if record.id not in strange:
             holders[record.key] = max(holders.get(record.key, 0), _liveliness(record))
-    for record, container in sorted(unseen, key=lambda pair: -_liveliness(pair[0])):
-        claimed = _as_it_is(node, replace(state, allocations={}), record, container)
+    for one in sorted(unseen, key=lambda one: -_liveliness(one.record)):
+        record = one.record
+        # Alone on the machine: whether the claim is consistent in itself.
+        claimed = _as_it_is(node, replace(state, allocations={}), one)
         claim = claimed.allocation_of(record) if claimed else None
         if claim is None:
             continue
         clashing = [key for key, held in state.allocations.items() if _clashes(record.key, claim, key, held)]
         if clashing and all(holders.get(key, 0) < _liveliness(record) for key in clashing):
+            # The claim may still be refused beside the other allocations; then nothing is freed.
             freed = _freed(state, record, claim, clashing)
-            taken = _as_it_is(node, freed, record, container)
+            taken = _as_it_is(node, freed, one)
             if taken is not None:
                 state, holders[record.key] = taken, _liveliness(record)
     return state
@@ -191,51 +222,36 @@ def _freed(state: State, record: ContainerRecord, claim: Allocation, clashing: S
     return state
 
 
-def _adopt_all(
-    node: Node, state: State, unseen: list[tuple[ContainerRecord, Container]]
-) -> tuple[State, list[str]]:
+def _adopt_all(node: Node, state: State, unseen: Sequence[_Unseen]) -> tuple[State, list[str]]:
     """First those that are consistent as they are, so that no newly placed one takes their CPUs.
 
-    Of two that say the same, one reused the CPUs of the other: the one that runs keeps them.
+    Of two with the same CPUs, one reused those of the other: the one that runs keeps them.
     """
     waiting, steps = [], []
-    for record, container in sorted(unseen, key=lambda pair: pair[0].phase is not Phase.RUNNING):
-        if record.phase is Phase.STOPPED:
+    for one in sorted(unseen, key=lambda one: one.record.phase is not Phase.RUNNING):
+        if one.record.phase is Phase.STOPPED:
             continue
-        as_it_is = _as_it_is(node, state, record, container)
+        as_it_is = _as_it_is(node, state, one)
         if as_it_is is None:
-            waiting.append((record, container))
+            waiting.append(one)
         else:
             state = as_it_is
             steps.append("adopted")
-    for record, container in waiting:
-        state, how = adopt(node, state, record, container)
+    for one in waiting:
+        state, how = adopt(node, state, one.record, one.container)
         steps.extend(how)
     return state, steps
 
 
-def _as_it_is(node: Node, state: State, record: ContainerRecord, container: Container) -> State | None:
-    """The state in which it keeps what it has; None when it should not, or asks for what cannot be."""
-    pod = state.pods[record.pod_uid]
+def _as_it_is(node: Node, state: State, one: _Unseen) -> State | None:
+    """The state in which it keeps what it has; None when it should not, or its request is refused."""
+    if one.request is None:
+        return None
+    return adopted(node, state, one.request, one.record.stored_cpus, one.record.stored_mems)
+
+
+def _request(node: Node, pod: PodRecord, container: Container) -> ContainerRequest | None:
     try:
-        request = annotated(node.options, pod, container_request(pod, container))
+        return annotated(node.options, pod, container_request(pod, container))
     except AdmissionError:
         return None
-    return adopted(node, state, request, record.stored_cpus, record.stored_mems)
-
-
-def _record(state: State, pod: PodRecord, container: Container) -> ContainerRecord:
-    known = state.containers.get(container.id)
-    return ContainerRecord(
-        id=container.id,
-        pod_uid=pod.uid,
-        name=container.name,
-        phase=_PHASE.get(container.state, Phase.RUNNING),
-        cgroup=cgroup_ref(pod, container),
-        stored_cpus=stored_cpus(container.resources),
-        stored_mems=stored_mems(container.resources),
-        limit_milli=limit_milli(container.resources) or (known.limit_milli if known else 0),
-        unplaced=known.unplaced if known else "",
-        affinity=known.affinity if known else None,
-        affinity_preferred=known.affinity_preferred if known else True,
-    )

@@ -1,7 +1,7 @@
-"""A second opinion on every decision before it leaves, written apart from the code that made it.
+"""An independent check of every decision before it is carried out, written apart from the code that decides.
 
-Only what a decision adds is held against it: an old flaw, such as a CPU that became reserved by a new
-configuration, must not block every container that has nothing to do with it.
+Only violations that a decision adds count. An old one, such as an exclusive CPU that a new configuration reserves, must
+not block containers that have nothing to do with it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from nri_plugin.core.kernel_settings import Partition
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import EMPTY_POOL, CgroupRef, State, allocation_key
+from nri_plugin.model.state import CgroupRef, State, ViolationKind, allocation_key
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     CreateContainerResponse,
@@ -26,11 +26,11 @@ _WITH_UPDATES = (CreateContainerResponse, UpdateContainerResponse, StopContainer
 
 
 def new_violations(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decision) -> list[str]:
-    """What `decision` would break that was whole `before`; empty when nothing."""
+    """The invariants that `decision` would break and that held `before`, a sentence each."""
     problems = _of_state(node, before, decision.state)
     problems += _of_response(node, before, event, decision)
     problems += _of_updates(node, before, decision)
-    # A changed pool is written to thousands of cgroups: each distinct value is looked at once.
+    # A changed pool is written to thousands of cgroups: each distinct value is checked once.
     plain = {
         mask for mask in {write.cpus.mask for write in decision.writes} if _is_plain(node, decision, mask)
     }
@@ -69,7 +69,7 @@ def partition_violations(node: Node, state: State, wanted: Iterable[Partition]) 
     taken = CPUSet()
     for one in wanted:
         record = state.containers.get(one.container_id)
-        own = _promised(state, record.key) if record is not None and record.cgroup == one.target else CPUSet()
+        own = _allocated(state, record.key) if record is not None and record.cgroup == one.target else CPUSet()
         checks = (
             (not one.cpus, "a partition without CPUs"),
             (
@@ -91,7 +91,7 @@ def partition_violations(node: Node, state: State, wanted: Iterable[Partition]) 
 
 
 def _is_plain(node: Node, decision: Decision, mask: int) -> bool:
-    """Whether anybody may run there: on some CPU, all online, none exclusive or strictly reserved."""
+    """Whether every container may run there: on at least one CPU, all online, none exclusive or strictly reserved."""
     barred = ~node.topology.online.mask | decision.state.exclusive.mask
     if node.options.strict_cpu_reservation:
         barred |= node.reserved.mask
@@ -102,10 +102,11 @@ def _of_state(node: Node, before: State, after: State) -> list[str]:
     if after is before:
         return []
     found = after.violations(node)
-    known = set(before.violations(node)) if found else set()
+    known = before.violations(node) if found else []
+    # Only a decision that took CPUs can have emptied the pool.
     if after.exclusive <= before.exclusive:
-        known.add(EMPTY_POOL)
-    return [sentence for sentence in found if sentence not in known]
+        found = [one for one in found if one.kind is not ViolationKind.EMPTY_POOL]
+    return [str(one) for one in found if one not in known]
 
 
 def _of_response(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decision) -> Iterator[str]:
@@ -115,12 +116,12 @@ def _of_response(node: Node, before: State, event: NRIEvent | OwnEvent, decision
     if response.resources is not None and response.resources.cpus:
         key = allocation_key(pod_uid(event.pod), event.container.name)
         cpus = CPUSet.parse(response.resources.cpus)
-        known = _promised(before, key)
+        known = _allocated(before, key)
         yield from _of_cpus(node, decision.state, key, f"container {event.container.name}", cpus, known)
 
 
 def _of_updates(node: Node, before: State, decision: Decision) -> Iterator[str]:
-    """The same of what the runtime is asked to write in our stead, whatever the event."""
+    """The same for the updates that the runtime applies for us, in the answer to any event."""
     if not isinstance(decision.response, _WITH_UPDATES):
         return
     for update in decision.response.updates:
@@ -130,31 +131,31 @@ def _of_updates(node: Node, before: State, decision: Decision) -> Iterator[str]:
         record = decision.state.containers.get(update.container_id)
         key = record.key if record else ""
         name = f"container {record.name if record else update.container_id}"
-        yield from _of_cpus(node, decision.state, key, name, cpus, _promised(before, key))
+        yield from _of_cpus(node, decision.state, key, name, cpus, _allocated(before, key))
 
 
 def _of_write(node: Node, before: State, decision: Decision, write: CpusetWrite) -> Iterator[str]:
     record = decision.state.containers.get(write.container_id)
     name = f"container {record.name}" if record else f"cgroup {write.target.path or write.target.parent}"
     key = record.key if record else ""
-    return _of_cpus(node, decision.state, key, name, write.cpus, _promised(before, key))
+    return _of_cpus(node, decision.state, key, name, write.cpus, _allocated(before, key))
 
 
-def _promised(state: State, key: str) -> CPUSet:
+def _allocated(state: State, key: str) -> CPUSet:
     allocation = state.allocations.get(key)
     return allocation.cpus if allocation else CPUSet()
 
 
 def _of_cpus(node: Node, state: State, key: str, name: str, cpus: CPUSet, known: CPUSet) -> Iterator[str]:
-    """What is wrong with letting the container of allocation `key`, or a slice, run on `cpus`.
+    """What is wrong with the container of allocation `key`, or a slice, running on `cpus`.
 
-    CPUs it was promised before (`known`) may have become strictly reserved since; it keeps them.
+    CPUs that it was allocated before (`known`) may have become strictly reserved since; it keeps them.
     """
     if not cpus:
         yield f"{name} would be given no CPU"
     if not cpus <= node.topology.online:
         yield f"{name} would be given CPUs that are not online: {cpus - node.topology.online}"
-    foreign = cpus & (state.exclusive - _promised(state, key))
+    foreign = cpus & (state.exclusive - _allocated(state, key))
     if foreign:
         yield f"{name} would run on CPUs that are exclusive to others: {foreign}"
     kept = (cpus & node.reserved) - known

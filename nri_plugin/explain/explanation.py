@@ -1,32 +1,35 @@
-"""Why a container got what it got, or was refused: the story of one decision.
+"""The explanation of one decision, as values: why a container got its CPUs and memory, or was refused.
 
-The story is made by deciding once more: `decide` tells the outcome, and the functions that it is made of are asked
-one by one for what lies between. Nothing is worked out in a second way, so that what is told is what happened. Where
-the container holds its promise already (it is started again), the story is that of the promise being made now.
+`explain` decides once more. `decide` tells the outcome, and the functions that it consists of are asked one by one for
+the hints, the merge and the steps between. Nothing is computed in a second way, so the explanation cannot differ from
+the decision. For a container that is started again, the explanation is that of an allocation made now.
+
+`nri_plugin.cli.explain.sentences` has the words for these values.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
+from nri_plugin.core.advice import Trial
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide, wanted
-from nri_plugin.core.hint_providers import Question, memory_request
-from nri_plugin.core.placement import exclusive_count, in_scope, question_of, terms_of
-from nri_plugin.core.requests import EXCLUSIVE_CPUS, ContainerRequest, annotated, qos_of
-from nri_plugin.core.reuse import donors, reusable_cpus
+from nri_plugin.core.hint_providers import Question
+from nri_plugin.core.placement import in_scope, question_of, terms_of
+from nri_plugin.core.requests import ContainerRequest, annotated, qos_of
 from nri_plugin.explain.fits import Fit, NUMANodeUse, uses, would_fit
 from nri_plugin.explain.hints import Merged, ResourceHints, TakingStep, hints_of, merged_of, taking_of
-from nri_plugin.model import bounds
 from nri_plugin.model.errors import AdmissionError
-from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node, Options, narrowed
-from nri_plugin.model.sets import NO_CPUS
+from nri_plugin.model.option_rows import Affects
+from nri_plugin.model.options import REGISTRY, CPUManagerPolicy, MemoryManagerPolicy, Node, Options, narrowed
+from nri_plugin.model.refusals import AdmissionRefusal
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, NodeMask
 from nri_plugin.model.state import Allocation, Phase, PodRecord, QOSClass, State
 from nri_plugin.policy.merge import MergedHint, admits, merge
 from nri_plugin.wire.nri.events import CreateContainer, CreateContainerResponse
 
 
-class Outcome(StrEnum):
+class ContainerOutcome(StrEnum):
     """What became of a container."""
 
     EXCLUSIVE = "exclusive"
@@ -37,7 +40,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenDevices:
     """Devices of one resource: ids, and the NUMA nodes of each as a kernel list, empty for anywhere."""
 
     resource: str
@@ -46,7 +49,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom it is about, and what it asks for.
+    """The container, and what it asks for.
 
     Attributes:
         cpu_milli: thousandths of a CPU; None where the runtime could not tell.
@@ -62,40 +65,77 @@ class Subject:
     cpu_milli: int | None
     exclusive_cpus: int
     memory: tuple[tuple[str, int], ...]
-    devices: tuple[Given, ...]
+    devices: tuple[GivenDevices, ...]
+
+
+class WhyKind(StrEnum):
+    """Why CPUs are exclusive or shared, or memory is bound or not."""
+
+    NEVER_REFUSED = "never-refused"
+    """Its namespace is in neverRefuse: it runs in the shared pool although policy refuses it."""
+    ANNOTATION = "annotation"
+    """Exclusive, by an annotation that is heard."""
+    WHOLE_CPUS = "whole-cpus"
+    """Exclusive: whole CPUs of a Guaranteed pod."""
+    INHERITED_CPUS = "inherited-cpus"
+    """Exclusive, from an ended container of its pod."""
+    POLICY_NONE = "policy-none"
+    POD_LEVEL = "pod-level"
+    NOT_GUARANTEED = "not-guaranteed"
+    NO_CPUS = "no-cpus"
+    FRACTION = "fraction"
+    MEMORY_BOUND = "memory-bound"
+    MEMORY_POLICY_NONE = "memory-policy-none"
+    MEMORY_NOT_GUARANTEED = "memory-not-guaranteed"
+    MEMORY_NOT_ASKED = "memory-not-asked"
+    DEVICES_NOT_COUNTED = "devices-not-counted"
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """One reason.
+
+    Attributes:
+        kind: what it is.
+        asked: the number of exclusive CPUs asked for; `Subject.exclusive_cpus` may be larger by smtOddCounts.
+        ids: the CPUs or NUMA nodes that it is about, as a kernel list.
+        is_qos_by_facts: the pod's object tells the QoS class, and its cgroup parent tells another one.
+    """
+
+    kind: WhyKind
+    asked: int = 0
+    ids: str = ""
+    is_qos_by_facts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One decision, told.
+    """One decision, explained.
 
     Attributes:
-        subject: who asked for what.
+        subject: the container and its request.
         outcome: what became of it.
-        reason: the kubelet's reason word; empty where nothing was refused.
-        sentence: the whole refusal, the same as the runtime, the log and the pod's event say; empty likewise.
+        refusal: why policy refuses it; None where it was admitted.
         cpus: what it runs on, as a kernel list: its exclusive CPUs or the shared pool.
         mems: the NUMA nodes its memory is bound to; empty for none in particular.
-        why: what of it is exclusive, shared or bound, and why, a sentence each.
+        why: why it is exclusive, shared or bound.
         settings: the options that bear on it, by their names in the configuration.
         hints: what each provider answered, in the order they are asked.
         merged: what became of the hints; None where nobody was asked.
         taking: in which steps CPUs were taken.
-        numa_nodes: who held what when it was decided.
+        numa_nodes: the allocations on every NUMA node at the time of the decision.
         shared_pool: the shared pool afterwards.
         pool_containers: how many other containers live on it.
         fits: what would have fitted; empty where it was admitted.
-        obstacle: who or what stands in the way, as the sentence has it.
         steps: the codes of the decision.
     """
 
     subject: Subject
-    outcome: Outcome
-    reason: str
-    sentence: str
+    outcome: ContainerOutcome
+    refusal: AdmissionRefusal | None
     cpus: str
     mems: str
-    why: tuple[str, ...]
+    why: tuple[Why, ...]
     settings: tuple[tuple[str, str], ...]
     hints: tuple[ResourceHints, ...]
     merged: Merged | None
@@ -104,12 +144,16 @@ class Explanation:
     shared_pool: str
     pool_containers: int
     fits: tuple[Fit, ...]
-    obstacle: str
     steps: tuple[str, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Everything, as JSON takes it."""
-        return {**asdict(self), "settings": dict(self.settings)}
+
+@dataclass(frozen=True, slots=True)
+class _Story:
+    """What lies between the request and the CPUs."""
+
+    hints: tuple[ResourceHints, ...] = ()
+    merged: Merged | None = None
+    taking: tuple[TakingStep, ...] = ()
 
 
 def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -> Explanation:
@@ -121,34 +165,32 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
     decision = decide(node, state, known)
     before, pod, request = wanted(node, state, known)
     before = before.without_allocation(request.key)
-    error = decision.refusal or decision.overruled
+    refusal = decision.refusal or decision.overruled
+    question, story = None, _Story()
     try:
         request = annotated(node.options, pod, request)
-        hints, merged, taking = _story(question_of(node, before, pod, request))
+        question = question_of(node, before, pod, request)
+        story = _story(question)
     except AdmissionError:
-        hints, merged, taking = (), None, ()
-    granted = _granted(decision)
+        pass  # The refusal tells why there is no question, or no answer of a provider.
+    count = question.exclusive_cpus if question else Trial(node, before, pod, request).count
+    cpus, mems = _granted(decision)
     allocation = decision.state.allocations.get(request.key) if not decision.refusal else None
     return Explanation(
-        subject=_subject(node, pod, request),
+        subject=_subject(pod, request, count),
         outcome=_outcome(decision, allocation),
-        reason=error.reason if error else "",
-        sentence=str(error or ""),
-        cpus=granted[0],
-        mems=granted[1],
-        why=(
-            *_why(node, pod, request, decision, allocation),
-            *_passed_on(before, pod, request, allocation),
-        ),
+        refusal=refusal,
+        cpus=cpus,
+        mems=mems,
+        why=tuple(_why(node, pod, request, decision, allocation, question)),
         settings=settings(node.options),
-        hints=hints,
-        merged=merged,
-        taking=taking,
+        hints=story.hints,
+        merged=story.merged,
+        taking=story.taking,
         numa_nodes=uses(narrowed(node, request.isolated), before),
         shared_pool=str(decision.state.shared_pool(node)),
         pool_containers=_on_pool(decision.state, request.key),
-        fits=would_fit(node, before, pod, request) if error and error.advice else (),
-        obstacle=error.obstacle if error else "",
+        fits=would_fit(node, before, pod, request) if refusal and refusal.advice else (),
         steps=decision.steps,
     )
 
@@ -161,45 +203,23 @@ def _on_pool(state: State, key: str) -> int:
 
 def settings(options: Options) -> tuple[tuple[str, str], ...]:
     """The policies, and every option that changes how a container is placed, by their names in the configuration."""
-    on = {
-        "full-pcpus-only": options.full_pcpus_only,
-        "distribute-cpus-across-numa": options.distribute_cpus_across_numa,
-        "distribute-cpus-across-cores": options.distribute_cpus_across_cores,
-        "align-by-socket": options.align_by_socket,
-        "prefer-align-cpus-by-uncorecache": options.prefer_align_cpus_by_uncore_cache,
-        "prefer-closest-numa-nodes": options.prefer_closest_numa_nodes,
-        "strictUncoreCache": options.strict_uncore_cache,
-        "deviceProportionalCPUs": options.device_proportional_cpus,
-    }
-    default = Options()
-    words: dict[str, tuple[str, str]] = {
-        "uncoreCacheFit": (options.uncore_cache_fit, default.uncore_cache_fit),
-        "uncoreCacheRule": (options.uncore_cache_rule, default.uncore_cache_rule),
-        "fullPCPUsRule": (options.full_pcpus_rule, default.full_pcpus_rule),
-        "smtOddCounts": (options.smt_odd_counts, default.smt_odd_counts),
-        "topologyTieBreak": (options.topology_tie_break, default.topology_tie_break),
-        "isolatedCPUs": (options.isolated_cpus, default.isolated_cpus),
-    }
-    return (
-        ("cpuManagerPolicy", options.cpu_manager_policy),
-        ("topologyManagerPolicy", options.topology_manager_policy),
-        ("topologyManagerScope", options.topology_manager_scope),
-        ("memoryManagerPolicy", options.memory_manager_policy),
-        *((name, "true") for name, is_on in on.items() if is_on),
-        *((name, now) for name, (now, usual) in words.items() if now != usual),
+    return tuple(
+        (one.name, one.text(options))
+        for one in REGISTRY.values()
+        if one.is_policy or (one.affects in (Affects.CPUS, Affects.NUMA_NODES) and one.is_changed(options))
     )
 
 
-def _story(question: Question) -> tuple[tuple[ResourceHints, ...], Merged | None, tuple[TakingStep, ...]]:
+def _story(question: Question) -> _Story:
     """What lies between the question and the CPUs, as far as it comes.
 
     Raises:
-        AdmissionError: a provider from outside failed.
+        AdmissionError: a provider of another package failed.
     """
     node = question.node
-    asks = question.exclusive_cpus or memory_request(node, question.request) or question.request.devices
+    asks = question.exclusive_cpus or question.memory or question.request.devices
     if not (asks or node.hint_providers):
-        return (), None, ()
+        return _Story()
     scope, asked = in_scope(question)
     if asked is None:
         return _kept_story(question, scope)
@@ -209,20 +229,18 @@ def _story(question: Question) -> tuple[tuple[ResourceHints, ...], Merged | None
     )
     hints = tuple(hints_of(wish) for provider in terms.providers for wish in provider or ())
     taking = taking_of(question, merged) if admits(terms.policy, merged) else ()
-    return hints, merged_of(terms, merged, scope), taking
+    return _Story(hints, merged_of(terms, merged, scope), taking)
 
 
-def _kept_story(
-    question: Question, scope: str
-) -> tuple[tuple[ResourceHints, ...], Merged, tuple[TakingStep, ...]]:
+def _kept_story(question: Question, scope: str) -> _Story:
     """Under pod scope the first container decided for all."""
     pod, policy = question.pod, question.node.options.topology_manager_policy
     hint = MergedHint(pod.affinity or None, pod.affinity_preferred)
     merged = Merged(policy, scope, str(pod.affinity or ""), hint.preferred, admits(policy, hint))
-    return (), merged, taking_of(question, hint)
+    return _Story((), merged, taking_of(question, hint))
 
 
-def _subject(node: Node, pod: PodRecord, request: ContainerRequest) -> Subject:
+def _subject(pod: PodRecord, request: ContainerRequest, count: int) -> Subject:
     asked = {"memory": request.memory_bytes} if request.memory_bytes else {}
     return Subject(
         namespace=pod.namespace,
@@ -231,20 +249,13 @@ def _subject(node: Node, pod: PodRecord, request: ContainerRequest) -> Subject:
         pod_uid=pod.uid,
         qos=pod.qos,
         cpu_milli=request.cpu_milli,
-        exclusive_cpus=_count(node, request),
+        exclusive_cpus=count,
         memory=tuple({**asked, **dict(request.hugepages)}.items()),
         devices=tuple(
-            Given(one.name, tuple((device.id, str(device.nodes)) for device in one.devices))
+            GivenDevices(one.name, tuple((device.id, str(device.nodes)) for device in one.devices))
             for one in request.devices
         ),
     )
-
-
-def _count(node: Node, request: ContainerRequest) -> int:
-    try:
-        return exclusive_count(node, request)
-    except AdmissionError:
-        return request.exclusive_cpus
 
 
 def _granted(decision: Decision) -> tuple[str, str]:
@@ -254,81 +265,59 @@ def _granted(decision: Decision) -> tuple[str, str]:
     return response.resources.cpus, response.resources.mems
 
 
-def _outcome(decision: Decision, allocation: Allocation | None) -> Outcome:
+def _outcome(decision: Decision, allocation: Allocation | None) -> ContainerOutcome:
     if decision.refusal:
-        return Outcome.REFUSED
+        return ContainerOutcome.REFUSED
     if decision.overruled:
-        return Outcome.UNPLACED
-    return Outcome.EXCLUSIVE if allocation and allocation.cpus else Outcome.SHARED
+        return ContainerOutcome.UNPLACED
+    return ContainerOutcome.EXCLUSIVE if allocation and allocation.cpus else ContainerOutcome.SHARED
 
 
 def _why(
-    node: Node, pod: PodRecord, request: ContainerRequest, decision: Decision, allocation: Allocation | None
-) -> list[str]:
+    node: Node,
+    pod: PodRecord,
+    request: ContainerRequest,
+    decision: Decision,
+    allocation: Allocation | None,
+    question: Question | None,
+) -> Iterator[Why]:
     if decision.refusal:
-        return []
+        return
     if decision.overruled:
-        return [f"namespace {pod.namespace} is in neverRefuse: it runs in the shared pool, marked unplaced"]
-    cpus = (
-        _why_exclusive(node, pod, request)
-        if allocation and allocation.cpus
-        else _why_shared(node, pod, request)
-    )
-    uncounted = [UNCOUNTED] if "devices-not-counted" in decision.steps else []
-    return [cpus, _why_bound(node, pod, request, allocation), *uncounted]
-
-
-def _passed_on(
-    state: State, pod: PodRecord, request: ContainerRequest, allocation: Allocation | None
-) -> list[str]:
-    """Which of its CPUs came from containers of its pod that had ended."""
-    reused = (allocation.cpus if allocation else NO_CPUS) & reusable_cpus(
-        state, donors(state, pod, request.name)
-    )
-    return (
-        [f"exclusive: CPUs {reused} pass on to it from a container of its pod that has ended"]
-        if reused
-        else []
-    )
-
-
-def _why_exclusive(node: Node, pod: PodRecord, request: ContainerRequest) -> str:
-    count, asked = _count(node, request), request.exclusive_cpus
-    more = f"; {asked} became {count} to fill the last core (smtOddCounts round-up)" if count != asked else ""
-    if request.wanted_exclusive:
-        return (
-            f"exclusive: annotation {EXCLUSIVE_CPUS} asks for {asked}, and is heard in {pod.namespace}{more}"
-        )
-    return f"exclusive: the pod is {_qos(pod)} and {asked} is a whole number of CPUs{more}"
-
-
-def _why_shared(node: Node, pod: PodRecord, request: ContainerRequest) -> str:
-    if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
-        return "shared: cpuManagerPolicy none gives nobody exclusive CPUs"
-    if request.pod_level:
-        return "shared: its pod sets resources for the pod as a whole (spec.resources)"
-    if pod.qos is not QOSClass.GUARANTEED:
-        return f"shared: the pod is {_qos(pod)}; only whole CPUs of Guaranteed pods are exclusive"
-    if not request.cpu_milli:
-        return "shared: it asks for no CPUs"
-    return f"shared: {request.cpu_milli}m is no whole number of CPUs"
-
-
-UNCOUNTED = f"devices: not counted, it has more than {bounds.DEVICES}, or more than {bounds.DEVICE_RESOURCES} resources of them"
-
-
-def _qos(pod: PodRecord) -> str:
-    """The class, and who says so where that is not its cgroup parent."""
+        yield Why(WhyKind.NEVER_REFUSED)
+        return
     by_facts = pod.facts is not None and pod.qos is not qos_of(pod.cgroup_parent)
-    return f"{pod.qos} (by the pod's object)" if by_facts else pod.qos
+    cpus = allocation.cpus if allocation else NO_CPUS
+    kind = _why_exclusive(request) if cpus else _why_shared(node, pod, request)
+    yield Why(kind, request.exclusive_cpus if cpus else 0, is_qos_by_facts=by_facts)
+    mems = allocation.mems if allocation else NO_NODES
+    yield Why(_why_bound(node, pod, request, mems), ids=str(mems))
+    if "devices-not-counted" in decision.steps:
+        yield Why(WhyKind.DEVICES_NOT_COUNTED)
+    inherited = cpus & question.reusable if question else NO_CPUS
+    if inherited:
+        yield Why(WhyKind.INHERITED_CPUS, ids=str(inherited))
 
 
-def _why_bound(node: Node, pod: PodRecord, request: ContainerRequest, allocation: Allocation | None) -> str:
-    if allocation and allocation.mems:
-        nodes = f"NUMA node{'s' * (len(allocation.mems) > 1)} {allocation.mems}"
-        return f"memory: promised on {nodes}, and bound to {'them' if len(allocation.mems) > 1 else 'it'}"
+def _why_exclusive(request: ContainerRequest) -> WhyKind:
+    return WhyKind.ANNOTATION if request.wanted_exclusive else WhyKind.WHOLE_CPUS
+
+
+def _why_shared(node: Node, pod: PodRecord, request: ContainerRequest) -> WhyKind:
+    if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
+        return WhyKind.POLICY_NONE
+    if request.pod_level:
+        return WhyKind.POD_LEVEL
+    if pod.qos is not QOSClass.GUARANTEED:
+        return WhyKind.NOT_GUARANTEED
+    return WhyKind.FRACTION if request.cpu_milli else WhyKind.NO_CPUS
+
+
+def _why_bound(node: Node, pod: PodRecord, request: ContainerRequest, mems: NodeMask) -> WhyKind:
+    if mems:
+        return WhyKind.MEMORY_BOUND
     if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
-        return "memory: from any NUMA node, memoryManagerPolicy is None"
+        return WhyKind.MEMORY_POLICY_NONE
     if pod.qos is not QOSClass.GUARANTEED or request.pod_level:
-        return "memory: from any NUMA node, only Guaranteed containers are promised some"
-    return "memory: from any NUMA node, it asks for none"
+        return WhyKind.MEMORY_NOT_GUARANTEED
+    return WhyKind.MEMORY_NOT_ASKED

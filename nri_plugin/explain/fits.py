@@ -1,28 +1,19 @@
-"""What would have fitted in place of what was refused, each tried by the same placement on a changed question."""
+"""Who holds what of a machine, and what would have fitted in place of a refused request.
+
+`uses` lists the allocations of each NUMA node. `would_fit` tries the same placement on changed requests, options and
+states, as the advice of a refusal does (`nri_plugin.core.advice`), but longer: nobody waits for an explanation.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
 
-from nri_plugin.core.advice import (
-    LAXER,
-    alone,
-    likely_counts,
-    likely_ends,
-    likely_sizes,
-    may_hold,
-    pod_name,
-    releasable,
-    tried,
-    under_policies,
-    with_cpus,
-    with_memory,
-)
+from nri_plugin.core.advice import LAXER, Trial, pod_name
 from nri_plugin.core.hint_providers import memory_request, memory_state_of, tables_of
-from nri_plugin.core.placement import Placement, exclusive_count
+from nri_plugin.core.placement import Placement
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.model import bits
-from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import (
     IsolatedCPUs,
     MemoryManagerPolicy,
@@ -31,14 +22,10 @@ from nri_plugin.model.options import (
     SMTOddCounts,
     TopologyManagerScope,
 )
-from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, Phase, PodRecord, State, owner_of, pod_of
 from nri_plugin.policy.hints import LISTED_NODES
 from nri_plugin.policy.memory_state import MEMORY
-
-# ----------------------------------------------------------------------------------------------------
-# Who holds what of a machine, NUMA node by NUMA node: what stands in the way of somebody else.
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +34,13 @@ class Holder:
 
     Attributes:
         container: NAMESPACE/POD/CONTAINER.
-        pod_uid: its pod; what it holds ends with that.
+        pod_uid: its pod; the allocation ends with it.
         cpus: exclusive CPUs there, as a kernel list.
         count: how many.
-        memory: (resource, bytes) of the blocks that lie there, whole blocks where they span nodes.
+        memory: (resource, bytes) of the blocks on that node, whole blocks where they span nodes.
         memory_nodes: the NUMA nodes of those blocks, as a kernel list.
-        has_ended: no container of that name lives now; kept for it, or for who comes after it in its pod.
+        has_ended: no container of that name lives now; the allocation waits for its next instance, or for a later
+            container of its pod.
     """
 
     container: str
@@ -75,7 +63,7 @@ class NUMANodeUse:
         available: how many can still become exclusive.
         withheld: how many more could, but not for this container: by isolatedCPUs and its annotation.
         memory: (resource, free bytes, allocatable bytes); none under memory policy None.
-        holders: who holds the rest, who holds most first.
+        holders: the containers that hold the rest, the largest first.
     """
 
     id: int
@@ -149,16 +137,24 @@ def _by_share(holders: Iterator[Holder]) -> tuple[Holder, ...]:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 FEW_TRIALS = 24
-"""Of a kind on machines of more NUMA nodes than are listed, where one may take tens of milliseconds."""
+"""Of a kind on machines with more NUMA nodes than are listed, where one trial may take tens of milliseconds."""
 
 MANY_TRIALS = 512
 
-NAMED = 4
-"""Pods that have to end together; the others are counted."""
+
+class FitKind(StrEnum):
+    """What has to be different so that the request fits."""
+
+    CPUS = "cpus"
+    MEMORY = "memory"
+    POLICY = "policy"
+    OPTION = "option"
+    SCOPE = "scope"
+    END = "end"
+    """Other pods have to end."""
+    EMPTY = "empty"
+    """All other pods have to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,160 +162,145 @@ class Fit:
     """Something that would have fitted.
 
     Attributes:
-        kind: `cpus`, `memory`, `policy`, `option`, `scope`, `end` (of other pods) or `empty` (all of them).
-        value: how many, which policy, which option, whose end.
-        text: the same in words.
+        kind: what would have to be different.
+        amount: for `cpus` how many, for `memory` bytes.
+        name: for `memory` the resource; for policy, scope and option its name in the configuration.
+        setting: its value; empty for an option that would have to be off.
+        pods: NAMESPACE/POD of those that would have to end.
         numa_nodes: where it would have been placed, as a kernel list; empty for anywhere.
         is_largest: for `cpus`: no larger number fits; False where not all were tried, or another `Fit` is larger.
     """
 
-    kind: str
-    value: str
-    text: str
+    kind: FitKind
+    amount: int = 0
+    name: str = ""
+    setting: str = ""
+    pods: tuple[str, ...] = ()
     numa_nodes: str = ""
     is_largest: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """A refused request and where it was asked."""
-
-    node: Node
-    state: State
-    pod: PodRecord
-    request: ContainerRequest
-
-    @property
-    def trials(self) -> int:
-        is_small = len(self.node.topology.nodes) <= LISTED_NODES
-        return MANY_TRIALS if is_small else FEW_TRIALS
-
-    def tried(self) -> Placement | None:
-        return tried(self.node, self.state, self.pod, self.request)
-
-
 def would_fit(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> tuple[Fit, ...]:
     """What would have fitted: less, under another policy or option, or once others have ended."""
-    case = _Case(node, state, pod, request)
+    refused = Trial(node, state, pod, request)
     looks = (_fewer_cpus, _whole_cores, _less_memory, _laxer_policy, _other_options, _after_ends)
-    fits = tuple(fit for look in looks for fit in look(case))
-    largest = max((int(fit.value) for fit in fits if fit.kind == "cpus"), default=0)
-    return tuple(replace(fit, is_largest=fit.is_largest and fit.value == str(largest)) for fit in fits)
+    fits = tuple(fit for look in looks for fit in look(refused))
+    largest = max((fit.amount for fit in fits if fit.kind is FitKind.CPUS), default=0)
+    return tuple(replace(fit, is_largest=fit.is_largest and fit.amount == largest) for fit in fits)
 
 
-def _fewer_cpus(case: _Case) -> Iterator[Fit]:
-    count = _count(case)
-    for fewer in _counts(case, count):
-        pod, request = with_cpus(case.pod, case.request, fewer)
-        placed = replace_case(case, pod=pod, request=request).tried()
+def _most_trials(refused: Trial) -> int:
+    return MANY_TRIALS if len(refused.node.topology.nodes) <= LISTED_NODES else FEW_TRIALS
+
+
+def _fewer_cpus(refused: Trial) -> Iterator[Fit]:
+    is_all = _most_trials(refused) == MANY_TRIALS
+    for fewer in _fewer_counts(refused) if is_all else refused.likely_counts():
+        placed = refused.with_cpus(fewer).placed()
         if placed:
-            is_all = case.trials == MANY_TRIALS
-            yield Fit("cpus", str(fewer), f"{fewer} CPUs", _where(case.node, placed), is_all)
+            yield Fit(FitKind.CPUS, fewer, numa_nodes=_where(refused.node, placed), is_largest=is_all)
             return
 
 
-def _counts(case: _Case, count: int) -> Sequence[int]:
-    """All numbers below `count` from what there is downwards; on large machines the likeliest first, then around them."""
-    if case.trials == MANY_TRIALS:
-        most = min(count - 1, len(case.state.available(case.node)))
-        return range(most, max(0, most - MANY_TRIALS), -1)
-    return likely_counts(case.node, case.state, count)
+def _fewer_counts(refused: Trial) -> Sequence[int]:
+    """All numbers below the refused one, from what is available downwards."""
+    most = min(refused.count - 1, len(refused.state.available(refused.node)))
+    return range(most, max(0, most - MANY_TRIALS), -1)
 
 
-def _whole_cores(case: _Case) -> Iterator[Fit]:
+def _whole_cores(refused: Trial) -> Iterator[Fit]:
     """As many as fill the last core, where the number asked for does not."""
-    count, threads = case.request.exclusive_cpus, max(1, tables_of(case.node).cpus_per_core)
+    count, threads = refused.request.exclusive_cpus, max(1, tables_of(refused.node).cpus_per_core)
     more = -(-count // threads) * threads
     if more == count:
         return
-    pod, request = with_cpus(case.pod, case.request, more)
-    placed = replace_case(case, pod=pod, request=request).tried()
+    placed = refused.with_cpus(more).placed()
     if placed:
-        yield Fit("cpus", str(more), f"{more} CPUs", _where(case.node, placed))
+        yield Fit(FitKind.CPUS, more, numa_nodes=_where(refused.node, placed))
 
 
-def _less_memory(case: _Case) -> Iterator[Fit]:
-    for resource, size in memory_request(case.node, case.request).items():
-        for less in (*likely_sizes(case.node, case.state, resource, size), 0):
-            smaller = replace_case(case, request=with_memory(case.request, resource, less))
-            placed = smaller.tried()
+def _less_memory(refused: Trial) -> Iterator[Fit]:
+    for resource, size in memory_request(refused.node, refused.request).items():
+        for less in (*refused.likely_sizes(resource, size), 0):
+            placed = refused.with_memory(resource, less).placed()
             if placed:
-                words = f"{format_bytes(less)} of {resource}" if less else f"no {resource}"
-                yield Fit("memory", f"{resource}={less}", words, _where(case.node, placed))
+                yield Fit(FitKind.MEMORY, less, resource, numa_nodes=_where(refused.node, placed))
                 break
 
 
-def _laxer_policy(case: _Case) -> Iterator[Fit]:
-    policies = LAXER.get(case.node.options.topology_manager_policy, ())
-    for policy, where in under_policies(case.node, case.state, case.pod, case.request, policies):
-        yield Fit("policy", policy, f"topologyManagerPolicy {policy}", str(where))
+def _laxer_policy(refused: Trial) -> Iterator[Fit]:
+    policies = LAXER.get(refused.node.options.topology_manager_policy, ())
+    for policy, where in refused.under_policies(policies):
+        yield Fit(FitKind.POLICY, name="topologyManagerPolicy", setting=policy, numa_nodes=str(where))
 
 
-def _other_options(case: _Case) -> Iterator[Fit]:
-    for kind, words, options in _variants(case):
-        placed = replace_case(case, node=replace(case.node, options=options)).tried()
+def _other_options(refused: Trial) -> Iterator[Fit]:
+    for kind, name, setting, options in _variants(refused):
+        placed = replace(refused, node=replace(refused.node, options=options)).placed()
         if placed:
-            yield Fit(kind, words, words, _where(case.node, placed))
+            yield Fit(kind, name=name, setting=setting, numa_nodes=_where(refused.node, placed))
 
 
-def _variants(case: _Case) -> Iterator[tuple[str, str, Options]]:
+def _variants(refused: Trial) -> Iterator[tuple[FitKind, str, str, Options]]:
     """Options that may have been in the way, each changed alone."""
-    options = case.node.options
+    options = refused.node.options
     change = partial(replace, options)
     if options.full_pcpus_only:
-        yield "option", "without full-pcpus-only", change(full_pcpus_only=False)
-    threads = tables_of(case.node).cpus_per_core
-    if case.request.exclusive_cpus % max(1, threads):
+        yield FitKind.OPTION, "full-pcpus-only", "", change(full_pcpus_only=False)
+    threads = tables_of(refused.node).cpus_per_core
+    if refused.request.exclusive_cpus % max(1, threads):
         for rule in (SMTOddCounts.ROUND_UP, SMTOddCounts.ALLOW):
-            if (case.request.smt_odd_counts or options.smt_odd_counts) is not rule:
-                yield "option", f"smtOddCounts: {rule}", change(smt_odd_counts=rule)
-    if options.isolated_cpus is IsolatedCPUs.ON_REQUEST and case.node.isolated:
-        yield "option", "isolatedCPUs: exclusive", change(isolated_cpus=IsolatedCPUs.EXCLUSIVE)
+            if (refused.request.smt_odd_counts or options.smt_odd_counts) is not rule:
+                yield FitKind.OPTION, "smtOddCounts", rule, change(smt_odd_counts=rule)
+    if options.isolated_cpus is IsolatedCPUs.ON_REQUEST and refused.node.isolated:
+        exclusive = IsolatedCPUs.EXCLUSIVE
+        yield FitKind.OPTION, "isolatedCPUs", exclusive, change(isolated_cpus=exclusive)
     if options.strict_uncore_cache:
-        yield "option", "without strictUncoreCache", change(strict_uncore_cache=False)
+        yield FitKind.OPTION, "strictUncoreCache", "", change(strict_uncore_cache=False)
     if options.topology_manager_scope is TopologyManagerScope.POD:
         container = TopologyManagerScope.CONTAINER
-        yield "scope", "topologyManagerScope container", change(topology_manager_scope=container)
+        yield FitKind.SCOPE, "topologyManagerScope", container, change(topology_manager_scope=container)
 
 
-def _after_ends(case: _Case) -> Iterator[Fit]:
-    """After the end of one other pod, whichever they are; else of the fewest of one NUMA node; else of all."""
-    if not releasable(case.state, case.pod):
+def _after_ends(refused: Trial) -> Iterator[Fit]:
+    """After the end of any one other pod that is enough; else of the fewest of one NUMA node; else of all."""
+    state = refused.state
+    if not _releasable(state, refused.pod) or not refused.alone().fits:
         return
-    if not replace_case(case, state=alone(case.state, case.pod)).tried():
-        return
-    likely = likely_ends(case.node, case.state, case.pod, case.request)[: case.trials]
-    enough = [uid for uid in likely if replace_case(case, state=case.state.released(uid)).tried()]
+    likely = refused.likely_ends()[: _most_trials(refused)]
+    enough = [uid for uid in likely if refused.in_state(state.released(uid)).fits]
     for uid in enough:
-        name = pod_name(case.state, uid)
-        yield Fit("end", name, f"once {name} has ended")
+        yield Fit(FitKind.END, pods=(pod_name(state, uid),))
     if enough:
         return
-    together = min(_sets_of_ends(case), key=len, default=None)
+    together = min(_sets_of_ends(refused), key=len, default=None)
     if together:
-        names = [pod_name(case.state, uid) for uid in together]
-        yield Fit("end", ",".join(names), f"once {_some(names)} have ended")
+        yield Fit(FitKind.END, pods=tuple(pod_name(state, uid) for uid in together))
     else:
-        yield Fit("empty", "", "on this machine without any other pod")
+        yield Fit(FitKind.EMPTY)
 
 
-def _some(names: Sequence[str]) -> str:
-    if len(names) <= NAMED:
-        return " and ".join([", ".join(names[:-1]), names[-1]])
-    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+def _releasable(state: State, pod: PodRecord) -> list[str]:
+    """Uids of the other pods that hold something, those that hold most CPUs first."""
+    cpus: dict[str, int] = {}
+    for key, allocation in state.allocations.items():
+        uid = pod_of(key)
+        if uid != pod.uid:
+            cpus[uid] = cpus.get(uid, 0) + len(allocation.cpus)
+    return sorted(cpus, key=lambda uid: -cpus[uid])
 
 
-def _sets_of_ends(case: _Case) -> Iterator[tuple[str, ...]]:
+def _sets_of_ends(refused: Trial) -> Iterator[tuple[str, ...]]:
     """For each NUMA node the pods that hold most of it, as many as it takes."""
-    uids, left = releasable(case.state, case.pod), case.trials
-    for place in case.node.topology.nodes:
-        held = {uid: _cpus_there(case.state, uid, place.cpus.mask) for uid in uids}
+    uids, left = _releasable(refused.state, refused.pod), _most_trials(refused)
+    for place in refused.node.topology.nodes:
+        held = {uid: _cpus_there(refused.state, uid, place.cpus.mask) for uid in uids}
         here = sorted((uid for uid in uids if held[uid]), key=lambda uid: -held[uid])
         for number in range(2, len(here) + 1):
-            state = _without(case.state, here[:number])
-            if left and may_hold(case.node, case.request, state.available(case.node).mask):
+            state = _without(refused.state, here[:number])
+            if left and refused.may_fit_in(state.available(refused.node).mask):
                 left -= 1
-                if replace_case(case, state=state).tried():
+                if refused.in_state(state).fits:
                     yield tuple(here[:number])
                     break
 
@@ -336,18 +317,6 @@ def _without(state: State, uids: Sequence[str]) -> State:
     for uid in uids:
         state = state.released(uid)
     return state
-
-
-def _count(case: _Case) -> int:
-    try:
-        return exclusive_count(case.node, case.request)
-    except AdmissionError:
-        return case.request.exclusive_cpus
-
-
-def replace_case(case: _Case, **changes: object) -> _Case:
-    """The case with something else in it."""
-    return replace(case, **changes)  # type: ignore[arg-type]
 
 
 def _where(node: Node, placed: Placement) -> str:

@@ -1,7 +1,12 @@
-"""In which steps a container got its CPUs: what the choosing code told while it chose them."""
+"""What each hint provider answered, what the merge made of it, and in which steps the CPUs were taken, as values.
+
+Nothing is decided here. The hints are those of the providers, the candidates those of the merge, and the steps are what
+the assignment reported while it took the CPUs. `nri_plugin.cli.explain.sentences` has the words for them.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from nri_plugin.core.hint_providers import Question
 from nri_plugin.core.placement import MergeTerms, cpus_under
@@ -10,22 +15,14 @@ from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Options, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
-from nri_plugin.policy.cpu_assignment import PLACES, Stage
-from nri_plugin.policy.hints import Family, Wish
-from nri_plugin.policy.memory_state import MEMORY
-from nri_plugin.policy.merge import Contender, MergedHint, admits, contenders
-from nri_plugin.policy.search.budget import Budget, BudgetSpentError
-from nri_plugin.policy.search.hint_sets import lowest_member, roomiest
-from nri_plugin.policy.search.mask_order import Order
-
-# ----------------------------------------------------------------------------------------------------
-# What each provider answered and what the merge made of it, as values for people.
-#
-# Nothing is decided here: the wishes are those of the providers, the contenders those of the merge.
-
+from nri_plugin.policy.cpu_assignment import PLACES, AssignmentStage
+from nri_plugin.policy.hints import HintRule, HintSet
+from nri_plugin.policy.merge import Candidate, MergedHint, admits, candidates
+from nri_plugin.policy.search import BudgetSpentError, StepBudget
+from nri_plugin.policy.search.intersections import lowest_member, roomiest
+from nri_plugin.policy.search.mask_order import MaskOrder
 
 CPU = "cpu"
-HUGE_PAGES = "hugepages-"
 FEW = 4
 """So many sets of NUMA nodes are shown of those that a rule describes."""
 
@@ -39,15 +36,37 @@ class Hinted:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedRule:
+    """Which sets of NUMA nodes are hints, where there are too many to list.
+
+    Attributes:
+        nodes: the NUMA nodes that they consist of, as a kernel list.
+        required: those that every set includes, likewise.
+        at_least: the fewest NUMA nodes of a set.
+        cpus: the CPUs that a set has to have available together; 0 for other resources.
+        preferred_size: the number of NUMA nodes that is preferred.
+        fewest_sockets: so many sockets are preferred too; 0 where they do not count.
+    """
+
+    nodes: str
+    required: str
+    at_least: int
+    cpus: int
+    preferred_size: int
+    fewest_sockets: int
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceHints:
     """What a provider answered about one resource.
 
     Attributes:
-        resource: `cpu`, `memory`, `hugepages-SIZE`, a device's resource, or what a provider from outside calls it.
-        numbers: what is wanted and what there is, in a sentence.
-        answer: `hints`; `anywhere` where it does not care; `nowhere` where nothing fits.
-        hints: the sets where it fits, by size then number; of a rule a few.
-        rule: for machines of more than eight NUMA nodes, which further sets are hints; empty otherwise.
+        resource: `cpu`, `memory`, `hugepages-SIZE`, a device's resource, or the name that a provider of another
+            package gives.
+        numbers: the request and what there is, in the provider's words.
+        answer: `hints`; `anywhere` where it has no preference; `nowhere` where nothing fits.
+        hints: the sets where it fits, by size and then number; of a rule a few.
+        rule: on machines of more than eight NUMA nodes, which other sets are hints.
         exact: False where the search for the fewest nodes was cut short.
     """
 
@@ -55,8 +74,38 @@ class ResourceHints:
     numbers: str
     answer: str
     hints: tuple[Hinted, ...]
-    rule: str = ""
+    rule: ExplainedRule | None = None
     exact: bool = True
+
+
+class DecidedBy(StrEnum):
+    """The first thing by which two merged hints differ, in the order in which a merge compares them."""
+
+    PREFERRED = "preferred"
+    NARROWER = "narrower"
+    NEARER_WIDTH = "nearer-width"
+    """It is wider, and nearer to the number of NUMA nodes that the widest request takes."""
+    DISTANCE = "distance"
+    ANNOTATION = "annotation"
+    TIE_BREAK = "tie-break"
+    NUMBER = "number"
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Why a merged hint beats the next best.
+
+    Attributes:
+        by: what decided.
+        ours: the figure of the merged hint: NUMA nodes or added distances; 0 where it is not about figures.
+        theirs: the figure of the other one.
+        rule: for `tie-break` the value of topologyTieBreak.
+    """
+
+    by: DecidedBy
+    ours: int = 0
+    theirs: int = 0
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +120,7 @@ class Merged:
         admitted: whether the policy lets a container start with it.
         exact: False where a better one may exist.
         runner_up: the next best, None where there is none or it is not known.
-        because: why the first beats it; empty without a runner-up.
+        lead: why the first beats it; None without a runner-up.
         contenders: how many there were, where that is known.
     """
 
@@ -82,46 +131,35 @@ class Merged:
     admitted: bool
     exact: bool = True
     runner_up: Hinted | None = None
-    because: str = ""
+    lead: Lead | None = None
     contenders: int | None = None
 
 
-def hints_of(wish: Wish) -> ResourceHints:
-    """The wish in words and values."""
-    listed = [Hinted(_list(hint.nodes or 0), hint.preferred) for hint in wish.hints or ()]
-    rule = rule_of(wish.resource, wish.family) if wish.family else ""
-    if wish.family:
-        listed += [_hinted(wish.family, mask) for mask in _some(wish.family)]
-    answer = "anywhere" if wish.hints is None else "hints" if listed else "nowhere"
-    return ResourceHints(wish.resource, wish.why, answer, tuple(listed), rule, wish.exact)
+def hints_of(hint_set: HintSet) -> ResourceHints:
+    """The hints of one resource as values."""
+    listed = [Hinted(_list(hint.nodes or 0), hint.preferred) for hint in hint_set.hints or ()]
+    rule = _rule(hint_set.resource, hint_set.rule) if hint_set.rule else None
+    if hint_set.rule:
+        listed += [_hinted(hint_set.rule, mask) for mask in _some(hint_set.rule)]
+    answer = "anywhere" if hint_set.hints is None else "hints" if listed else "nowhere"
+    return ResourceHints(hint_set.resource, hint_set.why, answer, tuple(listed), rule, hint_set.exact)
 
 
-def rule_of(resource: str, family: Family) -> str:
-    """Which sets of NUMA nodes are in the family, in words."""
-    if resource == CPU:
-        need = f"with {family.needs[0].amount} CPUs available together"
-    elif is_memory(resource):
-        need = "with all the memory and huge pages asked for free together, and no other use of them"
-    else:
-        need = "where all of it fits"
-    least = f" of {family.at_least} or more" if family.at_least > 1 else ""
-    required = f" that include {_list(family.required)}" if family.required else ""
-    sockets = f", or on {_number(family.fewest_sockets, 'socket')}" if family.fewest_sockets else ""
-    return (
-        f"any set{least} of NUMA nodes {_list(family.nodes)}{required} {need}; "
-        f"preferred: of {_number(family.preferred_size, 'node')}{sockets}"
+def _rule(resource: str, rule: HintRule) -> ExplainedRule:
+    return ExplainedRule(
+        nodes=_list(rule.nodes),
+        required=_list(rule.required),
+        at_least=rule.at_least,
+        cpus=rule.needs[0].amount if resource == CPU else 0,
+        preferred_size=rule.preferred_size,
+        fewest_sockets=rule.fewest_sockets,
     )
-
-
-def is_memory(resource: str) -> bool:
-    """Whether amounts of it are bytes."""
-    return resource == MEMORY or resource.startswith(HUGE_PAGES)
 
 
 def merged_of(terms: MergeTerms, merged: MergedHint, scope: str) -> Merged:
     """The merge, and why its outcome beats the next best."""
-    known = contenders(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
-    winner = Contender(merged.affinity.mask, merged.preferred) if merged.affinity else None
+    known = candidates(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
+    winner = Candidate(merged.affinity.mask, merged.preferred) if merged.affinity else None
     next_best = next((one for one in known if one != winner), None) if winner in known else None
     return Merged(
         policy=terms.policy,
@@ -131,82 +169,74 @@ def merged_of(terms: MergeTerms, merged: MergedHint, scope: str) -> Merged:
         admitted=admits(terms.policy, merged),
         exact=merged.exact,
         runner_up=Hinted(_list(next_best.nodes), next_best.preferred) if next_best else None,
-        because=_because(terms, winner, next_best) if winner and next_best else "",
+        lead=_lead(terms, winner, next_best) if winner and next_best else None,
         contenders=len(known) if known else None,
     )
 
 
-def _because(terms: MergeTerms, winner: Contender, other: Contender) -> str:
-    """In the order in which a merge compares: preferred, width, distance, tie break, number."""
+def _lead(terms: MergeTerms, winner: Candidate, other: Candidate) -> Lead:
+    # In the order in which a merge compares: preferred, width, distance, tie break, number.
     if winner.preferred != other.preferred:
-        return "all prefer it, not so the other"
-    sizes = winner.nodes.bit_count(), other.nodes.bit_count()
-    if sizes[0] != sizes[1]:
-        word = "narrower" if sizes[0] < sizes[1] else "nearer to what the widest request takes"
-        return f"{word}: {_number(sizes[0], 'NUMA node')}, not {sizes[1]}"
-    return _between_equals(_order(terms), winner.nodes, other.nodes)
+        return Lead(DecidedBy.PREFERRED)
+    ours, theirs = winner.nodes.bit_count(), other.nodes.bit_count()
+    if ours != theirs:
+        return Lead(DecidedBy.NARROWER if ours < theirs else DecidedBy.NEARER_WIDTH, ours, theirs)
+    return _lead_of_equals(_order(terms), winner.nodes, other.nodes)
 
 
-def _order(terms: MergeTerms) -> Order:
+def _order(terms: MergeTerms) -> MaskOrder:
     is_single = terms.policy is TopologyManagerPolicy.SINGLE_NUMA_NODE
-    return Order(None if is_single else terms.distances, terms.tie_break)
+    return MaskOrder(None if is_single else terms.distances, terms.tie_break)
 
 
-def _between_equals(order: Order, winner: int, other: int) -> str:
+def _lead_of_equals(order: MaskOrder, winner: int, other: int) -> Lead:
     (far, rank, _), (other_far, other_rank, _) = order.of(winner), order.of(other)
     if far != other_far:
-        return f"closer together: distances add up to {far}, not {other_far}"
+        return Lead(DecidedBy.DISTANCE, far, other_far)
     if rank != other_rank and order.tie_break:
         if (order.tie_break.wished & winner) != (order.tie_break.wished & other):
-            return "the pod's annotation wishes for it"
-        return f"topologyTieBreak {order.tie_break.rule}"
-    return "as good, and lower in number"
+            return Lead(DecidedBy.ANNOTATION)
+        return Lead(DecidedBy.TIE_BREAK, rule=order.tie_break.rule)
+    return Lead(DecidedBy.NUMBER)
 
 
-def _some(family: Family) -> list[int]:
+def _some(rule: HintRule) -> list[int]:
     """A few members: the preferred single nodes, else one of each size from the preferred one on.
 
     The lowest of its size, or the roomiest where a search would take too long.
     """
-    if family.preferred_size == 1:
-        single = [1 << node for node in bits.iterate(family.nodes) if family.prefers(1 << node)]
+    if rule.preferred_size == 1:
+        single = [1 << node for node in bits.iterate(rule.nodes) if rule.prefers(1 << node)]
         if single:
             return single
-    first = max(1, family.at_least, family.preferred_size)
-    found = [_lowest(family, size) for size in range(first, family.nodes.bit_count() + 1)[:FEW]]
-    return [mask for mask in found if mask is not None and mask in family]
+    first = max(1, rule.at_least, rule.preferred_size)
+    found = [_lowest(rule, size) for size in range(first, rule.nodes.bit_count() + 1)[:FEW]]
+    return [mask for mask in found if mask is not None and mask in rule]
 
 
-def _lowest(family: Family, size: int) -> int | None:
+def _lowest(rule: HintRule, size: int) -> int | None:
     try:
-        return lowest_member(family, size, Budget())
+        return lowest_member(rule, size, StepBudget())
     except BudgetSpentError:
-        return roomiest(family, size)
+        return roomiest(rule, size)
 
 
-def _hinted(family: Family, mask: int) -> Hinted:
-    return Hinted(_list(mask), family.prefers(mask))
+def _hinted(rule: HintRule, mask: int) -> Hinted:
+    return Hinted(_list(mask), rule.prefers(mask))
 
 
 def _list(mask: int) -> str:
     return bits.format_list(mask)
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" + "s" * (count != 1)
-
-
-# ----------------------------------------------------------------------------------------------------
-
-
 _OPTIONS = {
-    Stage.SOCKETS_OF_HINT: "align-by-socket",
-    Stage.SHARE_OF_DEVICES: "deviceProportionalCPUs",
-    Stage.EQUAL_SHARE: "distribute-cpus-across-numa",
-    Stage.WHOLE_CACHE: "prefer-align-cpus-by-uncorecache",
-    Stage.PART_OF_CACHE: "prefer-align-cpus-by-uncorecache",
-    Stage.BEST_FIT: "uncoreCacheFit: best",
-    Stage.ONE_CACHE: "strictUncoreCache",
+    AssignmentStage.SOCKETS_OF_HINT: "align-by-socket",
+    AssignmentStage.SHARE_OF_DEVICES: "deviceProportionalCPUs",
+    AssignmentStage.EQUAL_SHARE: "distribute-cpus-across-numa",
+    AssignmentStage.WHOLE_CACHE: "prefer-align-cpus-by-uncorecache",
+    AssignmentStage.PART_OF_CACHE: "prefer-align-cpus-by-uncorecache",
+    AssignmentStage.BEST_FIT: "uncoreCacheFit: best",
+    AssignmentStage.ONE_CACHE: "strictUncoreCache",
 }
 """The option without which a step is not taken."""
 
@@ -216,8 +246,8 @@ class TakingStep:
     """CPUs taken in one step.
 
     Attributes:
-        stage: in which way; see `policy.taking.Stage`.
-        place: where CPUs were on offer: a stage of `policy.taking.PLACES`, or empty.
+        stage: in which way; see `policy.cpu_assignment.AssignmentStage`.
+        place: where CPUs were on offer: a stage of `policy.cpu_assignment.PLACES`, or empty.
         on_offer: how many there were.
         option: the option that made it so; empty for the default order.
         cpus: what was taken, as a kernel list.
@@ -242,20 +272,20 @@ class TakingStep:
     whole_cores: int
 
 
-class _Listener:
-    """Adds up what is told: steps of one way in one place are one step."""
+class _StepRecorder:
+    """Joins what the assignment reports: reports of one stage in one place are one step."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[Stage | None, int, Stage, int]] = []
-        self._place: Stage | None = None
+        self.steps: list[tuple[AssignmentStage | None, int, AssignmentStage, int]] = []
+        self._place: AssignmentStage | None = None
         self._on_offer = 0
 
-    def __call__(self, stage: Stage, cpus: int) -> None:
+    def __call__(self, stage: AssignmentStage, cpus: int) -> None:
         if stage in PLACES:
             self._place, self._on_offer = stage, cpus
             return
-        if stage is Stage.ONE_CACHE and self.steps:
-            self.steps.clear()  # says of all CPUs what the best fit had said of them
+        if stage is AssignmentStage.ONE_CACHE and self.steps:
+            self.steps.clear()  # this report repeats all CPUs that the best fit reported
         last = self.steps[-1] if self.steps else None
         if last and last[:3] == (self._place, self._on_offer, stage):
             self.steps[-1] = (*last[:3], last[3] | cpus)
@@ -265,17 +295,22 @@ class _Listener:
 
 def taking_of(question: Question, hint: MergedHint) -> tuple[TakingStep, ...]:
     """How the CPUs are taken under `hint`; none where there are none to take, or they cannot be had."""
-    listener = _Listener()
+    recorder = _StepRecorder()
     try:
-        cpus_under(question, hint, listener)
+        cpus_under(question, hint, recorder)
     except AdmissionError:
         return ()
     node = question.node
-    return tuple(_step(node.topology, node.options, *one) for one in listener.steps)
+    return tuple(_step(node.topology, node.options, *one) for one in recorder.steps)
 
 
 def _step(
-    topology: Topology, options: Options, place: Stage | None, on_offer: int, stage: Stage, taken: int
+    topology: Topology,
+    options: Options,
+    place: AssignmentStage | None,
+    on_offer: int,
+    stage: AssignmentStage,
+    taken: int,
 ) -> TakingStep:
     cpus = CPUSet(taken)
     return TakingStep(
@@ -293,8 +328,8 @@ def _step(
     )
 
 
-def _option(options: Options, place: Stage | None, stage: Stage) -> str:
-    if stage is Stage.SINGLE_CPUS and options.distribute_cpus_across_cores:
+def _option(options: Options, place: AssignmentStage | None, stage: AssignmentStage) -> str:
+    if stage is AssignmentStage.SINGLE_CPUS and options.distribute_cpus_across_cores:
         return "distribute-cpus-across-cores"
     return _OPTIONS.get(stage) or (_OPTIONS.get(place, "") if place else "")
 

@@ -24,7 +24,9 @@ from nri_plugin.kube.noderesourcetopology import (
 )
 from nri_plugin.kube.watch import NOT_FOUND, Backoff
 from nri_plugin.model.errors import KubeAPIError
+from nri_plugin.model.option_rows import OWN_ATTRIBUTES
 from nri_plugin.model.options import (
+    REGISTRY,
     MemoryManagerPolicy,
     Node,
     Options,
@@ -37,18 +39,7 @@ from nri_plugin.model.topology import NUMANode
 from nri_plugin.policy.memory_state import MEMORY, memory_machine, memory_state
 from nri_plugin.process.logs import say
 
-PREFIX = "nri-pin/"
 MILLI = 1000
-
-CPU_OPTIONS = (
-    ("full-pcpus-only", "full_pcpus_only"),
-    ("distribute-cpus-across-numa", "distribute_cpus_across_numa"),
-    ("distribute-cpus-across-cores", "distribute_cpus_across_cores"),
-    ("align-by-socket", "align_by_socket"),
-    ("strict-cpu-reservation", "strict_cpu_reservation"),
-    ("prefer-align-cpus-by-uncorecache", "prefer_align_cpus_by_uncore_cache"),
-)
-"""The kubelet's names of the CPU options and ours."""
 
 LEGACY_LEVELS: Mapping[TopologyManagerPolicy, str] = {
     TopologyManagerPolicy.SINGLE_NUMA_NODE: "SingleNUMANode",
@@ -214,23 +205,26 @@ def _spread(node: Node) -> Iterator[ReservedMemory]:
 
 
 def _attributes(node: Node, state: State, devices: Devices) -> Iterator[Pair]:
-    options = node.options
-    yield nrt.ATTRIBUTE_POLICY, options.topology_manager_policy.value
-    yield nrt.ATTRIBUTE_SCOPE, options.topology_manager_scope.value
+    yield from _option_attributes(node.options)
     if len(node.topology.nodes) > LONGEST_NUMA_LIST:
         yield nrt.ATTRIBUTE_MAX_NUMA_NODES, str(len(node.topology.nodes))
     pods = accounted_pods(state, devices.pods)
     yield nrt.ATTRIBUTE_FINGERPRINT, fingerprint((pod.namespace, pod.name) for pod in pods)
     yield nrt.ATTRIBUTE_FINGERPRINT_METHOD, nrt.METHOD_EXCLUSIVE
     yield nrt.ATTRIBUTE_ACCOUNTED_PODS, ",".join(sorted(nrt.short_uid(pod.uid) for pod in pods))
-    yield f"{PREFIX}cpuManagerPolicy", options.cpu_manager_policy.value
-    chosen = [name for name, field in CPU_OPTIONS if getattr(options, field)]
-    if chosen:
-        yield f"{PREFIX}cpuManagerPolicyOptions", ",".join(f"{name}=true" for name in chosen)
-    if options.prefer_closest_numa_nodes:
-        yield nrt.ATTRIBUTE_POLICY_OPTIONS, "prefer-closest-numa-nodes=true"
-    yield f"{PREFIX}memoryManagerPolicy", options.memory_manager_policy.value
-    yield f"{PREFIX}sharedPool", str(state.shared_pool(node))
+    yield f"{OWN_ATTRIBUTES}sharedPool", str(state.shared_pool(node))
+
+
+def _option_attributes(options: Options) -> Iterator[Pair]:
+    """Each published option: values by themselves, and one list of those of a manager that are on."""
+    listed: dict[str, list[str]] = {}
+    for one in REGISTRY.values():
+        if one.published and one.manager is None:
+            yield one.published, one.text(options)
+        elif one.published and one.is_changed(options):
+            listed.setdefault(one.published, []).append(f"{one.name}={one.text(options)}")
+    for attribute, texts in listed.items():
+        yield attribute, ",".join(texts)
 
 
 # ----------------------------------------------------------------------------------------------------

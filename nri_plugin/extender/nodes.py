@@ -16,7 +16,7 @@ from functools import lru_cache
 from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, numa_id_of
 from nri_plugin.kube.pod_demand import Amounts, is_affine, is_host_level
-from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.options import REGISTRY, TopologyManagerPolicy, TopologyManagerScope
 
 # ----------------------------------------------------------------------------------------------------
 # Which topology policy a node's kubelet, or agent, applies: read from its NodeResourceTopology.
@@ -25,7 +25,7 @@ from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
 DEFAULT_MAX_NUMA_NODES = 8
 HIGHEST_MAX_NUMA_NODES = 1024
 
-PREFER_CLOSEST = "prefer-closest-numa-nodes=true"
+PREFER_CLOSEST = f"{REGISTRY['prefer_closest_numa_nodes'].name}=true"
 
 _LEGACY: Mapping[str, tuple[TopologyManagerPolicy, TopologyManagerScope]] = {
     f"{policy_name}{scope_name}Level": (policy, scope)

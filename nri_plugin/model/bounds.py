@@ -1,9 +1,9 @@
-"""Bounds on everything that the author of a pod writes: what is kept of it, and how much of it is looked at.
+"""Bounds on the input that the author of a pod controls: how much of it is kept, and how much is read.
 
 Environment, annotations, labels, names, device lists, CDI names, network interfaces and resource names are input of a
-person nobody has to trust: whoever may create pods writes them, and the API server accepts a pod of 1.5 MiB with
-256 KiB of annotations. The runtime drops a plugin that answers late, and a memory limit ends one that keeps too much.
-So this is the one place that says how much is enough, and every reader of such input asks here.
+person whom the agent does not trust: anyone who may create pods. The API server accepts a pod of 1.5 MiB with 256 KiB
+of annotations. The runtime drops a plugin that answers late, and a memory limit ends one that keeps too much. This module
+holds all bounds, and every reader of such input uses them.
 
 Invariants, for every pod that an API server accepts:
 
@@ -11,7 +11,7 @@ Invariants, for every pod that an API server accepts:
   a line of the history;
 * no environment, annotation, label or name makes a request slower by more than 5 ms of CPU time.
 
-All numbers lie above what real pods have. What exceeds one is left out, never guessed at: `Cut` names it, and the
+Real pods stay below all bounds. Input beyond a bound is left out, never guessed at: `Cut` names the bound, and the
 agent logs it once for each pod.
 """
 
@@ -24,10 +24,10 @@ from sys import intern
 from typing import Final, Protocol, TypeVar
 
 # ----------------------------------------------------------------------------------------------------
-# Text as it may reach a terminal: nothing in it moves the cursor, changes colours or titles, or hides other text.
+# Text for terminals: nothing in it moves the cursor, changes colours or titles, or hides other text.
 #
-# Names come from pods, from files and from other programs. Whatever writes text for people passes it through here last; JSON
-# needs none of it, because JSON escapes control characters by itself.
+# Names come from pods, files and other programs. All text for people passes through here last. JSON does not need
+# it, because JSON escapes control characters itself.
 
 
 _HIDDEN: Final = re.compile(
@@ -54,10 +54,10 @@ def _escape(found: re.Match[str]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-
+# The bounds.
 
 POD_BYTES: Final = 16 << 10
-"""What a pod may make the agent keep beside its containers."""
+"""The most that the agent keeps for a pod, its containers apart."""
 
 CONTAINER_BYTES: Final = 1 << 10
 """The same for each of its containers."""
@@ -151,7 +151,7 @@ class Cut(StrEnum):
     PAGE_SIZES = "huge page sizes"
 
 
-class Resource(Protocol):
+class HasDevices(Protocol):
     """Some devices of one resource."""
 
     @property
@@ -159,11 +159,11 @@ class Resource(Protocol):
         """Name of the resource."""
 
     @property
-    def devices(self) -> Sequence["Named"]:
+    def devices(self) -> Sequence["HasName"]:
         """The devices."""
 
 
-class Named(Protocol):
+class HasName(Protocol):
     """A device."""
 
     @property
@@ -171,7 +171,7 @@ class Named(Protocol):
         """What it is called."""
 
 
-R = TypeVar("R", bound=Resource)
+R = TypeVar("R", bound=HasDevices)
 
 
 def name(text: str) -> str:
@@ -207,7 +207,7 @@ def page_sizes(given: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
     return tuple([(size, amount) for size, amount in given[:PAGE_SIZES] if len(size) <= PAGE_SIZE_CHARS])
 
 
-def has_too_many_devices(*given: Iterable[Resource]) -> bool:
+def has_too_many_devices(*given: Iterable[HasDevices]) -> bool:
     """Whether these lists, of a container and perhaps of its whole pod, are more than hints are made of.
 
     It stops at the first device that exceeds a bound.

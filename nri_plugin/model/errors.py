@@ -6,6 +6,9 @@ where, both sides of the comparison and, where an operator can act, what to do.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 
 
 class NriPinError(Exception):
@@ -24,114 +27,108 @@ class RemoteProtocolError(ProtocolError):
     """The peer sent something the protocol does not allow."""
 
 
-LONGEST_REFUSAL = 920
-"""Characters: an event on a pod holds 1024 bytes, the container's name among them."""
-
-
 class AdmissionError(NriPinError):
-    """A container is refused; `reason` is the kubelet's reason word.
-
-    `str()` is the one text of the refusal: in the runtime's error, the log, the pod's event and `nri-pin explain`.
+    """A container or a resize is refused.
 
     Attributes:
-        detail: what was asked for and what there is.
-        advice: what would have fitted and what stands in the way; never cut for the sake of the detail.
-        obstacle: the second half of it.
+        refusal: why, as a record; never changed after it was made.
     """
 
-    reason = "UnexpectedAdmissionError"
+    kind = RefusalKind.OTHER
 
     def __init__(self, detail: str) -> None:
+        self.refusal = AdmissionRefusal(self.kind, detail)
         super().__init__(detail)
-        self.detail = detail
-        self.advice = ""
-        self.obstacle = ""
 
     @property
-    def steps(self) -> tuple[str, ...]:
-        """Why, in the short codes of a decision."""
-        return (self.reason,)
+    def reason(self) -> str:
+        """The kubelet's reason word."""
+        return self.refusal.reason
 
     def __str__(self) -> str:
-        advice = f"; {self.advice}" if self.advice else ""
-        room = LONGEST_REFUSAL - len(self.reason) - 2 - len(advice)
-        detail = self.detail if len(self.detail) <= room else f"{self.detail[: room - 3]}..."
-        return f"{self.reason}: {detail}{advice}"
+        return str(self.refusal)
 
 
 class TopologyAffinityError(AdmissionError):
     """The merged hint does not satisfy the topology policy.
 
-    Attributes:
+    Args:
+        detail: what the policy needs and what the merge found.
+        findings: what each hint provider found.
         exact: False when a search for a better hint was cut short.
     """
 
-    reason = "TopologyAffinityError"
+    kind = RefusalKind.TOPOLOGY_AFFINITY
 
-    def __init__(self, detail: str, *, exact: bool = True) -> None:
+    def __init__(self, detail: str, *, findings: Sequence[str] = (), exact: bool = True) -> None:
         super().__init__(detail)
-        self.exact = exact
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """Why, and whether that is certain."""
-        return (self.reason,) if self.exact else (self.reason, "inexact-hint")
+        remark = (
+            ""
+            if exact
+            else "the search ran out of steps, so there may be a better one: ask again or ask for less"
+        )
+        self.refusal = replace(self.refusal, findings=tuple(findings), remark=remark, exact=exact)
 
 
 class SMTAlignmentError(AdmissionError):
-    """full-pcpus-only and the request is no whole number of cores, or not enough whole cores."""
+    """full-pcpus-only, and the request is not a whole number of cores or there are not enough whole cores."""
 
-    reason = "SMTAlignmentError"
+    kind = RefusalKind.SMT_ALIGNMENT
 
 
 class AnnotationError(AdmissionError):
     """An annotation that is heard asks for something that cannot be; names the annotation."""
 
+    kind = RefusalKind.ANNOTATION
+
     def __init__(self, key: str, detail: str) -> None:
         super().__init__(f"annotation {key}: {detail}")
-        self.key = key
 
 
 class HintProviderError(AdmissionError):
-    """A hint provider from outside failed, or answered with what is no answer."""
+    """A hint provider from another package failed, or its answer is not one."""
+
+    kind = RefusalKind.HINT_PROVIDER
 
 
 class InsufficientCPUsError(AdmissionError):
     """Fewer CPUs are available than requested."""
 
-    def __init__(self, requested: int, available: int, hint: str = "") -> None:
-        text = f"not enough cpus available to satisfy request: requested={requested}, available={available}"
-        super().__init__(text + (f"; {hint}" if hint else ""))
+    kind = RefusalKind.CPUS
+
+    def __init__(self, requested: int, available: int, remark: str = "") -> None:
+        super().__init__(
+            f"not enough cpus available to satisfy request: requested={requested}, available={available}"
+        )
         self.requested = requested
         self.available = available
+        self.refusal = replace(self.refusal, remark=remark, requested=requested, available=available)
 
 
 class UncoreCacheAlignmentError(AdmissionError):
-    """strictUncoreCache and no uncore cache has as many CPUs available as requested."""
+    """strictUncoreCache, and no uncore cache has as many CPUs available as requested."""
+
+    kind = RefusalKind.UNCORE_CACHE
 
     def __init__(self, requested: int, largest_hole: int, largest_cache: int) -> None:
-        advice = (
+        remark = (
             f"ask for {largest_cache} or fewer"
             if requested > largest_cache
             else "wait until others end" + (f", or ask for {largest_hole} or fewer" if largest_hole else "")
         )
         super().__init__(
             f"strictUncoreCache: {requested} cpus requested, but the uncore cache with most available has "
-            f"{largest_hole} (the largest has {largest_cache} in all); {advice}"
+            f"{largest_hole} (the largest has {largest_cache} in all)"
         )
         self.requested = requested
         self.largest_hole = largest_hole
+        self.refusal = replace(self.refusal, remark=remark, requested=requested, available=largest_hole)
 
 
 class InsufficientMemoryError(AdmissionError):
     """No NUMA nodes hold enough free memory of the requested type."""
 
-
-class NotYetSupportedError(AdmissionError):
-    """The request needs behaviour this version does not have; refused rather than guessed."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is not yet supported")
+    kind = RefusalKind.MEMORY
 
 
 class HostError(NriPinError):

@@ -1,10 +1,30 @@
-"""What an operator chose, and the node it was chosen for: the constant input of every decision."""
+"""The options of the managers: one row for each, and the node that a decision is made for.
 
-from dataclasses import dataclass, field, replace
+Each field of `Options` is the row of one option. Its annotation is the type; `option` takes the default, the name in
+the configuration, the effect, the level and gate, and the place where it is published; the text below is its sentence
+in the guide. Configuration keys, checks, kubelet flags, what-ifs, NodeResourceTopology attributes, the chart's schema
+and the table in the guide are made from these rows. Nothing else lists options. After a change run `hack/gen-options`.
+
+Invariant: rows are plain data. Rules that involve two options or the machine are in `config/option_checks.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any, Protocol
 
+from nri_plugin.model.option_rows import (
+    CPU_MANAGER,
+    OWN_ATTRIBUTES,
+    TOPOLOGY_MANAGER,
+    Affects,
+    Level,
+    Manager,
+    Option,
+    option,
+)
 from nri_plugin.model.sets import NO_CPUS, CPUSet, NUMANodeID
 from nri_plugin.model.topology import Topology
 
@@ -51,19 +71,19 @@ class Effect(StrEnum):
 
 
 class FullPCPUsRule(StrEnum):
-    """fullPCPUsRule: what full-pcpus-only counts before it lets a container have CPUs."""
+    """fullPCPUsRule: which CPUs full-pcpus-only counts as available to a container."""
 
     KUBELET = "kubelet"
-    """Available CPUs, on whole cores or not; none of those that its pod's init containers leave."""
+    """Available CPUs, on whole cores or not, without those that the pod's init containers pass on."""
     WHOLE_CORES = "whole-cores"
-    """CPUs of wholly free cores, those that init containers leave among them."""
+    """CPUs of wholly available cores, including those that init containers pass on."""
 
 
 class UncoreCacheRule(StrEnum):
     """What prefer-align-cpus-by-uncorecache does.
 
-    KUBELET tries the fullest caches first, as the kubelet does; KEP_4800 goes through the caches by
-    number, as the text of KEP-4800 has it, and only where NUMA nodes have several of them.
+    KUBELET tries the fullest caches first, as the kubelet does. KEP_4800 tries the caches in numerical order, as
+    the text of KEP-4800 has it, and only where NUMA nodes have several of them.
     """
 
     KUBELET = "kubelet"
@@ -71,7 +91,7 @@ class UncoreCacheRule(StrEnum):
 
 
 class UncoreCacheFit(StrEnum):
-    """Which of all ways to choose exclusive CPUs is taken."""
+    """Which choice of exclusive CPUs is taken: the kubelet's first one, or the best of all."""
 
     FIRST = "first"
     BEST = "best"
@@ -86,10 +106,10 @@ class TopologyTieBreak(StrEnum):
 
 
 class IsolatedCPUs(StrEnum):
-    """Who runs on CPUs that the kernel isolates (isolcpus, nohz_full, isolated partitions).
+    """Which containers run on CPUs that the kernel isolates (isolcpus, nohz_full, isolated partitions).
 
     EXCLUSIVE keeps the shared pool out of them; exclusive containers get them as they get others. ON_REQUEST gives
-    them only to containers that ask by annotation. IGNORE makes no difference, as the kubelet.
+    them only to containers that ask by annotation. IGNORE makes no difference, as in the kubelet.
     """
 
     EXCLUSIVE = "exclusive"
@@ -98,7 +118,7 @@ class IsolatedCPUs(StrEnum):
 
 
 class Isolation(StrEnum):
-    """How far exclusive CPUs are set apart from the rest of the kernel.
+    """How far exclusive CPUs are separated from the rest of the kernel.
 
     PARTITION makes the container's cgroup the root of a scheduling domain of its own: nothing else is balanced onto
     its CPUs, and its own threads are balanced among them. ISOLATED also stops that balancing: threads stay where
@@ -119,7 +139,7 @@ class IsolatedWish(StrEnum):
 
 
 class SMTOddCounts(StrEnum):
-    """What becomes of a number of exclusive CPUs that does not fill its last core."""
+    """The rule for a number of exclusive CPUs that does not fill its last core."""
 
     KUBELET = "kubelet"
     REJECT = "reject"
@@ -140,63 +160,213 @@ class ReservedMemory:
 class Options:
     """Validated choices, independent of the machine; defaults as the kubelet's, cpu policy static.
 
-    Differs: the kubelet's default for max_allowable_numa_nodes is 8.
+    Differs: the kubelet's default for cpuManagerPolicy is none.
 
-    Attributes:
-        full_pcpus_only: exclusive CPUs only as whole cores.
-        distribute_cpus_across_numa: exclusive CPUs in equal shares where one NUMA node is too small.
-        distribute_cpus_across_cores: exclusive CPUs one by one, whole cores not preferred.
-        align_by_socket: the sockets of the hinted NUMA nodes count, not the nodes themselves.
-        strict_cpu_reservation: reserved CPUs are not part of the shared pool.
-        prefer_align_cpus_by_uncore_cache: pack exclusive CPUs by uncore cache.
-        uncore_cache_rule: how caches are packed.
-        uncore_cache_fit: first as the kubelet orders places, or the best of all choices.
-        strict_uncore_cache: refuse what cannot stay in one uncore cache; with the best fit only.
-        full_pcpus_rule: what full-pcpus-only counts.
-        annotation_namespaces: namespaces whose pods may ask for something by annotation.
-        smt_odd_counts: what becomes of a number of CPUs that does not fill its last core.
-        topology_tie_break: which of equally good NUMA node masks is taken.
-        device_proportional_cpus: CPUs by NUMA node in proportion to the container's devices there.
-        prefer_closest_numa_nodes: of equally many NUMA nodes those closest to each other.
-        lift_cpu_quota: no CFS quota on containers that have all their CPUs to themselves, nor on their pods.
-        isolation: how far exclusive CPUs are set apart, where no annotation says otherwise.
-        isolated_cpus: who runs on CPUs that the kernel isolates.
-        max_allowable_numa_nodes: refuse to start on a machine with more; None for no limit.
-        reserved_memory: per NUMA node, used by the Static memory policy.
-        kept_memory_bytes: of all NUMA nodes together, for the system and for eviction; told to the cluster.
-        pool_floor: also write the shared pool to the Burstable and BestEffort slices.
-        never_refuse: namespaces whose containers run in the shared pool rather than being refused.
-        effect: how existing containers are changed.
+    Differs: the kubelet's default for max-allowable-numa-nodes is 8.
     """
 
-    cpu_manager_policy: CPUManagerPolicy = CPUManagerPolicy.STATIC
-    full_pcpus_only: bool = False
-    distribute_cpus_across_numa: bool = False
-    distribute_cpus_across_cores: bool = False
-    align_by_socket: bool = False
-    strict_cpu_reservation: bool = False
-    prefer_align_cpus_by_uncore_cache: bool = False
-    uncore_cache_rule: UncoreCacheRule = UncoreCacheRule.KUBELET
-    uncore_cache_fit: UncoreCacheFit = UncoreCacheFit.FIRST
-    strict_uncore_cache: bool = False
-    full_pcpus_rule: FullPCPUsRule = FullPCPUsRule.KUBELET
-    annotation_namespaces: frozenset[str] = frozenset()
-    smt_odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
-    topology_tie_break: TopologyTieBreak = TopologyTieBreak.PACKED
-    device_proportional_cpus: bool = False
-    prefer_closest_numa_nodes: bool = False
-    lift_cpu_quota: bool = True
-    isolation: Isolation = Isolation.NONE
-    isolated_cpus: IsolatedCPUs = IsolatedCPUs.EXCLUSIVE
-    max_allowable_numa_nodes: int | None = None
-    topology_manager_policy: TopologyManagerPolicy = TopologyManagerPolicy.NONE
-    topology_manager_scope: TopologyManagerScope = TopologyManagerScope.CONTAINER
-    memory_manager_policy: MemoryManagerPolicy = MemoryManagerPolicy.NONE
-    reserved_memory: tuple[ReservedMemory, ...] = ()
-    kept_memory_bytes: int = 0
-    pool_floor: bool = True
-    never_refuse: frozenset[str] = field(default=frozenset())
-    effect: Effect = Effect.CGROUP
+    cpu_manager_policy: CPUManagerPolicy = option(
+        CPUManagerPolicy.STATIC,
+        "cpuManagerPolicy",
+        Affects.CPUS,
+        Level.GA,
+        is_policy=True,
+        has_flag=True,
+        published=f"{OWN_ATTRIBUTES}cpuManagerPolicy",
+    )
+    """`static` gives exclusive CPUs to Guaranteed containers with a whole number of CPUs; `none` leaves cpusets alone. The
+    kubelet's default is `none`.
+    """
+
+    topology_manager_policy: TopologyManagerPolicy = option(
+        TopologyManagerPolicy.NONE,
+        "topologyManagerPolicy",
+        Affects.NUMA_NODES,
+        Level.GA,
+        own_gate="TopologyManager",
+        is_policy=True,
+        has_flag=True,
+        published="topologyManagerPolicy",
+    )
+    """How CPUs, memory and devices are aligned, and what is refused when they cannot be."""
+
+    topology_manager_scope: TopologyManagerScope = option(
+        TopologyManagerScope.CONTAINER,
+        "topologyManagerScope",
+        Affects.NUMA_NODES,
+        Level.GA,
+        is_policy=True,
+        has_flag=True,
+        published="topologyManagerScope",
+    )
+    """Whether each container is aligned by itself, or the whole pod at once."""
+
+    memory_manager_policy: MemoryManagerPolicy = option(
+        MemoryManagerPolicy.NONE,
+        "memoryManagerPolicy",
+        Affects.MEMORY,
+        Level.GA,
+        is_policy=True,
+        published=f"{OWN_ATTRIBUTES}memoryManagerPolicy",
+    )
+    """`Static` binds Guaranteed containers to memory nodes and needs `reservedMemory`."""
+
+    full_pcpus_only: bool = option(
+        False,
+        "full-pcpus-only",
+        Affects.CPUS,
+        Level.GA,
+        CPU_MANAGER,
+        excludes=("distribute-cpus-across-cores",),
+    )
+    """Exclusive CPUs are whole cores; a number of CPUs that does not fill cores is refused."""
+
+    distribute_cpus_across_numa: bool = option(
+        False,
+        "distribute-cpus-across-numa",
+        Affects.CPUS,
+        Level.BETA,
+        CPU_MANAGER,
+        excludes=("distribute-cpus-across-cores",),
+    )
+    """Exclusive CPUs in equal shares over NUMA nodes, where one NUMA node is too small."""
+
+    distribute_cpus_across_cores: bool = option(
+        False, "distribute-cpus-across-cores", Affects.CPUS, Level.ALPHA, CPU_MANAGER
+    )
+    """Exclusive CPUs on as many cores as possible, instead of whole cores."""
+
+    align_by_socket: bool = option(False, "align-by-socket", Affects.CPUS, Level.ALPHA, CPU_MANAGER)
+    """CPUs may come from all NUMA nodes of the sockets in the hint."""
+
+    strict_cpu_reservation: bool = option(
+        False, "strict-cpu-reservation", Affects.SHARED_POOL, Level.GA, CPU_MANAGER
+    )
+    """Reserved CPUs are not part of the shared pool."""
+
+    prefer_align_cpus_by_uncore_cache: bool = option(
+        False,
+        "prefer-align-cpus-by-uncorecache",
+        Affects.CPUS,
+        Level.GA,
+        CPU_MANAGER,
+        excludes=("distribute-cpus-across-cores", "distribute-cpus-across-numa"),
+    )
+    """Exclusive CPUs from as few uncore caches as possible."""
+
+    prefer_closest_numa_nodes: bool = option(
+        False,
+        "prefer-closest-numa-nodes",
+        Affects.NUMA_NODES,
+        Level.GA,
+        TOPOLOGY_MANAGER,
+        published=TOPOLOGY_MANAGER.published,
+    )
+    """Of equally many NUMA nodes, those closest to each other."""
+
+    max_allowable_numa_nodes: int | None = option(
+        None, "max-allowable-numa-nodes", Affects.MACHINE, Level.GA, TOPOLOGY_MANAGER
+    )
+    """The agent does not start on a machine with more NUMA nodes. At least 8; unset: no limit (the kubelet: 8)."""
+
+    strict_uncore_cache: bool = option(False, "strictUncoreCache", Affects.CPUS)
+    """Refuse containers whose CPUs cannot come from one uncore cache. Needs `uncoreCacheFit: best`."""
+
+    device_proportional_cpus: bool = option(False, "deviceProportionalCPUs", Affects.CPUS)
+    """CPUs of each NUMA node in proportion to the devices that the container has there."""
+
+    uncore_cache_fit: UncoreCacheFit = option(UncoreCacheFit.FIRST, "uncoreCacheFit", Affects.CPUS)
+    """`best`: fewest NUMA nodes, then uncore caches, then split cores, then the tightest fit, so that large groups of
+    available CPUs survive.
+    """
+
+    uncore_cache_rule: UncoreCacheRule = option(UncoreCacheRule.KUBELET, "uncoreCacheRule", Affects.CPUS)
+    """`kep-4800`: prefer-align-cpus-by-uncorecache tries caches in numerical order, and has no effect where no NUMA node
+    has several.
+    """
+
+    full_pcpus_rule: FullPCPUsRule = option(FullPCPUsRule.KUBELET, "fullPCPUsRule", Affects.CPUS)
+    """`whole-cores`: full-pcpus-only counts wholly available cores, also those that the pod's init containers pass on (the
+    kubelet: available CPUs, without them).
+    """
+
+    smt_odd_counts: SMTOddCounts = option(SMTOddCounts.KUBELET, "smtOddCounts", Affects.CPUS)
+    """`reject`, `round-up` or `allow` numbers of CPUs that do not fill cores."""
+
+    topology_tie_break: TopologyTieBreak = option(
+        TopologyTieBreak.PACKED, "topologyTieBreak", Affects.NUMA_NODES
+    )
+    """`spread` or `best-fit`: which of equally good NUMA nodes, or sets of them, is taken."""
+
+    isolated_cpus: IsolatedCPUs = option(IsolatedCPUs.EXCLUSIVE, "isolatedCPUs", Affects.CPUS)
+    """CPUs that the kernel isolates (`isolcpus`, `nohz_full`). `exclusive`: exclusive containers get them like any others,
+    and the shared pool does not contain them. `on-request`: only containers with an [annotation](#annotations) get
+    them. `ignore`: as the kubelet. CPUs that were in isolated partitions of other programs when the agent started
+    (`cpuset.cpus.isolated`) are never used: no container can run there.
+    """
+
+    isolation: Isolation = option(Isolation.NONE, "isolation", Affects.KERNEL)
+    """cgroup v2, Linux 6.7: `partition` makes the cgroup of every container with exclusive CPUs a scheduling domain of its
+    own, balanced inside. `isolated`, only for programs that pin their own threads, also ends that balancing: all other
+    threads stay on one CPU. Needs the [capability SYS_ADMIN](#partitions).
+    """
+
+    annotation_namespaces: frozenset[str] = option(frozenset(), "annotationNamespaces", Affects.ADMISSION)
+    """Namespaces whose pods may use [annotations](#annotations). Switches `poolFloor` off."""
+
+    never_refuse: frozenset[str] = option(frozenset(), "neverRefuse", Affects.ADMISSION)
+    """Namespaces whose containers run in the shared pool instead of being refused. While the checkpoint cannot be saved,
+    the agent keeps their allocations in memory.
+    """
+
+    pool_floor: bool = option(True, "poolFloor", Affects.KERNEL)
+    """cgroup v2: the shared pool is also set on the Burstable and BestEffort slices, so that containers that are created
+    while the agent is away stay off exclusive CPUs. systemd removes the setting from a slice without pods when the first
+    pod comes: the first pod of its class that is created while the agent is away runs on all CPUs until the agent is
+    back.
+    """
+
+    reserved_memory: tuple[ReservedMemory, ...] = option((), "reservedMemory", Affects.MEMORY, Level.GA)
+    """Memory of each NUMA node kept for the system. It must equal the sum of `kubeReserved`, `systemReserved` and
+    `evictionHard`.
+    """
+
+    kept_memory_bytes: int = option(
+        0, "memory kept for the system", Affects.MEMORY, Level.GA, is_derived=True
+    )
+    """The sum of `kubeReserved`, `systemReserved` and `evictionHard`, subtracted from the zones."""
+
+    lift_cpu_quota: bool = option(
+        True,
+        "featureGates.DisableCPUQuotaWithExclusiveCPUs",
+        Affects.KERNEL,
+        Level.BETA,
+        own_gate="DisableCPUQuotaWithExclusiveCPUs",
+        is_derived=True,
+    )
+    """No CFS quota on containers that have all their CPUs to themselves, nor on their pods."""
+
+    effect: Effect = option(Effect.CGROUP, "effect", Affects.KERNEL, is_derived=True)
+    """How existing containers are changed; the agent finds out."""
+
+
+REGISTRY: Mapping[str, Option] = MappingProxyType(
+    {
+        one.name: one.metadata["option"]._replace(attribute=one.name, kind=one.type, default=one.default)
+        for one in fields(Options)
+    }
+)
+"""The rows by field of `Options`, in their order."""
+
+OPTION_BY_NAME: Mapping[str, Option] = MappingProxyType({one.name: one for one in REGISTRY.values()})
+"""The rows by name in the configuration."""
+
+
+def options_of(manager: Manager | None) -> Mapping[str, Option]:
+    """The policy options of a manager by name, or the keys at the top of the configuration; derived ones are none."""
+    return {
+        name: one for name, one in OPTION_BY_NAME.items() if one.manager is manager and not one.is_derived
+    }
 
 
 class HintProvider(Protocol):
@@ -211,14 +381,14 @@ class HintProvider(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """The node a decision is made for; compared by identity, so that what is derived from it can be kept.
+    """The node a decision is made for; compared by identity, so that derived values can be kept.
 
     Attributes:
         topology: the machine.
         options: what the operator chose.
         reserved: CPUs for the system: never exclusive, part of the shared pool.
         hint_providers: asked about every container after our own; see `hint_providers.py`.
-        withheld: CPUs that are not on offer to whom is being decided about; see `narrowed`.
+        withheld: CPUs that the container being placed may not have; see `narrowed`.
     """
 
     topology: Topology
@@ -236,7 +406,7 @@ class Node:
     def isolated(self) -> CPUSet:
         """Online CPUs that the shared pool stays out of because the kernel isolates them.
 
-        Those that others took are so under every option: nothing of ours would run there.
+        CPUs in isolated partitions of others belong to them under every option: none of our containers could run there.
         """
         if self.options.isolated_cpus is IsolatedCPUs.IGNORE:
             return self.topology.taken & self.topology.online
@@ -245,10 +415,9 @@ class Node:
 
 @lru_cache(maxsize=8)
 def narrowed(node: Node, wish: IsolatedWish | None) -> Node:
-    """The node with only those CPUs on offer that a container with this wish may have.
+    """The node with only those CPUs allocatable that a container with this wish may have.
 
-    The same object for the same node and wish, so that what is derived from it can be kept; one that is narrowed
-    already stays as it is.
+    The same node and wish give the same object, so that derived values can be kept. A narrowed node stays as it is.
     """
     if node.withheld:
         return node

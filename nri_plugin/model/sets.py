@@ -1,36 +1,23 @@
-"""Sets of NUMA nodes, never exchanged with sets of CPUs.
+"""Ids of the parts of a machine, and immutable sets of CPUs and of NUMA nodes.
 
-Source: KEP-693, the interface BitMask; kubelet v1.36 topologymanager/bitmask. Here a mask is a value: what
-changes one there returns a new one here.
+A `CPUSet` and a `NodeMask` are both one integer, and never exchanged: each operation on two sets takes two of the same
+type. So each type writes out its operations with that type in the signatures, and the type checker refuses a mixture.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 from typing import NewType, Self
 
 from nri_plugin.model import bits
 
-# ----------------------------------------------------------------------------------------------------
-# Identifiers of the parts of a machine, kept apart by the type checker.
-#
-# All are the numbers the kernel uses, except `CoreID` and `UncoreCacheID`: those
-# kernel numbers repeat across sockets, so a core is named by its lowest online
-# CPU and a cache by its position in the order of lowest online CPUs.
-
+# Ids are the kernel's numbers, except those of cores and caches, which repeat across sockets: a core has the id of its
+# lowest online CPU, a cache that of its position in the order of lowest online CPUs.
 
 CPUID = NewType("CPUID", int)
 CoreID = NewType("CoreID", int)
 SocketID = NewType("SocketID", int)
 UncoreCacheID = NewType("UncoreCacheID", int)
 NUMANodeID = NewType("NUMANodeID", int)
-
-
-# ----------------------------------------------------------------------------------------------------
-# What sets of CPUs and sets of NUMA nodes have in common: all but the operations on two sets.
-#
-# Those are written out in each type, with that type in their signatures: a type checker then refuses a mixture, and
-# no call finds out at run time which set to make.
 
 
 @dataclass(frozen=True, slots=True, order=False, repr=False)
@@ -82,10 +69,6 @@ class IDSet:
         return isinstance(item, int) and item >= 0 and bool(self.mask >> item & 1)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Sets of logical CPUs.
-
-
 @dataclass(frozen=True, slots=True, order=False, repr=False)
 class CPUSet(IDSet):
     """An immutable set of logical CPUs."""
@@ -117,9 +100,6 @@ NO_CPUS = CPUSet()
 """The empty set."""
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, order=False, repr=False)
 class NodeMask(IDSet):
     """An immutable set of NUMA nodes."""
@@ -141,83 +121,6 @@ class NodeMask(IDSet):
 
     def __le__(self, other: "NodeMask") -> bool:
         return self.mask & ~other.mask == 0
-
-    # By the names of KEP-693.
-
-    def add(self, *ids: int) -> "NodeMask":
-        """This set and the given ids.
-
-        Raises:
-            ValueError: an id is negative.
-        """
-        return NodeMask(self.mask | bits.from_ids(ids))
-
-    def remove(self, *ids: int) -> "NodeMask":
-        """This set without the given ids.
-
-        Raises:
-            ValueError: an id is negative.
-        """
-        return NodeMask(self.mask & ~bits.from_ids(ids))
-
-    def intersection(self, *others: "NodeMask") -> "NodeMask":
-        """What is in this set and in all others."""
-        return reduce(NodeMask.__and__, others, self)
-
-    def union(self, *others: "NodeMask") -> "NodeMask":
-        """What is in this set or in any other."""
-        return reduce(NodeMask.__or__, others, self)
-
-    def clear(self) -> "NodeMask":
-        """The empty set."""
-        return NodeMask()
-
-    def fill(self, size: int) -> "NodeMask":
-        """All ids below `size`.
-
-        Differs: the kubelet's masks are 64 wide and always filled to that; these have no width.
-        """
-        return NodeMask((1 << size) - 1)
-
-    def is_set(self, number: int) -> bool:
-        """Whether the id is a member."""
-        return number in self
-
-    def any_set(self, *ids: int) -> bool:
-        """Whether at least one of the ids is a member."""
-        return any(number in self for number in ids)
-
-    def is_equal(self, other: "NodeMask") -> bool:
-        """Whether both have the same members."""
-        return self.mask == other.mask
-
-    def is_empty(self) -> bool:
-        """Whether it has no member."""
-        return not self.mask
-
-    def is_narrower_than(self, other: "NodeMask") -> bool:
-        """Whether it has fewer members or, with equally many, is the lower mask."""
-        return (len(self), self.mask) < (len(other), other.mask)
-
-    def is_less_than(self, other: "NodeMask") -> bool:
-        """Whether it is the lower mask: the highest id on which the two differ is not in it."""
-        return self.mask < other.mask
-
-    def is_greater_than(self, other: "NodeMask") -> bool:
-        """Whether it is the higher mask."""
-        return self.mask > other.mask
-
-    def count(self) -> int:
-        """How many members it has."""
-        return self.mask.bit_count()
-
-    def get_bits(self) -> list[NUMANodeID]:
-        """The members, ascending."""
-        return list(self)
-
-    def to_binary(self) -> str:
-        """The mask in binary digits, node 0 rightmost, at least two: the kubelet's text for a mask."""
-        return f"{self.mask:02b}"
 
     def isdisjoint(self, other: "NodeMask") -> bool:
         """Whether the two sets share no member."""

@@ -1,6 +1,10 @@
-"""What has been promised to whom: a frozen value, returned by decisions and never mutated.
+"""The state of a node: pods, containers and allocations, as frozen values that decisions return.
 
-The shared pool, free CPUs and free memory are derived from allocations and stored nowhere.
+The shared pool, available CPUs and free memory are derived from allocations and stored nowhere.
+
+`PodFacts` hold what a pod's own object says, where the exporter tells it. A runtime reports neither the QoS class, nor
+which containers are init containers, nor requests of 256 CPUs and more. That is inferred (`nri_plugin.core.requests`), and
+facts replace the inference where they are known.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,12 +16,6 @@ from typing import TypeVar
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
 
-# ----------------------------------------------------------------------------------------------------
-# What a pod's own object says of it, where somebody who reads the cluster tells us.
-#
-# A runtime names neither QoS class, nor init containers, nor requests of 256 CPUs and more. What it does not say is
-# inferred (`workload.py`); these values take the place of the inference where they are known.
-
 
 class QOSClass(StrEnum):
     """The pod's quality-of-service class."""
@@ -28,13 +26,13 @@ class QOSClass(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a container is in its pod."""
+    """The kind of a container in its pod."""
 
     APP = "app"
     INIT = "init"
     """It ends before the next container of the pod is created."""
     SIDECAR = "sidecar"
-    """A restartable init container: it starts in its turn and goes on running beside the others."""
+    """A restartable init container: it starts in its turn and runs beside the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +65,13 @@ class ContainerFacts:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A pod's specification, as far as it decides who gets what.
+    """The part of a pod's specification that decides allocations.
 
     Attributes:
         uid: the pod's uid as the runtime knows it.
         qos: its class.
         containers: init containers and sidecars in their order, then app containers; no ephemeral ones.
-        pod_resources: what the pod as a whole asks for (`spec.resources`); None where it sets nothing.
+        pod_resources: the requests and limits of the pod as a whole (`spec.resources`); None where it has none.
     """
 
     uid: str
@@ -82,7 +80,7 @@ class PodFacts:
     pod_resources: Amounts | None = None
 
     def container(self, name: str) -> ContainerFacts | None:
-        """The container of that name; None for one the specification does not have, such as an ephemeral one."""
+        """The container of that name; None where the specification has none, as for an ephemeral container."""
         return next((one for one in self.containers if one.name == name), None)
 
     def names(self, *kinds: Kind) -> Iterator[str]:
@@ -90,20 +88,14 @@ class PodFacts:
         return (one.name for one in self.containers if one.kind in kinds)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 Value = TypeVar("Value")
-
-EMPTY_POOL = "the shared pool is empty while shared containers exist"
-"""A violation of whoever took the last CPU, not of those who come to live with it."""
 
 
 class Phase(StrEnum):
-    """Where in its life a container is, by the events seen, never by the runtime's state field."""
+    """The phase of a container, by the events seen, never by the runtime's state field."""
 
     CREATING = "creating"
-    """Our reply to CreateContainer is out or under way; it may still fail."""
+    """Our answer to CreateContainer is sent or being sent; the creation may still fail."""
     CREATED = "created"
     """It exists in the runtime; it may have no cgroup yet."""
     RUNNING = "running"
@@ -126,7 +118,7 @@ class CgroupRef:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBlock:
-    """Memory promised to a container.
+    """Memory allocated to a container.
 
     Attributes:
         nodes: NUMA nodes it is spread over.
@@ -141,7 +133,7 @@ class MemoryBlock:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a container holds before or after a resize; as in `Allocation`."""
+    """The size of a container before or after a resize; fields as in `Allocation`."""
 
     cpus: CPUSet
     grown: tuple[CPUSet, ...] = ()
@@ -151,7 +143,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A change under way."""
+    """A resize that the runtime has not confirmed."""
 
     before: Size
     after: Size
@@ -159,19 +151,19 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one container of one pod was promised; ends with the pod.
+    """What one container of one pod was allocated; ends with the pod.
 
     Attributes:
         cpus: its exclusive CPUs; empty when it runs in the shared pool.
         mems: NUMA nodes its memory is bound to; empty when it is not bound.
-        memory: promised memory, by resource.
-        returned: what an ended init container had left when the next container of its pod started. Anybody may have
-            it since then; see `nri_plugin.core.reuse`.
+        memory: allocated memory, by resource.
+        returned: memory that an ended init container released when the next container of its pod started. It is
+            available to all pods since then; see `nri_plugin.core.reuse`.
         cpu_milli: the CPU request it was made for.
         affinity: merged NUMA hint, empty for "any".
         preferred: whether that hint was preferred.
-        grown: those of `cpus` that came with a resize, in their order; the others it was promised at its start.
-        resize: a change the runtime was asked to make and has not confirmed. Until then `cpus` holds both sizes.
+        grown: those of `cpus` that came with resizes, in their order; the others it got at its start.
+        resize: a resize that the runtime has not confirmed. Until then `cpus` holds both sizes.
     """
 
     cpus: CPUSet = NO_CPUS
@@ -185,7 +177,7 @@ class Allocation:
     returned: tuple[MemoryBlock, ...] = ()
 
     def settled(self, *, is_done: bool) -> "Allocation":
-        """With one of the two sizes of a resize under way: the later one when it was done."""
+        """With one of the two sizes of an unconfirmed resize: the later one when it was done."""
         if self.resize is None:
             return self
         size = self.resize.after if is_done else self.resize.before
@@ -195,7 +187,7 @@ class Allocation:
 
     @property
     def in_force(self) -> CPUSet:
-        """The CPUs its cgroup should hold: until a resize is confirmed those before it."""
+        """The CPUs its cgroup should hold: those before an unconfirmed resize."""
         return self.resize.before.cpus if self.resize else self.cpus
 
 
@@ -215,9 +207,9 @@ class PodRecord:
         sandbox_path: the cgroups path of its sandbox (the pause container); empty when not told.
         limit_milli: the CPU limit of all its containers together, 0 for none.
         annotations: those that may ask for something here, (key, value); see `nri_plugin.core.requests`.
-        run_seen: RunPodSandbox was seen, so its end will be told too; pods known only from
-            Synchronize may end without an event, see `nri_plugin.agent.handler`.
-        facts: what the cluster says of it, kept where a later decision may need it; None otherwise.
+        run_seen: RunPodSandbox was seen, so its end will be reported too. Pods known only from Synchronize may end
+            without an event; see `nri_plugin.agent.handler`.
+        facts: from the pod's object, kept where a later decision may need them; None otherwise.
     """
 
     uid: str
@@ -249,9 +241,9 @@ class ContainerRecord:
         stored_cpus: the cpuset the runtime has on record and re-applies at any update.
         stored_mems: the same for memory nodes.
         limit_milli: its CPU limit, 0 for none; the runtime does not tell any more once its quota is lifted.
-        unplaced: why it runs in the shared pool although policy would have placed or refused it.
-        affinity: the merged hint it was admitted by, where its devices or somebody else had a say and nothing
-            was promised to it (else see its allocation); empty for "any", None where nobody was asked.
+        unplaced: why it runs in the shared pool although policy would place or refuse it.
+        affinity: the merged hint of a container without an allocation (else the allocation has it); empty for "any",
+            None where no provider was asked.
         affinity_preferred: whether that hint was preferred.
     """
 
@@ -274,10 +266,10 @@ class ContainerRecord:
 
 
 def allocation_key(pod_uid: str, container: str) -> str:
-    """`UID/NAME`; `owner_of` takes it apart.
+    """`UID/NAME`; `owner_of` is the inverse.
 
-    A uid may hold slashes: manifests of static pods and `crictl` may say any. A name of a container may not in
-    Kubernetes; one that nevertheless does is escaped, so that the last slash always separates the two.
+    A uid may contain slashes: manifests of static pods and `crictl` may set any. In Kubernetes the name of a container may
+    not; one that does is escaped, so that the last slash always separates the two.
     """
     if "/" in container or "%" in container:
         container = container.replace("%", "%25").replace("/", "%2F")
@@ -300,18 +292,55 @@ def named(pods: Mapping[str, "PodRecord"], key: str) -> str:
 
 
 def pod_of(key: str) -> str:
-    """The uid of the pod whose container has the allocation of that key."""
+    """The uid of the pod that an allocation key belongs to."""
     return key.rpartition("/")[0]
+
+
+class ViolationKind(StrEnum):
+    """The invariants of a state."""
+
+    TWO_OWNERS = "two-owners"
+    RESERVED = "reserved"
+    NO_MEMORY = "no-memory"
+    EMPTY_POOL = "empty-pool"
+    """The violation of a decision that takes the last CPU, not of one that adds a container to the empty pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that a state breaks; `str()` is one sentence.
+
+    Attributes:
+        kind: which invariant.
+        ids: the CPU, or the NUMA nodes as a kernel list.
+        key: the allocation.
+        other: for a CPU with two owners the other allocation.
+    """
+
+    kind: ViolationKind
+    ids: str = ""
+    key: str = ""
+    other: str = ""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case ViolationKind.TWO_OWNERS:
+                return f"CPU {self.ids} is exclusive to both {self.other} and {self.key}"
+            case ViolationKind.RESERVED:
+                return f"reserved CPU {self.ids} is exclusive to {self.key}"
+            case ViolationKind.NO_MEMORY:
+                return f"{self.key} is bound to NUMA nodes without memory: {self.ids}"
+        return "the shared pool is empty while shared containers exist"
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything remembered between two events.
+    """Everything that is stored between two events.
 
     Attributes:
         pods: by uid.
         containers: by the runtime's container id.
-        allocations: by `allocation_key`; only where something was promised.
+        allocations: by `allocation_key`; only of containers that hold something.
     """
 
     pods: Mapping[str, PodRecord] = field(default_factory=dict)
@@ -347,13 +376,13 @@ class State:
         return node.allocatable - self.exclusive
 
     def allocation_of(self, container: ContainerRecord) -> Allocation | None:
-        """What the container was promised, if anything."""
+        """The container's allocation, if it has one."""
         return self.allocations.get(container.key)
 
     def lost(self, node: Node) -> Mapping[str, CPUSet]:
-        """Promised CPUs that are not online, by allocation key; only those of who misses some.
+        """Allocated CPUs that are not online, by allocation key; only of allocations that miss some.
 
-        They are still promised: nobody else gets them, and they are its own again once they return.
+        They stay allocated: no other container gets them, and their container runs on them again once they return.
         """
         missing = {key: value.cpus - node.topology.online for key, value in self.allocations.items()}
         return {key: cpus for key, cpus in missing.items() if cpus}
@@ -361,8 +390,8 @@ class State:
     def desired_cpus(self, node: Node, container: ContainerRecord) -> CPUSet:
         """The cpuset the container's cgroup should hold.
 
-        Its exclusive CPUs as far as they are online, which is all that cgroup v1 takes and that runs
-        anything; while none of them is, the shared pool. The promise itself stays whole.
+        Its exclusive CPUs that are online, because cgroup v1 accepts no others; the shared pool while none is online. The
+        allocation itself does not change.
         """
         allocation = self.allocations.get(container.key)
         own = allocation.in_force & node.topology.online if allocation else NO_CPUS
@@ -401,29 +430,31 @@ class State:
         kept = {key: value for key, value in self.allocations.items() if pod_of(key) != pod_uid}
         return self if len(kept) == len(self.allocations) else replace(self, allocations=kept)
 
-    def violations(self, node: Node) -> list[str]:
-        """What is wrong with this state on that node, one sentence each; empty when sound.
+    def violations(self, node: Node) -> list[Violation]:
+        """The invariants that this state breaks on that node; empty when sound.
 
-        Written apart from the code that makes decisions, so that it can judge them.
+        Written apart from the code that makes decisions, so that it can check them.
         """
-        problems = []
-        seen: dict[int, str] = {}
+        found = []
+        owner_by_cpu: dict[int, str] = {}
         online = set(node.topology.online)
         reserved = set(node.reserved)
         memory_nodes = {n.id for n in node.topology.nodes if n.has_memory}
         for key, allocation in self.allocations.items():
             for cpu in allocation.cpus:
-                if cpu in seen:
-                    problems.append(f"CPU {cpu} is exclusive to both {seen[cpu]} and {key}")
+                if cpu in owner_by_cpu:
+                    found.append(Violation(ViolationKind.TWO_OWNERS, str(cpu), key, owner_by_cpu[cpu]))
                 if cpu in reserved:
-                    problems.append(f"reserved CPU {cpu} is exclusive to {key}")
-                seen[cpu] = key
+                    found.append(Violation(ViolationKind.RESERVED, str(cpu), key))
+                owner_by_cpu[cpu] = key
             wrong = NodeMask.of(*(mem for mem in allocation.mems if mem not in memory_nodes))
             if wrong:
-                problems.append(f"{key} is bound to NUMA nodes without memory: {wrong}")
-        if online <= set(seen) and any(self._is_shared(record) for record in self.containers.values()):
-            problems.append(EMPTY_POOL)
-        return problems
+                found.append(Violation(ViolationKind.NO_MEMORY, str(wrong), key))
+        if online <= set(owner_by_cpu) and any(
+            self._is_shared(record) for record in self.containers.values()
+        ):
+            found.append(Violation(ViolationKind.EMPTY_POOL))
+        return found
 
     def _is_shared(self, record: ContainerRecord) -> bool:
         allocation = self.allocations.get(record.key)

@@ -62,7 +62,7 @@ class Topology:
         caches_known: False when no CPU has an L3 of its own, so that `caches` are the sockets.
         without_l3: CPUs without an L3 where others have one; their entries in `caches` are no caches.
         offline: CPUs present but not online.
-        isolated: CPUs the kernel keeps for whoever is put there: isolcpus, nohz_full, isolated partitions of others.
+        isolated: CPUs that the scheduler leaves to pinned tasks: isolcpus, nohz_full, isolated partitions of others.
         taken: those of them in isolated partitions of others, on which no container can run.
     """
 
@@ -131,14 +131,9 @@ class Topology:
         """NUMA nodes on which memory can be placed."""
         return NodeMask.from_ids(node.id for node in self.nodes if node.has_memory)
 
-    @cached_property
-    def node_by_id(self) -> Mapping[NUMANodeID, NUMANode]:
-        """NUMA nodes by their id."""
-        return {node.id: node for node in self.nodes}
-
     @property
     def first_core(self) -> CPUSet:
-        """All threads of the core with the lowest id: what is kept for the system where nobody chose."""
+        """All threads of the core with the lowest id: the reserved CPUs where none are configured."""
         return self.cores[0][1]
 
     def whole_cores(self, cpus: CPUSet) -> CPUSet:
@@ -168,19 +163,6 @@ class Topology:
     def node_by_cpu(self) -> Mapping[CPUID, NUMANodeID]:
         """The NUMA node of each online CPU."""
         return _by_cpu(tuple((node.id, node.cpus) for node in self.nodes))
-
-    @cached_property
-    def cpus_by_core(self) -> Mapping[CoreID, CPUSet]:
-        """Hardware threads of each core."""
-        return dict(self.cores)
-
-    def cpus_in_nodes(self, nodes: NodeMask) -> CPUSet:
-        """Online CPUs of the given NUMA nodes; ids the machine does not have count as empty."""
-        mask = 0
-        for node in self.nodes:
-            if nodes.mask >> node.id & 1:
-                mask |= node.cpus.mask
-        return CPUSet(mask)
 
     def nodes_of(self, cpus: CPUSet) -> NodeMask:
         """NUMA nodes that hold at least one of `cpus`."""

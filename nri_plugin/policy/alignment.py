@@ -1,7 +1,8 @@
-"""Where a set of CPUs lies on a machine, and at which levels it is aligned.
+"""Figures about placements: the alignment of a set of CPUs, and the fragmentation of the available CPUs.
 
-These are the rules by which the alignment counters rise: aligned to a NUMA node means that CPUs and memory need no
-second one, to an uncore cache that no two CPUs have different ones, to cores that no core is shared with others.
+Alignment is what the alignment counters count. A set is aligned to a NUMA node when CPUs and memory are on one, to an
+uncore cache when all CPUs share it, and to cores when it has all online CPUs of each core. Fragmentation is what
+the gauges `nri_pin_*_fragmentation_ratio` show.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from nri_plugin.policy.cpu_assignment import CPUTables
 
 
 @dataclass(frozen=True, slots=True)
-class Alignment:
+class CPUAlignment:
     """At which levels a set of CPUs is aligned; nothing is aligned where there are no CPUs.
 
     Attributes:
@@ -31,7 +32,7 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What of a machine a set of CPUs touches: ids, ascending.
+    """The parts of a machine that a set of CPUs touches: ids, ascending.
 
     Attributes:
         cores: ids of cores.
@@ -47,7 +48,7 @@ class Footprint:
     numa_nodes: NodeMask
     uncore_caches: tuple[int, ...]
     offline: CPUSet
-    aligned: Alignment
+    aligned: CPUAlignment
 
 
 def footprint(topology: Topology, cpus: CPUSet, mems: NodeMask = NO_NODES) -> Footprint:
@@ -57,7 +58,7 @@ def footprint(topology: Topology, cpus: CPUSet, mems: NodeMask = NO_NODES) -> Fo
     sockets = tuple(int(number) for number, members in topology.sockets if members.mask & online)
     caches = tuple(int(number) for number, members in topology.caches if members.mask & online)
     nodes = topology.nodes_of(CPUSet(online))
-    aligned = Alignment(
+    aligned = CPUAlignment(
         numa_node=bool(online) and len(nodes | mems) == 1,
         socket=len(sockets) == 1,
         uncore_cache=is_in_one_cache(topology, CPUSet(online)),
@@ -79,19 +80,19 @@ def is_in_one_cache(topology: Topology, cpus: CPUSet) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How broken up what is available is: the figures behind the gauges `nri_pin_*_fragmentation_ratio`.
+# Fragmentation.
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class Fragmentation:
     """CPUs of a NUMA node or of an uncore cache.
 
     Attributes:
         id: of the node or cache.
         cpus: all of them.
-        allocatable: what could be had of them on an empty machine.
-        available: what still can.
-        ratio: share of the available ones in groups that others use in part.
+        allocatable: those that are available on an empty machine.
+        available: those that are available now.
+        ratio: share of the available ones in groups that are not wholly available.
     """
 
     id: int
@@ -101,16 +102,16 @@ class Broken:
     ratio: float
 
 
-def by_numa_node(tables: CPUTables, allocatable: CPUSet, available: CPUSet) -> Iterator[Broken]:
-    """Of each NUMA node with CPUs; the groups are its uncore caches."""
+def by_numa_node(tables: CPUTables, allocatable: CPUSet, available: CPUSet) -> Iterator[Fragmentation]:
+    """The figures of each NUMA node with CPUs; the groups are its uncore caches."""
     for number, cpus in tables.nodes:
         yield _broken(number, cpus, tables.caches_in[cpus], allocatable.mask, available.mask)
 
 
 def by_cache(
     tables: CPUTables, topology: Topology, allocatable: CPUSet, available: CPUSet
-) -> Iterator[Broken]:
-    """Of each uncore cache; the groups are its cores."""
+) -> Iterator[Fragmentation]:
+    """The figures of each uncore cache; the groups are its cores."""
     for number, cache in topology.caches:
         groups = tables.cores_in_cache[cache.mask]
         yield _broken(int(number), cache.mask, groups, allocatable.mask, available.mask)
@@ -119,7 +120,7 @@ def by_cache(
 def fragmentation(free: int, groups: Iterable[int]) -> float:
     """Share of the CPUs in the mask `free` that lie in groups which are not wholly free; 0 for nothing free.
 
-    Groups are what could be had of them on an empty machine, so that reserved CPUs break nothing up.
+    Groups hold allocatable CPUs only, so that reserved CPUs do not count as fragmentation.
     """
     if not free:
         return 0.0
@@ -127,6 +128,6 @@ def fragmentation(free: int, groups: Iterable[int]) -> float:
     return partly / free.bit_count()
 
 
-def _broken(number: int, cpus: int, groups: Iterable[int], allocatable: int, available: int) -> Broken:
+def _broken(number: int, cpus: int, groups: Iterable[int], allocatable: int, available: int) -> Fragmentation:
     ratio = fragmentation(available & cpus, (group & cpus & allocatable for group in groups))
-    return Broken(number, CPUSet(cpus), CPUSet(cpus & allocatable), CPUSet(cpus & available), ratio)
+    return Fragmentation(number, CPUSet(cpus), CPUSet(cpus & allocatable), CPUSet(cpus & available), ratio)

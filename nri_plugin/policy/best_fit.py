@@ -1,20 +1,22 @@
-"""Which CPUs a container gets: the best fit instead of the kubelet's order.
+"""The best fit (uncoreCacheFit: best): the choice of CPUs that leaves the largest holes free.
 
-Among all choices of the CPUs asked for, the one that comes first by
+Among all choices of the requested CPUs, it is the one that comes first by
 
     1 NUMA nodes        the fewest
     2 uncore caches     the fewest
     3 cores split       the fewest that it gets some threads of, but not all
     4 holes used        the smallest: of the free CPUs of each cache it uses, the largest as small as
-                        can be, then the next; so the large holes survive for those who need them
+                        can be, then the next; so the large holes survive for larger requests
     5 nodes used        the same for the free CPUs of each NUMA node
     6 numbers           the lowest nodes, then the lowest caches
     7 cores opened      none, where a core that is in use already will do
     8 cores             whole ones and then parts, each time the lowest in the lowest cache
 
-Exact, and never an enumeration of CPUs: nodes and caches that hold the same are one class, and
-cores are counted. The number of node sets and of cache sets looked at is bounded; only machines
-with far more of either than any built today come near it, and then the tightest by size are taken.
+The search is exact and never enumerates CPUs: nodes and caches that hold the same are one class, and cores are
+counted. The number of node sets and of cache sets is bounded. Machines of today stay far below both bounds; beyond them
+the tightest sets by size are taken.
+
+The parts follow the order from the inside out: cores in given caches, caches on given nodes, nodes.
 
 Differs: the kubelet takes the fullest place first and splits a request over caches
     although another would have held it whole.
@@ -28,16 +30,15 @@ from operator import add, or_
 
 from nri_plugin.model.errors import InsufficientCPUsError, UncoreCacheAlignmentError
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.policy.cpu_assignment import CPUTables, Note, Stage, lowest_bits
+from nri_plugin.policy.cpu_assignment import AssignmentStage, CPUTables, Note, lowest_bits
 
 # ----------------------------------------------------------------------------------------------------
-# Which cores inside given caches: as few as possible are split between containers.
+# Cores in given caches: split as few as possible.
 #
-# A core is split when a container gets some of its threads and not all. Cores are
-# counted by class, (threads, free threads): only these numbers decide how many
-# must be split, so nothing is ever tried out core by core. The count is exact
-# where the thread numbers of the machine's cores divide each other, which holds
-# wherever all threads are online and for any offline threads of SMT 2.
+# A core is split when a container gets some of its threads and not all. How many must be split depends only on how many
+# cores there are of each class, (threads, free threads), so no core is tried by itself. The number is exact where
+# the thread numbers of the machine's cores divide each other: where all threads are online, and for
+# any offline threads of SMT 2.
 
 
 CoreClass = tuple[int, int]
@@ -48,7 +49,7 @@ Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CorePlan:
     """How a number of CPUs is made up of cores.
 
     Attributes:
@@ -80,7 +81,7 @@ def count_cores(classes: Sequence[CoreClass], cores: Iterable[int], free: int) -
     return tuple(found.values())
 
 
-def plan(classes: Sequence[CoreClass], counts: Counts, need: int) -> Plan:
+def plan(classes: Sequence[CoreClass], counts: Counts, need: int) -> CorePlan:
     """The fewest split cores for `need` CPUs, and then none opened if that can be.
 
     The counts must hold `need` CPUs. Whole cores go first, the largest first: whatever else is taken
@@ -97,10 +98,10 @@ def plan(classes: Sequence[CoreClass], counts: Counts, need: int) -> Plan:
         need -= taken * size
         has_whole_left |= taken < number
     if not need:
-        return Plan(whole, 0, 0, opens=False)
+        return CorePlan(whole, 0, 0, opens=False)
     if has_whole_left:  # its threads are more than the need, else it had been taken
-        return Plan(whole, need, 1, opens=not any(number and free >= need for free, number in parts))
-    return Plan(whole, need, _pieces(parts, need), opens=False)
+        return CorePlan(whole, need, 1, opens=not any(number and free >= need for free, number in parts))
+    return CorePlan(whole, need, _pieces(parts, need), opens=False)
 
 
 def _pieces(parts: Iterable[tuple[int, int]], need: int) -> int:
@@ -113,7 +114,7 @@ def _pieces(parts: Iterable[tuple[int, int]], need: int) -> int:
     return pieces
 
 
-def take_cores(cores: Sequence[int], free: int, chosen: Plan) -> int:
+def take_cores(cores: Sequence[int], free: int, chosen: CorePlan) -> int:
     """The CPUs of a plan out of `cores`, each time the first that will do."""
     quota = dict(chosen.whole)
     taken = 0
@@ -125,7 +126,7 @@ def take_cores(cores: Sequence[int], free: int, chosen: Plan) -> int:
     return taken | _take_parts([core & free & ~taken for core in cores], cores, chosen)
 
 
-def _take_parts(left: Sequence[int], cores: Sequence[int], chosen: Plan) -> int:
+def _take_parts(left: Sequence[int], cores: Sequence[int], chosen: CorePlan) -> int:
     """The rest of a plan: the freest part-free cores, of which the last is the tightest that will do."""
     usable = [part for part, core in zip(left, cores, strict=True) if chosen.opens or part != core]
     usable.sort(key=int.bit_count)
@@ -141,22 +142,19 @@ def _take_parts(left: Sequence[int], cores: Sequence[int], chosen: Plan) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which uncore caches a container goes to, on given NUMA nodes.
+# Caches on given NUMA nodes.
 #
-# The best choice has the fewest caches; then splits the fewest cores; then leaves
-# the largest holes alone (a hole is what is free in a cache: of the caches chosen,
-# the largest is as small as possible, then the second largest, and so on); then
-# has the lowest numbers.
+# The best choice has the fewest caches, then splits the fewest cores, then leaves the largest holes (a hole is what is
+# free in a cache), then has the lowest numbers.
 #
-# With as few caches as possible each is needed, so what remains free in them is
-# less than any of them held: which holes survive depends on the sizes alone. That
-# makes "leave the largest out while the others suffice" the best choice by sizes.
-# Only where it would split more cores than all caches together must, the sets of
-# caches are gone through, merged by what they hold, with a bounded number of steps.
+# With the fewest caches each of them is needed, so what remains free in them is less than any of them held: which holes
+# survive depends on the sizes alone. So "leave the largest out while the others suffice" is the best choice by size.
+# Only where it splits more cores than all caches together must, the sets of caches are searched, merged by what they
+# hold, in a bounded number of steps.
 
 
 STEPS = 4_000
-"""Sets of caches looked at before the choice by sizes is kept; about 10 ms on the machine of the bench."""
+"""How many sets of caches are tried before the choice by size is kept; about 10 ms on the machine of the bench."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,10 +290,10 @@ def _keep(sets: dict[tuple[int, int, Counts], int], holds: tuple[int, int, Count
 
 
 # ----------------------------------------------------------------------------------------------------
-
+# NUMA nodes, and the choice.
 
 NODE_SETS = 256
-"""Sets of NUMA nodes looked at; of eight nodes there are at most 70 of one size."""
+"""How many sets of NUMA nodes are tried; of eight nodes there are at most 70 of one size."""
 
 
 def take_best_fit(tables: CPUTables, available: CPUSet, count: int, *, note: Note | None = None) -> CPUSet:
@@ -311,7 +309,7 @@ def take_best_fit(tables: CPUTables, available: CPUSet, count: int, *, note: Not
         raise InsufficientCPUsError(count, len(available))
     cpus = machine.take(machine.best(count).caches, count)
     if note:
-        note(Stage.BEST_FIT, cpus)
+        note(AssignmentStage.BEST_FIT, cpus)
     return CPUSet(cpus)
 
 
@@ -338,12 +336,12 @@ def take_in_one_cache(
 
 def _noted(cpus: CPUSet, note: Note | None) -> CPUSet:
     if note:
-        note(Stage.ONE_CACHE, cpus.mask)
+        note(AssignmentStage.ONE_CACHE, cpus.mask)
     return cpus
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _NodeSpace:
     """What is free on a NUMA node.
 
     Attributes:
@@ -351,7 +349,7 @@ class _Node:
         cpus: all its CPUs.
         free: how many of them are free, never 0.
         caches: what is free in its caches.
-        alike: equal for nodes that offer the same.
+        alike: equal for nodes with the same free CPUs.
     """
 
     number: int
@@ -361,8 +359,8 @@ class _Node:
     alike: tuple[tuple[int, Counts], ...]
 
 
-def node_sets(nodes: Sequence[_Node], size: int, need: int) -> Iterator[tuple[_Node, ...]]:
-    """Every set of `size` nodes that holds `need`, but of those that offer the same only the lowest.
+def node_sets(nodes: Sequence[_NodeSpace], size: int, need: int) -> Iterator[tuple[_NodeSpace, ...]]:
+    """Every set of `size` nodes that holds `need`, but of equal ones only the lowest.
 
     Fewer nodes than `size` must not hold it. The larger a node the later it is used, so the first set is the tightest.
     """
@@ -371,7 +369,7 @@ def node_sets(nodes: Sequence[_Node], size: int, need: int) -> Iterator[tuple[_N
     yield from _sets(groups, size, need)
 
 
-def _sets(groups: Sequence[Sequence[_Node]], size: int, need: int) -> Iterator[tuple[_Node, ...]]:
+def _sets(groups: Sequence[Sequence[_NodeSpace]], size: int, need: int) -> Iterator[tuple[_NodeSpace, ...]]:
     if not size:
         yield ()
         return
@@ -410,14 +408,14 @@ class _Machine:
         ]
         return min(found, key=_rank)[0]
 
-    def _nodes_as_caches(self, nodes: Sequence[_Node], count: int) -> Choice:
+    def _nodes_as_caches(self, nodes: Sequence[_NodeSpace], count: int) -> Choice:
         """The best choice where each node is one cache: no set of nodes need be listed."""
         of_node = {node.number: cache for node in nodes for cache in node.caches}
         renamed = [replace(cache, number=number) for number, cache in of_node.items()]
         found = choose_caches(self.classes, renamed, count)
         return replace(found, caches=tuple(of_node[cache.number] for cache in found.caches))
 
-    def _nodes(self) -> list[_Node]:
+    def _nodes(self) -> list[_NodeSpace]:
         nodes = []
         for number, cpus in enumerate(self.tables.node_sets):
             free = (cpus & self.free).bit_count()
@@ -425,10 +423,10 @@ class _Machine:
                 caches = self._caches_on(cpus, self.tables.caches_in[cpus])
                 is_apart = all(cache & ~cpus == 0 for cache in self.tables.caches_in[cpus])
                 alike = sorted((cache.free, cache.cores) for cache in caches) if is_apart else [(-number, ())]
-                nodes.append(_Node(number, cpus, free, caches, tuple(alike)))
+                nodes.append(_NodeSpace(number, cpus, free, caches, tuple(alike)))
         return nodes
 
-    def _caches(self, nodes: Sequence[_Node]) -> tuple[Cache, ...]:
+    def _caches(self, nodes: Sequence[_NodeSpace]) -> tuple[Cache, ...]:
         if len(nodes) == 1:
             return nodes[0].caches
         masks = {mask for node in nodes for mask in self.tables.caches_in[node.cpus]}
@@ -455,7 +453,7 @@ class _Machine:
         return take_cores(cores, cpus, plan(self.classes, counts, count))
 
 
-def _rank(found: tuple[Choice, Sequence[_Node]]) -> tuple[object, ...]:
+def _rank(found: tuple[Choice, Sequence[_NodeSpace]]) -> tuple[object, ...]:
     choice, nodes = found
     free = sorted((node.free for node in nodes), reverse=True)
     numbers = sorted(node.number for node in nodes)

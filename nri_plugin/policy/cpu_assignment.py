@@ -1,12 +1,17 @@
-"""Which CPUs a container gets: the kubelet's packed order.
+"""The kubelet's two ways to choose CPUs: packed, and distributed across NUMA nodes.
 
-The result is always inside `available` and has exactly the size asked for, or
-the request is refused. Whole units are taken first, the fullest place first,
-so that what stays free stays in as large pieces as possible:
+Both take CPUs from `available` only, and exactly as many as asked for, or refuse the request. Both work on masks that are
+made once for a machine (`CPUTables`), and report each step to a `Note`, so that an explanation shows what really
+happened.
+
+`take_packed` takes whole units first, and the fullest place first, so that free CPUs stay in large pieces:
 
     whole NUMA nodes and sockets -> (whole and part caches) -> whole cores -> single CPUs
 
-Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/cpu_assignment.go (takeByTopologyNUMAPacked).
+`take_distributed` takes equal shares of the fewest NUMA nodes that have them.
+
+Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/cpu_assignment.go (takeByTopologyNUMAPacked,
+    takeByTopologyNUMADistributed).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,13 +27,12 @@ from nri_plugin.model.topology import Topology
 from nri_plugin.policy.hints import LISTED_NODES
 
 # ----------------------------------------------------------------------------------------------------
-# What is told of while CPUs are chosen, to whoever wants to know how the choice came about.
+# Notes about a choice.
 #
-# A note is either where CPUs are taken from now on, with those on offer there, or what was taken in one step. The
-# same code chooses with and without anybody listening, so that what is told is what happened.
+# A note says either where CPUs are taken from next, with the CPUs available there, or which CPUs one step took.
 
 
-class Stage(StrEnum):
+class AssignmentStage(StrEnum):
     """What a note is about."""
 
     NODES_OF_HINT = "nodes-of-hint"
@@ -48,20 +52,25 @@ class Stage(StrEnum):
 
 
 PLACES = frozenset(
-    {Stage.NODES_OF_HINT, Stage.SOCKETS_OF_HINT, Stage.SHARE_OF_DEVICES, Stage.EQUAL_SHARE, Stage.ANYWHERE}
+    {
+        AssignmentStage.NODES_OF_HINT,
+        AssignmentStage.SOCKETS_OF_HINT,
+        AssignmentStage.SHARE_OF_DEVICES,
+        AssignmentStage.EQUAL_SHARE,
+        AssignmentStage.ANYWHERE,
+    }
 )
 """Those that say where CPUs are taken from now on; the others say what was taken."""
 
-Note = Callable[[Stage, int], None]
-"""Told of a stage, and the mask of CPUs on offer or taken."""
+Note = Callable[[AssignmentStage, int], None]
+"""Is called with a stage, and the mask of CPUs available or taken."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# What choosing CPUs needs to know about a machine, worked out once.
+# The machine in masks.
 #
-# Every group of CPUs is held as a mask, so that "how many are free here" is one
-# `&` and one popcount. The value depends on the `Topology` alone: build it once,
-# keep it beside the topology, hand it to every decision.
+# Each group of CPUs is a mask, so the number of free CPUs in it is one `&` and one popcount. The tables depend on the
+# `Topology` alone: they are made once and given to each decision.
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +200,7 @@ def _average(total: int, groups: int) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
+# Packed.
 
 
 def take_packed(
@@ -207,27 +217,28 @@ def take_packed(
 
     Args:
         tables: the machine.
-        available: CPUs on offer.
-        count: how many are wanted.
+        available: CPUs to choose from.
+        count: how many CPUs.
         prefer_uncore_cache: keep to one uncore cache where whole caches or one rest fit
             (the option prefer-align-cpus-by-uncorecache).
         cache_rule: in which order caches are tried, and when one is used.
         spread: leave out the stage of whole cores and take the rest by CPU number inside the
             fullest socket (the sorting that the option distribute-cpus-across-cores selects).
-        note: told of each step.
+        note: called at each step.
 
     Raises:
-        InsufficientCPUsError: fewer CPUs are available than asked for.
+        InsufficientCPUsError: fewer CPUs are available than requested.
 
-    Differs: the kubelet calls a socket or core free when its free CPUs equal the machine's average
-        and then takes all of it, which on uneven machines hands out CPUs of others. Here the unit
-        must also be wholly available.
+    Differs: the kubelet treats a socket or core as free when its free CPUs equal the machine's average, and then takes
+        all of it. On uneven machines that allocates CPUs of other containers. Here the unit must also be
+        wholly available.
     """
     if count <= 0:
         return CPUSet()
     taker = _Taker(tables, available.mask & tables.online, count, note)
     if taker.free.bit_count() < count:
         raise InsufficientCPUsError(count, len(available))
+    # from the largest unit to the smallest: each stage takes what fits in the rest of the need
     taker.take_whole_nodes_and_sockets()
     if prefer_uncore_cache and cache_rule is UncoreCacheRule.KEP_4800:
         taker.take_caches_by_number()
@@ -248,7 +259,7 @@ def lowest_bits(mask: int, count: int) -> int:
 
 
 class _Taker:
-    """The choice under way: `need` CPUs are still to come out of `free`."""
+    """A choice in progress: `need` CPUs are still to be taken from `free`."""
 
     __slots__ = ("free", "need", "note", "tables", "taken")
 
@@ -259,32 +270,34 @@ class _Taker:
         self.need = need
         self.taken = 0
 
-    def take(self, cpus: int, stage: Stage) -> None:
+    def take(self, cpus: int, stage: AssignmentStage) -> None:
         if self.note:
             self.note(stage, cpus)
         self.taken |= cpus
         self.free &= ~cpus
         self.need -= cpus.bit_count()
 
-    def take_each_whole(self, units: Iterable[int], stage: Stage, average: int | None = None) -> None:
-        """Take each unit that is wholly free and not larger than the need; others are passed over.
+    def take_each_whole(
+        self, units: Iterable[int], stage: AssignmentStage, average: int | None = None
+    ) -> None:
+        """Take each unit that is wholly free and not larger than the need.
 
-        With `average` a unit counts as free only when it also has that many CPUs: the kubelet's
-        test for sockets and cores, kept wherever its outcome is sound.
+        With `average` a unit counts as free only when it also has that many CPUs. That is the kubelet's test for
+        sockets and cores.
         """
         for unit in units:
             size = unit.bit_count()
             if size <= self.need and unit & ~self.free == 0 and average in (None, size):
                 self.take(unit, stage)
 
-    # The orders. Fewest free CPUs first, then lowest id: groups ascend by id and sorting is stable.
+    # Orders: fewest free CPUs first, then lowest id, because groups ascend by id and sorting is stable.
 
     def fullest_first(self, units: Iterable[int]) -> list[int]:
         free = self.free
         return sorted([unit for unit in units if unit & free], key=lambda unit: (unit & free).bit_count())
 
     def nested(self, outer: Iterable[int], inner_of: Mapping[int, tuple[int, ...]]) -> Iterator[int]:
-        """What has a free CPU in each outer unit; one that reaches beyond it counts as a whole."""
+        """The inner units with a free CPU in each outer unit; one that reaches beyond it counts as a whole."""
         for unit in outer:
             there = unit & self.free
             yield from self.fullest_first(inner for inner in inner_of[unit] if inner & there)
@@ -308,26 +321,26 @@ class _Taker:
         outer = self.sockets() if self.tables.nodes_first else self.nodes()
         return list(self.nested(outer, self.tables.cores_in))
 
-    # The stages. Each order is worked out once when its stage begins.
+    # Stages: each makes its order once, when it begins.
 
     def take_whole_nodes_and_sockets(self) -> None:
         average = self.tables.cpus_per_socket
         if self.tables.nodes_first:
-            self.take_each_whole(self.nodes(), Stage.WHOLE_NODE)
-            self.take_each_whole(self.sockets(), Stage.WHOLE_SOCKET, average)
+            self.take_each_whole(self.nodes(), AssignmentStage.WHOLE_NODE)
+            self.take_each_whole(self.sockets(), AssignmentStage.WHOLE_SOCKET, average)
         else:
-            self.take_each_whole(self.sockets(), Stage.WHOLE_SOCKET, average)
-            self.take_each_whole(self.nodes(), Stage.WHOLE_NODE)
+            self.take_each_whole(self.sockets(), AssignmentStage.WHOLE_SOCKET, average)
+            self.take_each_whole(self.nodes(), AssignmentStage.WHOLE_NODE)
 
     def take_caches(self) -> None:
         """Whole caches while the need is large, then the rest from one cache if it fits exactly.
 
-        The kubelet tries whole caches again at each turn of its scan; that never finds another one,
-        because by then the need has only become smaller.
+        The kubelet tries whole caches again at each step of its scan. That never finds another one, because the
+        need has only become smaller.
         """
         order = self.caches() if self.need else []
         if self.need >= self.tables.cpus_per_cache:
-            self.take_each_whole(order, Stage.WHOLE_CACHE)
+            self.take_each_whole(order, AssignmentStage.WHOLE_CACHE)
         for cache in order:
             if not self.need:
                 return
@@ -336,8 +349,8 @@ class _Taker:
     def take_caches_by_number(self) -> None:
         """One pass over the caches, by number; nothing where no NUMA node has CPUs of two of them.
 
-        A cache is taken whole where it is wholly free and not larger than the need; else the need is
-        taken from it where it fits in; else the next one is looked at.
+        A cache that is wholly free and not larger than the need is taken whole. Otherwise the need is taken from the
+        first cache that has enough.
 
         Source: KEP-4800, the text; the kubelet goes by fullest places instead.
         """
@@ -349,17 +362,17 @@ class _Taker:
             if not self.need:
                 return
             if room == cache and cache.bit_count() <= self.need:
-                self.take(cache, Stage.WHOLE_CACHE)
+                self.take(cache, AssignmentStage.WHOLE_CACHE)
             elif room.bit_count() >= self.need:
-                self.take(take_packed(tables, CPUSet(room), self.need).mask, Stage.PART_OF_CACHE)
+                self.take(take_packed(tables, CPUSet(room), self.need).mask, AssignmentStage.PART_OF_CACHE)
 
     def take_part_of_cache(self, cache: int) -> None:
         """Take the free CPUs of the lowest cores of `cache`, if they are exactly as many as needed.
 
-        A core with any free thread counts as one of the cores needed; where the need is odd one CPU
-        too many is dropped, the highest.
+        Where the need is odd, the highest CPU is dropped if there is one too many.
         """
         threads = self.tables.cpus_per_core
+        # the kubelet counts cores here and not CPUs: a core with one free thread counts as a whole one
         wanted_cores = -(-self.need // threads)
         cpus = 0
         for core in self.tables.cores_in_cache[cache]:
@@ -369,11 +382,11 @@ class _Taker:
         if threads > 1 and self.need % 2 and cpus.bit_count() > self.need:
             cpus &= ~(1 << cpus.bit_length() - 1)
         if cpus.bit_count() == self.need:
-            self.take(cpus, Stage.PART_OF_CACHE)
+            self.take(cpus, AssignmentStage.PART_OF_CACHE)
 
     def take_whole_cores(self) -> None:
         if self.need:
-            self.take_each_whole(self.cores(), Stage.WHOLE_CORE, self.tables.cpus_per_core)
+            self.take_each_whole(self.cores(), AssignmentStage.WHOLE_CORE, self.tables.cpus_per_core)
 
     def take_rest(self, *, spread: bool) -> None:
         """Single CPUs: fill cores in use first (packed), or go by CPU number in each socket (spread)."""
@@ -383,16 +396,17 @@ class _Taker:
         while self.need:
             part = next(units) & self.free
             size = part.bit_count()
-            self.take(part if size <= self.need else lowest_bits(part, self.need), Stage.SINGLE_CPUS)
+            self.take(
+                part if size <= self.need else lowest_bits(part, self.need), AssignmentStage.SINGLE_CPUS
+            )
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which CPUs a container gets when they are spread evenly over NUMA nodes: distribute-cpus-across-numa.
+# Distributed across NUMA nodes (distribute-cpus-across-numa).
 #
-# The fewest nodes that can hold equal shares are used, and of their combinations
-# the one that leaves the free CPUs of all nodes most even. What does not divide
-# goes one group of CPUs at a time to some of the chosen nodes, again so that the
-# rest stays even. Where no combination works the request is packed.
+# The request is divided among the fewest nodes that have equal shares. Of their combinations the one wins that leaves the
+# free CPUs of all nodes most even. A remainder goes one group of CPUs at a time to some of the chosen nodes,
+# again so that the rest stays even. Where no combination works, the request is packed.
 #
 # Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/cpu_assignment.go (takeByTopologyNUMADistributed).
 
@@ -414,7 +428,7 @@ def take_distributed(
 
     Args:
         tables: the machine.
-        available: CPUs on offer.
+        available: CPUs to choose from.
         count: how many are wanted; no multiple of `group` is packed.
         group: every share is a multiple of this (the threads of a core under full-pcpus-only).
         spread: how CPUs are chosen inside a node, see `take_packed`.
@@ -443,7 +457,7 @@ def _carried_out(tables: CPUTables, free: int, plan: Shares, *, spread: bool, no
     for node, count in plan:
         there = node & free & ~taken
         if note:
-            note(Stage.EQUAL_SHARE, there)
+            note(AssignmentStage.EQUAL_SHARE, there)
         taken |= take_packed(tables, CPUSet(there), count, spread=spread, note=note).mask
     return CPUSet(taken)
 
@@ -486,11 +500,11 @@ def _roomiest(left: dict[int, int], size: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """One way to share out the request.
+    """One division of the request among NUMA nodes.
 
     Attributes:
         uneven: standard deviation of what stays free on the nodes.
-        shares: the way.
+        shares: CPUs of each node.
     """
 
     uneven: float
@@ -518,13 +532,13 @@ def _with_remainder(
         yield even
         return
     able = [node for node in nodes if rest[node] >= group]
-    ways = [
+    candidates = [
         _Candidate(_unevenness(rest | after), even.shares + extra)
         for takers in _takers(able, rest)
         for after, extra in _round_robin(takers, rest, remainder, group)
     ]
-    if ways:
-        yield min(ways, key=lambda way: way.uneven)
+    if candidates:
+        yield min(candidates, key=lambda candidate: candidate.uneven)
 
 
 def _takers(able: list[int], rest: dict[int, int]) -> Iterator[tuple[int, ...]]:

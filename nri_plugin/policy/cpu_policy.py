@@ -1,14 +1,9 @@
-"""The static CPU policy: who gets exclusive CPUs, where they would fit, and which they are.
+"""The static CPU policy: which containers get exclusive CPUs, where these fit, and which they are.
+
+In the order of an admission: how many exclusive CPUs a request gets, the hints for them, the choice of the CPUs under the
+merged hint, and the check of full-pcpus-only. The last part resizes the exclusive CPUs of a running container.
 
 Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/policy_static.go.
-
-A container with exclusive CPUs that is given more or fewer while it runs.
-
-Invariant: the CPUs it was promised at its start stay. It grows by the nearest CPUs and shrinks by the last ones
-it grew by, so that growing and shrinking again is as if nothing had been.
-
-Source: KEP-5554 (what was allocated at admission is kept), which no released kubelet has; what the kubelet
-    refuses, it refuses here too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,17 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from nri_plugin.model import bits
 from nri_plugin.model.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.model.options import FullPCPUsRule, Options, SMTOddCounts, UncoreCacheFit
-from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
 from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
-from nri_plugin.policy.cpu_assignment import CPUTables, Note, Stage, take_distributed, take_packed
+from nri_plugin.policy.cpu_assignment import AssignmentStage, CPUTables, Note, take_distributed, take_packed
 from nri_plugin.policy.device_hints import proportional_shares
 from nri_plugin.policy.hints import (
     LISTED_NODES,
-    Family,
     Hint,
+    HintRule,
+    HintSet,
     Need,
     Provider,
-    Wish,
     by_numa_node,
     masks_in_order,
     smallest_size,
@@ -35,7 +30,7 @@ from nri_plugin.policy.hints import (
 from nri_plugin.policy.search.mask_order import Distances
 
 # ----------------------------------------------------------------------------------------------------
-# What becomes of a number of CPUs that does not fill its last core.
+# Requests that do not fill their last core.
 #
 # Source: the rule `kubelet` is that of kubelet v1.36: only full-pcpus-only refuses such a number.
 # Differs: the other rules exist only here.
@@ -67,7 +62,7 @@ def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:
 
 
 def whole_cores_near(count: int, threads: int) -> str:
-    """The numbers of CPUs in whole cores below and above `count`, in words; nobody is told to ask for none."""
+    """The numbers of CPUs in whole cores below and above `count`, in words; never none."""
     below = count - count % threads
     return f"{below} or {below + threads}" if below else str(threads)
 
@@ -78,7 +73,7 @@ def checks_multiple(rule: SMTOddCounts) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which way of choosing CPUs the options select: the one place where the ways meet.
+# The choice of CPUs: the options select one of three algorithms.
 
 
 def take_cpus(
@@ -108,18 +103,17 @@ def take_cpus(
 
 
 # ----------------------------------------------------------------------------------------------------
+# Counts and hints.
 
-
-NO_CPUS = CPUSet()
 DEFAULTS = Options()
 
 
 def exclusive_count(cpu_milli: int, *, guaranteed: bool) -> int:
-    """How many exclusive CPUs a request of `cpu_milli` earns; 0 means it runs in the shared pool."""
+    """How many exclusive CPUs a request of `cpu_milli` gets; 0 for a container of the shared pool."""
     return cpu_milli // 1000 if guaranteed and cpu_milli % 1000 == 0 else 0
 
 
-def cpu_wishes(
+def cpu_hint_sets(
     tables: CPUTables,
     count: int,
     available: CPUSet,
@@ -132,10 +126,10 @@ def cpu_wishes(
 
     Args:
         tables: the machine.
-        count: exclusive CPUs wanted; with 0 there is no preference.
-        available: CPUs on offer to anybody.
-        reusable: CPUs of the pod's init containers, on offer to this container too. Hints cover all of them.
-        held: what the container already has: then only that is hinted at, and nothing when the size changed.
+        count: exclusive CPUs requested; with 0 there is no preference.
+        available: CPUs that any container may get.
+        reusable: CPUs of the pod's init containers, available to this container too. Hints cover all of them.
+        held: CPUs that the container already has: they are the only hint, and there is none when the size changed.
         align_by_socket: masks on as few sockets as can be are preferred too, however many nodes they have.
     """
     if count <= 0:
@@ -143,13 +137,13 @@ def cpu_wishes(
     if held:
         if len(held) != count:
             why = f"cpu: {count} wanted, but the container already holds {len(held)} ({held})"
-            return (Wish("cpu", (), why=why),)
+            return (HintSet("cpu", (), why=why),)
         available, reusable = held, CPUSet()
     free = (available | reusable).mask & tables.online
-    return (_wish(tables, count, free, reusable.mask, align_by_socket=align_by_socket),)
+    return (_hint_set(tables, count, free, reusable.mask, align_by_socket=align_by_socket),)
 
 
-def _wish(tables: CPUTables, count: int, free: int, reusable: int, *, align_by_socket: bool) -> Wish:
+def _hint_set(tables: CPUTables, count: int, free: int, reusable: int, *, align_by_socket: bool) -> HintSet:
     """A mask is a hint when its nodes have enough free CPUs and all reusable ones.
 
     It is preferred when no smaller mask has enough CPUs in all, those in use and reserved included.
@@ -167,10 +161,10 @@ def _wish(tables: CPUTables, count: int, free: int, reusable: int, *, align_by_s
             for mask, size in masks_in_order(tuple(free_by_node))
             if sums[mask] >= count and required & ~mask == 0
         )
-        return Wish("cpu", hints, why=why)
+        return HintSet("cpu", hints, why=why)
     if sum(free_by_node.values()) < count:
-        return Wish("cpu", (), why=why)
-    family = Family(
+        return HintSet("cpu", (), why=why)
+    rule = HintRule(
         nodes=sum(1 << node for node in free_by_node),
         required=required,
         needs=(Need(count, free_by_node),),
@@ -178,7 +172,7 @@ def _wish(tables: CPUTables, count: int, free: int, reusable: int, *, align_by_s
         sockets=tuple(tables.nodes_of(socket) for socket in tables.sockets) if fewest_sockets else (),
         fewest_sockets=fewest_sockets,
     )
-    return Wish("cpu", (), family, why)
+    return HintSet("cpu", (), rule, why)
 
 
 def _fewest_sockets(tables: CPUTables, nodes: int) -> int:
@@ -217,10 +211,10 @@ def allocate_cpus(
     Args:
         tables: the machine.
         count: exclusive CPUs wanted; 0 gives the empty set, for the shared pool.
-        available: CPUs on offer to anybody: neither reserved nor exclusive.
+        available: CPUs that any container may get: neither reserved nor exclusive.
         affinity: the merged hint; None for anywhere.
         reserved: CPUs for the system, never in `available`.
-        reusable: CPUs of the pod's init containers, on offer too but not preferred.
+        reusable: CPUs of the pod's init containers, available too but not preferred.
         held: what the container already has; then that is the answer.
         options: how CPUs are chosen; full_pcpus_only refuses what is no whole number of cores.
         weight_by_node: NUMA nodes of `affinity` get CPUs in this proportion first, when they are several.
@@ -230,7 +224,7 @@ def allocate_cpus(
         SMTAlignmentError: full_pcpus_only and the count does not fill cores or exceeds what is free
             beside the cores of reserved CPUs. Checked first, as the kubelet does, even when `held`; by the
             rule whole-cores not then.
-        InsufficientCPUsError: fewer CPUs are on offer than wanted.
+        InsufficientCPUsError: fewer CPUs are available than requested.
         UncoreCacheAlignmentError: strict_uncore_cache, and no cache there has as many.
     """
     if count <= 0:
@@ -254,7 +248,10 @@ def allocate_cpus(
     if affinity is not None:
         near = on_offer & CPUSet(_near(tables, affinity, options))
         if note:
-            note(Stage.SOCKETS_OF_HINT if options.align_by_socket else Stage.NODES_OF_HINT, near.mask)
+            note(
+                AssignmentStage.SOCKETS_OF_HINT if options.align_by_socket else AssignmentStage.NODES_OF_HINT,
+                near.mask,
+            )
         aligned = _in_proportion(tables, count, near, affinity, weight_by_node or {}, options, note)
         aligned |= take_cpus(tables, near - aligned, min(count, len(near)) - len(aligned), options, note)
     rest = count - len(aligned)
@@ -262,7 +259,7 @@ def allocate_cpus(
     if len(left) < rest:
         raise InsufficientCPUsError(rest, len(left), _found_so_far(count, aligned, affinity))
     if note and rest:
-        note(Stage.ANYWHERE, left.mask)
+        note(AssignmentStage.ANYWHERE, left.mask)
     return aligned | take_cpus(tables, left, rest, options, note)
 
 
@@ -287,7 +284,7 @@ def _in_proportion(
     cpus = CPUSet()
     for node, share in proportional_shares(count, weights, room, unit=tables.cpus_per_core).items():
         if note and share:
-            note(Stage.SHARE_OF_DEVICES, on_node[node].mask)
+            note(AssignmentStage.SHARE_OF_DEVICES, on_node[node].mask)
         cpus |= take_cpus(tables, on_node[node], share, options, note)
     return cpus
 
@@ -303,7 +300,7 @@ def check_full_pcpus(
 
     Raises:
         SMTAlignmentError: `count` is no multiple of the threads of a core, or larger than the number
-            of `available` CPUs outside cores with a reserved CPU. The kubelet gives the CPUs that anybody may
+            of `available` CPUs outside cores with a reserved CPU. The kubelet passes the CPUs that any container may
             have, so those reusable from init containers do not count, nor whether cores are whole.
     """
     threads = tables.cpus_per_core
@@ -320,16 +317,14 @@ def check_full_pcpus(
         )
 
 
-def reusable_after(reusable: CPUSet, cpus: CPUSet, *, init: bool) -> CPUSet:
-    """What the pod's later containers may take over, once a container has got `cpus`.
-
-    Plain init containers leave theirs to those that follow; restartable ones and app containers keep
-    what they take.
-    """
-    return reusable | cpus if init else reusable - cpus
-
-
 # ----------------------------------------------------------------------------------------------------
+# Resize of a running container.
+#
+# Invariant: the CPUs that it got at its start stay. It grows by the nearest CPUs and shrinks by those that it grew by last,
+# so that growing and shrinking again changes nothing.
+#
+# Source: KEP-5554 (what was allocated at admission is kept), which no released kubelet has. What the kubelet
+#     refuses is refused here too.
 
 
 def nearest(

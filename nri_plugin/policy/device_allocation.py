@@ -1,7 +1,7 @@
-"""Which devices to give a container: the best NUMA placement first, then the best pairing.
+"""The preferred allocation of devices: the best NUMA placement first, then the best pairing.
 
-Devices that are joined by a strong link (a GPU and its partner) belong in one
-container, and a pair that is not needed should stay whole for the next one.
+Devices with a strong link (a GPU and its partner) belong in one container, and a pair that is not needed stays
+whole for the next container.
 
 Source: KEP-693, the preferred allocation that the kubelet asks a device plugin for.
 """
@@ -15,16 +15,16 @@ from nri_plugin.model import bits
 from nri_plugin.model.sets import NodeMask
 
 EXACT_DEVICES = 16
-"""Among up to this many devices the search is exhaustive: no machine of today has more of one kind of GPU."""
+"""Up to this many devices the search is exact. No machine of today has more GPUs of one kind."""
 
 STEP_BUDGET = 20_000
 """Steps of a search among more devices; then the best set found so far is the answer."""
 
 DEEPEST = 256
-"""Of more devices only the greedy set is looked at: a depth-first search has to fit on the stack."""
+"""With more devices the greedy set is the answer, because a depth-first search must fit on the stack."""
 
 Links = Mapping[tuple[str, str], int]
-"""Weight by pair of device ids, named once in either order, never negative; other pairs have weight 0."""
+"""Weight by pair of device ids, in either order, never negative; other pairs have weight 0."""
 
 
 def preferred_devices(
@@ -36,7 +36,7 @@ def preferred_devices(
     *,
     affinity: NodeMask | None = None,
 ) -> tuple[str, ...]:
-    """The set of `size` devices to give, in the order of `available`.
+    """The set of `size` devices to allocate, in the order of `available`.
 
     Sets are compared by, in this order: the most devices on `affinity`; the fewest NUMA nodes that
     touch every device; the highest sum of links inside the set; the lowest sum of links cut, that is,
@@ -45,11 +45,11 @@ def preferred_devices(
     possible and on the fewest nodes found, and the rest is as good as a bounded search gets.
 
     Args:
-        available: ids that may be given, without repetition; those of `must_include` count in.
-        must_include: ids that are given in any case; they count in `size`.
+        available: ids that may be allocated, without repetition, with those of `must_include`.
+        must_include: ids that are allocated in any case; they count in `size`.
         size: how many devices.
-        nodes_by_device: the NUMA nodes a device is attached to; any of them is near. A device that is
-            not named, or with the empty mask, is near everywhere.
+        nodes_by_device: the NUMA nodes a device is attached to; each of them is near. A device without nodes
+            is near everywhere.
         links: the link graph.
         affinity: the merged hint; None for anywhere.
 
@@ -65,7 +65,8 @@ def preferred_devices(
     nodes = tuple(nodes_by_device.get(name, NodeMask()).mask for name in ids)
     forced, optional = _within_affinity(nodes, forced, size, affinity)
     weights = _Weights.of(ids, links)
-    search = _Search(weights, size, STEP_BUDGET if len(ids) > EXACT_DEVICES else None)
+    # placement comes before pairing: links decide among the devices of the fewest nodes only
+    search = _DeviceSearch(weights, size, STEP_BUDGET if len(ids) > EXACT_DEVICES else None)
     for candidates in _narrowest(nodes, forced, optional, size, search):
         search.try_all(sorted(forced), [number for number in candidates if number not in forced])
         if search.spent:
@@ -81,20 +82,22 @@ def _within_affinity(
     if affinity is None:
         return forced, tuple(optional)
     near = frozenset(n for n in optional if not nodes[n] or nodes[n] & affinity.mask)
+    # enough near devices: choose among them; otherwise take them all, and the rest from elsewhere
     if len(forced) + len(near) >= size:
         return forced, tuple(sorted(near))
     return forced | near, tuple(number for number in optional if number not in near)
 
 
 def _narrowest(
-    nodes: Sequence[int], forced: frozenset[int], optional: Sequence[int], size: int, search: "_Search"
+    nodes: Sequence[int], forced: frozenset[int], optional: Sequence[int], size: int, search: "_DeviceSearch"
 ) -> Iterable[tuple[int, ...]]:
-    """The sets of devices to choose from, one for each way to be on the fewest NUMA nodes."""
+    """The sets of devices to choose from, one for each choice of the fewest NUMA nodes."""
     everyone = (*forced, *optional)
     count_by_node = _counts(nodes, everyone)
     anywhere = sum(not nodes[number] for number in everyone)
     order = sorted(count_by_node, key=lambda node: (-count_by_node[node], node))
     for width in range(len(order)):
+        # the nodes with the most devices bound what any so many nodes have
         if anywhere + sum(count_by_node[node] for node in order[:width]) < size:
             continue
         found = [
@@ -113,7 +116,7 @@ def _of_width(
     everyone: Sequence[int],
     order: Sequence[int],
     width: int,
-    search: "_Search",
+    search: "_DeviceSearch",
 ) -> Iterable[tuple[int, ...]]:
     """The devices near each set of `width` nodes that is near all forced ones."""
     for members in combinations(order, width):
@@ -157,8 +160,8 @@ class _Weights:
 
 
 @dataclass(slots=True)
-class _Search:
-    """Depth first over devices in order, "take it" before "leave it"; keeps the best set.
+class _DeviceSearch:
+    """Branch and bound over devices in order, each first with the device and then without it.
 
     Attributes:
         weights: the link graph.
@@ -182,12 +185,13 @@ class _Search:
             self.spent = self.left < 0
 
     def try_all(self, forced: Sequence[int], optional: Sequence[int]) -> None:
-        """Look at every set that holds `forced` and some of `optional`; without links only at the best."""
+        """Try every set that contains `forced` and some of `optional`; without links only the best one."""
         missing = self.size - len(forced)
         numbers = [*forced, *optional]
         self.most = _most(self.weights, numbers, self.size)
         inside = sum(self.weights.rows[a][b] for a, b in combinations(forced, 2))
         if not any(self.most):
+            # no link inside any set: those devices are best whose links to others are weakest
             free = sorted(optional, key=lambda number: (self.weights.totals[number], number))
             self._keep([*forced, *free[:missing]], 0)
             return
@@ -220,6 +224,7 @@ class _Search:
         left = optional[at:]
         if (self.spent and self.rank) or len(left) < missing or self._is_hopeless(chosen, left, missing):
             return
+        # with the next device before without it: the first set found has the lowest positions
         number = left[0]
         row = self.weights.rows[number]
         chosen.append(number)

@@ -1,10 +1,10 @@
-"""Where a container's devices are: one wish for each device resource, before those for CPU and memory.
+"""Hints of devices: one hint set for each device resource, and CPUs in proportion to devices.
 
-The kubelet has given the devices before a runtime is told of the container, so nothing is chosen here:
-a set of NUMA nodes is a hint when every device is attached to one of them. That holds for every QoS class.
+The kubelet allocates devices before the runtime creates the container, so nothing is chosen here: a set of NUMA nodes is a
+hint when each device is attached to one of them. That holds for every QoS class.
 
-Invariant: every hint is a set of nodes that have devices of the resource. A node without any is in no hint,
-although a hint with it would hold the devices as well.
+Invariant: a hint lists only nodes that have devices of the resource, although a larger set would hold the devices
+as well.
 
 Source: kubelet v1.36.2 pkg/kubelet/cm/devicemanager/topology_hints.go (generateDeviceTopologyHints,
     deviceNUMANodes).
@@ -20,19 +20,19 @@ from nri_plugin.model import bits
 from nri_plugin.model.sets import NO_NODES, NodeMask
 from nri_plugin.policy.hints import (
     LISTED_NODES,
-    Family,
     Hint,
+    HintRule,
+    HintSet,
     Need,
     Provider,
-    Wish,
     masks_in_order,
     smallest_size,
 )
-from nri_plugin.policy.search.budget import Budget, BudgetSpentError
-from nri_plugin.policy.search.hint_sets import narrowest_size
+from nri_plugin.policy.search import BudgetSpentError, StepBudget
+from nri_plugin.policy.search.intersections import narrowest_size
 
 NAMED_IDS = 8
-"""So many device ids are named in a refusal; the others are counted."""
+"""A refusal names so many device ids, and counts the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Device:
 
     Attributes:
         id: the device plugin's id, or an address on the host such as `0000:3b:00.0`.
-        nodes: the NUMA nodes it is attached to, any of them near; empty when nobody says: near everywhere.
+        nodes: the NUMA nodes it is attached to, each of them near; empty when unknown: then all nodes are near.
     """
 
     id: str
@@ -73,19 +73,19 @@ def device_totals(places: Iterable[tuple[NodeMask, int]]) -> tuple[tuple[NodeMas
     return tuple(sorted(counts.items(), key=lambda item: (len(item[0]), tuple(item[0]))))
 
 
-def device_wishes(nodes: Sequence[int], resources: Iterable[DeviceResource]) -> Provider:
-    """The wishes for a container's devices; resources of which no device has a known place wish nothing.
+def device_hint_sets(nodes: Sequence[int], resources: Iterable[DeviceResource]) -> Provider:
+    """The hint sets for a container's devices; resources of which no device has a known place have none.
 
     Args:
         nodes: all NUMA nodes of the machine, ascending.
         resources: what the container has been given, in the order of the kubelet's providers.
     """
     of_machine = NodeMask.from_ids(nodes)
-    wishes = [_wish(of_machine, resource) for resource in resources if resource.devices]
-    return tuple(wish for wish in wishes if wish is not None) or None
+    hint_sets = [_hint_set(of_machine, resource) for resource in resources if resource.devices]
+    return tuple(hint_set for hint_set in hint_sets if hint_set is not None) or None
 
 
-def _wish(of_machine: NodeMask, resource: DeviceResource) -> Wish | None:
+def _hint_set(of_machine: NodeMask, resource: DeviceResource) -> HintSet | None:
     """The sets of device nodes that every device is near; preferred at the size that could hold as many devices.
 
     Differs: where the resource's other devices are not known, the given ones count as all there are, and one
@@ -99,29 +99,29 @@ def _wish(of_machine: NodeMask, resource: DeviceResource) -> Wish | None:
     if not placed and not resource.totals:
         return None  # no device of the resource has a place: it does not matter where they are
     if resource.totals and len(placed) < len(given):
-        return Wish(resource.name, (), why=_why(resource))  # a device without a place is near no node
+        return HintSet(resource.name, (), why=_why(resource))  # a device without a place is near no node
     near = _near_all(reduce(or_, (*placed, *totals)), placed)
-    budget = Budget()
+    budget = StepBudget()
     narrowest = _narrowest(near, totals, len(placed), budget)
     why = _why(resource)
     nodes = tuple(bits.iterate(near.nodes))
     if len(nodes) > LISTED_NODES:
-        return Wish(
+        return HintSet(
             resource.name, (), replace(near, preferred_size=narrowest), why, exact=not budget.is_spent
         )
     hints = tuple(Hint(mask, size == narrowest) for mask, size in masks_in_order(nodes) if mask in near)
-    return Wish(resource.name, hints, why=why)
+    return HintSet(resource.name, hints, why=why)
 
 
-def _near_all(nodes: int, placed: Sequence[int]) -> Family:
+def _near_all(nodes: int, placed: Sequence[int]) -> HintRule:
     """All sets of `nodes` that touch each of the masks `placed`."""
     required = bits.from_ids(bits.lowest(mask) for mask in placed if mask.bit_count() == 1)
     open_masks = dict.fromkeys(mask for mask in placed if not mask & required)
     needs = tuple(Need(1, dict.fromkeys(bits.iterate(mask), 1)) for mask in open_masks)
-    return Family(nodes, required, needs, 0)
+    return HintRule(nodes, required, needs, 0)
 
 
-def _narrowest(near: Family, totals: Mapping[int, int], count: int, budget: Budget) -> int:
+def _narrowest(near: HintRule, totals: Mapping[int, int], count: int, budget: StepBudget) -> int:
     """Nodes that `count` devices of the resource take when none of them is in use; more than known past the budget."""
     given = narrowest_size(near, budget)
     if all(mask.bit_count() == 1 for mask in totals):
@@ -133,7 +133,7 @@ def _narrowest(near: Family, totals: Mapping[int, int], count: int, budget: Budg
         return given
 
 
-def _is_enough(nodes: int, size: int, totals: Mapping[int, int], count: int, budget: Budget) -> bool:
+def _is_enough(nodes: int, size: int, totals: Mapping[int, int], count: int, budget: StepBudget) -> bool:
     """Whether some `size` of the nodes have `count` devices near them; a device between nodes counts once."""
     for members in combinations(bits.iterate(nodes), size):
         budget.step()
@@ -160,9 +160,9 @@ def _place(nodes: NodeMask) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How many of a container's CPUs go to each NUMA node when its devices are on several.
+# CPUs in proportion to the devices on each NUMA node (deviceProportionalCPUs).
 #
-# Differs: the kubelet packs CPUs into the nodes of the hint without looking at devices again; this is an option.
+# Differs: the kubelet packs CPUs into the nodes of the hint, wherever the devices are.
 
 
 def devices_by_node(resources: Iterable[DeviceResource]) -> dict[int, int]:
@@ -188,7 +188,7 @@ def proportional_shares(
     Args:
         count: CPUs wanted.
         weight_by_node: number of devices, above zero; only these nodes get a share.
-        room_by_node: CPUs on offer; a node not named has none.
+        room_by_node: CPUs available on each node; nodes that are not in it have none.
         unit: CPUs of a core, so that shares are whole cores.
 
     Source: the rounding is that of Webster: the next unit goes where the part, rounded, is largest.

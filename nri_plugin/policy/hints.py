@@ -1,9 +1,8 @@
-"""What a provider wishes for one resource: the NUMA node masks on which the request fits.
+"""Hints: the NUMA node masks on which a request for one resource fits.
 
-A machine of up to eight NUMA nodes has at most 255 masks, and a wish lists its
-hints, in the kubelet's order: by size, then by ascending node ids. Beyond that
-the list would double with each node, so a wish then carries a `Family`: the
-capacity of each node and the need, from which any mask can be judged.
+On machines of up to eight NUMA nodes a hint set lists its hints in the kubelet's order: by size, then by ascending node
+ids. That are at most 255. With each further node the list would double, so a hint set of a larger machine carries a
+`HintRule` instead: the amount on each node and the amount needed, by which any mask can be judged.
 """
 
 from collections.abc import Mapping
@@ -32,18 +31,18 @@ class Hint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """An amount that the nodes of a mask must hold together.
+    """An amount that the nodes of a mask must have together.
 
     Attributes:
-        amount: what is asked for.
-        by_node: what each NUMA node has for it; a node not named has nothing.
+        amount: the amount requested.
+        by_node: the amount that each NUMA node has; nodes that are not in it have none.
     """
 
     amount: int
     by_node: Mapping[int, int]
 
     def capped(self, node: int) -> int:
-        """What the node has for it, as far as it counts: never more than is asked for."""
+        """The amount that the node has, at most the amount requested: more of it does not count."""
         return min(self.by_node.get(node, 0), self.amount)
 
     def is_met_by(self, nodes: int) -> bool:
@@ -52,10 +51,10 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Family:
-    """All masks m with `required` inside m, m inside `nodes`, `at_least` members and every need met.
+class HintRule:
+    """Hints by rule: all masks inside `nodes` that contain `required`, have `at_least` nodes and meet every need.
 
-    Adding a node of `nodes` to a member gives a member.
+    Invariant: adding a node of `nodes` to such a mask (a member) gives a member.
 
     Attributes:
         nodes: mask of the nodes that may be used.
@@ -92,22 +91,22 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What one provider wishes for one resource.
+class HintSet:
+    """The hints of one provider for one resource.
 
     Attributes:
         resource: `cpu`, `memory`, `hugepages-SIZE` or a device's resource name.
-        hints: the listed hints; None when the provider has no preference; empty (and no `family`)
+        hints: the listed hints; None when the provider has no preference; empty (and no `rule`)
             when nothing fits.
-        family: further hints in closed form.
-        why: the numbers behind it, for people.
-        exact: False when fewer hints than these may be preferred: how many nodes the request takes at
-            least could not be found out within the steps there are.
+        rule: further hints, by rule.
+        why: the numbers behind the hints, as text.
+        exact: False when fewer of the hints may be preferred, because the search for the smallest number of nodes ran
+            out of steps.
     """
 
     resource: str
     hints: tuple[Hint, ...] | None
-    family: Family | None = None
+    rule: HintRule | None = None
     why: str = ""
     exact: bool = True
 
@@ -115,12 +114,12 @@ class Wish:
     def anywhere(self) -> frozenset[bool]:
         """The `preferred` of its hints that name no nodes.
 
-        Source: kubelet topologymanager, filterProvidersHints: no wish counts as "anywhere, preferred",
-        a wish that nothing fits as "anywhere, not preferred".
+        Source: kubelet topologymanager, filterProvidersHints: no preference counts as "anywhere, preferred", a request
+            that fits nowhere as "anywhere, not preferred".
         """
         if self.hints is None:
             return frozenset({True})
-        if not self.hints and self.family is None:
+        if not self.hints and self.rule is None:
             return frozenset({False})
         return frozenset(preferred for nodes, preferred in self.hints if nodes is None)
 
@@ -135,18 +134,18 @@ class Wish:
         return frozenset(n for n, _ in self.hints or () if n is not None)
 
     def names(self, mask: int) -> bool:
-        """Whether exactly `mask` is one of its preferred hints."""
+        """Whether `mask` is one of the preferred hints."""
         if mask in self.preferred:
             return True
-        return self.family is not None and self.family.prefers(mask)
+        return self.rule is not None and self.rule.prefers(mask)
 
     def prefers(self, mask: int) -> bool:
         """Whether placing the resource on exactly `mask`, or anywhere, is preferred."""
         return True in self.anywhere or self.names(mask)
 
 
-Provider = tuple[Wish, ...] | None
-"""The wishes of one provider; None or none at all when it does not care."""
+Provider = tuple[HintSet, ...] | None
+"""The hint sets of one provider; None or an empty tuple when it has no preference."""
 
 
 @lru_cache(maxsize=64)
@@ -178,19 +177,19 @@ def smallest_size(by_node: Mapping[int, int], amount: int) -> int | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a refusal says what NUMA nodes have to offer, short on machines with many.
-
+# The text about NUMA nodes in a refusal.
 
 MOST_LISTED = 8
+"""A refusal names so many NUMA nodes, and counts the others."""
 
 
 def by_numa_node(words_by_node: Mapping[int, str], free: Mapping[int, int], total: Mapping[int, int]) -> str:
-    """The nodes with their words; those that could never offer anything are left out.
+    """The nodes with their words, without nodes that never have any of the resource.
 
     Args:
-        words_by_node: what to say of each node.
-        free: what each offers now; where the list has to be cut, nodes that offer something go first.
-        total: what each could offer at best.
+        words_by_node: the text about each node.
+        free: the amount that is free on each node; nodes with some come first where the list is cut.
+        total: the amount of an empty node.
     """
     nodes = [node for node in words_by_node if total[node]]
     if not nodes:

@@ -1,6 +1,10 @@
-"""Which NUMA nodes a container's memory is promised on: the Memory Manager's static policy.
+"""The Memory Manager's static policy: where memory fits, and the nodes on which it is allocated.
 
-Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (Allocate and what it calls).
+Invariant: a NUMA node holds either allocations of its own or allocations over one group of nodes, never both. All
+resources of a request go to the same nodes. The first part makes hints, the second allocates under the
+merged hint, and words the refusal where it does not fit.
+
+Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (calculateHints, regenerateHints, Allocate).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,72 +17,69 @@ from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.hints import (
     LISTED_NODES,
-    Family,
     Hint,
+    HintRule,
+    HintSet,
     Need,
     Provider,
-    Wish,
     by_numa_node,
     masks_in_order,
     sums_by_mask,
 )
 from nri_plugin.policy.memory_state import NO_REUSE, MemoryState, Reuse
 from nri_plugin.policy.merge import MergedHint
-from nri_plugin.policy.search.budget import Budget, BudgetSpentError
-from nri_plugin.policy.search.hint_sets import lowest_member, narrowest_size, roomiest
+from nri_plugin.policy.search import BudgetSpentError, StepBudget
+from nri_plugin.policy.search.intersections import lowest_member, narrowest_size, roomiest
 
 # ----------------------------------------------------------------------------------------------------
-# Where memory fits: the Memory Manager's hints.
-#
-# One NUMA node holds either allocations of its own or allocations over one
-# group of nodes, never both. All resources of a request share one list of masks.
-#
-# Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (calculateHints, regenerateHints).
+# Hints.
 
 
-def memory_wishes(
+def memory_hint_sets(
     state: MemoryState,
     request: Mapping[str, int],
     *,
     held: Sequence[MemoryBlock] = (),
     reuse: Reuse = NO_REUSE,
 ) -> Provider:
-    """Where the requested memory fits, one wish for each resource, all with the same hints.
+    """Where the requested memory fits, one hint set for each resource, all with the same hints.
 
-    When nothing fits the wishes have no preference: the request then passes the merge and is
-    refused by the allocation, as the kubelet has it.
+    When nothing fits, the hint sets have no preference. The request then passes the merge, and the allocation refuses it,
+    as in the kubelet.
 
     Args:
-        state: what is promised so far.
+        state: what is allocated so far.
         request: bytes by resource, zero amounts included; an empty request has no preference.
-        held: blocks the container already has: then these are hinted at, and no preference when the
+        held: blocks that the container already has: they are the only hint, and there is no preference when the
             request has changed.
-        reuse: what the pod's init containers left.
+        reuse: memory that the pod's init containers left.
     """
     if held:
-        return _held_wishes(request, held)
+        return _held_hint_sets(request, held)
     if not request:
         return None
-    budget = Budget()
-    hints, family = memory_hints(state, request, reuse, budget)
-    listed = hints if hints or family else None
+    budget = StepBudget()
+    hints, rule = memory_hints(state, request, reuse, budget)
+    listed = hints if hints or rule else None
     exact = not budget.is_spent
-    return tuple(Wish(name, listed, family, _why(state, name, size), exact) for name, size in request.items())
+    return tuple(
+        HintSet(name, listed, rule, _why(state, name, size), exact) for name, size in request.items()
+    )
 
 
-def _held_wishes(request: Mapping[str, int], held: Sequence[MemoryBlock]) -> Provider:
+def _held_hint_sets(request: Mapping[str, int], held: Sequence[MemoryBlock]) -> Provider:
     if len(held) != len(request) or any(request.get(b.resource) != b.size_bytes for b in held):
         return None
-    return tuple(Wish(b.resource, (Hint(b.nodes.mask, preferred=True),)) for b in held)
+    return tuple(HintSet(b.resource, (Hint(b.nodes.mask, preferred=True),)) for b in held)
 
 
 def memory_hints(
-    state: MemoryState, request: Mapping[str, int], reuse: Reuse, budget: Budget | None = None
-) -> tuple[tuple[Hint, ...], Family | None]:
-    """The masks with enough free memory: listed, and beyond eight NUMA nodes partly as a family.
+    state: MemoryState, request: Mapping[str, int], reuse: Reuse, budget: StepBudget | None = None
+) -> tuple[tuple[Hint, ...], HintRule | None]:
+    """The masks with enough free memory: listed, and beyond eight NUMA nodes partly as a rule.
 
-    A hint is preferred when no smaller mask has enough allocatable memory, promised or not; past the
-    budget when none does that is known.
+    A hint is preferred when no smaller mask has enough allocatable memory, allocated or not; past the budget, when none is
+    known that has.
     """
     nodes = state.machine.nodes
     narrowest = _narrowest(state, request, budget)
@@ -91,27 +92,28 @@ def memory_hints(
             if not pair[0] & in_use or (pair[0] in groups and not is_barred(state, pair[0]))
         ]
         return tuple(Hint(mask, size == narrowest) for mask, size in allowed), None
+    # A rule is closed upwards, and groups are not: they are listed, and the rule is for nodes without blocks.
     masks = _special_masks(state, request, reuse)
     hints = tuple(Hint(mask, size == narrowest) for mask, size in masks if not is_barred(state, mask))
-    return hints, _family(state, request, narrowest)
+    return hints, _rule(state, request, narrowest)
 
 
-def _narrowest(state: MemoryState, request: Mapping[str, int], budget: Budget | None) -> int:
-    """Nodes that the request takes on a machine with nothing promised; 0 when even all are too few."""
+def _narrowest(state: MemoryState, request: Mapping[str, int], budget: StepBudget | None) -> int:
+    """How many nodes the request takes on an empty machine; 0 when even all are too few."""
     nodes = state.machine.nodes
     needs = tuple(Need(size, state.machine.allocatable_of(name)) for name, size in request.items())
-    return narrowest_size(Family(bits.from_ids(nodes), 0, needs, 0), budget)
+    return narrowest_size(HintRule(bits.from_ids(nodes), 0, needs, 0), budget)
 
 
 def is_barred(state: MemoryState, mask: int) -> bool:
-    """Whether a group forbids the mask: one node that is grouped, or several of which one is in other use."""
+    """Whether a group forbids the mask: a node of it has blocks over another set of nodes."""
     return any(state.assignments[node] and state.group[node] != mask for node in bits.iterate(mask))
 
 
 def _with_room(
     state: MemoryState, request: Mapping[str, int], masks: Sequence[tuple[int, int]], reuse: Reuse
 ) -> Sequence[tuple[int, int]]:
-    """Those of `masks`, over few nodes, that have enough free or reusable of everything, as far as they have it at all."""
+    """Those of `masks` that have enough of each resource, free or reusable; for few nodes only."""
     for name, size in request.items():
         free = sums_by_mask(state.free(name))
         reusable = {mask: amount for (mask, resource), amount in reuse.items() if resource == name}
@@ -123,7 +125,7 @@ def _with_room(
 
 
 def _special_masks(state: MemoryState, request: Mapping[str, int], reuse: Reuse) -> list[tuple[int, int]]:
-    """Masks with room that no family describes: ungrouped nodes, groups, and what can be reused."""
+    """Masks with room that no rule describes: ungrouped nodes, groups, and what can be reused."""
     masks = set(state.group.values()) | {mask for mask, _ in reuse}
     for name, size in request.items():
         masks = {mask for mask in masks if _room(state, name, mask, reuse) >= size}
@@ -131,7 +133,7 @@ def _special_masks(state: MemoryState, request: Mapping[str, int], reuse: Reuse)
 
 
 def _room(state: MemoryState, name: str, mask: int, reuse: Reuse) -> int:
-    """What is free or reusable on the nodes of `mask`, as far as they have it at all."""
+    """The bytes that are free or reusable on the nodes of `mask`, at most those allocatable there."""
     free, allocatable = state.free(name), state.machine.allocatable_of(name)
     nodes = list(bits.iterate(mask))
     return min(
@@ -140,12 +142,12 @@ def _room(state: MemoryState, name: str, mask: int, reuse: Reuse) -> int:
     )
 
 
-def _family(state: MemoryState, request: Mapping[str, int], narrowest: int) -> Family | None:
+def _rule(state: MemoryState, request: Mapping[str, int], narrowest: int) -> HintRule | None:
     """All masks of two or more nodes that have no blocks yet."""
     unused = bits.from_ids(node for node in state.machine.nodes if not state.assignments[node])
     needs = tuple(Need(size, state.free(name)) for name, size in request.items())
-    family = Family(unused, 0, needs, narrowest, at_least=2)
-    return family if unused in family else None
+    rule = HintRule(unused, 0, needs, narrowest, at_least=2)
+    return rule if unused in rule else None
 
 
 def _why(state: MemoryState, resource: str, size: int) -> str:
@@ -161,6 +163,7 @@ def _why(state: MemoryState, resource: str, size: int) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
+# Allocation.
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,32 +227,32 @@ def _choose(state: MemoryState, request: Mapping[str, int], hint: MergedHint, re
 
 def _best(state: MemoryState, request: Mapping[str, int], reuse: Reuse, within: int) -> Hint:
     """The best hint whose nodes include `within`: preferred, then narrowest, then lowest."""
-    hints, family = memory_hints(state, request, reuse)
+    hints, rule = memory_hints(state, request, reuse)
     fitting = [hint for hint in hints if hint.nodes is not None and within & ~hint.nodes == 0]
-    if family is not None:
-        fitting += _lowest_of(family, within)
+    if rule is not None:
+        fitting += _lowest_of(rule, within)
     if not fitting:
         raise InsufficientMemoryError(_shortfall(state, request, within))
     return min(fitting, key=lambda hint: (not hint.preferred, (hint.nodes or 0).bit_count(), hint.nodes))
 
 
-def _lowest_of(family: Family, within: int) -> list[Hint]:
+def _lowest_of(rule: HintRule, within: int) -> list[Hint]:
     """The lowest member of the smallest size that contains `within`; no member is narrower than preferred.
 
     Past the budget the one with most room, of the smallest size where that is a member.
     """
-    if within & ~family.nodes:
+    if within & ~rule.nodes:
         return []
-    grown = replace(family, required=family.required | within)
-    budget = Budget()
-    first = max(family.at_least, family.preferred_size, grown.required.bit_count())
-    sizes = range(first, family.nodes.bit_count() + 1)
+    grown = replace(rule, required=rule.required | within)
+    budget = StepBudget()
+    first = max(rule.at_least, rule.preferred_size, grown.required.bit_count())
+    sizes = range(first, rule.nodes.bit_count() + 1)
     try:
         lowest = (lowest_member(grown, size, budget) for size in sizes)
         mask = next(mask for mask in lowest if mask is not None)
     except BudgetSpentError:
         mask = next(mask for size in sizes if (mask := roomiest(grown, size)) in grown)
-    return [Hint(mask, mask.bit_count() == family.preferred_size)]
+    return [Hint(mask, mask.bit_count() == rule.preferred_size)]
 
 
 def _free(state: MemoryState, resource: str, nodes: int) -> int:

@@ -1,11 +1,10 @@
-"""Memory of each NUMA node: what can be promised, what has been, and which nodes are grouped.
+"""Memory of each NUMA node: what is allocatable, what is allocated, and which nodes form a group.
 
-Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go and state/.
-
-Memory that a pod's ended init containers leave to its later containers.
+The state is derived from the blocks of all containers, in the order in which they were allocated. The last part is about
+memory that the ended init containers of a pod leave to its later containers.
 
 Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (updatePodReusableMemory,
-    updateInitContainersMemoryBlocks).
+    updateInitContainersMemoryBlocks) and state/.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -127,26 +126,6 @@ class MemoryState:
                 group[node] = block.nodes.mask
         return MemoryState(self.machine, promised, assignments, group)
 
-    def without_blocks(self, blocks: Iterable[MemoryBlock]) -> "MemoryState":
-        """This state after the blocks are given back.
-
-        Each node of a block gives back what it has promised, in ascending order, until the block's
-        size is reached: not always where it was taken, as the kubelet has it. A node without blocks
-        is in no group.
-        """
-        promised, assignments, group = dict(self.promised), dict(self.assignments), dict(self.group)
-        for block in blocks:
-            left = block.size_bytes
-            for node in bits.iterate(block.nodes.mask):
-                had = promised.get((node, block.resource), 0)
-                given = min(left, had)
-                promised[node, block.resource] = had - given
-                left -= given
-                assignments[node] = assignments.get(node, 0) - 1
-                if not assignments[node]:
-                    group[node] = 1 << node
-        return MemoryState(self.machine, promised, assignments, group)
-
 
 def memory_state(machine: MemoryMachine, containers: Iterable[Sequence[MemoryBlock]] = ()) -> MemoryState:
     """What the blocks of all containers, in the order they were made, leave of the machine."""
@@ -156,34 +135,18 @@ def memory_state(machine: MemoryMachine, containers: Iterable[Sequence[MemoryBlo
     return empty.with_blocks((block, block.size_bytes) for blocks in containers for block in blocks)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 Reuse = Mapping[tuple[int, str], int]
 """By (node mask, resource): bytes that later containers of the pod need not take again."""
 
 NO_REUSE: Reuse = {}
 
 
-def reuse_after(reuse: Reuse, blocks: Sequence[MemoryBlock], *, init: bool) -> Reuse:
-    """What the pod's later containers may use, once a container has got `blocks`.
-
-    A plain init container leaves its own amount, the largest counts; any other one uses it up.
-    """
-    changed = dict(reuse)
-    for block in blocks:
-        key = block.nodes.mask, block.resource
-        had = changed.get(key, 0)
-        changed[key] = max(had, block.size_bytes) if init else max(0, had - block.size_bytes)
-    return changed
-
-
 def shrink_reused(
     earlier: Sequence[Sequence[MemoryBlock]], blocks: Sequence[MemoryBlock]
 ) -> list[tuple[MemoryBlock, ...]]:
-    """The blocks of the pod's plain init containers, in their order, less what `blocks` took over.
+    """The blocks of the pod's plain init containers, in their order, without the memory that `blocks` took over.
 
-    So the blocks of a pod add up to what the pod has been promised. A block shrunk to nothing stays.
+    So the blocks of a pod add up to its allocation. A block that shrinks to nothing stays.
     """
     left = {(block.nodes, block.resource): block.size_bytes for block in blocks}
     shrunk = []
@@ -197,16 +160,3 @@ def shrink_reused(
             kept.append(replace(block, size_bytes=block.size_bytes - used))
         shrunk.append(tuple(kept))
     return shrunk
-
-
-def reuse_without(reuse: Reuse, blocks: Sequence[MemoryBlock]) -> Reuse:
-    """What may still be used once a plain init container with `blocks` is gone.
-
-    Differs: the kubelet leaves the amount as it is, so that a later container of the pod draws on
-        memory that nobody holds any more.
-    """
-    changed = dict(reuse)
-    for block in blocks:
-        key = block.nodes.mask, block.resource
-        changed[key] = max(0, changed.get(key, 0) - block.size_bytes)
-    return changed

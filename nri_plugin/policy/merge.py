@@ -1,10 +1,9 @@
-"""Merging the wishes of all providers into one hint, exactly, without walking their product.
+"""The Topology Manager: merge the hint sets of all providers into one hint, and admit it or reject it.
 
-A merge picks one hint of each wish and intersects the masks. The outcome is
-preferred when all picked hints are and all their masks are equal. So the
-preferred outcomes are the masks that every wish prefers, and only when there
-is none are the possible intersections looked at. Both sets depend on each
-wish's set of masks alone: no combination is ever enumerated.
+The kubelet takes each combination of one hint of each hint set and intersects the masks. The outcome is preferred when
+all these hints are preferred and all their masks are equal. So the preferred outcomes are the masks that every hint set
+prefers, and the possible intersections matter only when there is none. Both depend on the set of masks of each hint
+set alone, so the merge is exact and never goes through the combinations.
 
 Source: kubelet v1.36 pkg/kubelet/cm/topologymanager/policy.go and policy_*.go.
 """
@@ -18,83 +17,10 @@ from nri_plugin.model import bits
 from nri_plugin.model.errors import TopologyAffinityError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.policy.hints import Family, Provider, Wish
-from nri_plugin.policy.search.budget import STEP_BUDGET, Budget
-from nri_plugin.policy.search.hint_sets import best_agreed, best_intersection, narrowest_size
-from nri_plugin.policy.search.mask_order import Distances, Order, TieBreak, band
-
-# ----------------------------------------------------------------------------------------------------
-# All masks that arise by picking one mask of each wish and intersecting them.
-
-
-FOLD_LIMIT = 2048
-"""Up to this many pairs it is quicker to intersect them one by one than to count supersets."""
-
-COUNT_NODES = 12
-"""Above this many nodes supersets are not counted: the table has two to that power entries."""
-
-
-def possible_intersections(all_nodes: int, wishes: Iterable[Wish]) -> set[int]:
-    """The non-empty intersections of one listed mask of each wish; "anywhere" stands for all nodes."""
-    choices = [_choices(all_nodes, wish) for wish in wishes]
-    choices = [choice for choice in choices if choice != {all_nodes}]
-    if all_nodes.bit_count() <= COUNT_NODES and _pairs(choices) > FOLD_LIMIT:
-        return _by_counting(all_nodes, choices)
-    reached = {all_nodes}
-    for choice in choices:
-        reached = {one & other for one in reached for other in choice}
-    return reached - {0}
-
-
-def _choices(all_nodes: int, wish: Wish) -> set[int]:
-    masks = {mask & all_nodes for mask in wish.masks}
-    return masks | {all_nodes} if wish.anywhere else masks
-
-
-def _pairs(choices: Sequence[set[int]]) -> int:
-    return max((len(one) * len(other) for one, other in pairwise(choices)), default=0)
-
-
-def _by_counting(all_nodes: int, choices: Sequence[set[int]]) -> set[int]:
-    """The intersections, from how many picks have an intersection that contains a given mask.
-
-    That number is the product, over the wishes, of their masks that contain it. Inclusion and
-    exclusion then gives the number of picks whose intersection is the mask itself.
-    """
-    nodes = list(bits.iterate(all_nodes))
-    masks = _subsets(nodes)
-    index = {mask: number for number, mask in enumerate(masks)}
-    containing = [1] * len(masks)
-    for choice in choices:
-        table = [0] * len(masks)
-        for mask in choice:
-            table[index[mask]] = 1
-        containing = list(map(mul, containing, _over_supersets(table, len(nodes), add)))
-    exactly = _over_supersets(containing, len(nodes), sub)
-    return {mask for mask, picks in zip(masks, exactly, strict=True) if picks and mask}
-
-
-def _subsets(nodes: Sequence[int]) -> list[int]:
-    """Every mask over `nodes`; entry i has the nodes whose position is a bit of i."""
-    masks = [0]
-    for node in nodes:
-        masks += [mask | 1 << node for mask in masks]
-    return masks
-
-
-def _over_supersets(table: list[int], positions: int, combine: Callable[[int, int], int]) -> list[int]:
-    """Each entry combined with those of its supersets: summed up by `add`, and that undone by `sub`.
-
-    One position at a time, always the lowest, which then becomes the highest: whole halves are combined
-    at once, and after all positions every entry is back in its place.
-    """
-    for _ in range(positions):
-        without, having = table[::2], table[1::2]
-        table = [*map(combine, without, having), *having]
-    return table
-
-
-# ----------------------------------------------------------------------------------------------------
+from nri_plugin.policy.hints import HintRule, HintSet, Provider
+from nri_plugin.policy.search import STEP_BUDGET, StepBudget
+from nri_plugin.policy.search.intersections import best_agreed, best_intersection, narrowest_size
+from nri_plugin.policy.search.mask_order import Distances, MaskOrder, TieBreak, band
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,159 +52,246 @@ def merge(
     distances: Distances | None = None,
     tie_break: TieBreak | None = None,
 ) -> MergedHint:
-    """The hint that the policy makes of all wishes.
+    """The hint that the policy makes of all hint sets.
 
-    Exact for any wishes on machines of up to `hints.LISTED_NODES` nodes. With families on larger ones it
+    Exact for any hint sets on machines of up to `hints.LISTED_NODES` nodes. With rules on larger ones it
     is exact within the step budget of the searches; past it, the best hint found so far, and it says so.
 
     Args:
         policy: the topology policy.
         nodes: all NUMA nodes of the machine.
-        providers: the wishes of each provider.
+        providers: the hint sets of each provider.
         distances: among masks of one size the closer wins before the lower (prefer-closest-numa-nodes).
         tie_break: among masks equal in that the smaller rank wins before the lower mask.
     """
     if policy is TopologyManagerPolicy.NONE:
         return MergedHint(None, preferred=False)
-    wishes = [wish for provider in providers for wish in provider or ()]
+    hint_sets = [hint_set for provider in providers for hint_set in provider or ()]
     if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
-        return _merge_single(nodes.mask, wishes, Order(None, tie_break))
-    order = Order(distances, tie_break)
-    if any(wish.family for wish in wishes):
-        return _merge_searching(nodes.mask, wishes, order)
-    return _merge_listed(nodes.mask, wishes, order)
+        return _merge_single(nodes.mask, hint_sets, MaskOrder(None, tie_break))
+    order = MaskOrder(distances, tie_break)
+    if any(hint_set.rule for hint_set in hint_sets):
+        return _merge_searching(nodes.mask, hint_sets, order)
+    return _merge_listed(nodes.mask, hint_sets, order)
 
 
-def _merge_listed(all_nodes: int, wishes: Sequence[Wish], order: Order) -> MergedHint:
-    """All wishes are lists: what all prefer, else the best of all intersections."""
-    agreed = _agreed_in_lists(all_nodes, wishes)
+def _merge_listed(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder) -> MergedHint:
+    """All hint sets are lists: what all prefer, else the best of all intersections."""
+    agreed = _agreed_in_lists(all_nodes, hint_sets)
     if agreed:
         return MergedHint(NodeMask(_narrowest_best(agreed, order)), preferred=True)
-    target = max(map(_narrowest, wishes))
-    masks = possible_intersections(all_nodes, wishes)
+    target = max(map(_narrowest, hint_sets))
+    masks = possible_intersections(all_nodes, hint_sets)
     size = min({mask.bit_count() for mask in masks}, key=lambda size: band(size, target), default=0)
     best = min((mask for mask in masks if mask.bit_count() == size), key=order.of, default=all_nodes)
     return MergedHint(NodeMask(best), preferred=False)
 
 
-def _agreed_in_lists(all_nodes: int, wishes: Sequence[Wish]) -> set[int]:
-    """Masks that every wish prefers, all nodes if all prefer anywhere."""
-    choosy = [wish.preferred for wish in wishes if True not in wish.anywhere]
+def _agreed_in_lists(all_nodes: int, hint_sets: Sequence[HintSet]) -> set[int]:
+    """Masks that every hint set prefers, all nodes if all prefer anywhere."""
+    choosy = [hint_set.preferred for hint_set in hint_sets if True not in hint_set.anywhere]
     if choosy:
         return {mask & all_nodes for mask in choosy[0].intersection(*choosy[1:])} - {0}
-    return {mask & all_nodes for wish in wishes for mask in wish.preferred} - {0} | {all_nodes}
+    return {mask & all_nodes for hint_set in hint_sets for mask in hint_set.preferred} - {0} | {all_nodes}
 
 
-def _merge_searching(all_nodes: int, wishes: Sequence[Wish], order: Order) -> MergedHint:
-    """The same where some wishes are families: a quarter of the steps is left when nothing is what all prefer."""
-    first = Budget(STEP_BUDGET * 3 // 4)
+def _merge_searching(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder) -> MergedHint:
+    """The same where some hint sets are rules."""
+    # When no set is preferred by all, a second search follows: a quarter of the steps is kept for it.
+    first = StepBudget(STEP_BUDGET * 3 // 4)
     first.reserve = STEP_BUDGET // 4
-    agreed = _agreed(all_nodes, wishes, order, first)
+    agreed = _agreed(all_nodes, hint_sets, order, first)
     if agreed:
         mask = _narrowest_best(agreed, order)
-        return MergedHint(NodeMask(mask), preferred=True, exact=_is_exact(wishes, mask, order, first))
-    rest = Budget(first.reserve + max(0, first.left))
-    target = max(_narrowest(wish, rest) for wish in wishes)
-    mask = best_intersection(all_nodes, wishes, target, order, rest) or all_nodes
-    exact = _is_exact(wishes, mask, order, rest) and not first.is_spent
+        return MergedHint(NodeMask(mask), preferred=True, exact=_is_exact(hint_sets, mask, order, first))
+    # Nothing is preferred by all: the best intersection, with the steps that are left.
+    rest = StepBudget(first.reserve + max(0, first.left))
+    target = max(_narrowest(hint_set, rest) for hint_set in hint_sets)
+    mask = best_intersection(all_nodes, hint_sets, target, order, rest) or all_nodes
+    exact = _is_exact(hint_sets, mask, order, rest) and not first.is_spent
     return MergedHint(NodeMask(mask), preferred=False, exact=exact)
 
 
-def _narrowest_best(masks: Collection[int], order: Order) -> int:
+def _narrowest_best(masks: Collection[int], order: MaskOrder) -> int:
     if order.is_by_mask:
         return min(masks, key=lambda mask: (mask.bit_count(), mask))
     return min(masks, key=lambda mask: (mask.bit_count(), order.of(mask)))
 
 
-def _is_exact(wishes: Sequence[Wish], mask: int, order: Order, budget: Budget) -> bool:
+def _is_exact(hint_sets: Sequence[HintSet], mask: int, order: MaskOrder, budget: StepBudget) -> bool:
     """Whether no search was cut short, and the tie break could be followed where it counted."""
-    if budget.is_spent or not all(wish.exact for wish in wishes):
+    if budget.is_spent or not all(hint_set.exact for hint_set in hint_sets):
         return False
     return order.tie_break is None or mask.bit_count() == 1 or order.tie_break.is_additive
 
 
-def _merge_single(all_nodes: int, wishes: Sequence[Wish], order: Order) -> MergedHint:
+def _merge_single(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder) -> MergedHint:
     """Only preferred hints of one node, or of none in particular, count; all nodes means "anywhere"."""
-    agreed = [mask for mask in _agreed_nodes(all_nodes, wishes) if any(wish.names(mask) for wish in wishes)]
+    agreed = [
+        mask
+        for mask in _agreed_nodes(all_nodes, hint_sets)
+        if any(hint_set.names(mask) for hint_set in hint_sets)
+    ]
     if agreed:
         mask = min(agreed, key=order.of)
         return MergedHint(NodeMask(mask) if mask != all_nodes else None, preferred=True)
-    return MergedHint(None, preferred=all(True in wish.anywhere for wish in wishes))
+    return MergedHint(None, preferred=all(True in hint_set.anywhere for hint_set in hint_sets))
 
 
-def _agreed_nodes(all_nodes: int, wishes: Sequence[Wish]) -> list[int]:
-    """Masks of one node that every wish prefers."""
+def _agreed_nodes(all_nodes: int, hint_sets: Sequence[HintSet]) -> list[int]:
+    """Masks of one node that every hint set prefers."""
     masks = [1 << node for node in bits.iterate(all_nodes)]
-    return [mask for mask in masks if all(wish.prefers(mask) for wish in wishes)]
+    return [mask for mask in masks if all(hint_set.prefers(mask) for hint_set in hint_sets)]
 
 
-def _agreed(all_nodes: int, wishes: Sequence[Wish], order: Order, budget: Budget) -> set[int]:
-    """Masks that every wish prefers: the listed ones, and the best of those that nobody lists."""
-    listed = {mask for wish in wishes for mask in wish.preferred}
-    agreed = {mask & all_nodes for mask in listed if all(wish.prefers(mask) for wish in wishes)}
-    families = [wish.family for wish in wishes if wish.family and True not in wish.anywhere]
-    if all(True in wish.anywhere or wish.family for wish in wishes):
-        agreed |= _agreed_in_families(all_nodes, wishes, families, order, budget) if families else {all_nodes}
+def _agreed(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder, budget: StepBudget) -> set[int]:
+    """Masks that every hint set prefers: all listed ones, and the best of those that no hint set lists."""
+    listed = {mask for hint_set in hint_sets for mask in hint_set.preferred}
+    agreed = {mask & all_nodes for mask in listed if all(hint_set.prefers(mask) for hint_set in hint_sets)}
+    rules = [hint_set.rule for hint_set in hint_sets if hint_set.rule and True not in hint_set.anywhere]
+    if all(True in hint_set.anywhere or hint_set.rule for hint_set in hint_sets):
+        agreed |= _agreed_in_rules(all_nodes, hint_sets, rules, order, budget) if rules else {all_nodes}
     return agreed - {0}
 
 
-def _agreed_in_families(
-    all_nodes: int, wishes: Sequence[Wish], families: Sequence[Family], order: Order, budget: Budget
+def _agreed_in_rules(
+    all_nodes: int,
+    hint_sets: Sequence[HintSet],
+    rules: Sequence[HintRule],
+    order: MaskOrder,
+    budget: StepBudget,
 ) -> set[int]:
-    """Preferred members of all families: every one of a single node, else the best."""
-    if all(family.preferred_size == 1 or family.fewest_sockets for family in families):
-        single = set(_agreed_nodes(all_nodes, wishes))
+    """Preferred members of all rules: every one of a single node, else the best."""
+    if all(rule.preferred_size == 1 or rule.fewest_sockets for rule in rules):
+        single = set(_agreed_nodes(all_nodes, hint_sets))
         if single:
             return single
-    found = best_agreed(families, order, budget)
+    found = best_agreed(rules, order, budget)
     return set() if found is None else {found & all_nodes}
 
 
-def _narrowest(wish: Wish, budget: Budget | None = None) -> int:
-    sizes = [mask.bit_count() for mask in wish.masks]
-    if wish.family is not None:
-        sizes.append(narrowest_size(wish.family, budget))
+def _narrowest(hint_set: HintSet, budget: StepBudget | None = None) -> int:
+    sizes = [mask.bit_count() for mask in hint_set.masks]
+    if hint_set.rule is not None:
+        sizes.append(narrowest_size(hint_set.rule, budget))
     return min(sizes, default=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """A hint that a merge may come to, and did not need to."""
+class Candidate:
+    """A hint that the merge can come to."""
 
     nodes: int
     preferred: bool
 
 
-def contenders(
+def candidates(
     policy: TopologyManagerPolicy,
     nodes: NodeMask,
     providers: Sequence[Provider],
     *,
     distances: Distances | None = None,
     tie_break: TieBreak | None = None,
-) -> list[Contender]:
-    """What `merge` with the same arguments chooses from, the best first; for people, slower than a merge.
+) -> list[Candidate]:
+    """The hints that `merge` with the same arguments chooses from, the best first; slower than a merge.
 
-    Empty where nothing is chosen (policy `none`), and where too many sets of nodes would have to be told: on larger
-    machines only single nodes are, and only where all prefer one.
+    Empty under policy `none`. On machines of more than eight NUMA nodes only single nodes are listed, and only where
+    all hint sets prefer one.
     """
-    wishes = [wish for provider in providers for wish in provider or ()]
-    order = Order(distances, tie_break)
+    hint_sets = [hint_set for provider in providers for hint_set in provider or ()]
+    order = MaskOrder(distances, tie_break)
     if policy is TopologyManagerPolicy.NONE:
         return []
-    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE or any(wish.family for wish in wishes):
-        single = [one for one in _agreed_nodes(nodes.mask, wishes) if any(wish.names(one) for wish in wishes)]
-        return [Contender(mask, preferred=True) for mask in sorted(single, key=order.of)]
-    agreed = _agreed_in_lists(nodes.mask, wishes)
+    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE or any(hint_set.rule for hint_set in hint_sets):
+        single = [
+            one
+            for one in _agreed_nodes(nodes.mask, hint_sets)
+            if any(hint_set.names(one) for hint_set in hint_sets)
+        ]
+        return [Candidate(mask, preferred=True) for mask in sorted(single, key=order.of)]
+    agreed = _agreed_in_lists(nodes.mask, hint_sets)
     first = sorted(agreed, key=lambda mask: (mask.bit_count(), order.of(mask)))
-    target = max(map(_narrowest, wishes), default=0)
-    others = possible_intersections(nodes.mask, wishes) - agreed
+    target = max(map(_narrowest, hint_sets), default=0)
+    others = possible_intersections(nodes.mask, hint_sets) - agreed
     rest = sorted(others, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)))
-    return [Contender(mask, mask in agreed) for mask in (*first, *rest)]
+    return [Candidate(mask, mask in agreed) for mask in (*first, *rest)]
 
 
 # ----------------------------------------------------------------------------------------------------
-# One decision of the Topology Manager: merge all wishes, then admit or refuse with the numbers.
+# The possible intersections of hint sets that are lists.
+
+
+FOLD_LIMIT = 2048
+"""Up to this many pairs it is quicker to intersect them one by one than to count supersets."""
+
+COUNT_NODES = 12
+"""Above this many nodes supersets are not counted: the table has two to that power entries."""
+
+
+def possible_intersections(all_nodes: int, hint_sets: Iterable[HintSet]) -> set[int]:
+    """The non-empty intersections of one listed mask of each hint set; "anywhere" stands for all nodes."""
+    choices = [_choices(all_nodes, hint_set) for hint_set in hint_sets]
+    choices = [choice for choice in choices if choice != {all_nodes}]  # these change no intersection
+    if all_nodes.bit_count() <= COUNT_NODES and _pairs(choices) > FOLD_LIMIT:
+        return _by_counting(all_nodes, choices)
+    reached = {all_nodes}
+    for choice in choices:
+        reached = {one & other for one in reached for other in choice}
+    return reached - {0}
+
+
+def _choices(all_nodes: int, hint_set: HintSet) -> set[int]:
+    masks = {mask & all_nodes for mask in hint_set.masks}
+    return masks | {all_nodes} if hint_set.anywhere else masks
+
+
+def _pairs(choices: Sequence[set[int]]) -> int:
+    return max((len(one) * len(other) for one, other in pairwise(choices)), default=0)
+
+
+def _by_counting(all_nodes: int, choices: Sequence[set[int]]) -> set[int]:
+    """The intersections, from how many picks have an intersection that contains a given mask.
+
+    That number is the product over the hint sets of how many of their masks contain it. Inclusion and exclusion
+    turns it into the number of picks whose intersection is the mask itself.
+    """
+    nodes = list(bits.iterate(all_nodes))
+    masks = _subsets(nodes)
+    # by mask: how many picks have an intersection that contains it
+    index = {mask: number for number, mask in enumerate(masks)}
+    containing = [1] * len(masks)
+    for choice in choices:
+        table = [0] * len(masks)
+        for mask in choice:
+            table[index[mask]] = 1
+        containing = list(map(mul, containing, _over_supersets(table, len(nodes), add)))
+    # and from that, how many have exactly this intersection
+    exactly = _over_supersets(containing, len(nodes), sub)
+    return {mask for mask, picks in zip(masks, exactly, strict=True) if picks and mask}
+
+
+def _subsets(nodes: Sequence[int]) -> list[int]:
+    """Every mask over `nodes`; entry i has the nodes whose position is a bit of i."""
+    masks = [0]
+    for node in nodes:
+        masks += [mask | 1 << node for mask in masks]
+    return masks
+
+
+def _over_supersets(table: list[int], positions: int, combine: Callable[[int, int], int]) -> list[int]:
+    """Each entry combined with those of its supersets: summed up by `add`, and that undone by `sub`.
+
+    One position at a time, always the lowest, which then becomes the highest: whole halves are combined
+    at once, and after all positions every entry is back in its place.
+    """
+    for _ in range(positions):
+        without, having = table[::2], table[1::2]
+        table = [*map(combine, without, having), *having]
+    return table
+
+
+# ----------------------------------------------------------------------------------------------------
+# Admission.
 
 
 def admit(
@@ -292,9 +305,9 @@ def admit(
     """The hint under which a container (or, in pod scope, every container of a pod) is allocated.
 
     Args:
-        policy: the topology policy; `none` asks nobody and admits "anywhere".
+        policy: the topology policy; `none` ignores all hints and admits "anywhere".
         nodes: all NUMA nodes of the machine.
-        providers: wishes for the container's request, or for the pod's totals in pod scope; the
+        providers: hint sets for the container's request, or for the pod's totals in pod scope; the
             kubelet's order is devices, CPU, memory.
         distances: see `merge`.
         tie_break: see `merge`.
@@ -304,25 +317,18 @@ def admit(
     """
     merged = merge(policy, nodes, providers, distances=distances, tie_break=tie_break)
     if not admits(policy, merged):
-        raise TopologyAffinityError(_refusal(policy, merged, providers), exact=merged.exact)
+        raise TopologyAffinityError(
+            f"resources cannot be allocated with topology locality: policy {policy} needs {_needed(policy)}, {_found(merged)}",
+            findings=_findings(providers),
+            exact=merged.exact,
+        )
     return merged
 
 
-def _refusal(policy: TopologyManagerPolicy, merged: MergedHint, providers: Sequence[Provider]) -> str:
-    wishes = [wish for provider in providers for wish in provider or ()]
-    numbers = "; ".join(dict.fromkeys(wish.why for wish in wishes if wish.why))
-    return (
-        f"resources cannot be allocated with topology locality: policy {policy} needs {_needed(policy)}, "
-        f"{_found(merged)}" + (f"; {numbers}" if numbers else "") + _doubt(merged)
-    )
-
-
-def _doubt(merged: MergedHint) -> str:
-    return (
-        ""
-        if merged.exact
-        else "; the search ran out of steps, so there may be a better one: ask again or ask for less"
-    )
+def _findings(providers: Sequence[Provider]) -> tuple[str, ...]:
+    """What each provider found, in its own words; one that says it for several resources is quoted once."""
+    hint_sets = (hint_set for provider in providers for hint_set in provider or ())
+    return tuple(dict.fromkeys(hint_set.why for hint_set in hint_sets if hint_set.why))
 
 
 def _needed(policy: TopologyManagerPolicy) -> str:

@@ -18,8 +18,8 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import Allocation, State
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables, take_distributed, take_packed
-from nri_plugin.policy.cpu_policy import cpu_wishes
-from nri_plugin.policy.hints import Hint, Wish
+from nri_plugin.policy.cpu_policy import cpu_hint_sets
+from nri_plugin.policy.hints import Hint, HintSet
 from nri_plugin.policy.merge import merge
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
@@ -114,14 +114,14 @@ def _works(machine: dict[str, Any]) -> Iterator[Work]:
 
 
 def _merge(nodes: NodeMask, recorded: dict[str, Any]) -> Prepare:
-    """A merge of wishes that nobody has merged before."""
+    """A merge of hint sets that nobody has merged before."""
 
     def prepare() -> Callable[[], object]:
-        wishes = [
-            (Wish(name, tuple(Hint(mask, preferred) for mask, preferred in hints)),)
+        hint_sets = [
+            (HintSet(name, tuple(Hint(mask, preferred) for mask, preferred in hints)),)
             for name, hints in recorded.items()
         ]
-        return lambda: merge(TopologyManagerPolicy.BEST_EFFORT, nodes, wishes)
+        return lambda: merge(TopologyManagerPolicy.BEST_EFFORT, nodes, hint_sets)
 
     return prepare
 
@@ -136,11 +136,11 @@ def _cpu_works(tables: CPUTables, available: CPUSet, size: dict[str, Any]) -> It
         yield bench, n, _of_masks(take), lambda take=take, bench=bench: str(take()) == size[bench]
 
     def hints() -> list[list[object]]:
-        (wish,) = cpu_wishes(tables, n, available) or ()
-        return [list(hint) for hint in wish.hints or ()]
+        (hint_set,) = cpu_hint_sets(tables, n, available) or ()
+        return [list(hint) for hint in hint_set.hints or ()]
 
-    wishes = _of_masks(lambda: cpu_wishes(tables, n, available))
-    yield "cpu_hints", n, wishes, lambda: hints() == size["cpu_hints"]
+    hint_sets = _of_masks(lambda: cpu_hint_sets(tables, n, available))
+    yield "cpu_hints", n, hint_sets, lambda: hints() == size["cpu_hints"]
 
 
 def _of_masks(work: Callable[[], object]) -> Prepare:

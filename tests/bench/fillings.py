@@ -8,9 +8,9 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import MemoryBlock
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
-from nri_plugin.policy.cpu_policy import cpu_wishes
+from nri_plugin.policy.cpu_policy import cpu_hint_sets
 from nri_plugin.policy.hints import Provider
-from nri_plugin.policy.memory_assignment import memory_wishes
+from nri_plugin.policy.memory_assignment import memory_hint_sets
 from nri_plugin.policy.memory_state import MemoryState, memory_machine, memory_state
 from nri_plugin.policy.search.mask_order import Distances, distances_of
 from nri_plugin.simulator.machine.machine import build_topology, parse
@@ -20,13 +20,13 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A machine and what is free on it, and a request: wishes of the CPU and the memory provider."""
+    """A machine and what is free on it, and a request: hint sets of the CPU and the memory provider."""
 
     nodes: NodeMask
     tables: CPUTables
     free: CPUSet
     count: int
-    wishes: tuple[Provider, ...]
+    hint_sets: tuple[Provider, ...]
     distances: Distances | None
 
 
@@ -49,7 +49,10 @@ def fillings(topology: Topology, cases: int, seed: str) -> Iterator[Filled]:
             tables,
             free,
             count,
-            (cpu_wishes(tables, count, free), _memory(memory_state(machine, [used]), count, len(free), rng)),
+            (
+                cpu_hint_sets(tables, count, free),
+                _memory(memory_state(machine, [used]), count, len(free), rng),
+            ),
             distances,
         )
 
@@ -89,4 +92,4 @@ def _memory(state: MemoryState, count: int, free_cpus: int, rng: random.Random) 
     free = sum(state.free("memory").values())
     share = rng.choice([0, rng.random() / 8, min(1.0, count / max(1, free_cpus))])
     size = int(free * share) // GIB * GIB
-    return memory_wishes(state, {"memory": size}) if size else None
+    return memory_hint_sets(state, {"memory": size}) if size else None

@@ -19,7 +19,7 @@ from statistics import fmean, stdev
 from nri_plugin.model.options import Options, TopologyManagerPolicy, TopologyTieBreak, UncoreCacheFit
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
-from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes
+from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_hint_sets
 from nri_plugin.policy.merge import merge
 from nri_plugin.policy.search.mask_order import tie_break
 from nri_plugin.simulator.machine.machine import build_topology, shipped
@@ -141,7 +141,7 @@ def _take(options: Options, tables: CPUTables, available: CPUSet, count: int) ->
     hint = merge(
         options.topology_manager_policy,
         NodeMask(tables.nodes_of(tables.online)),
-        [cpu_wishes(tables, count, available)],
+        [cpu_hint_sets(tables, count, available)],
         tie_break=tie_break(options.topology_tie_break, tables, available, count),
     )
     return allocate_cpus(tables, count, available, hint.affinity, options=options)

@@ -10,9 +10,9 @@ from statistics import median
 from nri_plugin.model.options import Node, Options, TopologyManagerPolicy, UncoreCacheFit
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
-from nri_plugin.policy.cpu_policy import cpu_wishes
+from nri_plugin.policy.cpu_policy import cpu_hint_sets
 from nri_plugin.policy.hints import Provider
-from nri_plugin.policy.memory_assignment import memory_wishes
+from nri_plugin.policy.memory_assignment import memory_hint_sets
 from nri_plugin.policy.memory_state import MemoryState, memory_machine, memory_state
 from nri_plugin.policy.merge import merge
 from nri_plugin.policy.search.mask_order import Distances, distances_of
@@ -61,31 +61,31 @@ def node(cpus: int, nodes: int, options: Options) -> Node:
 
 
 def ratios(rounds: int) -> Iterator[str]:
-    """The merge alone, of CPU and memory wishes on a third full machine, with distances and without."""
+    """The merge alone, of CPU and memory hint sets on a third full machine, with distances and without."""
     yield "merge of 2 providers with prefer-closest-numa-nodes, p50 us and as a multiple of the merge without"
     for nodes in NODES:
         on = node(CPUS_BESIDE_NODES, nodes, Options())
         tables = cpu_tables(on.topology)
         count = CPUS_BESIDE_NODES * 3 // 8 + 1
         free = CPUSet.from_ids(cpu for cpu in on.allocatable if cpu % 3)
-        wishes = partial(_wishes, tables, count, free, memory_state(memory_machine(on.topology)))
+        hint_sets = partial(_hint_sets, tables, count, free, memory_state(memory_machine(on.topology)))
         distances = distances_of(on.topology)
-        with_it = _merge_us(wishes, on, distances, rounds)
-        ratio = with_it / _merge_us(wishes, on, None, rounds)
+        with_it = _merge_us(hint_sets, on, distances, rounds)
+        ratio = with_it / _merge_us(hint_sets, on, None, rounds)
         yield f"  {CPUS_BESIDE_NODES} CPUs, {nodes:2} NUMA nodes  {with_it:8.1f}  {ratio:5.2f}"
 
 
-def _wishes(tables: CPUTables, count: int, free: CPUSet, state: MemoryState) -> list[Provider]:
-    return [cpu_wishes(tables, count, free), memory_wishes(state, {"memory": 100 << 30})]
+def _hint_sets(tables: CPUTables, count: int, free: CPUSet, state: MemoryState) -> list[Provider]:
+    return [cpu_hint_sets(tables, count, free), memory_hint_sets(state, {"memory": 100 << 30})]
 
 
 def _merge_us(
-    wishes: Callable[[], list[Provider]], on: Node, distances: Distances | None, rounds: int
+    hint_sets: Callable[[], list[Provider]], on: Node, distances: Distances | None, rounds: int
 ) -> float:
-    """Every sample merges wishes of its own: they remember what a merge has worked out from them."""
+    """Every sample merges hint sets of its own: they remember what a merge has worked out from them."""
     took = []
     for _ in range(rounds):
-        providers = wishes()
+        providers = hint_sets()
         began = time.perf_counter_ns()
         merge(TopologyManagerPolicy.BEST_EFFORT, on.topology.node_mask, providers, distances=distances)
         took.append(time.perf_counter_ns() - began)

@@ -19,7 +19,7 @@ from nri_plugin.model import bits
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.topology import Topology
-from nri_plugin.policy.hints import Family, Need, Wish, smallest_size
+from nri_plugin.policy.hints import HintRule, HintSet, Need, smallest_size
 from nri_plugin.policy.merge import MergedHint, merge
 from nri_plugin.policy.search.mask_order import Distances, tie_break
 from nri_plugin.simulator.machine.machine import build_topology, shipped
@@ -74,7 +74,7 @@ def table(found: list[Row], cases: int = CASES) -> str:
 
 def machines(cases: int = CASES) -> Iterator[str]:
     """A line for each machine and tie break; those of few nodes together."""
-    yield f"merge of CPU and memory wishes, closest nodes preferred, best-effort, {cases} random fillings each"
+    yield f"merge of CPU and memory hint sets, closest nodes preferred, best-effort, {cases} random fillings each"
     yield f"{'':32} {'nodes':>5}  {'tie break':9} {'exact':>7} {'p50 ms':>8} {'worst ms':>9}"
     for rule in TopologyTieBreak:
         few: list[Result] = []
@@ -102,12 +102,12 @@ def _topologies() -> Iterator[tuple[str, Topology]]:
 def _merged(filled: Filled, rule: TopologyTieBreak) -> Result:
     broken = tie_break(rule, filled.tables, filled.free, filled.count)
     if filled.distances is not None:
-        _ = filled.distances.layout  # worked out once per machine
+        _ = filled.distances.tree  # worked out once per machine
     return _timed(
         lambda: merge(
             TopologyManagerPolicy.BEST_EFFORT,
             filled.nodes,
-            filled.wishes,
+            filled.hint_sets,
             distances=filled.distances,
             tie_break=broken,
         )
@@ -136,22 +136,22 @@ def _summary(results: list[Result]) -> tuple[float, float, float]:
 
 
 def _one(nodes: int, kind: str, rng: random.Random) -> Result:
-    wishes = [_wish(nodes, str(number), rng) for number in range(PROVIDERS)]
+    hint_sets = [_hint_set(nodes, str(number), rng) for number in range(PROVIDERS)]
     distances = _distances(nodes, kind, rng) if kind != "none" else None
     if distances is not None:
-        _ = distances.layout  # worked out once per machine
+        _ = distances.tree  # worked out once per machine
     every = NodeMask((1 << nodes) - 1)
     return _timed(
-        lambda: merge(TopologyManagerPolicy.BEST_EFFORT, every, [tuple(wishes)], distances=distances)
+        lambda: merge(TopologyManagerPolicy.BEST_EFFORT, every, [tuple(hint_sets)], distances=distances)
     )
 
 
-def _wish(nodes: int, name: str, rng: random.Random) -> Wish:
+def _hint_set(nodes: int, name: str, rng: random.Random) -> HintSet:
     free = {node: rng.randint(0, ON_A_NODE) for node in range(nodes)}
     most = list(accumulate(sorted(free.values(), reverse=True)))
     amount = rng.randint(1, max(1, most[rng.randrange(nodes // 2)]))
     narrowest = smallest_size(dict.fromkeys(free, ON_A_NODE), amount) or nodes
-    return Wish(name, (), Family(bits.from_ids(free), 0, (Need(amount, free),), narrowest))
+    return HintSet(name, (), HintRule(bits.from_ids(free), 0, (Need(amount, free),), narrowest))
 
 
 def _distances(nodes: int, kind: str, rng: random.Random) -> Distances:

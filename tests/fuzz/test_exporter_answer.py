@@ -10,7 +10,7 @@ from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.model.state import State
-from nri_plugin.policy.device_hints import device_wishes
+from nri_plugin.policy.device_hints import device_hint_sets
 from nri_plugin.wire.nri.events import CreateContainer
 from tests.builders import container, node, pod
 
@@ -64,7 +64,7 @@ answers = st.fixed_dictionaries(
 def read(line):
     with contextlib.suppress(NoAnswerError):
         known = CLIENT._read(EVENT, line)
-        device_wishes(range(4), (*(known.devices or ()), *known.pod_devices))
+        device_hint_sets(range(4), (*(known.devices or ()), *known.pod_devices))
         if known.facts is not None:
             decide(node(), State(), InformedCreate(EVENT, facts=known.facts))
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from nri_plugin.checkpoint.file import CheckpointFile
-from nri_plugin.cli.state.group import command
+from nri_plugin.cli.state.state import command
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.options import Node, Options

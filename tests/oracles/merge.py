@@ -1,6 +1,6 @@
-"""The merge, slowly: every combination of one hint of each wish, and the best of them.
+"""The merge, slowly: every combination of one hint of each hint set, and the best of them.
 
-Written from `kubelet-semantics`, items 24 to 28: how wishes become lists, what a combination gives, and
+Written from `kubelet-semantics`, items 24 to 28: how hint sets become lists, what a combination gives, and
 how two outcomes compare. `rank` is a further comparison of our own, after distance and before the mask.
 """
 
@@ -15,14 +15,14 @@ Rows = Mapping[int, Mapping[int, int]]
 def merged(
     policy: str,
     all_nodes: int,
-    wishes: Sequence[Sequence[HintPair] | None],
+    hint_sets: Sequence[Sequence[HintPair] | None],
     rows: Rows | None = None,
     rank: Callable[[int], int] = lambda mask: 0,
 ) -> tuple[int | None, bool]:
-    """(mask, preferred); each wish is a list of (mask or None, preferred), None for no preference."""
+    """(mask, preferred); each hint set is a list of (mask or None, preferred), None for no preference."""
     if policy == "none":
         return None, False
-    lists = [_filled(wish) for wish in wishes]
+    lists = [_filled(hint_set) for hint_set in hint_sets]
     if policy == "single-numa-node":
         lists = [[h for h in hints if h[1] and (h[0] is None or h[0].bit_count() == 1)] for hints in lists]
         rows = None
@@ -56,10 +56,10 @@ def average(rows: Rows | None, mask: int) -> Fraction:
     return Fraction(sum(rows[one][other] for one in nodes for other in nodes), len(nodes) ** 2)
 
 
-def _filled(wish: Sequence[HintPair] | None) -> Sequence[HintPair]:
-    if wish is None:
+def _filled(hint_set: Sequence[HintPair] | None) -> Sequence[HintPair]:
+    if hint_set is None:
         return [(None, True)]
-    return wish or [(None, False)]
+    return hint_set or [(None, False)]
 
 
 def by_product(all_nodes: int, lists: Sequence[Sequence[HintPair]]) -> set[tuple[int, bool]]:
@@ -76,7 +76,7 @@ def _intersected(all_nodes: int, combination: Sequence[HintPair]) -> tuple[int, 
 
 
 def by_folding(all_nodes: int, lists: Sequence[Sequence[HintPair]]) -> set[tuple[int, bool]]:
-    """The same, one wish after the other, and what came out alike so far only once.
+    """The same, one hint set after the other, and what came out alike so far only once.
 
     Of the masks picked so far it counts whether there was none (None), always the same one, or several (0).
     """

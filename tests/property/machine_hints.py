@@ -1,8 +1,8 @@
-"""Machines for merging: their distances, and what providers wish on them, as families and as lists."""
+"""Machines for merging: their distances, and what providers hint set on them, as rules and as lists."""
 
 from hypothesis import strategies as st
 
-from nri_plugin.policy.hints import Family, Hint, Need, Wish
+from nri_plugin.policy.hints import Hint, HintRule, HintSet, Need
 from tests.oracles.merge import members_of
 
 NODES = (0, 1, 2, 4, 5, 7)
@@ -67,8 +67,8 @@ DISTANCES = (
 
 
 @st.composite
-def families(draw):
-    """A family on a machine small enough to list; None where it holds nothing."""
+def rules(draw):
+    """A rule on a machine small enough to list; None where it holds nothing."""
     usable = draw(st.sets(st.sampled_from(NODES), min_size=1) | st.just(set(NODES)))
     required = draw(st.just(set()) | st.sets(st.sampled_from(sorted(usable)), max_size=2))
     needs = tuple(
@@ -76,7 +76,7 @@ def families(draw):
         for _ in range(draw(st.integers(1, 2)))
     )
     sockets = {"sockets": SOCKETS, "fewest_sockets": draw(st.integers(1, 2))} if draw(st.booleans()) else {}
-    family = Family(
+    rule = HintRule(
         sum(1 << node for node in usable),
         sum(1 << node for node in required),
         needs,
@@ -84,36 +84,36 @@ def families(draw):
         draw(st.integers(1, 3)),
         **sockets,
     )
-    return family if family.nodes in family else None
+    return rule if rule.nodes in rule else None
 
 
 HINTS = st.tuples(st.sampled_from(sorted(subsets(ALL_NODES))), st.booleans())
 
 
 @st.composite
-def wishes_in_both_forms(draw):
-    """A wish with a family, perhaps beside listed hints, and the same wish with everything listed."""
-    family = draw(families())
+def hint_sets_in_both_forms(draw):
+    """A hint set with a rule, perhaps beside listed hints, and the same hint set with everything listed."""
+    rule = draw(rules())
     listed = draw(st.just([]) | st.lists(HINTS, max_size=2))
-    members = [mask for mask in subsets(ALL_NODES) if family is not None and is_member(family, mask)]
-    return Wish("r", tuple(Hint(*hint) for hint in listed), family), [
+    members = [mask for mask in subsets(ALL_NODES) if rule is not None and is_member(rule, mask)]
+    return HintSet("r", tuple(Hint(*hint) for hint in listed), rule), [
         *listed,
-        *((mask, is_preferred(family, mask)) for mask in members),
+        *((mask, is_preferred(rule, mask)) for mask in members),
     ]
 
 
-def is_member(family, mask):
-    """Straight from what a family says it is."""
+def is_member(rule, mask):
+    """Straight from what a rule says it is."""
     nodes = set(members_of(mask))
     return (
-        set(members_of(family.required)) <= nodes <= set(members_of(family.nodes))
-        and len(nodes) >= family.at_least
-        and all(sum(need.by_node.get(node, 0) for node in nodes) >= need.amount for need in family.needs)
+        set(members_of(rule.required)) <= nodes <= set(members_of(rule.nodes))
+        and len(nodes) >= rule.at_least
+        and all(sum(need.by_node.get(node, 0) for node in nodes) >= need.amount for need in rule.needs)
     )
 
 
-def is_preferred(family, mask):
-    touched = sum(1 for socket in family.sockets if socket & mask)
-    return mask.bit_count() == family.preferred_size or (
-        bool(family.fewest_sockets) and touched == family.fewest_sockets
+def is_preferred(rule, mask):
+    touched = sum(1 for socket in rule.sockets if socket & mask)
+    return mask.bit_count() == rule.preferred_size or (
+        bool(rule.fewest_sockets) and touched == rule.fewest_sockets
     )

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals, device_wishes
+from nri_plugin.policy.device_hints import Device, DeviceResource, device_hint_sets, device_totals
 
 PLACES = st.lists(st.frozensets(st.integers(0, 3), max_size=2), max_size=4)
 
@@ -30,22 +30,22 @@ def by_definition(given_places, all_places):
 
 @given(PLACES, PLACES)
 def test_hints_are_those_of_the_kubelet_where_all_devices_are_known(places, others):
-    wishes = device_wishes(range(6), [resource(places, others)])
+    hint_sets = device_hint_sets(range(6), [resource(places, others)])
     if not places or not any((*places, *others)):
-        assert wishes is None
+        assert hint_sets is None
         return
     expected = by_definition(places, (*places, *others))
-    assert [tuple(hint) for hint in wishes[0].hints] == expected
+    assert [tuple(hint) for hint in hint_sets[0].hints] == expected
 
 
 @given(PLACES)
 def test_where_no_others_are_known_the_placed_ones_count_as_all_there_are(places):
     placed = [nodes for nodes in places if nodes]
-    wishes = device_wishes(range(6), [resource(places)])
+    hint_sets = device_hint_sets(range(6), [resource(places)])
     if not placed:
-        assert wishes is None
+        assert hint_sets is None
         return
-    assert [tuple(hint) for hint in wishes[0].hints] == by_definition(placed, placed)
+    assert [tuple(hint) for hint in hint_sets[0].hints] == by_definition(placed, placed)
 
 
 @given(PLACES, PLACES)
@@ -53,11 +53,11 @@ def test_where_more_than_eight_nodes_have_devices_the_same_sets_are_meant_withou
     assume(places and all(places))
     nine = [frozenset({node}) for node in range(4, 10)]
     known = [*others, *nine]
-    wish = device_wishes(range(12), [resource(places, known)])[0]
+    hint_set = device_hint_sets(range(12), [resource(places, known)])[0]
     expected = by_definition(places, [*places, *known])
-    if wish.family is None:
-        assert [tuple(hint) for hint in wish.hints] == expected
+    if hint_set.rule is None:
+        assert [tuple(hint) for hint in hint_set.hints] == expected
         return
-    assert wish.hints == ()
-    assert {mask for mask in range(1, 1 << 12) if mask in wish.family} == {mask for mask, _ in expected}
-    assert all(wish.names(mask) == preferred for mask, preferred in expected)
+    assert hint_set.hints == ()
+    assert {mask for mask in range(1, 1 << 12) if mask in hint_set.rule} == {mask for mask, _ in expected}
+    assert all(hint_set.names(mask) == preferred for mask, preferred in expected)

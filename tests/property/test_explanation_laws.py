@@ -7,9 +7,10 @@ from hypothesis import event as seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nri_plugin.cli.explain.sentences import sentence
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
-from nri_plugin.explain.explanation import Explanation, Outcome, explain
+from nri_plugin.explain.explanation import ContainerOutcome, Explanation, explain
 from nri_plugin.explain.fits import Fit
 from nri_plugin.model.options import (
     MemoryManagerPolicy,
@@ -23,12 +24,12 @@ from nri_plugin.model.options import (
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
-from nri_plugin.policy.merge import contenders, merge
+from nri_plugin.policy.merge import candidates, merge
 from nri_plugin.wire.nri.events import CreateContainerResponse
 from tests.builders import GIB
 from tests.explained import creation
 from tests.property.machines import rows_of_any_machine
-from tests.property.test_merge_laws import machines_and_lists, wishes_of
+from tests.property.test_merge_laws import hint_sets_of, machines_and_lists
 
 MIB = 1 << 20
 POLICIES = st.sampled_from(TopologyManagerPolicy)
@@ -76,8 +77,8 @@ def test_the_outcome_told_is_the_one_decided(drawn):
     node, state, wanted = drawn
     event = creation(**wanted)
     told, decision = explain(node, state, event), decide(node, state, event)
-    assert told.sentence == str(decision.refusal or "")
-    assert (told.outcome is Outcome.REFUSED) == (decision.refusal is not None)
+    assert sentence(told) == str(decision.refusal or "")
+    assert (told.outcome is ContainerOutcome.REFUSED) == (decision.refusal is not None)
     assert told.steps == decision.steps
     if decision.refusal is None:
         assert isinstance(decision.response, CreateContainerResponse)
@@ -90,7 +91,7 @@ def test_the_outcome_told_is_the_one_decided(drawn):
 def test_the_steps_of_taking_make_up_the_exclusive_cpus(drawn):
     node, state, wanted = drawn
     told = explain(node, state, creation(**wanted))
-    if told.outcome is Outcome.EXCLUSIVE:
+    if told.outcome is ContainerOutcome.EXCLUSIVE:
         taken = CPUSet()
         for step in told.taking:
             assert taken.isdisjoint(CPUSet.parse(step.cpus))
@@ -130,14 +131,14 @@ def test_no_number_of_cpus_between_the_largest_and_the_one_refused_fits(drawn):
     told = explain(node, state, creation(**wanted))
     for fit in told.fits:
         if fit.is_largest:
-            for count in range(int(fit.value) + 1, told.subject.exclusive_cpus):
+            for count in range(fit.amount + 1, told.subject.exclusive_cpus):
                 assert decide(node, state, with_cpu(wanted, count)).refusal is not None
 
 
 @given(situations())
 def test_the_sentence_claims_nothing_that_is_not_so(drawn):
     node, state, wanted = drawn
-    words = explain(node, state, creation(**wanted)).sentence
+    words = sentence(explain(node, state, creation(**wanted)))
     counts = re.search(r"would fit: (\d+)(?: or (\d+))? CPUs", words)
     for count in counts.groups() if counts else ():
         if count:
@@ -156,8 +157,8 @@ def test_the_sentence_claims_nothing_that_is_not_so(drawn):
 @given(POLICIES, machines_and_lists())
 def test_the_first_contender_is_the_outcome_of_the_merge(policy, drawn):
     all_nodes, lists = drawn
-    nodes, wishes = NodeMask(all_nodes), wishes_of(lists)
-    merged, found = merge(policy, nodes, wishes), contenders(policy, nodes, wishes)
+    nodes, hint_sets = NodeMask(all_nodes), hint_sets_of(lists)
+    merged, found = merge(policy, nodes, hint_sets), candidates(policy, nodes, hint_sets)
     if merged.affinity is not None and found:
         assert (found[0].nodes, found[0].preferred) == (merged.affinity.mask, merged.preferred)
     assert len({one.nodes for one in found}) == len(found)
@@ -177,20 +178,20 @@ def changed_by(fit: Fit, node: Node, state: State, wanted: dict) -> tuple[Node, 
     """The question that the claim is about."""
     event = creation(**wanted)
     if fit.kind == "cpus":
-        return node, state, with_cpu(wanted, int(fit.value))
+        return node, state, with_cpu(wanted, fit.amount)
     if fit.kind == "memory":
-        return node, state, creation(**{**wanted, "memory": int(fit.value.partition("=")[2])})
+        return node, state, creation(**{**wanted, "memory": fit.amount})
     if fit.kind == "policy":
-        return under(node, topology_manager_policy=TopologyManagerPolicy(fit.value)), state, event
+        return under(node, topology_manager_policy=TopologyManagerPolicy(fit.setting)), state, event
     if fit.kind == "scope":
         return under(node, topology_manager_scope=TopologyManagerScope.CONTAINER), state, event
-    if fit.value == "without full-pcpus-only":
+    if fit.name == "full-pcpus-only":
         return under(node, full_pcpus_only=False), state, event
     if fit.kind == "option":
-        rule = SMTOddCounts(fit.value.partition(": ")[2])
+        rule = SMTOddCounts(fit.setting)
         return under(node, smt_odd_counts=rule), state, event
     if fit.kind == "end":
-        for name in fit.value.split(","):
+        for name in fit.pods:
             state = state.released(name.partition("/")[2])
         return node, state, event
     assert fit.kind == "empty"
@@ -199,7 +200,7 @@ def changed_by(fit: Fit, node: Node, state: State, wanted: dict) -> tuple[Node, 
 
 def lies_on(node: Node, told: Explanation) -> NodeMask:
     """The NUMA nodes of what was promised; of what was not the merged hint."""
-    if told.outcome is Outcome.EXCLUSIVE or told.mems:
-        cpus = CPUSet.parse(told.cpus) if told.outcome is Outcome.EXCLUSIVE else CPUSet()
+    if told.outcome is ContainerOutcome.EXCLUSIVE or told.mems:
+        cpus = CPUSet.parse(told.cpus) if told.outcome is ContainerOutcome.EXCLUSIVE else CPUSet()
         return node.topology.nodes_of(cpus) | NodeMask.parse(told.mems)
     return NodeMask.parse(told.merged.nodes if told.merged else "")

@@ -1,4 +1,4 @@
-"""Laws of CPU wishes."""
+"""Laws of CPU hint sets."""
 
 from itertools import combinations
 
@@ -10,7 +10,7 @@ from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy import cpu_policy
 from nri_plugin.policy.cpu_assignment import cpu_tables
-from nri_plugin.policy.cpu_policy import cpu_wishes
+from nri_plugin.policy.cpu_policy import cpu_hint_sets
 from nri_plugin.policy.merge import merge
 from tests.property.machines import machine_with_free_cpus
 
@@ -32,18 +32,18 @@ def test_a_mask_is_a_hint_when_it_has_room_and_covers_what_is_reusable(machine, 
         for s in every
         if sum(node_of[cpu] in s for cpu in free) >= count and all(node_of[cpu] in s for cpu in reusable)
     ]
-    (wish,) = cpu_wishes(
+    (hint_set,) = cpu_hint_sets(
         cpu_tables(topology), count, CPUSet.from_ids(free - reusable), reusable=CPUSet.from_ids(reusable)
     )
-    assert [tuple(hint) for hint in wish.hints] == expected
+    assert [tuple(hint) for hint in hint_set.hints] == expected
 
 
 @given(machine_with_free_cpus(), st.integers(1, 40), st.integers(0, 60))
 def test_freeing_a_cpu_never_takes_a_hint_away(machine, count, cpu):
     _, topology, free = machine
     tables = cpu_tables(topology)
-    (before,) = cpu_wishes(tables, count, CPUSet.from_ids(free))
-    (after,) = cpu_wishes(tables, count, CPUSet.from_ids(free) | (CPUSet.of(cpu) & topology.online))
+    (before,) = cpu_hint_sets(tables, count, CPUSet.from_ids(free))
+    (after,) = cpu_hint_sets(tables, count, CPUSet.from_ids(free) | (CPUSet.of(cpu) & topology.online))
     assert set(before.hints) <= set(after.hints)
 
 
@@ -51,14 +51,14 @@ def test_freeing_a_cpu_never_takes_a_hint_away(machine, count, cpu):
 def test_asking_for_one_cpu_less_never_takes_a_mask_away(machine, count):
     _, topology, free = machine
     tables = cpu_tables(topology)
-    (more,) = cpu_wishes(tables, count + 1, CPUSet.from_ids(free))
-    (less,) = cpu_wishes(tables, count, CPUSet.from_ids(free))
+    (more,) = cpu_hint_sets(tables, count + 1, CPUSet.from_ids(free))
+    (less,) = cpu_hint_sets(tables, count, CPUSet.from_ids(free))
     assert more.masks <= less.masks
 
 
 @pytest.fixture(scope="module")
 def families_always():
-    """Wishes in the form of large machines, whatever the size of the machine."""
+    """Hint sets in the form of large machines, whatever the size of the machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_policy, "LISTED_NODES", 0)
         yield
@@ -69,10 +69,10 @@ def test_large_machines_merge_by_the_same_rules_as_small_ones(families_always, m
     _, topology, free = machine
     tables = cpu_tables(topology)
     available = CPUSet.from_ids(free)
-    closed = cpu_wishes(tables, count, available)
+    closed = cpu_hint_sets(tables, count, available)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_policy, "LISTED_NODES", 8)
-        listed = cpu_wishes(tables, count, available)
+        listed = cpu_hint_sets(tables, count, available)
     assert closed[0].masks == frozenset()
     nodes = NodeMask(topology.node_mask.mask)
     assert merge(policy, nodes, [closed]) == merge(policy, nodes, [listed])

@@ -12,9 +12,9 @@ from nri_plugin.model.state import MemoryBlock
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy import cpu_policy, device_hints, memory_assignment
 from nri_plugin.policy.cpu_assignment import cpu_tables
-from nri_plugin.policy.cpu_policy import cpu_wishes
-from nri_plugin.policy.device_hints import Device, DeviceResource, device_wishes
-from nri_plugin.policy.memory_assignment import memory_wishes
+from nri_plugin.policy.cpu_policy import cpu_hint_sets
+from nri_plugin.policy.device_hints import Device, DeviceResource, device_hint_sets
+from nri_plugin.policy.memory_assignment import memory_hint_sets
 from nri_plugin.policy.memory_state import MemoryMachine, memory_state
 from nri_plugin.policy.merge import merge
 from nri_plugin.policy.search.mask_order import Distances, tie_break
@@ -31,7 +31,7 @@ RESOURCES = ("memory", "hugepages-2Mi")
 
 @contextmanager
 def searching():
-    """Wishes in the form of large machines."""
+    """Hint sets in the form of large machines."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (cpu_policy, memory_assignment, device_hints):
             patch.setattr(module, "LISTED_NODES", 0)
@@ -85,15 +85,15 @@ def test_searching_and_listing_agree(data, nodes, policy, rule):
     rows = data.draw(distances_over(nodes))
 
     def hint():
-        wishes = [
-            device_wishes(range(nodes), [DeviceResource("gpu", devices)]),
-            cpu_wishes(tables, count, free, align_by_socket=by_socket),
-            memory_wishes(state, memory),
+        hint_sets = [
+            device_hint_sets(range(nodes), [DeviceResource("gpu", devices)]),
+            cpu_hint_sets(tables, count, free, align_by_socket=by_socket),
+            memory_hint_sets(state, memory),
         ]
         return merge(
             policy,
             NodeMask((1 << nodes) - 1),
-            wishes,
+            hint_sets,
             distances=rows and Distances(rows),
             tie_break=tie_break(rule, tables, free, count),
         )

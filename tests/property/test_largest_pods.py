@@ -7,7 +7,7 @@ from sys import intern
 
 import pytest
 
-from nri_plugin.core.decision import Answer
+from nri_plugin.core.decision import ExporterAnswer
 from nri_plugin.model import bounds
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
@@ -21,9 +21,9 @@ NO_BOUND = 1 << 40
 NODES = (NodeMask.of(0), NodeMask.of(1))
 
 
-def given(resources: int, each: int, chars: int) -> Answer:
+def given(resources: int, each: int, chars: int) -> ExporterAnswer:
     """What an exporter says of a container with so many devices."""
-    return Answer(
+    return ExporterAnswer(
         tuple(
             DeviceResource(f"x/{r}", tuple(Device(f"{r}-{d:0{chars}}", NODES[d % 2]) for d in range(each)))
             for r in range(resources)
@@ -44,7 +44,7 @@ FACTS = {
 }
 
 
-def judged_facts(folder: Path, known: Answer) -> list[str]:
+def judged_facts(folder: Path, known: ExporterAnswer) -> list[str]:
     agent = JudgedAgent(folder)
     try:
         of = pod("p1", "BestEffort")
@@ -148,7 +148,7 @@ def test_the_facts_of_a_pod_with_many_containers_are_kept_in_their_bounds(tmp_pa
     )
     agent = JudgedAgent(tmp_path)
     before = agent.kept()
-    agent.client.known = Answer(facts=facts)
+    agent.client.known = ExporterAnswer(facts=facts)
     listed = tuple(
         replace(
             container(of, name, cpu=0.5), id=f"{number:064}", cgroups_path=f"{of.cgroup_parent}/{number:064}"

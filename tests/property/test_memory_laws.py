@@ -7,9 +7,10 @@ from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy import memory_assignment
-from nri_plugin.policy.memory_assignment import allocate_memory, memory_wishes
+from nri_plugin.policy.memory_assignment import allocate_memory, memory_hint_sets
 from nri_plugin.policy.memory_state import MemoryMachine, memory_state
 from nri_plugin.policy.merge import MergedHint, merge
+from tests.oracles.manager_steps import without_blocks
 from tests.oracles.memory import hints as slow_hints
 
 POLICIES = st.sampled_from(list(TopologyManagerPolicy))
@@ -31,8 +32,8 @@ def play(machine, steps):
     """States after each container that was admitted; some containers leave again."""
     state, held, states = memory_state(machine), [], []
     for request, policy, leaves in steps:
-        wishes = memory_wishes(state, request)
-        hint = merge(policy, NodeMask.from_ids(machine.nodes), [wishes])
+        hint_sets = memory_hint_sets(state, request)
+        hint = merge(policy, NodeMask.from_ids(machine.nodes), [hint_sets])
         try:
             grant = allocate_memory(state, request, hint)
         except AdmissionError:
@@ -40,7 +41,7 @@ def play(machine, steps):
         state = grant.state
         held.append(grant.blocks)
         if leaves:
-            state = state.without_blocks(held.pop(0))
+            state = without_blocks(state, held.pop(0))
         states.append((state, [block for blocks in held for block in blocks]))
     return states
 
@@ -66,7 +67,7 @@ def test_no_block_lies_on_a_node_that_another_block_shares_with_other_nodes(mach
 @given(machines(), STEPS)
 def test_when_the_last_block_goes_nothing_is_promised_and_nothing_grouped(machine, steps):
     for state, blocks in play(machine, steps)[-1:]:
-        empty = state.without_blocks(blocks)
+        empty = without_blocks(state, blocks)
         fresh = memory_state(machine)
         assert [empty.free(name) for name in RESOURCES] == [fresh.free(name) for name in RESOURCES]
         assert (dict(empty.group), empty.in_use) == (dict(fresh.group), 0)
@@ -86,7 +87,7 @@ def test_hints_are_those_of_the_slow_reading(machine, steps, request):
 
 
 def closed_form(call):
-    """`call()` with wishes in the form of large machines."""
+    """`call()` with hint sets in the form of large machines."""
     before = memory_assignment.LISTED_NODES
     memory_assignment.LISTED_NODES = 0
     try:
@@ -99,8 +100,8 @@ def closed_form(call):
 def test_large_machines_merge_by_the_same_rules_as_small_ones(machine, steps, request, policy):
     for state, _ in play(machine, steps)[-1:]:
         nodes = NodeMask.from_ids(machine.nodes)
-        listed = memory_wishes(state, request)
-        closed = closed_form(lambda state=state: memory_wishes(state, request))
+        listed = memory_hint_sets(state, request)
+        closed = closed_form(lambda state=state: memory_hint_sets(state, request))
         assert merge(policy, nodes, [closed]) == merge(policy, nodes, [listed])
 
 

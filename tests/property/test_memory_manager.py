@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.policy.memory_assignment import allocate_memory, memory_wishes
-from nri_plugin.policy.memory_state import MemoryMachine, memory_state, reuse_after, shrink_reused
+from nri_plugin.policy.memory_assignment import allocate_memory, memory_hint_sets
+from nri_plugin.policy.memory_state import MemoryMachine, memory_state, shrink_reused
 from nri_plugin.policy.merge import MergedHint
+from tests.oracles.manager_steps import reuse_after, without_blocks
 from tests.oracles.memory_manager import RefusedError, SlowMemoryManager
 
 SIZES = st.sampled_from([0, 1, 2, 3, 4, 6, 9, 14])
@@ -45,8 +46,8 @@ class Ours:
         self.blocks, self.reuse = {}, {}
 
     def hints(self, pod, request):
-        (wish, *_) = memory_wishes(self.state, request, reuse=self.reuse.get(pod, {}))
-        return [(frozenset(NodeMask(mask)), preferred) for mask, preferred in wish.hints or ()]
+        (hint_set, *_) = memory_hint_sets(self.state, request, reuse=self.reuse.get(pod, {}))
+        return [(frozenset(NodeMask(mask)), preferred) for mask, preferred in hint_set.hints or ()]
 
     def allocate(self, pod, container, request, hint, *, init, earlier_inits):
         nodes, preferred = hint
@@ -59,7 +60,7 @@ class Ours:
         self.blocks |= dict(zip(earlier, shrunk, strict=True)) | {(pod, container): grant.blocks}
 
     def remove(self, pod, container):
-        self.state = self.state.without_blocks(self.blocks.pop((pod, container)))
+        self.state = without_blocks(self.state, self.blocks.pop((pod, container)))
 
     def shown(self):
         return {

@@ -8,20 +8,15 @@ from hypothesis import strategies as st
 
 from nri_plugin.config.option_checks import NEVER_TOGETHER
 from nri_plugin.model.errors import AdmissionError
-from nri_plugin.model.options import Options, UncoreCacheRule
+from nri_plugin.model.option_rows import CPU_MANAGER, Affects
+from nri_plugin.model.options import Options, UncoreCacheRule, options_of
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy.cpu_assignment import cpu_tables, take_distributed, take_packed
 from nri_plugin.policy.cpu_policy import allocate_cpus, take_cpus
 from tests.property.machines import machine_with_free_cpus
 
 COUNTS = st.integers(-1, 40)
-FIELDS = {
-    "full-pcpus-only": "full_pcpus_only",
-    "distribute-cpus-across-numa": "distribute_cpus_across_numa",
-    "distribute-cpus-across-cores": "distribute_cpus_across_cores",
-    "align-by-socket": "align_by_socket",
-    "prefer-align-cpus-by-uncorecache": "prefer_align_cpus_by_uncore_cache",
-}
+FIELDS = {name: row.attribute for name, row in options_of(CPU_MANAGER).items() if row.affects is Affects.CPUS}
 ALLOWED = [
     set(on)
     for size in range(len(FIELDS) + 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nri_plugin.cli.topology.distances import heat_map
 from nri_plugin.cli.topology.machine_view import Placements, Seat, View
-from nri_plugin.cli.topology.picture import TIMES, Owner, Style, draw
+from nri_plugin.cli.topology.picture import TIMES, CPUOwner, Style, draw
 from nri_plugin.cli.topology.svg import draw_svg
 from nri_plugin.cli.topology.topology import as_text
 from nri_plugin.model import bits
@@ -105,14 +105,14 @@ def test_every_online_cpu_is_one_number_in_the_boxes(topology: Topology, width: 
 @given(topologies(), WIDTHS, st.sampled_from([Style.BOXES, Style.BRACKETS]))
 @settings(max_examples=60)
 def test_every_online_cpu_is_one_mark_in_the_boxes(topology: Topology, width: int, style: Style) -> None:
-    boxes = inside(draw(topology, [Owner("x", topology.online)], width=width, style=style))
+    boxes = inside(draw(topology, [CPUOwner("x", topology.online)], width=width, style=style))
     assert "".join(boxes).replace(" ", "") == "A" * len(topology.online)
 
 
 @given(topologies(), WIDTHS, st.sampled_from([Style.CACHES, Style.NODES, Style.LINES]))
 @settings(max_examples=60)
 def test_counts_add_up_to_every_online_cpu(topology: Topology, width: int, style: Style) -> None:
-    picture = draw(topology, [Owner("x", topology.online)], width=width, style=style)
+    picture = draw(topology, [CPUOwner("x", topology.online)], width=width, style=style)
     assert sum(int(count) for count in re.findall(rf"A{TIMES}(\d+)", picture)) == len(topology.online)
 
 

@@ -336,7 +336,7 @@ def test_06_a_late_answer_loses_the_connection_and_a_new_one_resynchronizes(prof
     assert lost == ConnectionLost("context deadline exceeded")
     assert answered.is_fail_open
     link.now = request.deadline + 0.1
-    assert link.session.respond(request.call, EmptyResponse(), link.now) == ""
+    assert link.session.respond(request.call, EmptyResponse(), link.now) is None
     assert link.runtime.receive_data(link.session.data_to_send(), link.now) == []
     assert link.session.overdue(link.now + 1.0) is not None
     link.session.receive_data(b"", link.now)

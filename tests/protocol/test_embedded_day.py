@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.cli.demo import day
+from nri_plugin.cli.demo.day import day
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.machine import machine
 from nri_plugin.simulator.runtime.cgroup_tree import Driver, Resource, parent_of

@@ -8,7 +8,6 @@ import yaml
 
 from nri_plugin.cli import extender
 from nri_plugin.cli.main import COMMANDS
-from nri_plugin.config.keys import KEYS
 from nri_plugin.config.loading import load_text
 
 TEXT = (Path(__file__).parents[2] / "README.md").read_text()
@@ -48,14 +47,6 @@ def test_every_option_of_the_extender_is_in_its_table() -> None:
         option for one in extender.command.params for option in one.opts if option not in DEFAULT_ON
     } | {option for one in extender.command.params for option in one.secondary_opts}
     assert {option for option in options if not any(f"`{option}" in cell for cell in named)} == set()
-
-
-def test_every_key_in_its_table_is_known() -> None:
-    table = TEXT.split("## Configuration", 1)[1].split("\n\n", 2)[1]
-    first_cells = " ".join(row.split("|")[1] for row in table.splitlines()[2:])
-    named = re.findall(r"`([A-Za-z]+)`", first_cells)
-    assert named
-    assert set(named) <= set(KEYS)
 
 
 def test_every_command_in_it_is_there() -> None:

@@ -27,21 +27,21 @@ class AgentEvidence:
         state_dir: where the checkpoint is kept.
         trouble: why the running agent does not answer; empty when it does.
         version: of the running agent.
-        runtime: whom it answers; empty for nobody.
+        runtime: the connected container runtime; empty for none.
         own_version: of this program.
-        checkpoint: what is wrong with it; None when there is no checkpoint.
+        checkpoint: its errors; None when there is no checkpoint.
         containers: in it.
         in_memory: whether the state directory is gone after a reboot; None when it is not there.
         free_bytes: left where it is.
-        exporter: whether somebody listens on its socket: empty when so; None when no exporter was set up.
-        fights: who is put back again and again by somebody else, as the agent says.
-        rivals: other programs that give CPUs to containers; hidden where processes are.
-        observing: the running agent carries nothing out.
+        exporter: empty when its socket accepts connections, else why not; None when no exporter was set up.
+        fights: containers whose cpusets another program overwrites repeatedly, as the agent reports.
+        rivals: other programs that assign CPUs to containers; hidden where processes are.
+        observing: the running agent only observes.
         plugin: the file by which the runtime starts the agent itself; empty when it does not.
         unit: of the runtime.
-        failed_creations: how many failed one after the other after the agent's answer, as it says.
+        failed_creations: creations in a row that failed after the agent's answer, as it reports.
         suspects: plugins that the runtime starts beside the agent, and programs that pin.
-        must_hand_over: the kubelet has to be switched off first, which is told with it, step by step.
+        must_hand_over: the kubelet's static managers have to be switched off first; the kubelet's findings hold the steps.
     """
 
     path: str
@@ -67,12 +67,12 @@ class AgentEvidence:
 
     @property
     def restart(self) -> str:
-        """What starts the agent with another configuration or program."""
+        """The command that restarts the agent with a new configuration or program."""
         return f"systemctl restart {self.unit if self.plugin else 'nri-pin'}"
 
     @property
     def journal(self) -> str:
-        """What shows the agent's log."""
+        """The command that shows the agent's log."""
         return f"journalctl {'-t' if self.plugin else '-u'} nri-pin"
 
 
@@ -89,15 +89,15 @@ def judge(seen: AgentEvidence) -> Iterator[Finding]:
     if seen.fights:
         yield to_do(
             "fights",
-            f"somebody puts back the CPUs of {', '.join(seen.fights[:MOST_NAMED])} whenever the agent has put them right",
-            "find who writes there (systemctl set-property, another agent); the agent's log says what is found",
+            f"another program overwrites the cpusets of {', '.join(seen.fights[:MOST_NAMED])} after each repair by the agent",
+            "find the writer (systemctl set-property, another agent); the agent's log has the values it wrote",
             f"{seen.journal} -g drift -n 20",
         )
 
 
 def _failed_creations(seen: AgentEvidence) -> Finding:
-    """The runtime fails a creation where two plugins set the same field, and tells neither of the other."""
-    who = f"{', '.join(seen.suspects)} may be it" if seen.suspects else "it is none that can be seen here"
+    """The runtime fails a creation where two plugins set the same field, and reports neither to the other."""
+    who = f"{', '.join(seen.suspects)} may be it" if seen.suspects else "that plugin is not visible from here"
     return to_do(
         "failed-creations",
         f"the last {seen.failed_creations} creations failed after the agent had answered, which looks like another NRI "
@@ -251,7 +251,10 @@ def _exporter(seen: AgentEvidence) -> Iterator[Finding]:
         yield not_visible("exporter", seen.exporter, "whether the exporter answers cannot be seen")
     elif seen.exporter:
         yield to_do(
-            "exporter", f"{seen.exporter}, so the cluster is told nothing", "start it", "nri-pin export"
+            "exporter",
+            f"{seen.exporter}, so nothing is published to the cluster",
+            "start it",
+            "nri-pin export",
         )
     else:
         yield fine("exporter", "takes connections")

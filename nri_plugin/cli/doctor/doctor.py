@@ -1,13 +1,14 @@
-"""`nri-pin doctor`: whether this node is as placements need it, and what to do where it is not."""
+"""`nri-pin doctor`: whether this node meets the requirements of placements, and how to correct it."""
 
 import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 import click
 
-from nri_plugin.cli.doctor.findings import Finding, Step, Verdict
+from nri_plugin.cli.doctor.findings import Finding, NextStep, Verdict
 from nri_plugin.cli.output import columns, echo, format_option, waiting, wants_colour
 from nri_plugin.model.bounds import visible
 
@@ -21,11 +22,11 @@ Examples:
   nri-pin doctor -o json | jq '.checks[] | select(.verdict == "TO DO")'
 
 \b
-What is answered:
-  OK           as it should be
-  TO DO        wrong, with the next step
-  ADVICE       right, and something could be better
-  not visible  the evidence cannot be seen from here, with the mount that shows it; never OK
+Verdicts:
+  OK           correct
+  TO DO        wrong; the next step follows
+  ADVICE       correct; something could be better
+  not visible  the evidence cannot be seen from here; names the mount that would show it; never OK
 """
 
 LABELS = {Verdict.OK: "OK", Verdict.TO_DO: "TO DO", Verdict.ADVICE: "ADVICE", Verdict.NOT_VISIBLE: "?"}
@@ -44,14 +45,14 @@ WORDS = {
 INDENT = " " * 9
 STEP_INDENT = INDENT + " " * 4
 WHOLE_NODE = "kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nri-pin doctor --root /host"
-"""A pod that has the whole node below /host, for as long as the question takes."""
+"""A temporary pod that has the whole node below /host."""
 
 
 @click.command(name="doctor", epilog=EXAMPLES)
 @click.option(
     "--root",
     metavar="DIR",
-    help="Where the node's root is, or some of its files.  [default: /host if the node's sys is there, else /]",
+    help="The directory of the node's root file system, or of a part of it.  [default: /host if it holds sys, else /]",
 )
 @click.option(
     "--config", metavar="FILE", help="The agent's configuration.  [default: that of the agent that runs]"
@@ -62,7 +63,9 @@ WHOLE_NODE = "kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nr
     help="The runtime's main file, on the node.  [default: as it was started, else where it usually is]",
 )
 @click.option("--state-dir", metavar="DIR", help="The agent's state directory.  [default: as configured]")
-@click.option("--strict", is_flag=True, help="Exit with 1 on advice and on what is not visible, too.")
+@click.option(
+    "--strict", is_flag=True, help="Exit with 1 also on advice and on evidence that is not visible."
+)
 @format_option()
 @click.pass_context
 def command(
@@ -75,9 +78,9 @@ def command(
     strict: bool,
     output_format: str,
 ) -> None:
-    """Check that this node is as placements need it, and say what to do where it is not.
+    """Check whether this node meets the requirements of placements, and say how to correct it.
 
-    Nothing is changed. Exit code: 0 when there is nothing to do, 1 when there is, 2 for wrong usage.
+    Nothing is changed. Exit code: 0 nothing to do, 1 something to do, 2 wrong usage.
     """
     if root is not None and not os.path.isdir(root):
         raise click.UsageError(
@@ -93,7 +96,7 @@ def command(
 
 
 def examine(root: str | None, config: str, runtime_config: str, state_dir: str) -> Groups:
-    """Look, and judge."""
+    """Collect the evidence and judge it."""
     from nri_plugin.cli.doctor import agent, kubelet, machine, runtime
     from nri_plugin.cli.doctor.evidence import Asked, collect
     from nri_plugin.cli.doctor.node_evidence import NodeView, is_in_pod
@@ -116,7 +119,7 @@ def examine(root: str | None, config: str, runtime_config: str, state_dir: str) 
 
 
 def exit_code(groups: Groups, *, strict: bool) -> int:
-    """0 when nothing is to be done; what cannot be seen is nobody's fault unless `strict`."""
+    """0 when there is nothing to do; evidence that is not visible counts only with `strict`."""
     bad = {Verdict.TO_DO, Verdict.ADVICE, Verdict.NOT_VISIBLE} if strict else {Verdict.TO_DO}
     return int(any(finding.verdict in bad for found in groups.values() for finding in found))
 
@@ -171,7 +174,7 @@ def _lines(finding: Finding, width: int | None, *, colour: bool) -> Iterator[str
         yield from _step(number, step, width)
 
 
-def _step(number: int, step: Step, width: int | None) -> Iterator[str]:
+def _step(number: int, step: NextStep, width: int | None) -> Iterator[str]:
     label = f"{number}."
     first, *rest = _wrapped(step.do + (":" if step.command else ""), width, len(STEP_INDENT))
     yield f"{INDENT}{label:<{len(STEP_INDENT) - len(INDENT)}}{visible(first)}"
@@ -191,21 +194,7 @@ def _wrapped(text: str, width: int | None, indent: int = len(INDENT)) -> list[st
 
 def as_json(groups: Groups, *, strict: bool) -> str:
     """Everything, for programs."""
-    checks = [
-        {
-            "group": group,
-            "check": finding.check,
-            "verdict": finding.verdict.value,
-            "says": finding.says,
-            "do": finding.do,
-            "command": finding.command,
-            "mount": finding.mount,
-            "mount_at": finding.mount_at,
-            "steps": [{"do": step.do, "command": step.command, "undo": step.undo} for step in finding.steps],
-        }
-        for group, found in groups.items()
-        for finding in found
-    ]
+    checks = [{"group": group} | asdict(finding) for group, found in groups.items() for finding in found]
     counts = {verdict.value: number for verdict, number in count(groups).items()}
     return json.dumps(
         {"exit_code": exit_code(groups, strict=strict), "counts": counts, "checks": checks}, indent=2

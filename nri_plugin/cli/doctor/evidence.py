@@ -1,4 +1,4 @@
-"""Collects what `nri-pin doctor` judges: every look at the node happens here, once."""
+"""Collects the evidence that `nri-pin doctor` judges: all reads of the node happen here, once."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,7 @@ from nri_plugin.agent.status_client import AgentStatus, read_status
 from nri_plugin.agent.status_socket import FILE_NAME as STATUS_SOCKET
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, OBSERVED_FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.format import Checkpoint
-from nri_plugin.cli.doctor import node_evidence as kernel
-from nri_plugin.cli.doctor import service_evidence as kubelet
-from nri_plugin.cli.doctor import service_evidence as runtime
+from nri_plugin.cli.doctor import node_evidence, service_evidence
 from nri_plugin.cli.doctor.agent import NO_CONFIGURATION, AgentEvidence
 from nri_plugin.cli.doctor.kubelet import KubeletEvidence
 from nri_plugin.cli.doctor.machine import CgroupEvidence, KernelEvidence
@@ -48,8 +46,8 @@ RIVALS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """Everything that was seen, group by group."""
+class DoctorEvidence:
+    """All evidence, by group."""
 
     runtime: RuntimeEvidence
     kubelet: KubeletEvidence
@@ -60,7 +58,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line says.
+    """Paths from the command line.
 
     Attributes:
         config: the agent's configuration; empty to look for it.
@@ -73,8 +71,8 @@ class Asked:
     state_dir: str = ""
 
 
-def collect(view: NodeView, asked: Asked) -> Evidence:
-    """Look at the node."""
+def collect(view: NodeView, asked: Asked) -> DoctorEvidence:
+    """Read the node."""
     processes = view.processes()
     running = () if isinstance(processes, Hidden) else processes
     topology = read_topology(view)
@@ -87,7 +85,7 @@ def collect(view: NodeView, asked: Asked) -> Evidence:
     checkpoint = _checkpoint(
         view, state_dir, OBSERVED_FILE_NAME if status and status.observing else FILE_NAME
     )
-    told = kubelet.read_kubelet(view, kubelet.find_kubelet(running))
+    told = service_evidence.read_kubelet(view, service_evidence.find_kubelet(running))
     seen = _runtime(view, found, config, status)
     theirs = replace(
         _kubelet(view, told, processes, status),
@@ -98,7 +96,7 @@ def collect(view: NodeView, asked: Asked) -> Evidence:
         has_configuration=not (isinstance(config_error, str) and NO_CONFIGURATION in config_error),
     )
     ours = _agent(view, (path, config_error), state_dir, status, trouble, checkpoint, config, processes)
-    return Evidence(
+    return DoctorEvidence(
         seen,
         theirs,
         replace(
@@ -107,11 +105,11 @@ def collect(view: NodeView, asked: Asked) -> Evidence:
             may_partition=_may_partition(view, _find_agent(running)),
             culprits=tuple(filter(None, (theirs.culprit, *_rivals(running)))),
         ),
-        KernelEvidence(kernel.read_kernel(view), topology, reserved, _runs(processes, "irqbalance")),
+        KernelEvidence(node_evidence.read_kernel(view), topology, reserved, _runs(processes, "irqbalance")),
         replace(
             ours,
             plugin=plugin.file if plugin else "",
-            unit="crio" if found.name == runtime.CRIO else "containerd",
+            unit="crio" if found.name == service_evidence.CRIO else "containerd",
             must_hand_over=theirs.must_hand_over,
             failed_creations=status.failed_creations if status else 0,
             suspects=(*other_plugins(seen), *_rivals(running)),
@@ -121,15 +119,15 @@ def collect(view: NodeView, asked: Asked) -> Evidence:
 
 def _kubelet(
     view: NodeView,
-    told: kubelet.KubeletSettings | Hidden | None,
+    told: service_evidence.KubeletSettings | Hidden | None,
     processes: Sequence[Process] | Hidden,
     status: AgentStatus | None,
 ) -> KubeletEvidence:
-    states = {name: kubelet.read_state_policy(view, name) for name in kubelet.STATE_FILES}
+    states = {name: service_evidence.read_state_policy(view, name) for name in service_evidence.STATE_FILES}
     return KubeletEvidence(
         _if_none_seen(view, told, states, processes),
         states,
-        view.connects(kubelet.POD_RESOURCES),
+        view.connects(service_evidence.POD_RESOURCES),
         is_only_observed=status is not None and status.observing,
         agent_runs=status is not None and status.runtime is not None,
         in_pod=view.in_pod,
@@ -153,14 +151,15 @@ def read_topology(view: NodeView) -> Topology | Hidden | str:
 
 def _if_none_seen(
     view: NodeView,
-    told: kubelet.KubeletSettings | Hidden | None,
+    told: service_evidence.KubeletSettings | Hidden | None,
     states: Mapping[str, str | Hidden | None],
     processes: Sequence[Process] | Hidden,
-) -> kubelet.KubeletSettings | Hidden | None:
+) -> service_evidence.KubeletSettings | Hidden | None:
     """No file of the kubelet where it usually is says little: it may be a part of another program, as in k3s."""
     if told is None and any(isinstance(policy, str) for policy in states.values()):
         return Hidden(
-            kubelet.CONFIG_FILE, why="not there, and the kubelet has left state files: it is set elsewhere"
+            service_evidence.CONFIG_FILE,
+            why="not there, and the kubelet has left state files: it is set elsewhere",
         )
     if told is None and isinstance(processes, Hidden) and not view.is_copy:
         return processes
@@ -175,12 +174,18 @@ class _Plugin:
     drop_in: str
 
 
-def _plugin(view: NodeView, settings: runtime.NRISettings | Hidden | runtime.Broken | None) -> _Plugin | None:
+def _plugin(
+    view: NodeView, settings: service_evidence.NRISettings | Hidden | service_evidence.BrokenFile | None
+) -> _Plugin | None:
     """How the runtime starts the agent itself; None where it does not, or where that cannot be seen.
 
     Source: NRI takes the drop-in of the plugin's whole name, else that of its name without the index.
     """
-    known = settings if isinstance(settings, runtime.NRISettings) else runtime.NRISettings(runtime.CONTAINERD)
+    known = (
+        settings
+        if isinstance(settings, service_evidence.NRISettings)
+        else service_evidence.NRISettings(service_evidence.CONTAINERD)
+    )
     names, drop_ins = view.names(known.plugin_dir), view.names(known.config_dir)
     ours = [name for name in names if OURS.match(name)] if isinstance(names, tuple) else []
     if not ours:
@@ -281,33 +286,33 @@ def _checkpoint(view: NodeView, state_dir: str, name: str) -> Checkpoint | Hidde
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundRuntime:
     """The runtime, before anything is known of the agent."""
 
     name: str | Hidden
     version: str | Hidden
-    settings: runtime.NRISettings | Hidden | runtime.Broken | None
+    settings: service_evidence.NRISettings | Hidden | service_evidence.BrokenFile | None
 
 
-def _find_runtime(view: NodeView, asked: Asked, processes: Sequence[Process] | Hidden) -> _Found:
-    process = None if isinstance(processes, Hidden) else runtime.find_runtime(processes)
-    name = runtime.find_name(view, process, asked.runtime_config)
+def _find_runtime(view: NodeView, asked: Asked, processes: Sequence[Process] | Hidden) -> _FoundRuntime:
+    process = None if isinstance(processes, Hidden) else service_evidence.find_runtime(processes)
+    name = service_evidence.find_name(view, process, asked.runtime_config)
     if name == "" and isinstance(processes, Hidden):
         name = processes
-    name_for_files = name if isinstance(name, str) and name else runtime.CONTAINERD
-    version = runtime.read_version(view, process, name_for_files) if name else ""
+    name_for_files = name if isinstance(name, str) and name else service_evidence.CONTAINERD
+    version = service_evidence.read_version(view, process, name_for_files) if name else ""
     known = version_of(version) if isinstance(version, str) else None
-    settings = runtime.read_settings(
+    settings = service_evidence.read_settings(
         view, name_for_files, process, asked.runtime_config, merges_keys=known is None or known >= (2, 0, 0)
     )
-    return _Found(name, version, settings if name else None)
+    return _FoundRuntime(name, version, settings if name else None)
 
 
 def _runtime(
-    view: NodeView, seen: _Found, config: Config | None, status: AgentStatus | None
+    view: NodeView, seen: _FoundRuntime, config: Config | None, status: AgentStatus | None
 ) -> RuntimeEvidence:
-    found = seen.settings if isinstance(seen.settings, runtime.NRISettings) else None
-    path = found.socket if found else config.nri_socket if config else runtime.SOCKET
+    found = seen.settings if isinstance(seen.settings, service_evidence.NRISettings) else None
+    path = found.socket if found else config.nri_socket if config else service_evidence.SOCKET
     is_asked = status is not None and status.runtime is not None
     return RuntimeEvidence(
         seen.name,
@@ -324,14 +329,14 @@ def _runtime(
 
 def _cgroups(
     view: NodeView,
-    told: kubelet.KubeletSettings | Hidden | None,
+    told: service_evidence.KubeletSettings | Hidden | None,
     seen: RuntimeEvidence,
     topology: Topology | Hidden | str,
     status: AgentStatus | None,
     checkpoint: Checkpoint | Hidden | str | None,
 ) -> CgroupEvidence:
-    driver = told.by_key.get("cgroupDriver") if isinstance(told, kubelet.KubeletSettings) else None
-    settings = seen.settings if isinstance(seen.settings, runtime.NRISettings) else None
+    driver = told.by_key.get("cgroupDriver") if isinstance(told, service_evidence.KubeletSettings) else None
+    settings = seen.settings if isinstance(seen.settings, service_evidence.NRISettings) else None
     state = status.state if status else checkpoint.state if isinstance(checkpoint, Checkpoint) else None
     if status is not None and status.observing:
         state = None  # nothing of it was carried out
@@ -355,7 +360,7 @@ def _asks_partitions(config: Config | None, status: AgentStatus | None) -> bool:
 
 def _may_partition(view: NodeView, agent: Process | None) -> bool | None:
     """Whether that process has the capability; None where it is not seen."""
-    return None if agent is None or view.is_copy else kernel.is_admin(view, agent.pid)
+    return None if agent is None or view.is_copy else node_evidence.is_admin(view, agent.pid)
 
 
 def _agent(
@@ -381,7 +386,7 @@ def _agent(
         checkpoint=_judged(checkpoint),
         containers=len(checkpoint.state.containers) if isinstance(checkpoint, Checkpoint) else 0,
         in_memory=is_in_memory(str(place)) if there else None,
-        free_bytes=kernel.free_bytes(str(place)) if there else None,
+        free_bytes=node_evidence.free_bytes(str(place)) if there else None,
         exporter=_exporter(view, config, state_dir),
         fights=sorted({row.name for row in status.drifts if row.is_fight}) if status else (),
         rivals=processes if isinstance(processes, Hidden) else _rivals(processes),
@@ -395,7 +400,9 @@ def _judged(checkpoint: Checkpoint | Hidden | str | None) -> Sequence[str] | Hid
         return (checkpoint,)
     if not isinstance(checkpoint, Checkpoint):
         return checkpoint
-    return () if checkpoint.facts is None else checkpoint.state.violations(checkpoint.facts.as_node())
+    if checkpoint.facts is None:
+        return ()
+    return tuple(map(str, checkpoint.state.violations(checkpoint.facts.as_node())))
 
 
 def _exporter(view: NodeView, config: Config | None, state_dir: str) -> str | Hidden | None:

@@ -1,4 +1,4 @@
-"""What a check answers: a verdict, a sentence, and what to do next."""
+"""The result of a check: a verdict, a sentence, and the next step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from nri_plugin.cli.doctor.node_evidence import Hidden
 
 
 class Verdict(StrEnum):
-    """How a check ended."""
+    """The outcome of a check."""
 
     OK = "OK"
     TO_DO = "TO DO"
     """Something is wrong and there is a next step."""
     ADVICE = "ADVICE"
-    """Placements are right without it, and something would be better with it."""
+    """Placements are correct without it; something would be better with it."""
     NOT_VISIBLE = "NOT VISIBLE"
-    """The evidence cannot be seen from here: nobody knows whether it is right."""
+    """The evidence cannot be seen from here, so the check is undecided."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NextStep:
     """One step of several, which can be checked before the next.
 
     Attributes:
@@ -40,11 +40,11 @@ class Finding:
 
     Attributes:
         check: its name, stable, for scripts.
-        says: what was found, one sentence.
-        do: what to do about it; empty when there is nothing to do.
+        says: the observation, one sentence.
+        do: the next step; empty when there is none.
         command: a line to paste; empty when the next step is no command.
         mount: the folder of the node that would show the evidence.
-        mount_at: where.
+        mount_at: where to mount it.
         steps: where one command is not enough; each is done only when the one before it succeeded.
     """
 
@@ -55,7 +55,7 @@ class Finding:
     command: str = ""
     mount: str = ""
     mount_at: str = ""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[NextStep, ...] = ()
 
 
 def fine(check: str, says: str) -> Finding:
@@ -63,18 +63,18 @@ def fine(check: str, says: str) -> Finding:
     return Finding(check, Verdict.OK, says)
 
 
-def to_do(check: str, says: str, do: str, command: str = "", steps: Sequence[Step] = ()) -> Finding:
+def to_do(check: str, says: str, do: str, command: str = "", steps: Sequence[NextStep] = ()) -> Finding:
     """Something is wrong."""
     return Finding(check, Verdict.TO_DO, says, do, command, steps=tuple(steps))
 
 
-def advice(check: str, says: str, do: str, command: str = "", steps: Sequence[Step] = ()) -> Finding:
+def advice(check: str, says: str, do: str, command: str = "", steps: Sequence[NextStep] = ()) -> Finding:
     """Something could be better."""
     return Finding(check, Verdict.ADVICE, says, do, command, steps=tuple(steps))
 
 
 def not_visible(check: str, what: Hidden, says: str, do: str = "") -> Finding:
-    """The evidence is out of sight; never taken as a good sign.
+    """The evidence cannot be seen; never counted as OK.
 
     Args:
         check: its name.

@@ -1,11 +1,24 @@
-"""What `nri-pin doctor` says of the kubelet: two who pin CPUs would undo each other's work; pure."""
+"""What `nri-pin doctor` says of the kubelet; pure.
+
+A kubelet with a static CPU Manager and the agent would undo each other's writes. Where the kubelet pins, the findings
+hold the steps that move the node from the kubelet's static managers to the agent. The node works at every step, or the
+step says how to make it work again: the kubelet is stopped only after a rehearsal of the import has succeeded, and each
+step between its stop and its start says how to start it as it was. The kubelet starts once, on a configuration that it
+accepts, and after the agent. Where the kubelet itself starts the agent (a DaemonSet), it cannot start after it: there
+the node is cordoned meanwhile.
+
+Source: kubelet v1.36 cm/cpumanager/policy_none.go: the none policy refuses to start with any cpuManagerPolicyOptions.
+topologymanager/topology_manager.go and memorymanager/memory_manager.go: none and None read neither
+topologyManagerPolicyOptions nor reservedMemory, so these may stay. cpumanager/state, memorymanager/state: a kubelet
+does not start on a state file of another policy.
+"""
 
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nri_plugin.cli.doctor.findings import Finding, Step, Verdict, fine, not_visible, to_do
+from nri_plugin.cli.doctor.findings import Finding, NextStep, Verdict, fine, not_visible, to_do
 from nri_plugin.cli.doctor.node_evidence import Hidden
 from nri_plugin.cli.doctor.service_evidence import (
     CONFIG_FILE,
@@ -19,20 +32,6 @@ from nri_plugin.model.quantity import parse_cpu_milli
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 
-# ----------------------------------------------------------------------------------------------------
-# The steps that take a node from the kubelet's static managers to the agent; pure.
-#
-# At every step the node works, or the step says how it works again: the kubelet is stopped only after a rehearsal of the
-# import has succeeded, and each step between its stop and its start says how to start it as it was. The kubelet starts
-# once, on a configuration that it accepts, and after the agent. A kubelet that starts the agent itself, as a DaemonSet,
-# cannot start after it: there the node is cordoned meanwhile.
-#
-# Source: kubelet v1.36 cm/cpumanager/policy_none.go: the none policy refuses to start with any cpuManagerPolicyOptions.
-# topologymanager/topology_manager.go and memorymanager/memory_manager.go: none and None read neither
-# topologyManagerPolicyOptions nor reservedMemory, so these may stay. cpumanager/state, memorymanager/state: a kubelet
-# does not start on a state file of another policy.
-
-
 ASIDE = "before-nri-pin"
 """The end of the names of files that are kept for the way back."""
 
@@ -42,7 +41,7 @@ OFF: Mapping[str, str] = {
     "memoryManagerPolicy": "None",
     "topologyManagerPolicy": "none",
 }
-"""What each manager of the kubelet has to be set to."""
+"""The value that switches each manager of the kubelet off."""
 
 START = "systemctl start kubelet"
 OR_NOT = "where it is refused, do what it says before you go on: nothing has changed"
@@ -50,14 +49,14 @@ OR_NOT = "where it is refused, do what it says before you go on: nothing has cha
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A node on its way.
+    """A node on its way from the kubelet's static managers to the agent.
 
     Attributes:
         settings: of the kubelet.
         state_files: those of a static policy that are there.
         config_path: of the agent's configuration.
         has_configuration: whether it is there.
-        agent_runs: it has placed what runs, so that nothing has to be imported.
+        agent_runs: the agent has placed the running containers, so nothing has to be imported.
         restart_runtime: the command that starts an agent that the runtime starts itself; empty for any other.
         in_pod: the agent is to come from a DaemonSet, and this is a pod with the node's root below `root`.
         root: of the node.
@@ -74,16 +73,16 @@ class Migration:
 
     @property
     def must_import(self) -> bool:
-        """Whether the kubelet has promises that no agent knows."""
+        """Whether the kubelet has allocations that no agent knows."""
         return bool(self.state_files) and not self.agent_runs
 
 
-def steps(node: Migration) -> tuple[Step, ...]:
-    """What to do, in order."""
+def steps(node: Migration) -> tuple[NextStep, ...]:
+    """The steps of the migration, in order."""
     before = (*(_cordon() if node.in_pod else ()), *_promises_first(node), *_next_configuration(node))
     inner = tuple(_hand_over(node))
     last = len(before) + 1 + len(inner)
-    stop = Step(
+    stop = NextStep(
         f"stop the kubelet; containers go on running, and no pod starts or ends until step {last}",
         "systemctl stop kubelet",
         START,
@@ -91,43 +90,43 @@ def steps(node: Migration) -> tuple[Step, ...]:
     return (*before, stop, *inner, *_afterwards(node))
 
 
-def _cordon() -> Iterator[Step]:
-    yield Step(
+def _cordon() -> Iterator[NextStep]:
+    yield NextStep(
         "keep new pods away, because the kubelet has to start before the agent can: NODE is this node",
         "kubectl cordon NODE",
     )
 
 
-def _promises_first(node: Migration) -> Iterator[Step]:
-    """Before the kubelet is touched: that its promises can be kept."""
+def _promises_first(node: Migration) -> Iterator[NextStep]:
+    """Before the kubelet is stopped: check that its allocations can be kept."""
     if node.agent_runs:
-        yield Step("see that the agent has placed what runs: it says sound", "nri-pin state verify")
+        yield NextStep("see that the agent has placed what runs: it says sound", "nri-pin state verify")
     elif node.in_pod and node.must_import:
-        yield Step(
-            f"take the kubelet's promises over, by its own options where the agent has no file here; {OR_NOT}",
+        yield NextStep(
+            f"import the kubelet's allocations, by its own options where the agent has no file here; {OR_NOT}",
             f"nri-pin state import {node.root}{FOLDER} --state-dir {node.root}/run/nri-pin",
         )
     elif not node.in_pod:
         if not node.has_configuration:
             yield from _first_configuration(node)
         if node.must_import:
-            yield Step(
+            yield NextStep(
                 f"rehearse the import, into a directory of its own, while the kubelet runs; {OR_NOT}",
                 f'{_import(node)} --state-dir "$(mktemp -d)"',
             )
 
 
-def _first_configuration(node: Migration) -> Iterator[Step]:
+def _first_configuration(node: Migration) -> Iterator[NextStep]:
     theirs = node.settings.files[:1]
     flags = [one.where.split()[0] for one in node.settings.by_key.values() if not one.path]
     more = f"; add what the kubelet's command line says ({', '.join(flags)})" if flags else ""
     if theirs:
-        yield Step(
+        yield NextStep(
             f"give the agent the options that the kubelet has; it takes the kubelet's own file{more}",
             f"install -D -m 0644 {shlex.quote(theirs[0])} {shlex.quote(node.config_path)}",
         )
     else:
-        yield Step(
+        yield NextStep(
             f"write {node.config_path} with the options that the kubelet has on its command line ({', '.join(flags)})"
         )
 
@@ -136,79 +135,81 @@ def _import(node: Migration) -> str:
     return f"nri-pin state import {FOLDER} --config {shlex.quote(node.config_path)}"
 
 
-def _next_configuration(node: Migration) -> Iterator[Step]:
+def _next_configuration(node: Migration) -> Iterator[NextStep]:
     """The kubelet's next configuration, beside the present one: what it reads at its start is not touched yet."""
     for path, edits in _edits(node.settings).items():
         name = shlex.quote(path)
         words = " ".join(f"-e {shlex.quote(edit)}" for edit in edits)
         where = ", on the node itself (ssh, console)" if node.in_pod else ""
-        yield Step(f"copy the kubelet's configuration{where}", f"cp -p {name} {name}.{NEXT}")
-        yield Step(
+        yield NextStep(f"copy the kubelet's configuration{where}", f"cp -p {name} {name}.{NEXT}")
+        yield NextStep(
             f"switch the managers off in the copy; compare with diff {name} {name}.{NEXT}",
             f"sed -i {words} {name}.{NEXT}",
         )
 
 
-def _hand_over(node: Migration) -> Iterator[Step]:
+def _hand_over(node: Migration) -> Iterator[NextStep]:
     """From the kubelet's stop to its start; `undo` grows with what has been done."""
     undo: list[str] = []
     if not node.agent_runs and not node.in_pod:
         if node.must_import:
-            yield Step("take the kubelet's promises over", _import(node), START)
+            yield NextStep("import the kubelet's allocations", _import(node), START)
         undo += [] if node.restart_runtime else ["systemctl stop nri-pin"]
         yield from _start_agent(node, _undone(undo))
     by_hand = _by_hand(node.settings)
     if by_hand:
-        yield Step(by_hand)
+        yield NextStep(by_hand)
     for path in _edits(node.settings):
         name = shlex.quote(path)
-        yield Step(
+        yield NextStep(
             "put the kubelet's configuration in place; the former one is kept",
             f"mv -b -S .{ASIDE} {name}.{NEXT} {name}",
             _undone(undo),
         )
         undo.append(f"mv {name}.{ASIDE} {name}")
     for path in node.state_files:
-        yield Step(
+        yield NextStep(
             "move its state file away: a kubelet does not start on that of another policy",
             f"mv {path} {path}.{ASIDE}",
             _undone(undo),
         )
         undo.append(f"mv {path}.{ASIDE} {path}")
-    yield Step("start the kubelet; journalctl -u kubelet -n 20 tells how it went", START, _undone(undo))
+    yield NextStep("start the kubelet; journalctl -u kubelet -n 20 tells how it went", START, _undone(undo))
 
 
 def _undone(steps_back: Sequence[str]) -> str:
     return "; ".join([*steps_back, START])
 
 
-def _start_agent(node: Migration, back: str) -> Iterator[Step]:
+def _start_agent(node: Migration, back: str) -> Iterator[NextStep]:
     if node.restart_runtime:
-        yield Step("start the agent with the runtime; containers go on running", node.restart_runtime, back)
+        yield NextStep(
+            "start the agent with the runtime; containers go on running", node.restart_runtime, back
+        )
     else:
-        yield Step(
+        yield NextStep(
             "start the agent, by its unit where it has one; this unit is gone after a reboot",
             "systemd-run --unit nri-pin --property Restart=always "
             f"nri-pin run --config {shlex.quote(node.config_path)}",
             back,
         )
-    yield Step(
-        "see that it has met its containers: it says sound, and nothing of promises that wait",
+    yield NextStep(
+        "check that it knows its containers: the output says sound, and names no allocations that wait",
         "nri-pin state verify",
         back,
     )
 
 
-def _afterwards(node: Migration) -> Iterator[Step]:
+def _afterwards(node: Migration) -> Iterator[NextStep]:
     if not node.in_pod:
         return
     if not node.agent_runs:
-        yield Step("let the DaemonSet come to this node", "kubectl label node NODE nri-pin/enabled=true")
-        yield Step(
+        yield NextStep("let the DaemonSet come to this node", "kubectl label node NODE nri-pin/enabled=true")
+        yield NextStep(
             "wait for the agent; ask again where there is no such pod yet",
             "kubectl -n nri-pin wait --for condition=Ready pod --field-selector spec.nodeName=NODE --timeout 120s",
         )
-    yield Step("let pods come again", "kubectl uncordon NODE")
+    yield NextStep("let pods come again", "kubectl uncordon NODE")
 
 
 def _edits(settings: KubeletSettings) -> dict[str, list[str]]:
@@ -225,7 +226,7 @@ def _edits(settings: KubeletSettings) -> dict[str, list[str]]:
 
 
 def _by_hand(settings: KubeletSettings) -> str:
-    """What cannot be edited line by line; empty for nothing."""
+    """Settings that cannot be edited line by line; empty for none."""
     words = [f"{key} {OFF[key]} instead of {one.where}" for key, one in _on(settings) if one.lines is None]
     words += [
         f"no cpuManagerPolicyOptions ({one.where})" for one in settings.cpu_options if one.lines is None
@@ -241,9 +242,6 @@ def _on(settings: KubeletSettings) -> Iterator[tuple[str, Setting]]:
         one = settings.by_key.get(key)
         if one is not None and one.value.lower() != off.lower():
             yield key, one
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 POLICIES = {
@@ -264,9 +262,9 @@ class KubeletEvidence:
     Attributes:
         settings: None when there is no kubelet.
         states: the policy in each of its state files; None where there is no such file.
-        pod_resources: whether somebody listens on its PodResources socket: empty when so.
+        pod_resources: empty when its PodResources socket accepts connections, else why not.
         reserved: what the agent keeps for the system; None where that is not known.
-        is_only_observed: the agent carries nothing out, so whatever pins may go on.
+        is_only_observed: the agent changes nothing, so another program may go on pinning.
         topology: None where the machine is not known.
         config_path: of the agent's configuration.
         has_configuration: whether it is there.
@@ -410,7 +408,7 @@ def _left_over(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[Fin
             yield to_do(
                 f"{check}-state",
                 f"{path} is of policy {policy}, and the kubelet is configured with none: it does not start on that",
-                "take its promises over and move it away",
+                "import its allocations and move it away",
             )
 
 
@@ -479,11 +477,11 @@ def _reserved_by_amount(settings: KubeletSettings, seen: KubeletEvidence) -> Fin
     )
 
 
-def _reserve(settings: KubeletSettings, line: str) -> Iterator[Step]:
+def _reserve(settings: KubeletSettings, line: str) -> Iterator[NextStep]:
     path = next(iter(settings.files), CONFIG_FILE)
     command = f"sed -i '$a {line}' {shlex.quote(path)}" if path in settings.line_files else ""
-    yield Step(f"write the line into {path}", command)
-    yield Step("restart the kubelet; containers go on running", "systemctl restart kubelet")
+    yield NextStep(f"write the line into {path}", command)
+    yield NextStep("restart the kubelet; containers go on running", "systemctl restart kubelet")
 
 
 def _pod_resources(socket: str | Hidden, seen: KubeletEvidence) -> Finding:

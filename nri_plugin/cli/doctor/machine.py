@@ -1,4 +1,4 @@
-"""What `nri-pin doctor` says of the cgroup tree; pure."""
+"""What `nri-pin doctor` says of the kernel, the machine and the cgroup tree; pure."""
 
 import re
 import shlex
@@ -6,14 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, not_visible, to_do
-from nri_plugin.cli.doctor.node_evidence import TREE, Group, Hidden, Kernel, Tree
+from nri_plugin.cli.doctor.node_evidence import TREE, CgroupDir, Hidden, Kernel, Tree
 from nri_plugin.host.cgroup import MENDED
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.topology import Topology
-
-# ----------------------------------------------------------------------------------------------------
-# What `nri-pin doctor` says of the kernel and the machine; pure.
-
 
 FIRST_V2_CPUSET = (5, 0)
 """Source: Linux 5.0, the cpuset controller of cgroup v2."""
@@ -74,7 +70,7 @@ def _offline(topology: Topology) -> Finding:
         return fine("offline-cpus", "none")
     return advice(
         "offline-cpus",
-        f"CPUs {topology.offline} are offline and given to nobody",
+        f"CPUs {topology.offline} are offline and never allocated",
         "bring them online where that is not meant",
         f"for c in {' '.join(map(str, topology.offline))}; do echo 1 > /sys/devices/system/cpu/cpu$c/online; done",
     )
@@ -178,9 +174,6 @@ def _balancing(kernel: Kernel, topology: Topology | None) -> Finding:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 FREE_PARTITIONS = ("", "member")
 QOS_ENDINGS = ("burstable", "besteffort", "burstable.slice", "besteffort.slice")
 MOST_NAMED = 3
@@ -194,13 +187,13 @@ class CgroupEvidence:
     Attributes:
         tree: a text when what is there is no cpuset tree.
         online: the machine's CPUs; None where they cannot be seen.
-        kubelet_driver: `systemd` or `cgroupfs` as the kubelet is told; empty where nothing is written or seen.
+        kubelet_driver: `systemd` or `cgroupfs` of the kubelet's configuration; empty where it is not set or not visible.
         runtime_systemd: whether the runtime uses systemd; None where nothing is written or seen.
         allowed: CPUs that groups may be narrower by, because containers of ours have them to themselves.
         is_ours: whether an agent of ours looks after the cpusets, or has left a checkpoint.
         asks_partitions: whether the configuration, or the annotation of a container that runs, asks for them.
         may_partition: whether the agent that runs has SYS_ADMIN; None where that cannot be seen.
-        culprits: who is known to pin on this node.
+        culprits: programs on this node that are known to pin.
     """
 
     tree: Tree | Hidden | str
@@ -263,10 +256,10 @@ def _driver(seen: CgroupEvidence, tree: Tree) -> Finding:
         )
     if different:
         return fine("cgroup-driver", different.pop())
-    return fine("cgroup-driver", "no pod has run yet, and nobody has chosen one")
+    return fine("cgroup-driver", "no pod has run yet, and no cgroup driver is chosen")
 
 
-def _is_slice(group: Group) -> bool:
+def _is_slice(group: CgroupDir) -> bool:
     """Whether it is above pods: the root, the top, a QoS slice."""
     depth = group.path.count("/")
     return not depth or (depth == 1 and group.path.endswith(QOS_ENDINGS))
@@ -308,7 +301,7 @@ def _width(seen: CgroupEvidence, tree: Tree) -> Finding:
     return fine("cpuset-width", f"{tree.top} and its QoS groups reach all of {wide}")
 
 
-def _narrow(group: Group, missing: CPUSet, tree: Tree, online: CPUSet) -> Finding:
+def _narrow(group: CgroupDir, missing: CPUSet, tree: Tree, online: CPUSet) -> Finding:
     path = f"{tree.directory}/{group.path}".rstrip("/")
     unit = group.path.rpartition("/")[2]
     by_hand = f"echo {online} > {shlex.quote(path)}/cpuset.cpus"
@@ -319,14 +312,14 @@ def _narrow(group: Group, missing: CPUSet, tree: Tree, online: CPUSet) -> Findin
     )
     return to_do(
         "cpuset-width",
-        f"{group.path or 'the root'} reaches only CPUs {group.effective}: {missing} can be given to nobody below it",
-        "widen it, and find out who narrowed it (AllowedCPUs= of a unit, the kubelet's cgroupRoot)",
+        f"{group.path or 'the root'} reaches only CPUs {group.effective}: {missing} cannot be used below it",
+        "widen it, and find the setting that narrowed it (AllowedCPUs= of a unit, the kubelet's cgroupRoot)",
         command,
     )
 
 
 def _pinned(seen: CgroupEvidence, tree: Tree) -> Iterator[Finding]:
-    """Containers that somebody has pinned although no agent of ours was ever here."""
+    """Containers that another program has pinned, on a node where no agent of ours ever ran."""
     if seen.is_ours or seen.online is None:
         return
     found = [
@@ -344,7 +337,7 @@ def _pinned(seen: CgroupEvidence, tree: Tree) -> Iterator[Finding]:
             yield to_do(
                 "foreign-cpusets",
                 says,
-                "see who does it (the kubelet's CPU manager, another plugin, people), and let only one of them pin",
+                "find the writer (the kubelet's CPU Manager, another plugin, an administrator), and let only one of them pin",
             )
 
 
@@ -356,7 +349,7 @@ def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:
         return to_do(
             "partitions",
             f"{group.path} wants to be a partition and is none: {group.partition}",
-            "end it, or give it CPUs that nobody else has",
+            "end it, or give it CPUs of its own",
             f"echo member > {shlex.quote(f'{tree.directory}/{group.path}')}/cpuset.cpus.partition",
         )
     others = [group for group in found if not group.effective or group.effective - seen.allowed]
@@ -369,7 +362,7 @@ def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:
         cpus = NO_CPUS
         for group in found:
             cpus |= group.effective or NO_CPUS
-        return fine("partitions", f"only of our containers, on the CPUs they were promised: {cpus}")
+        return fine("partitions", f"only of our containers, on their allocated CPUs: {cpus}")
     return fine("partitions", "no pod keeps CPUs to itself by a partition")
 
 

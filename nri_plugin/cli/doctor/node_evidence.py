@@ -1,7 +1,10 @@
-"""Looking at a node from wherever the program runs: on it, in a pod that has a part of it mounted, or at a copy.
+"""Reads of a node from wherever the program runs: on it, in a pod that has a part of it mounted, or at a copy.
 
-What is not there and what cannot be seen are two things. A path below `root` can be seen when the whole root is the
+A missing file and a file that cannot be seen are two things. A path below `root` can be seen when the whole root is the
 node's, or when a mount brings it here; anything else is `Hidden`, and names the mount that would show it.
+
+`NodeView` finds files, processes and sockets. `read_kernel` and `read_tree` use it for the kernel (version, command line,
+isolation, NUMA balancing) and the cgroup tree (version, delegated controllers, width, partitions).
 """
 
 import errno
@@ -190,7 +193,7 @@ class NodeView:
         return tuple(found for pid in numbers if (found := _process(proc, pid)) is not None)
 
     def connects(self, path: str) -> str | Hidden:
-        """Whether somebody listens on a unix socket: empty when so, else why not."""
+        """Empty when a unix socket accepts connections, else why not."""
         place = self.find(path)
         if isinstance(place, Hidden):
             return place
@@ -201,7 +204,7 @@ class NodeView:
         except FileNotFoundError:
             return "there is no such socket"
         except ConnectionRefusedError:
-            return "nobody listens on it"
+            return "no process listens on it"
         except OSError as error:
             return Hidden(path, why=_why(error)) if isinstance(error, PermissionError) else _why(error)
         finally:
@@ -249,7 +252,7 @@ def _is_system(root: str) -> bool:
 
 
 def is_in_pod() -> bool:
-    """Whether this process is in a container of Kubernetes, whose root is not the node's."""
+    """Whether this process runs in a container of Kubernetes, where / is not the root of the node."""
     return "KUBERNETES_SERVICE_HOST" in os.environ and not (
         _sees_all_processes() and _same_root("/proc/1/root")
     )
@@ -295,10 +298,6 @@ def _why(error: OSError) -> str:
     return f"{reason}; run as root" if isinstance(error, PermissionError) and os.geteuid() else reason
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the kernel was told of CPUs: its version, its command line, isolation, NUMA balancing.
-
-
 ISOLATING = ("isolcpus", "nohz_full", "rcu_nocbs")
 BALANCING = "/proc/sys/kernel/numa_balancing"
 SYS_ADMIN = 21
@@ -315,7 +314,7 @@ class Kernel:
     Attributes:
         release: such as `6.12.48`.
         options: of its command line that concern CPUs: `isolcpus`, `nohz_full`, `rcu_nocbs`.
-        unread: an option whose list is no plain list of CPUs, as it stands there; by name.
+        unread: options whose value is no plain CPU list, unparsed; by name.
         numa_balancing: None without such a switch.
     """
 
@@ -380,10 +379,6 @@ def free_bytes(path: str) -> int | None:
     return found.f_bavail * found.f_frsize
 
 
-# ----------------------------------------------------------------------------------------------------
-# The node's cgroup tree as placements need it: which version, what is passed on, how wide, who keeps CPUs to himself.
-
-
 TREE = "/sys/fs/cgroup"
 TOPS = ("kubepods.slice", "kubepods")
 """As the systemd and the cgroupfs driver name it."""
@@ -393,7 +388,7 @@ LEVELS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CgroupDir:
     """One cgroup.
 
     Attributes:
@@ -428,7 +423,7 @@ class Tree:
     version: int
     directory: str
     top: str = ""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[CgroupDir, ...] = ()
     options: tuple[str, ...] | None = None
     nests_partitions: bool | None = None
     is_spoilt: bool = False
@@ -478,11 +473,11 @@ def _below(directory: str, top: str, levels: int = LEVELS) -> list[str]:
     return found
 
 
-def _group(directory: str, path: str, version: int) -> Group:
+def _group(directory: str, path: str, version: int) -> CgroupDir:
     place = os.path.join(directory, path)
     effective = "cpuset.cpus.effective" if version == 2 else "cpuset.effective_cpus"
     controllers = (_text(place, "cgroup.subtree_control") or "").split()
-    return Group(
+    return CgroupDir(
         path,
         _cpus(_text(place, "cpuset.cpus")),
         _cpus(_text(place, effective)),

@@ -14,7 +14,7 @@ from nri_plugin.cli.doctor.service_evidence import (
     CRIO,
     NRI_TABLE,
     SOCKET,
-    Broken,
+    BrokenFile,
     NRISettings,
     is_other_socket,
 )
@@ -40,7 +40,7 @@ class RuntimeEvidence:
         version: as it says; empty when it says nothing.
         settings: None when there is no runtime.
         told: what the runtime told the running agent.
-        socket: of NRI, whether somebody listens: empty when so.
+        socket: empty when the NRI socket accepts connections, else why not.
         agent_socket: where the agent's configuration looks for it; empty without configuration.
         plugins: names in the runtime's plugin folder; None when there is no such folder.
         drop_ins: names in its folder of configurations.
@@ -49,7 +49,7 @@ class RuntimeEvidence:
 
     name: str | Hidden
     version: str | Hidden = ""
-    settings: NRISettings | Hidden | Broken | None = None
+    settings: NRISettings | Hidden | BrokenFile | None = None
     told: RuntimeRow | None = None
     socket: str | Hidden = ""
     agent_socket: str = ""
@@ -64,7 +64,7 @@ def judge(seen: RuntimeEvidence) -> Iterator[Finding]:
     if name == "":
         yield to_do(
             "runtime",
-            "neither containerd nor CRI-O runs here, and neither is configured, so there is nobody to place containers for",
+            "neither containerd nor CRI-O runs here, and neither is configured, so no runtime can start the agent or ask it",
             "ask on a node of the cluster; without one, nri-pin demo plays one",
             "nri-pin demo",
         )
@@ -145,7 +145,7 @@ def _nri(seen: RuntimeEvidence, version: Version | None) -> Finding:
         return closed or fine("nri", "on: the runtime asks the agent")
     if isinstance(settings, Hidden):
         return not_visible("nri", settings, "whether NRI is on cannot be seen")
-    if isinstance(settings, Broken):
+    if isinstance(settings, BrokenFile):
         return to_do("nri", f"{settings.path} cannot be read by the runtime: {settings.detail}", "mend it")
     if settings is None:
         return not_visible(
@@ -243,7 +243,7 @@ def _socket(seen: RuntimeEvidence) -> Iterator[Finding]:
         yield fine("nri-socket", "connected: the agent is registered and has been told what exists")
         return
     if isinstance(seen.socket, Hidden):
-        yield not_visible("nri-socket", seen.socket, f"whether somebody listens on {path} cannot be seen")
+        yield not_visible("nri-socket", seen.socket, f"whether {path} accepts connections cannot be seen")
     elif seen.socket:
         unit = _unit(settings) if isinstance(settings, NRISettings) else "containerd"
         yield to_do(

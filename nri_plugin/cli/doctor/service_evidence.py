@@ -1,7 +1,8 @@
-"""What the node's container runtime is, and how its NRI is set: containerd's and CRI-O's files, read as they read them.
+"""How the node's kubelet and container runtime are configured, read as each of them reads its own files.
 
-Source: containerd cmd/containerd/server/config (`imports`, a queue in the order named; since 2.0 tables are merged key
-by key, before that a plugin's table as a whole), internal/nri config; CRI-O crio.conf(5) (drop-ins by name, last wins).
+Source: kubelet cmd/kubelet/app (flags win over files, drop-ins `*.conf` of --config-dir in the order of their names);
+containerd cmd/containerd/server/config (`imports`, a queue in the order named; since 2.0 tables are merged key by key,
+before that a plugin's table as a whole), internal/nri config; CRI-O crio.conf(5) (drop-ins by name, last wins).
 """
 
 import glob
@@ -15,12 +16,6 @@ from typing import Any
 
 from nri_plugin.checkpoint.kubelet_files import UnreadableError, parse
 from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView, Process
-
-# ----------------------------------------------------------------------------------------------------
-# How the node's kubelet is set, as far as CPUs and memory go: command line over drop-ins over file; and its state files.
-#
-# Source: kubelet cmd/kubelet/app (flags win over files, drop-ins `*.conf` of --config-dir in the order of their names).
-
 
 FOLDER = "/var/lib/kubelet"
 CONFIG_FILE = f"{FOLDER}/config.yaml"
@@ -60,7 +55,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """What the kubelet is told.
+    """Settings of the kubelet.
 
     Attributes:
         files: those that were read.
@@ -185,9 +180,6 @@ def _yaml(text: str) -> Mapping[str, Any]:
     return table
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 CONTAINERD, CRIO = "containerd", "CRI-O"
 PROCESS_NAMES = {"containerd": CONTAINERD, "crio": CRIO}
 CONTAINERD_FILES = (
@@ -246,7 +238,7 @@ class NRISettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenFile:
     """A file that the runtime itself could not read."""
 
     path: str
@@ -287,7 +279,7 @@ def read_version(view: NodeView, process: Process | None, runtime: str) -> str |
         return view.hidden(f"/usr/bin/{name}")
     programs = [name]
     if process is not None:
-        # What runs may be another program than the one of that name: an older one, whose file is gone, or another
+        # The running program may not be the file of that name: an older one, whose file is gone, or another
         # installation. Its file is asked where it can be; some programs may not be run through that link.
         started_as = [process.args[0]] if process.args and os.path.isabs(process.args[0]) else []
         programs = [f"/proc/{process.pid}/exe", *started_as, name]
@@ -306,7 +298,7 @@ def _said_version(view: NodeView, program: str) -> str:
 
 def read_settings(
     view: NodeView, runtime: str, process: Process | None = None, path: str = "", *, merges_keys: bool = True
-) -> NRISettings | Hidden | Broken:
+) -> NRISettings | Hidden | BrokenFile:
     """How NRI is set.
 
     Args:
@@ -324,7 +316,7 @@ def read_settings(
     except _UnseenError as error:
         return error.hidden
     except _BrokenError as error:
-        return Broken(error.path, error.detail)
+        return BrokenFile(error.path, error.detail)
 
 
 def is_other_socket(first: str, second: str) -> bool:

@@ -1,4 +1,8 @@
-"""`nri-pin explain`: why a container got what it got, why another was refused, and what would become of a third."""
+"""`nri-pin explain`: the command, and its three kinds of answers.
+
+A container is explained by the history of the agent, at the state of that time; where the history no longer has it, by the
+current state. A pod is answered with the list of its containers. A what-if is decided now, and nothing is changed.
+"""
 
 import json
 import os
@@ -10,10 +14,11 @@ import click
 from click.core import ParameterSource
 
 from nri_plugin.checkpoint.file import DEFAULT_DIR
+from nri_plugin.cli.explain.sentences import as_dict, sentence
 from nri_plugin.cli.explain.source import (
     Created,
     Ground,
-    Named,
+    NamedContainer,
     checkpoint_path,
     checkpoint_state,
     created_by_today,
@@ -24,15 +29,12 @@ from nri_plugin.cli.explain.text import explanation_text
 from nri_plugin.cli.explain.what_if import WhatIf, changed, event_of
 from nri_plugin.cli.output import columns, echo, format_option
 from nri_plugin.cli.state.source import NO_RUNTIME, agent_now
-from nri_plugin.explain.explanation import Explanation, Outcome, explain
+from nri_plugin.explain.explanation import ContainerOutcome, Explanation, explain
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.errors import CheckpointError, NriPinError
+from nri_plugin.model.refusals import UNEXPECTED
 from nri_plugin.model.state import ContainerRecord, State
 from nri_plugin.recording.file import DIRECTORY
-
-# ----------------------------------------------------------------------------------------------------
-# What `nri-pin explain` answers: one container, the containers of a pod, or what if.
-
 
 MOST_NAMED = 8
 REQUESTS = ("cpu", "memory", "small_pages", "large_pages", "devices")
@@ -42,25 +44,25 @@ WHAT_IF = (*REQUESTS, *CHANGES)
 
 
 class NotOneError(NriPinError):
-    """The name means nobody, or several."""
+    """The name matches no container and no pod, or several."""
 
 
-class Answer(Protocol):
-    """Something to print."""
+class ExplainAnswer(Protocol):
+    """What the command prints."""
 
     @property
     def is_refused_what_if(self) -> bool:
-        """Whether a script should hear of a refusal."""
+        """Whether the exit code reports a refusal."""
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it."""
+        """The answer as JSON."""
 
     def text(self, width: int) -> str:
-        """One screen of it."""
+        """The answer on one screen."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DecisionExplained:
     """An explanation and where it comes from."""
 
     explanation: Explanation
@@ -69,12 +71,12 @@ class Told:
 
     @property
     def is_refused_what_if(self) -> bool:
-        """Whether nothing but a what-if was refused."""
-        return self.is_what_if and self.explanation.outcome is Outcome.REFUSED
+        """Whether it is a what-if, and refused."""
+        return self.is_what_if and self.explanation.outcome is ContainerOutcome.REFUSED
 
     def as_dict(self) -> dict[str, Any]:
         """The explanation, and the notes."""
-        return {**self.explanation.as_dict(), "notes": list(self.notes)}
+        return {**as_dict(self.explanation), "notes": list(self.notes)}
 
     def text(self, width: int) -> str:
         """One screen."""
@@ -85,7 +87,7 @@ class Told:
 class PodListed:
     """The containers of a pod."""
 
-    containers: tuple[Named, ...]
+    containers: tuple[NamedContainer, ...]
     state: State
     is_refused_what_if: bool = False
 
@@ -95,26 +97,29 @@ class PodListed:
         return {"containers": rows}
 
     def text(self, width: int) -> str:  # noqa: ARG002 - as all answers
-        """A line for each, and how to ask on."""
+        """A line for each, and the next command."""
         widest = max(len(one.path) for one in self.containers)
         lines = [f"{one.path:<{widest}}  {self._what(one)}" for one in self.containers]
         return visible("\n".join([*lines, f"ask on with: nri-pin explain {self.containers[0].path}"]))
 
-    def _what(self, one: Named) -> str:
+    def _what(self, one: NamedContainer) -> str:
         if one.record is None:
-            refused = one.created is not None and one.created.refusal
-            return f"refused: {one.created.refusal.partition(':')[0]}" if refused and one.created else "gone"
+            return (
+                f"refused: {one.created.reason or UNEXPECTED}"
+                if one.created and one.created.refusal
+                else "gone"
+            )
         allocation = self.state.allocation_of(one.record)
         if allocation is None or not allocation.cpus:
             return "unplaced" if one.record.unplaced else "shared pool"
         return f"exclusive CPUs {allocation.cpus}"
 
 
-def of_what_if(asked: Mapping[str, Any]) -> Told:
-    """What would be decided about such a container.
+def of_what_if(asked: Mapping[str, Any]) -> DecisionExplained:
+    """The decision about a container with these requests.
 
     Raises:
-        ConfigError, HostError, CheckpointError: the question cannot be asked so.
+        ConfigError, HostError, CheckpointError: an option is wrong, or the node or the state cannot be read.
     """
     found = ground(asked["state_dir"], asked["config"], asked["machine"], asked["state_file"], asked["root"])
 
@@ -136,15 +141,15 @@ def of_what_if(asked: Mapping[str, Any]) -> Told:
         asked["namespace"],
     )
     told = explain(node, found.state, event_of(wish, node, found.description))
-    return Told(told, found.notes, is_what_if=True)
+    return DecisionExplained(told, found.notes, is_what_if=True)
 
 
-def of_container(word: str, asked: Mapping[str, Any]) -> Answer:
-    """What was decided about the container that the word means, or the containers of a pod.
+def of_container(word: str, asked: Mapping[str, Any]) -> ExplainAnswer:
+    """The decision about the container that the word names, or the containers of the pod that it names.
 
     Raises:
-        NotOneError: it means nobody, or several.
-        HostError, CheckpointError: what is known cannot be read.
+        NotOneError: it names nothing, or several.
+        HostError, CheckpointError: the history and the checkpoint cannot be read.
     """
     state_dir = asked["state_dir"]
     state, damaged = _promised(state_dir, asked["state_file"] or checkpoint_path(state_dir))
@@ -162,10 +167,10 @@ def of_container(word: str, asked: Mapping[str, Any]) -> Answer:
 
 
 def _promised(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
-    """What is promised; where the checkpoint is damaged nothing, and why, as long as there is a history.
+    """The state in the checkpoint; an empty one and the reason where it is damaged and there is a history.
 
     Raises:
-        CheckpointError: there is neither.
+        CheckpointError: there is neither a checkpoint nor a history.
     """
     has_history = os.path.isdir(os.path.join(state_dir, DIRECTORY))
     try:
@@ -181,8 +186,8 @@ def _promised(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
     return state or State(), ()
 
 
-def _latest(meant: list[Named]) -> tuple[Named, tuple[str, ...]]:
-    """Of pods that had the same name one after the other the last, and what to know of the one before."""
+def _latest(meant: list[NamedContainer]) -> tuple[NamedContainer, tuple[str, ...]]:
+    """The last of several pods that had the same name, and a note about the one before."""
     meant = sorted(
         meant, key=lambda one: (one.record is not None, one.created.when.timestamp() if one.created else 0)
     )
@@ -193,27 +198,29 @@ def _latest(meant: list[Named]) -> tuple[Named, tuple[str, ...]]:
     return meant[-1], (f"an earlier pod of that name {fate}: nri-pin explain {earlier.id[:12]}",)
 
 
-def _explained(named: Named, earlier: tuple[str, ...], state: State, asked: Mapping[str, Any]) -> Told:
-    """By the history where it goes back so far, else by today's state."""
+def _explained(
+    named: NamedContainer, earlier: tuple[str, ...], state: State, asked: Mapping[str, Any]
+) -> DecisionExplained:
+    """By the history where it has the creation, else by the current state."""
     created = named.created
     if created is not None:
         when = f"decided {created.when:%Y-%m-%d %H:%M:%S} UTC, explained by the state at that time"
         told = explain(created.node, created.state, created.event)
-        return Told(told, (when, *_since(named, created, told, state), *earlier))
+        return DecisionExplained(told, (when, *_since(named, created, told, state), *earlier))
     assert named.record is not None
     found: Ground = ground(asked["state_dir"], asked["config"], None, asked["state_file"], asked["root"])
 
     before, event = created_by_today(state, named.record)
     note = "its creation is no longer in the agent's history: explained by today's state, as if it came now"
     told = explain(found.node, before, event)
-    return Told(told, (note, *_doubts(state, named.record, told), *found.notes, *earlier))
+    return DecisionExplained(told, (note, *_doubts(state, named.record, told), *found.notes, *earlier))
 
 
-def _since(named: Named, created: Created, told: Explanation, state: State) -> Iterator[str]:
-    """Where the decision of that time and the story told of it, or what it holds today, are not the same."""
+def _since(named: NamedContainer, created: Created, told: Explanation, state: State) -> Iterator[str]:
+    """Notes where the explanation or the current allocation differs from the decision of that time."""
     if created.observing:
         yield "nri-pin only observed: nothing of it was carried out"
-    if (created.refusal, created.cpus) != (told.sentence if told.reason and not told.cpus else "", told.cpus):
+    if (created.refusal, created.cpus) != ("" if told.cpus else sentence(told), told.cpus):
         at_the_time = created.refusal or f"CPUs {created.cpus or 'not set'}"
         yield (
             "decided again it ends differently, as other hint providers, another version or an error came in between; "
@@ -225,7 +232,7 @@ def _since(named: Named, created: Created, told: Explanation, state: State) -> I
 
 
 def _doubts(state: State, record: ContainerRecord, told: Explanation) -> Iterator[str]:
-    """Where today's state may tell another story than what happened."""
+    """Notes where the current state may give another explanation than the decision of that time."""
     allocation = state.allocation_of(record)
     if record.unplaced:
         yield f"it runs unplaced: {record.unplaced}"
@@ -238,7 +245,7 @@ def _doubts(state: State, record: ContainerRecord, told: Explanation) -> Iterato
         yield f"it holds CPUs {allocation.cpus}: others came or went since"
 
 
-def _not_one(word: str, found: Iterable[Named], known: list[Named]) -> str:
+def _not_one(word: str, found: Iterable[NamedContainer], known: list[NamedContainer]) -> str:
     names = sorted({one.path for one in found})
     if names:
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
@@ -249,9 +256,6 @@ def _not_one(word: str, found: Iterable[Named], known: list[Named]) -> str:
         + (f", such as {examples}" if examples else ": it remembers none")
         + "; nri-pin state show lists them, a pod that was refused longer ago is forgotten"
     )
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 EXIT_REFUSED = 1
@@ -277,7 +281,7 @@ Exit code: 0; 1 where a what-if would be refused, or no answer can be had; 2 for
 
 
 class WrongQuestionError(click.ClickException):
-    """Nobody is meant, or several are."""
+    """The name matches nothing, or several."""
 
     exit_code = 2
 

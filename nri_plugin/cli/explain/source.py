@@ -1,7 +1,7 @@
-"""Where `nri-pin explain` looks.
+"""The sources of `nri-pin explain`: a node, its state, and the containers that are known by name.
 
-The agent's history for what was decided, the checkpoint for what is promised, and the agent itself, a configuration
-or a described machine for what would be decided now.
+The agent's history tells what was decided, the checkpoint what is allocated. What would be decided now follows from the
+running agent, a configuration, the history, or a described machine, whichever comes first in that order.
 """
 
 import os
@@ -29,15 +29,15 @@ from nri_plugin.wire.nri.messages import Container, Pod, Resources
 PERIOD_US = 100_000
 SOCKET = "agent.sock"
 ID_CHARACTERS = 4
-"""A shorter beginning of a container's id is no name for it."""
+"""A shorter prefix of a container's id does not name it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """A node, what is promised on it, and where both come from.
+    """A node, its state, and where both come from.
 
     Attributes:
-        notes: what a reader has to know of where it comes from.
+        notes: what a reader has to know about the source.
         description: of a described machine, for its devices.
     """
 
@@ -48,12 +48,12 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A container that is known, by its names.
+class NamedContainer:
+    """A known container and its names.
 
     Attributes:
-        created: its creation as the history has it, with node and state before; None where it is too long ago.
-        record: what the checkpoint says of it; None where it was refused or is gone.
+        created: its creation in the history, with node and state before; None where the history no longer has it.
+        record: its record in the checkpoint; None where it was refused or is gone.
     """
 
     namespace: str
@@ -86,25 +86,26 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A creation, and all it was decided by."""
+    """A creation, and everything that its decision depends on."""
 
     when: datetime
     node: Node
     state: State
     event: CreateContainer | InformedCreate
     refusal: str
+    reason: str = ""
     cpus: str = ""
     has_kept: bool = False
     observing: bool = False
 
 
-def known_containers(state_dir: str, state: State) -> tuple[list[Named], tuple[str, ...]]:
+def known_containers(state_dir: str, state: State) -> tuple[list[NamedContainer], tuple[str, ...]]:
     """Every container of the history and of `state`, the latest creation of each; and why some may be missing.
 
     Raises:
         HostError: the history is there and cannot be read, and nothing else is known.
     """
-    found: dict[tuple[str, str], Named] = {}
+    found: dict[tuple[str, str], NamedContainer] = {}
     problems: list[str] = []
     try:
         for one in _created(os.path.join(state_dir, DIRECTORY), problems):
@@ -122,7 +123,7 @@ def known_containers(state_dir: str, state: State) -> tuple[list[Named], tuple[s
         key = record.pod_uid, record.name
         pod = state.pods.get(record.pod_uid)
         known = found.get(key)
-        named = known or Named(
+        named = known or NamedContainer(
             pod.namespace if pod else "", pod.name if pod else "", record.name, record.pod_uid, record.id
         )
         if known is None or known.id == record.id:
@@ -131,10 +132,10 @@ def known_containers(state_dir: str, state: State) -> tuple[list[Named], tuple[s
 
 
 def checkpoint_state(path: str) -> State | None:
-    """The promises in a checkpoint; None where there is no such file.
+    """The state in a checkpoint; None where there is no such file.
 
     Raises:
-        CheckpointError: it is damaged or may not be read.
+        CheckpointError: it is damaged or cannot be read.
     """
     try:
         checkpoint = read_checkpoint(path)
@@ -151,9 +152,9 @@ def checkpoint_path(state_dir: str) -> str:
 def ground(
     state_dir: str, config: str | None, machine: str | None, state_file: str | None, root: str | None = None
 ) -> Ground:
-    """Where a what-if is asked: a described machine, else this node by its agent, else by its configuration.
+    """The node of a what-if: a described machine, else this node by its agent, else by its configuration.
 
-    A state directory that is not the default one goes by its own history before the configuration of this node.
+    A state directory other than the default one is read with its own history before the configuration of this node.
 
     Raises:
         ConfigError: there is neither an agent nor a configuration, or it is wrong or does not fit the machine.
@@ -166,9 +167,9 @@ def ground(
 
 
 def created_by_today(state: State, record: ContainerRecord) -> tuple[State, InformedCreate]:
-    """Today's state without the container, and the creation that its promise tells of.
+    """The current state without the container, and a creation that asks for its allocation.
 
-    What the runtime said then is no longer known: what was promised stands for what was asked.
+    The runtime's message is no longer known, so the allocation stands for the request.
     """
     pod = state.pods[record.pod_uid]
     allocation = state.allocation_of(record) or Allocation()
@@ -182,8 +183,8 @@ def created_by_today(state: State, record: ContainerRecord) -> tuple[State, Info
     return before, InformedCreate(CreateContainer(_pod(pod), container), facts=pod.facts)
 
 
-def _created(folder: str, problems: list[str]) -> Iterator[Named]:
-    """The creations in the history, oldest first; what could not be read is told in `problems` after the last."""
+def _created(folder: str, problems: list[str]) -> Iterator[NamedContainer]:
+    """The creations in the history, oldest first; appends to `problems` what could not be read."""
     if not os.path.isdir(folder):
         return
     recording = read(folder, load_hint_providers())
@@ -199,11 +200,14 @@ def _created(folder: str, problems: list[str]) -> Iterator[Named]:
             moment.state_before,
             known,
             moment.outcome.refusal,
+            moment.outcome.reason,
             moment.outcome.cpus,
             "kept" in moment.decision.steps,
             moment.observing,
         )
-        yield Named(pod.namespace, pod.name, container.name, pod.uid or pod.id, container.id, created)
+        yield NamedContainer(
+            pod.namespace, pod.name, container.name, pod.uid or pod.id, container.id, created
+        )
     problems += recording.problems
 
 
@@ -220,7 +224,7 @@ def _found(
 
 
 def _told_by_agent(state_dir: str) -> Ground | None:
-    """What the agent tells on its socket; None where nobody answers."""
+    """The node and state of the running agent; None where no agent answers."""
     from nri_plugin.agent.status_client import read_status
 
     path = os.path.join(state_dir, SOCKET)
@@ -234,7 +238,7 @@ def _told_by_agent(state_dir: str) -> Ground | None:
 
 
 def _by_history(state_dir: str, state_file: str | None) -> Ground | None:
-    """Machine and configuration as the history has them at its end; None where there is none that can be read."""
+    """The last machine and configuration of the history; None where there is none, or it cannot be read."""
     folder = os.path.join(state_dir, DIRECTORY)
     try:
         entries = read(folder, load_hint_providers()).entries()
@@ -254,7 +258,7 @@ def _by_history(state_dir: str, state_file: str | None) -> Ground | None:
 
 
 def _named_state(path: str, *, is_asked_for: bool) -> State | None:
-    """The promises of a checkpoint; None where it is not there and need not be.
+    """The state in a checkpoint; None where it is not there and was not asked for.
 
     Raises:
         CheckpointError: it is damaged, or it was asked for and is not there.
@@ -338,7 +342,7 @@ def _pod(pod: PodRecord) -> Pod:
 
 
 def _resources(allocation: Allocation) -> Resources:
-    """What it was promised, as a request for it."""
+    """A request for the allocation."""
     pages = tuple(
         (block.resource, block.size_bytes) for block in allocation.memory if block.resource != MEMORY
     )
@@ -347,7 +351,7 @@ def _resources(allocation: Allocation) -> Resources:
 
 
 def _sent(milli: int, memory: int, pages: Iterable[tuple[str, int]]) -> Resources:
-    """A request as a runtime tells it; it names pages of `hugepages-2Mi` `2MB`."""
+    """A request in the form of a runtime, which calls pages of `hugepages-2Mi` `2MB`."""
     return Resources(
         cpu_shares=min(MAX_SHARES, max(MIN_SHARES, milli * 1024 // 1000)),
         cpu_quota_us=milli * PERIOD_US // 1000,

@@ -1,23 +1,24 @@
-"""An explanation on one screen, in plain words."""
+"""An explanation on one screen: sections of labelled sentences, then a table of the NUMA nodes."""
 
 import textwrap
 from collections.abc import Iterable, Iterator
 
+from nri_plugin.cli.explain.sentences import fit_text, in_the_way, lead_text, numa, number, rule_text, whys
 from nri_plugin.cli.explain.what_if import UID as WHAT_IF_UID
 from nri_plugin.cli.output import wants_colour
-from nri_plugin.explain.explanation import Explanation, Outcome, Subject
-from nri_plugin.explain.fits import Fit, Holder, NUMANodeUse
+from nri_plugin.explain.explanation import ContainerOutcome, Explanation, Subject
+from nri_plugin.explain.fits import Fit, FitKind, Holder, NUMANodeUse
 from nri_plugin.explain.hints import Hinted, Merged, ResourceHints, TakingStep
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.quantity import format_bytes, round_down
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.policy.cpu_assignment import Stage
+from nri_plugin.policy.cpu_assignment import AssignmentStage
 
 LABEL = 11
 MOST_SETS = 6
 SCREEN = 40
 LEAST_LINES = 8
-"""So many go to NUMA nodes however long the rest is."""
+"""The table of NUMA nodes has at least so many lines, however long the rest is."""
 
 MOST_HOLDERS = 2
 MOST_ENDS = 4
@@ -30,22 +31,22 @@ _SCOPES = {
 }
 
 _PLACES = {
-    Stage.NODES_OF_HINT: "on the hinted NUMA nodes",
-    Stage.SOCKETS_OF_HINT: "on the sockets of the hinted NUMA nodes",
-    Stage.SHARE_OF_DEVICES: "a share in proportion to devices",
-    Stage.EQUAL_SHARE: "an equal share",
-    Stage.ANYWHERE: "anywhere",
+    AssignmentStage.NODES_OF_HINT: "on the hinted NUMA nodes",
+    AssignmentStage.SOCKETS_OF_HINT: "on the sockets of the hinted NUMA nodes",
+    AssignmentStage.SHARE_OF_DEVICES: "a share in proportion to devices",
+    AssignmentStage.EQUAL_SHARE: "an equal share",
+    AssignmentStage.ANYWHERE: "anywhere",
 }
 
 _STAGES = {
-    Stage.WHOLE_NODE: "whole NUMA nodes",
-    Stage.WHOLE_SOCKET: "whole sockets",
-    Stage.WHOLE_CACHE: "whole uncore caches",
-    Stage.PART_OF_CACHE: "the rest out of one uncore cache",
-    Stage.WHOLE_CORE: "whole cores, in the fullest place first",
-    Stage.SINGLE_CPUS: "single CPUs, on cores in use first",
-    Stage.BEST_FIT: "the tightest uncore caches that hold them",
-    Stage.ONE_CACHE: "the tightest uncore cache that holds them all",
+    AssignmentStage.WHOLE_NODE: "whole NUMA nodes",
+    AssignmentStage.WHOLE_SOCKET: "whole sockets",
+    AssignmentStage.WHOLE_CACHE: "whole uncore caches",
+    AssignmentStage.PART_OF_CACHE: "the rest out of one uncore cache",
+    AssignmentStage.WHOLE_CORE: "whole cores, in the fullest place first",
+    AssignmentStage.SINGLE_CPUS: "single CPUs, on cores in use first",
+    AssignmentStage.BEST_FIT: "the tightest uncore caches that hold them",
+    AssignmentStage.ONE_CACHE: "the tightest uncore cache that holds them all",
 }
 
 
@@ -53,9 +54,9 @@ def explanation_text(told: Explanation, width: int, notes: Iterable[str] = ()) -
     """The screen.
 
     Args:
-        told: what is to be told.
+        told: the explanation.
         width: columns.
-        notes: what has to be known of where it comes from.
+        notes: about the source of the explanation.
     """
     lines = [*textwrap.wrap(_headline(told), width, subsequent_indent="  ")]
     lines = [_coloured(visible(line), told.outcome) for line in lines]
@@ -70,36 +71,33 @@ def explanation_text(told: Explanation, width: int, notes: Iterable[str] = ()) -
 def _sections(told: Explanation) -> Iterator[tuple[str, str]]:
     yield "asks for", asked(told.subject)
     yield "policy", _settings(told)
-    yield from (("why", one) for one in told.why)
+    yield from (("why", one) for one in whys(told))
     yield from (("hints", _hints(one)) for one in told.hints)
     if told.merged:
         yield from (("merge", one) for one in _merge(told.merged))
-    label = "would take" if told.sentence else "taken"
+    label = "would take" if told.refusal else "taken"
     yield from ((label, one) for one in _taking(told.taking))
     yield from (("pool", one) for one in _pool(told))
-    if told.sentence:
-        yield "refused" if told.outcome is Outcome.REFUSED else "unplaced", _reason(told)
-        if told.obstacle:
+    if told.refusal:
+        yield "refused" if told.outcome is ContainerOutcome.REFUSED else "unplaced", _reason(told)
+        if told.refusal.advice:
             yield from (("would fit", one) for one in _fits(told.fits))
-            yield "in the way", told.obstacle.removeprefix("in the way: ")
+            yield "in the way", in_the_way(told)
 
 
 def _pool(told: Explanation) -> Iterator[str]:
-    if told.sentence or not told.shared_pool:
+    if told.refusal or not told.shared_pool:
         return
-    others = _number(told.pool_containers, "other container") if told.pool_containers else "nobody else"
-    if told.outcome is Outcome.EXCLUSIVE:
-        yield f"CPUs {told.shared_pool} stay shared, by {others.replace('nobody else', 'nobody yet')}"
+    others = number(told.pool_containers, "other container") if told.pool_containers else ""
+    if told.outcome is ContainerOutcome.EXCLUSIVE:
+        yield f"CPUs {told.shared_pool} stay shared, by {others or 'nobody yet'}"
     else:
-        yield f"{_number(len_of(told.shared_pool), 'CPU')}, shared with {others}"
+        yield f"{number(len_of(told.shared_pool), 'CPU')}, shared with {others or 'nobody else'}"
 
 
 def _reason(told: Explanation) -> str:
-    """The sentence without what stands on the screen already: the numbers of the hints, and the advice."""
-    text = told.sentence
-    for one in told.hints:
-        text = text.replace(f"; {one.numbers}", "") if one.numbers else text
-    return text.partition("; would fit:")[0].removesuffix(f"; {told.obstacle}")
+    """The refusal without the numbers of the hints and the advice, which the screen has in sections of their own."""
+    return told.refusal.text_without(frozenset(one.numbers for one in told.hints)) if told.refusal else ""
 
 
 def _headline(told: Explanation) -> str:
@@ -107,23 +105,24 @@ def _headline(told: Explanation) -> str:
     is_what_if = subject.pod_uid == WHAT_IF_UID
     name = "what if" if is_what_if else f"{subject.namespace}/{subject.pod}/{subject.container}"
     mems = f", memory bound to {numa(told.mems)}" if told.mems else ""
-    if told.outcome is Outcome.EXCLUSIVE:
+    if told.outcome is ContainerOutcome.EXCLUSIVE:
         return f"{name}: exclusive CPUs {told.cpus}{mems}"
-    if told.outcome is Outcome.REFUSED:
-        return f"{name}: refused, {told.reason}"
-    if told.outcome is Outcome.UNPLACED:
-        return f"{name}: unplaced ({told.reason}), runs on the shared pool {told.cpus}"
+    reason = told.refusal.reason if told.refusal else ""
+    if told.outcome is ContainerOutcome.REFUSED:
+        return f"{name}: refused, {reason}"
+    if told.outcome is ContainerOutcome.UNPLACED:
+        return f"{name}: unplaced ({reason}), runs on the shared pool {told.cpus}"
     where = f"shared pool {told.cpus}" if told.cpus else "shared: any CPU, none is set"
     return f"{name}: {where}{mems}"
 
 
 def asked(subject: Subject) -> str:
-    """What it asks for, and its QoS class."""
+    """Its request and its QoS class."""
     parts = []
     if subject.cpu_milli is None:
         parts.append("256 CPUs or more")
     elif subject.exclusive_cpus:
-        parts.append(_number(subject.exclusive_cpus, "exclusive CPU"))
+        parts.append(number(subject.exclusive_cpus, "exclusive CPU"))
     elif subject.cpu_milli:
         parts.append(f"{subject.cpu_milli}m of CPU")
     parts += [f"{format_bytes(size)} of {name}" for name, size in subject.memory]
@@ -161,7 +160,7 @@ def _hints(one: ResourceHints) -> str:
         return f"{numbers}: fits nowhere"
     doubt = "" if one.exact else " (the search for the fewest nodes was cut short)"
     if one.rule:
-        return f"{numbers}: {one.rule}; such as {_sets(one.hints)}{doubt}"
+        return f"{numbers}: {rule_text(one.resource, one.rule)}; such as {_sets(one.hints)}{doubt}"
     return f"{numbers}: fits on {_sets(_narrow(one.hints))}{doubt}"
 
 
@@ -203,35 +202,30 @@ def _merge(merged: Merged) -> Iterator[str]:
         yield f"{scope}: no set of NUMA nodes that all prefer{verdict}{exact}"
         return
     yield f"{scope}: {where}, {liked}{verdict}{exact}"
-    if merged.runner_up:
-        yield f"it beats {_braced(merged.runner_up)}: {merged.because}"
+    if merged.runner_up and merged.lead:
+        yield f"it beats {_braced(merged.runner_up)}: {lead_text(merged.lead)}"
 
 
 def _taking(steps: tuple[TakingStep, ...]) -> Iterator[str]:
     before = None
-    for number, step in enumerate(steps, 1):
+    for index, step in enumerate(steps, 1):
         place = (step.place, step.on_offer)
-        words = _PLACES.get(Stage(step.place)) if step.place and place != before else ""
+        words = _PLACES.get(AssignmentStage(step.place)) if step.place and place != before else ""
         before = place
         where = f"{words}, {step.on_offer} on offer: " if words else ""
         option = f" ({step.option})" if step.option else ""
-        yield f"{number}. {where}{_STAGES[Stage(step.stage)]}{option}: {_taken(step)}"
+        yield f"{index}. {where}{_STAGES[AssignmentStage(step.stage)]}{option}: {_taken(step)}"
 
 
 def _taken(step: TakingStep) -> str:
-    parts = [f"{_number(step.count, 'CPU')} {step.cpus} on NUMA {step.numa_nodes}, socket {step.sockets}"]
+    parts = [f"{number(step.count, 'CPU')} {step.cpus} on NUMA {step.numa_nodes}, socket {step.sockets}"]
     if step.uncore_caches:
         parts.append(f"cache {step.uncore_caches}")
     cores = len_of(step.cores)
     parts.append(
-        _number(cores, "core") + ("" if step.whole_cores == cores else f", {step.whole_cores} of them whole")
+        number(cores, "core") + ("" if step.whole_cores == cores else f", {step.whole_cores} of them whole")
     )
     return ", ".join(parts)
-
-
-def numa(nodes: str) -> str:
-    """NUMA nodes of a kernel list, in words."""
-    return f"NUMA node{'' if nodes.isdigit() else 's'} {nodes}"
 
 
 def len_of(text: str) -> int:
@@ -240,21 +234,21 @@ def len_of(text: str) -> int:
 
 
 def _fits(fits: tuple[Fit, ...]) -> Iterator[str]:
-    ends = [one for one in fits if one.kind == "end"]
+    ends = [one for one in fits if one.kind is FitKind.END]
     for one in fits:
-        if one.kind != "end":
+        if one.kind is not FitKind.END:
             where = f", on {numa(one.numa_nodes)}" if one.numa_nodes else ""
             largest = " (no larger number does)" if one.is_largest else ""
-            yield f"{one.text}{where}{largest}"
+            yield f"{fit_text(one)}{where}{largest}"
     if ends:
         more = f", or any of {len(ends) - MOST_ENDS} others" if len(ends) > MOST_ENDS else ""
-        yield " or ".join(one.text for one in ends[:MOST_ENDS]) + more
+        yield " or ".join(fit_text(one) for one in ends[:MOST_ENDS]) + more
     if not fits:
         yield "nothing that was tried: not less of it, not another policy, not after the end of other pods"
 
 
 def _table(told: Explanation, width: int, room: int) -> list[str]:
-    """Who holds what, NUMA nodes with the same to say in one line; those with nothing to give are left out."""
+    """The holders of every NUMA node; equal nodes share a line, and nodes without CPUs and memory are left out."""
     alike: dict[str, list[int]] = {}
     for one in told.numa_nodes:
         if one.cpus or any(total for _, _, total in one.memory):
@@ -302,12 +296,8 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
     )
 
 
-def _coloured(line: str, outcome: Outcome) -> str:
+def _coloured(line: str, outcome: ContainerOutcome) -> str:
     if not wants_colour():
         return line
-    colour = 31 if outcome is Outcome.REFUSED else 33 if outcome is Outcome.UNPLACED else 32
+    colour = 31 if outcome is ContainerOutcome.REFUSED else 33 if outcome is ContainerOutcome.UNPLACED else 32
     return f"\x1b[1;{colour}m{line}\x1b[0m"
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" + "s" * (count != 1)

@@ -1,27 +1,28 @@
-"""A container that nobody created: the event that a runtime would send for it, and the options it is tried under."""
+"""The question "what if": the event that a runtime would send for such a container, and options to try it under.
+
+Options have the names, values and checks of the configuration; see `model/options.py` and `config/option_checks.py`.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from nri_plugin.config import option_checks
+from nri_plugin.config.checks import NONE_RESERVED
+from nri_plugin.config.keys import DEFAULT_EVICTION_BYTES, OPTION_KEYS, written_value
+from nri_plugin.config.yaml_tree import Place
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.requests import MAX_SHARES, MIN_SHARES
 from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.option_rows import Affects, Option
 from nri_plugin.model.options import (
+    OPTION_BY_NAME,
     CPUManagerPolicy,
-    FullPCPUsRule,
-    IsolatedCPUs,
     MemoryManagerPolicy,
     Node,
-    SMTOddCounts,
-    TopologyManagerPolicy,
-    TopologyManagerScope,
-    TopologyTieBreak,
-    UncoreCacheFit,
-    UncoreCacheRule,
+    Options,
+    ReservedMemory,
 )
 from nri_plugin.model.quantity import format_bytes, parse_bytes, parse_cpu_milli
 from nri_plugin.model.sets import CPUSet, NodeMask
@@ -35,7 +36,7 @@ UID = "what-if"
 PERIOD_US = 100_000
 MOST_CPUS = 1_000_000
 MOST_BYTES = 1 << 60
-"""Beyond any machine: more is a slip of the hand, not a question."""
+"""More than any machine has: more is a typing error."""
 _PARENTS = {
     "Guaranteed": "/kubepods/podwhat-if",
     "Burstable": "/kubepods/burstable/podwhat-if",
@@ -43,37 +44,19 @@ _PARENTS = {
 }
 _SIZE = re.compile(r"([0-9]+[KMG])i\Z")
 
-_FLAGS = {
-    option_checks.FULL_PCPUS: "full_pcpus_only",
-    option_checks.ACROSS_NUMA: "distribute_cpus_across_numa",
-    option_checks.ACROSS_CORES: "distribute_cpus_across_cores",
-    option_checks.BY_SOCKET: "align_by_socket",
-    option_checks.STRICT: "strict_cpu_reservation",
-    option_checks.BY_CACHE: "prefer_align_cpus_by_uncore_cache",
-    option_checks.CLOSEST: "prefer_closest_numa_nodes",
-    "strictUncoreCache": "strict_uncore_cache",
-    "deviceProportionalCPUs": "device_proportional_cpus",
+OPTION = "--option"
+RESERVED_CPUS = "reservedSystemCPUs"
+ASKED: Mapping[str, Option] = {
+    name: one
+    for name, one in OPTION_BY_NAME.items()
+    if one.affects is not Affects.KERNEL and not one.is_derived
 }
-"""By name in the configuration: switches."""
-
-_WORDS: Mapping[str, tuple[str, type[StrEnum]]] = {
-    "cpuManagerPolicy": ("cpu_manager_policy", CPUManagerPolicy),
-    "topologyManagerPolicy": ("topology_manager_policy", TopologyManagerPolicy),
-    "topologyManagerScope": ("topology_manager_scope", TopologyManagerScope),
-    "memoryManagerPolicy": ("memory_manager_policy", MemoryManagerPolicy),
-    "uncoreCacheFit": ("uncore_cache_fit", UncoreCacheFit),
-    "uncoreCacheRule": ("uncore_cache_rule", UncoreCacheRule),
-    "fullPCPUsRule": ("full_pcpus_rule", FullPCPUsRule),
-    "smtOddCounts": ("smt_odd_counts", SMTOddCounts),
-    "topologyTieBreak": ("topology_tie_break", TopologyTieBreak),
-    "isolatedCPUs": ("isolated_cpus", IsolatedCPUs),
-}
-"""By name in the configuration: choices between words."""
+"""Options that may change an answer, by name in the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What is asked for, in the words of a command line; empty texts for nothing.
+    """A container to ask about, in the words of a command line; empty texts for nothing.
 
     Attributes:
         cpu: a quantity of CPUs.
@@ -95,6 +78,9 @@ class WhatIf:
 def changed(node: Node, given: Iterable[str]) -> Node:
     """The node with options `NAME=VALUE` over its own, by their names in the configuration.
 
+    Values are read and checked as those of the configuration, with feature gates on. A Memory Manager that nobody
+    reserves memory for gets the smallest reservation, as in a simulation.
+
     Raises:
         ConfigError: an unknown name, a value it does not take, or options that exclude each other.
     """
@@ -102,24 +88,24 @@ def changed(node: Node, given: Iterable[str]) -> Node:
     for one in given:
         name, equals, value = (part.strip() for part in one.partition("="))
         if not equals:
-            raise ConfigError("--option", f"expected NAME=VALUE such as full-pcpus-only=true; found {one}")
-        if name == "reservedSystemCPUs":
+            raise ConfigError(OPTION, f"expected NAME=VALUE such as full-pcpus-only=true; found {one}")
+        if name == RESERVED_CPUS:
             reserved = _cpus(value, node)
         else:
             options = replace(options, **_option(name, value))
-    found = replace(node, options=options, reserved=reserved)
+    found = replace(node, options=_with_reserved_memory(options, node), reserved=reserved)
     for key, detail in _refusals(found):
-        raise ConfigError("--option", f"{key}: {detail}")
+        raise ConfigError(OPTION, f"{key}: {detail}")
     return found
 
 
 def event_of(wish: WhatIf, node: Node, description: Description | None = None) -> InformedCreate:
-    """What a runtime would send, and what would be known beside it.
+    """The event that a runtime would send, with its devices.
 
     Args:
-        wish: what is asked for.
+        wish: the container.
         node: the machine.
-        description: with its devices, where the machine is described; they are all there to be given.
+        description: where the machine is described; all its devices are available.
 
     Raises:
         ConfigError: an amount that is none, or a device that is not there or nowhere.
@@ -137,59 +123,51 @@ def event_of(wish: WhatIf, node: Node, description: Description | None = None) -
     return InformedCreate(CreateContainer(pod, container), devices=_devices(wish, node, description))
 
 
-def _option(name: str, value: str) -> dict[str, Any]:
-    if name in _FLAGS:
-        return {_FLAGS[name]: _flag(name, value)}
-    if name not in _WORDS:
-        known = ", ".join(sorted((*_FLAGS, *_WORDS, "reservedSystemCPUs"), key=str.lower))
-        raise ConfigError("--option", f"{name} is no option of placement; known are {known}")
-    attribute, words = _WORDS[name]
+def _option(name: str, text: str) -> dict[str, Any]:
+    option = ASKED.get(name)
+    place = Place(OPTION, path=name)
+    if option is None:
+        known = ", ".join(sorted((*ASKED, RESERVED_CPUS), key=str.lower))
+        raise ConfigError(OPTION, f"{name} is no option of placement; known are {known}")
+    if option.manager is None:
+        return {option.attribute: OPTION_KEYS[name].read(written_value(place, text))}
     try:
-        return {attribute: words(value)}
-    except ValueError:
-        expected = ", ".join(str(word) for word in words)
-        raise ConfigError("--option", f"{name}: expected {expected}; found {value}") from None
-
-
-def _flag(name: str, value: str) -> bool:
-    try:
-        return option_checks.option_flag(name, value)
-    except ConfigError:
-        raise ConfigError("--option", f"{name}: expected true or false, found {value}") from None
+        return {option.attribute: option_checks.option_value(option, text)}
+    except ConfigError as error:
+        raise place.error(error.detail) from None
 
 
 def _cpus(value: str, node: Node) -> CPUSet:
     try:
         cpus = CPUSet.parse(value)
     except ValueError as error:
-        raise ConfigError("--option", f"reservedSystemCPUs: {error}") from None
+        raise ConfigError(OPTION, f"{RESERVED_CPUS}: {error}") from None
     missing = cpus - node.topology.online
     if missing:
         detail = f"CPUs {missing} are not online, online are {node.topology.online}; reserve some of these"
-        raise ConfigError("--option", f"reservedSystemCPUs: {detail}")
+        raise ConfigError(OPTION, f"{RESERVED_CPUS}: {detail}")
     return cpus
 
 
+def _with_reserved_memory(options: Options, node: Node) -> Options:
+    if options.memory_manager_policy is not MemoryManagerPolicy.STATIC or options.reserved_memory:
+        return options
+    kept_bytes = options.kept_memory_bytes or DEFAULT_EVICTION_BYTES
+    numa = next((one for one in node.topology.nodes if one.has_memory), node.topology.nodes[0])
+    return replace(options, reserved_memory=(ReservedMemory(numa.id, "memory", kept_bytes),))
+
+
 def _refusals(node: Node) -> Iterator[tuple[str, str]]:
-    """Why no configuration may say so, by the rules of the configuration; gates are as open as they can be."""
-    options = node.options
-    given = {name: "true" for name in option_checks.CPU_OPTIONS if getattr(options, _FLAGS[name])}
-    if options.cpu_manager_policy is CPUManagerPolicy.NONE and given:
-        yield "cpuManagerPolicyOptions", option_checks.none_refusal(given)
-    try:
-        on = option_checks.cpu_options_on(given, dict.fromkeys(option_checks.GATES, True))
-    except ConfigError as error:
-        yield "cpuManagerPolicyOptions", error.detail
-        return
-    yield from option_checks.together_refusals(
-        on,
-        options.topology_manager_policy,
-        options.uncore_cache_fit,
-        is_strict=options.strict_uncore_cache,
-    )
-    refusal = option_checks.machine_refusal(options, node.topology)
-    if refusal is not None:
-        yield refusal
+    """Why no configuration may say so, by the rules of the configuration."""
+    if node.options.cpu_manager_policy is CPUManagerPolicy.STATIC and not node.reserved:
+        yield "cpuManagerPolicy", f"{NONE_RESERVED}; add --option {RESERVED_CPUS}={node.topology.first_core}"
+    yield from option_checks.refusals(node.options)
+    if node.options.memory_manager_policy is MemoryManagerPolicy.STATIC:
+        for detail in option_checks.no_reserved_memory(node.options.reserved_memory):
+            yield "reservedMemory", detail
+    for _, detail in option_checks.absent_memory_nodes(node.options, node.topology):
+        yield "reservedMemory", detail
+    yield from option_checks.machine_refusals(node.options, node.topology)
 
 
 def _resources(wish: WhatIf) -> Resources:
@@ -274,10 +252,10 @@ def _placed(resource: str, count: int, places: str, node: Node) -> DeviceResourc
 
 
 def _given(resource: str, count: int, description: Description | None) -> DeviceResource:
-    """Devices as the kubelet would choose them on a described machine, where all are there to be given.
+    """Devices as the kubelet would choose them on a described machine, where all are available.
 
     Raises:
-        ConfigError: nobody describes where they are, or there are fewer.
+        ConfigError: the description has none of them, or fewer.
     """
     there = [one for one in (description.devices if description else ()) if one.resource == resource]
     if not there:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 EXIT_NOTHING = 1
 EPILOG = """\b
 Examples:
-  nri-pin replay /run/nri-pin                          does this version decide the same?
-  nri-pin replay ./day.jsonl --config ./other.yaml     what would have come otherwise
+  nri-pin replay /run/nri-pin                          whether this version decides the same
+  nri-pin replay ./day.jsonl --config ./other.yaml     what another configuration changes
   nri-pin replay ./day.jsonl --config ./other.yaml --until 14:30 --only default/web-0
   nri-pin replay ./day.jsonl --config ./other.yaml -o json | jq .replayed
 
@@ -36,14 +36,21 @@ or no recording.
 
 @click.command(epilog=EPILOG)
 @click.argument("file", metavar="FILE", type=click.Path())
-@click.option("--config", "config_path", metavar="FILE", help="Decide by this configuration instead.")
 @click.option(
-    "--until", metavar="TIME", help="Stop before it: 14:30 (of the first day), or 2026-01-31T14:30; UTC."
+    "--config",
+    "config_path",
+    metavar="FILE",
+    help="Decide by this configuration instead of the recorded one.",
+)
+@click.option(
+    "--until",
+    metavar="TIME",
+    help="Stop before this time: 14:30 (of the first day), or 2026-01-31T14:30; UTC.",
 )
 @click.option("--only", metavar="NAMESPACE/POD", default="", help="Count and list the containers of one pod.")
 @format_option()
 def command(file: str, config_path: str | None, until: str | None, only: str, output_format: str) -> int:
-    """Decide again what was recorded: the same way, or under another configuration."""
+    """Decide recorded events again: with the recorded configuration, or with another one."""
     from nri_plugin.cli.state.source import WrongUsageError
     from nri_plugin.config.loading import load_hint_providers
     from nri_plugin.model.errors import HostError
@@ -71,7 +78,7 @@ def command(file: str, config_path: str | None, until: str | None, only: str, ou
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _ReplayAnswer:
     data: dict[str, Any]
     lines: list[str]
 
@@ -139,7 +146,7 @@ class _Course:
         }
 
 
-def _verify(course: _Course, width: int) -> tuple[_Answer, int]:
+def _verify(course: _Course, width: int) -> tuple[_ReplayAnswer, int]:
     from nri_plugin.cli.replay import tally as text
     from nri_plugin.cli.replay.tally import name_of
     from nri_plugin.recording.reader import changes
@@ -167,18 +174,18 @@ def _verify(course: _Course, width: int) -> tuple[_Answer, int]:
     }
     lines = course.lines()
     lines += text.verified(found, width) if course.events else [course.why_nothing()]
-    return _Answer(data, lines), 1 if found or not course.events else 0
+    return _ReplayAnswer(data, lines), 1 if found or not course.events else 0
 
 
-def _compare(course: _Course, config_path: str, width: int) -> _Answer:
+def _compare(course: _Course, config_path: str, width: int) -> _ReplayAnswer:
     from nri_plugin.cli.replay import tally as text
-    from nri_plugin.cli.replay.tally import Comparison
+    from nri_plugin.cli.replay.tally import ReplayComparison
     from nri_plugin.config.loading import load
     from nri_plugin.recording.other_life import OtherLife
 
     config = load(config_path)
     other = OtherLife(lambda recorded, former: _node(config, recorded, former))
-    comparison = Comparison(course.only)
+    comparison = ReplayComparison(course.only)
     nodes: tuple[Node, Node] | None = None
     for met in other.live(course.moments()):
         nodes = nodes or (met.moment.node, met.node)
@@ -207,7 +214,7 @@ def _compare(course: _Course, config_path: str, width: int) -> _Answer:
         *text.sums(recorded, replayed),
         *notes,
     ]
-    return _Answer(data, lines)
+    return _ReplayAnswer(data, lines)
 
 
 OBSERVED = "observed   the agent only observed: what is recorded was decided and not carried out"

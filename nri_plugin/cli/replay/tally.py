@@ -1,19 +1,20 @@
-"""A replay as a person reads it."""
+"""The outcome of a replay: counts of both runs, the containers that they treat differently, and the text about them.
+
+A `Tally` counts what one run decided. A `ReplayComparison` takes the recorded and the replayed decision of each event and
+keeps the differences.
+"""
 
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
 from nri_plugin.cli.output import table
-from nri_plugin.config.keys import KEYS
-from nri_plugin.config.loading import QUOTA_GATE
-from nri_plugin.config.option_checks import CPU_OPTIONS, TOPOLOGY_OPTIONS
 from nri_plugin.core.decision import Decision, InformedCreate, UnsavedStart
 from nri_plugin.core.requests import pod_uid
-from nri_plugin.model.options import Node, Options, ReservedMemory
+from nri_plugin.model.options import REGISTRY, Node, ReservedMemory
 from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.state import State, allocation_key
 from nri_plugin.policy.alignment import footprint
@@ -21,10 +22,6 @@ from nri_plugin.recording.other_life import Met
 from nri_plugin.recording.reader import Moment, RecordedChange
 from nri_plugin.recording.rows import Event
 from nri_plugin.wire.nri.events import CreateContainer, UpdateContainer
-
-# ----------------------------------------------------------------------------------------------------
-# What two lives of a node come to: who got what, who did not, and where they differ.
-
 
 LEVELS = ("numa_node", "socket", "uncore_cache", "whole_cores")
 
@@ -38,7 +35,7 @@ RESIZE_DONE = "resize done instead of refused"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReplayVerdict:
     """What one container got.
 
     Attributes:
@@ -57,15 +54,15 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class Difference:
+class ReplayDifference:
     """A container that fares otherwise; `times` counts its tries with the same end."""
 
     when: datetime
     place: str
     container: str
     kind: str
-    recorded: Verdict
-    replayed: Verdict
+    recorded: ReplayVerdict
+    replayed: ReplayVerdict
     times: int = 1
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,12 +82,12 @@ class Difference:
 class Tally:
     """The sums of one life; of a container that was tried several times the last try counts."""
 
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, ReplayVerdict] = field(default_factory=dict)
     refused_tries: int = 0
     peak_cpus: int = 0
     peak_at: datetime | None = None
 
-    def count(self, key: str, verdict: Verdict) -> None:
+    def count(self, key: str, verdict: ReplayVerdict) -> None:
         """One try to create a container."""
         self.verdicts[key] = verdict
         self.refused_tries += bool(verdict.refused)
@@ -118,7 +115,7 @@ class Tally:
         }
 
 
-class Comparison:
+class ReplayComparison:
     """Both lives, side by side.
 
     Args:
@@ -128,7 +125,7 @@ class Comparison:
     def __init__(self, only: str = "") -> None:
         self.only = only
         self.recorded, self.replayed = Tally(), Tally()
-        self.differences: dict[tuple[str, str, Verdict, Verdict], Difference] = {}
+        self.differences: dict[tuple[str, str, ReplayVerdict, ReplayVerdict], ReplayDifference] = {}
 
     def add(self, met: Met) -> None:
         """One event."""
@@ -155,7 +152,7 @@ class Comparison:
         self.replayed.count(key, replayed)
         self._differ(met, event, key, kind_of(recorded, replayed), recorded, replayed)
 
-    def _resize(self, met: Met, event: UpdateContainer, recorded: Verdict) -> None:
+    def _resize(self, met: Met, event: UpdateContainer, recorded: ReplayVerdict) -> None:
         if met.decision is None:
             return
         key = allocation_key(pod_uid(event.pod), event.container.name)
@@ -170,8 +167,8 @@ class Comparison:
         event: CreateContainer | UpdateContainer,
         key: str,
         kind: str,
-        recorded: Verdict,
-        replayed: Verdict,
+        recorded: ReplayVerdict,
+        replayed: ReplayVerdict,
     ) -> None:
         if not kind:
             return
@@ -180,10 +177,12 @@ class Comparison:
             self.differences[mark].times += 1
             return
         name = f"{event.pod.namespace}/{event.pod.name}/{event.container.name or event.container.id}"
-        self.differences[mark] = Difference(met.moment.when, met.moment.place, name, kind, recorded, replayed)
+        self.differences[mark] = ReplayDifference(
+            met.moment.when, met.moment.place, name, kind, recorded, replayed
+        )
 
 
-def kind_of(recorded: Verdict, replayed: Verdict) -> str:
+def kind_of(recorded: ReplayVerdict, replayed: ReplayVerdict) -> str:
     """How the two differ; empty when they do not."""
     if bool(recorded.refused) != bool(replayed.refused):
         return REFUSED if replayed.refused else ADMITTED
@@ -195,7 +194,7 @@ def kind_of(recorded: Verdict, replayed: Verdict) -> str:
 
 
 def name_of(event: Event) -> str:
-    """Whom an event is about, `namespace/pod/container` as far as there is one."""
+    """The container or pod of an event, `namespace/pod/container` as far as known."""
     event = _bare(event)
     pod, container = getattr(event, "pod", None), getattr(event, "container", None)
     parts: Iterator[str] = (
@@ -218,36 +217,28 @@ def _refused(moment: Moment) -> str:
     return moment.outcome.reason or ("refused" if moment.outcome.refusal else "")
 
 
-def _verdict(node: Node, decision: Decision, key: str, refused: str | None = None) -> Verdict:
+def _verdict(node: Node, decision: Decision, key: str, refused: str | None = None) -> ReplayVerdict:
     """What was decided; `refused` is what was recorded of that, where something was."""
     error = decision.refusal
     reason = refused if refused is not None else error.reason if error else ""
     if reason:
-        return Verdict(refused=reason, text=str(error or ""))
+        return ReplayVerdict(refused=reason, text=str(error or ""))
     return _held(node, decision.state, key)
 
 
-def _held(node: Node, state: State, key: str) -> Verdict:
+def _held(node: Node, state: State, key: str) -> ReplayVerdict:
     held = state.allocations.get(key)
     if held is None:
-        return Verdict()
+        return ReplayVerdict()
     aligned = asdict(footprint(node.topology, held.cpus, held.mems).aligned)
-    return Verdict(
+    return ReplayVerdict(
         cpus=str(held.cpus),
         mems=str(held.mems),
         aligned=tuple(level for level in LEVELS if held.cpus and aligned[level]),
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 NOTHING = "-"
-SAID_OTHERWISE = {
-    "lift_cpu_quota": f"featureGates.{QUOTA_GATE}",
-    "kept_memory_bytes": "memory kept for the system",
-}
-"""Of options that follow from keys of other names."""
 
 MOST_ROWS = 40
 """Rows of differences; with -o json there are all."""
@@ -313,18 +304,16 @@ def verified(changes: Sequence[RecordedChange], width: int) -> Iterator[str]:
 
 def options_of(recorded: Node, replayed: Node) -> Iterator[str]:
     """What the two configurations differ in, by the names of the configuration."""
-    names = {key.attribute: name for name, key in KEYS.items()}
-    for one in fields(Options):
-        before, after = getattr(recorded.options, one.name), getattr(replayed.options, one.name)
+    for one in REGISTRY.values():
+        before, after = one.value(recorded.options), one.value(replayed.options)
         if before != after:
-            name = names.get(one.name) or _option_name(one.name)
-            yield f"{name}: {_value(before)} -> {_value(after)}"
+            yield f"{one.name}: {_value(before)} -> {_value(after)}"
     if recorded.reserved != replayed.reserved:
         yield f"reserved CPUs: {recorded.reserved or NOTHING} -> {replayed.reserved or NOTHING}"
 
 
-def differences(found: Sequence[Difference], width: int) -> Iterator[str]:
-    """The table of what would have come otherwise: who fares worse first."""
+def differences(found: Sequence[ReplayDifference], width: int) -> Iterator[str]:
+    """The table of changes under another configuration, losses first."""
     if not found:
         yield "every container gets the same"
         return
@@ -348,7 +337,7 @@ def differences(found: Sequence[Difference], width: int) -> Iterator[str]:
     yield from textwrap.wrap(f"{total}: {said}", width)
 
 
-def reasons(found: Sequence[Difference], width: int) -> Iterator[str]:
+def reasons(found: Sequence[ReplayDifference], width: int) -> Iterator[str]:
     """Why something would have been refused, one text for each reason."""
     texts = {
         one.replayed.refused: one.replayed.text
@@ -367,7 +356,7 @@ def sums(recorded: Mapping[str, Any], replayed: Mapping[str, Any]) -> Iterator[s
         yield f"{title:<24}{before:>10}{after:>10}"
 
 
-def _got(verdict: Verdict) -> str:
+def _got(verdict: ReplayVerdict) -> str:
     if verdict.refused:
         return verdict.refused.removesuffix("Error")
     mems = f" mems {verdict.mems}" if verdict.mems else ""
@@ -377,13 +366,6 @@ def _got(verdict: Verdict) -> str:
 def _more(count: int) -> Iterator[str]:
     if count > MOST_ROWS:
         yield f"... and {count - MOST_ROWS} more; all are in -o json"
-
-
-def _option_name(attribute: str) -> str:
-    """As the kubelet spells it: `prefer-align-cpus-by-uncorecache` has two words less than our attribute."""
-    plain = attribute.replace("_", "")
-    known = (name for name in (*CPU_OPTIONS, *TOPOLOGY_OPTIONS) if name.replace("-", "") == plain)
-    return SAID_OTHERWISE.get(attribute) or next(known, attribute.replace("_", "-"))
 
 
 def _value(value: object) -> str:

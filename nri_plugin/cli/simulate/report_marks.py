@@ -1,94 +1,20 @@
-"""What containers are drawn with in a report, and the sentences that are shown when one is pointed at."""
+"""What the parts of a report share: numbers, letters and colours of containers, and sentences about them.
 
-import json
+A container has one number, one letter and one colour in every simulation of a report. The number joins all elements
+that are about it (`data-c`), so that the script of the page can highlight the container everywhere.
+"""
+
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nri_plugin.cli.topology.palette import Paint, Palette
 
-# ----------------------------------------------------------------------------------------------------
-# HTML that cannot be broken out of: whatever is not `Markup` is text, and is escaped.
-#
-# Only `element` and `joined` make `Markup`. Names of elements and attributes are ours; every value may be anybody's.
-
-
-Value = str | int | float | bool | None
-
-VOID = frozenset({"meta", "input", "wbr"})
-"""HTML elements without an end tag. Shapes of SVG are none of them."""
 _UNSHOWABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Control characters, halves of surrogate pairs, and marks that turn the reading direction of what follows."""
+"""Control characters, halves of surrogate pairs, and marks that change the reading direction of the text behind them."""
 _REPLACEMENT = "\ufffd"
-_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"})
-
-
-class Markup(str):
-    """Text that is HTML already."""
-
-    __slots__ = ()
-
-
-NOTHING = Markup()
-
-
-def showable(text: object) -> str:
-    """Text with a replacement character for each one that cannot be shown, or that would turn what follows."""
-    return _UNSHOWABLE.sub(_REPLACEMENT, str(text))
-
-
-def escape(text: object) -> Markup:
-    """Text as HTML shows it; what cannot be shown is a replacement character."""
-    if isinstance(text, Markup):
-        return text
-    return Markup(showable(text).translate(_ENTITIES))
-
-
-def joined(parts: Iterable[object], separator: str = "") -> Markup:
-    """Several pieces in a row; those that are no markup are escaped."""
-    return Markup(separator.join(map(escape, parts)))
-
-
-def element(tag: str, *children: object, **attributes: Value) -> Markup:
-    """One element.
-
-    Args:
-        tag: its name.
-        children: what it holds; text is escaped.
-        attributes: by name, `class_` for `class` and `data_key` for `data-key`. True is an attribute without a
-            value; False, None and an empty class leave it out.
-    """
-    words = [tag, *(_attribute(name, value) for name, value in attributes.items() if _is_said(name, value))]
-    opening = "<" + " ".join(words) + ">"
-    return Markup(opening if tag in VOID else opening + joined(children) + f"</{tag}>")
-
-
-def raw_element(tag: str, content: str, **attributes: Value) -> Markup:
-    """A `script` or `style` whose content is our own file, or JSON made by `script_json`."""
-    if f"</{tag}" in content.lower() or "<!--" in content:
-        raise ValueError(f"the content of <{tag}> would end it early")
-    return Markup(element(tag, Markup(content), **attributes))
-
-
-def script_json(value: object) -> str:
-    """JSON that may stand in a script element: nothing in it is read as markup."""
-    text = json.dumps(value, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _is_said(name: str, value: Value) -> bool:
-    return value is not None and value is not False and not (name == "class_" and value == "")
-
-
-def _attribute(name: str, value: Value) -> str:
-    name = name.rstrip("_").replace("_", "-")
-    return name if value is True else f'{name}="{escape(value)}"'
-
-
-# ----------------------------------------------------------------------------------------------------
-
 
 Row = Mapping[str, Any]
 
@@ -98,7 +24,12 @@ LEVELS = {
     "uncore_cache": "L3 cache",
     "whole_cores": "whole cores",
 }
-"""Levels of alignment in words, in the order they are told."""
+"""Levels of alignment in words, in the order of the report."""
+
+
+def showable(text: object) -> str:
+    """Text with a replacement character for each one that cannot be shown, or that would turn what follows."""
+    return _UNSHOWABLE.sub(_REPLACEMENT, str(text))
 
 
 class Marks:
@@ -136,11 +67,6 @@ class Marks:
         paint = self._paint_by_key.get(key)
         return self._class_by_look[paint.fill, paint.ink] if paint else ""
 
-    def swatch(self, key: str) -> Markup:
-        """Its letter on its colour."""
-        letter = self.letter(key)
-        return element("span", letter, class_=f"swatch {self.colour(key)}") if letter else Markup()
-
     def css(self) -> str:
         """The rules of the colours."""
         return "\n".join(
@@ -161,7 +87,7 @@ class Marks:
         ]
 
     def pools(self) -> list[str]:
-        """What is said of the shared pool, by simulation."""
+        """A sentence about the shared pool of each simulation."""
         return [pool_sentence(simulation) for simulation in self.simulations]
 
 
@@ -172,11 +98,6 @@ def everybody(simulation: Row) -> list[Row]:
         for row in step["containers"]:
             rows.setdefault(row["key"], row)
     return list(rows.values())
-
-
-def runs_at_the_end(simulation: Row) -> frozenset[str]:
-    """Keys of the containers that run at the end."""
-    return frozenset(row["key"] for row in simulation["containers"])
 
 
 def ordered_owners(simulation: Row) -> list[str]:
@@ -190,7 +111,7 @@ def is_refused(row: Row) -> bool:
 
 
 def sentence(row: Row | None) -> str:
-    """What one simulation made of a container."""
+    """The outcome for a container in one simulation."""
     if row is None:
         return "not part of this simulation"
     if is_refused(row):
@@ -222,7 +143,7 @@ def alignment(aligned: Row) -> str:
 
 
 def pool_sentence(simulation: Row) -> str:
-    """Who shares which CPUs."""
+    """The CPUs of the shared pool and the number of containers in it."""
     totals = simulation["totals"]
     sharing = sum(not row["exclusive"] for row in simulation["containers"])
     return f"shared pool, {cpu_count(totals['shared_cpus'])}: {totals['shared_pool']}; {count(sharing, 'container')} in it"
@@ -239,7 +160,7 @@ def count(number: int, what: str) -> str:
 
 
 def names(simulations: Sequence[Row]) -> list[str]:
-    """What the simulations are called: A and B with their configurations where there are two."""
+    """Names of the simulations: A and B with their configurations where there are two."""
     configurations = [str(simulation["configuration"]["name"]) for simulation in simulations]
     if len(simulations) == 1:
         return configurations

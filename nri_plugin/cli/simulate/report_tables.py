@@ -1,248 +1,215 @@
-"""The tables of a report: figures, placements, refusals, differences, devices and what happened.
+"""The tables of a report as data: totals, differences, placements, refusals, devices, memory, steps and orders.
 
-A column whose cells are numbers, or are to be ordered otherwise than they read, says its sort key in `data-v`.
-On a narrow screen each row becomes a card whose lines carry the column's name from `data-label`.
+`templates/tables.html.j2` draws them. A cell whose text does not sort as people expect carries a sort key.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nri_plugin.cli.simulate.report_marks import (
-    LEVELS,
-    NOTHING,
-    Marks,
-    Markup,
-    Row,
-    alignment,
-    count,
-    element,
-    is_refused,
-    letters,
-    names,
-)
+from nri_plugin.cli.simulate.report_marks import LEVELS, Marks, Row, alignment, count, is_refused, names
 from nri_plugin.cli.topology.picture import memory_text
 from nri_plugin.model import bits
 
 NONE = "-"
-LONG = 20
-"""Characters of a head that may be broken: it is the name of a configuration."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """What stands in a table, and by what it is sorted where that is something else."""
+class ReportCell:
+    """A cell.
 
-    content: object
+    Attributes:
+        text: plain text or a number; the template escapes it.
+        key: sorts the column in place of the text.
+        look: `name`, `cpulist`, `number`, or the CSS classes of a span around the text.
+    """
+
+    text: object
     key: int | float | None = None
+    look: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ReportRow:
     """A row of a table.
 
     Attributes:
         cells: as many as there are columns.
-        joins: the number of the container it is about.
-        also: the name of the shared pool that it runs in.
+        joins: the number of the container that the row is about.
+        also: the name of the shared pool that the container runs in.
     """
 
-    cells: Sequence[Cell | object]
+    cells: Sequence[ReportCell]
     joins: int | None = None
     also: str | None = None
 
 
-def table(title: str, columns: Sequence[str], lines: Sequence[Line], *, id_: str, note: str = "") -> Markup:
-    """A table whose columns are sorted by their heads."""
-    head = element("tr", *(_head(column) for column in columns))
-    body = [_line(columns, line) for line in lines]
-    counted = element("span", count(len(lines), "row"), class_="rows", aria_live="polite")
-    caption = element("caption", element("b", title), " ", counted, *([element("p", note)] if note else []))
-    return element(
-        "table", caption, element("thead", head), element("tbody", *body), id=id_, class_="sortable"
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    """A table whose columns can be sorted by their heads.
+
+    Attributes:
+        id: HTML id.
+        title: caption.
+        columns: heads; the empty one is the column of the container's mark.
+        rows: body.
+        note: a sentence below the caption.
+        nothing: a sentence in place of a table without rows; where it is empty too, nothing is shown.
+    """
+
+    id: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[ReportRow]
+    note: str = ""
+    nothing: str = ""
+
+
+def row(*cells: object, joins: int | None = None, also: str | None = None) -> ReportRow:
+    """A row; a cell that is no `ReportCell` is its text."""
+    return ReportRow(
+        [cell if isinstance(cell, ReportCell) else ReportCell(cell) for cell in cells], joins, also
     )
 
 
-def placements(simulation: Row, number: int, marks: Marks, letter: str) -> Markup:
-    """The containers that run at the end."""
-    has_devices = bool(simulation["devices"])
-    columns = [
-        "",
-        "Container",
-        "Own CPUs",
-        "Runs on",
-        "NUMA",
-        "L3",
-        "Memory on",
-        "Aligned",
-        *["Devices"] * has_devices,
-    ]
-    lines = []
-    for row in simulation["containers"]:
-        cells = [
-            Cell(marks.swatch(row["key"]) or "·", -1 if not row["exclusive"] else marks.number(row["key"])),
-            name(row["key"]),
-            Cell(row["exclusive"] or NONE, row["exclusive"]),
-            cpu_list(row["cpus"]),
-            cpu_list(row["numa_nodes"]),
-            cpu_list(row["caches"] if row["exclusive"] else "", "any"),
-            cpu_list(row["mems"], "any"),
-            _aligned(row),
-            *[_devices(row)] * has_devices,
-        ]
-        lines.append(Line(cells, marks.number(row["key"]), None if row["exclusive"] else f"p{number}"))
-    return table(f"Placements{letter and ' ' + letter}", columns, lines, id_=f"placements-{number}")
+def number(value: int, text: str = "") -> ReportCell:
+    """A number, sorted as one."""
+    return ReportCell(text or value, value, "" if text else "number")
 
 
-def refusals(simulation: Row, number: int, marks: Marks, letter: str) -> Markup:
-    """Every container that was refused, with the whole sentence."""
-    lines = [
-        Line(
-            [
-                Cell(step["number"], step["number"]),
-                name(key),
-                simulation["shapes"].get(step["shape"]) or step["action"],
-                element("span", refusal["reason"], class_="word"),
-                element("span", refusal["text"], class_="sentence"),
-            ],
-            marks.number(key),
+def name(key: str) -> ReportCell:
+    """A name that may break at its slashes and cannot change the reading direction of the text beside it."""
+    return ReportCell(key, look="name")
+
+
+def cpu_list(cpus: str, nothing: str = NONE) -> ReportCell:
+    """A kernel list, sorted by its first number."""
+    return (
+        ReportCell(cpus, bits.lowest(bits.parse_list(cpus)), "cpulist") if cpus else ReportCell(nothing, -1)
+    )
+
+
+def percent(ratio: float) -> ReportCell:
+    """A share of 1."""
+    return ReportCell(f"{100 * ratio:.0f} %", ratio)
+
+
+class SimulationTables:
+    """The tables about one simulation.
+
+    Args:
+        simulation: as JSON.
+        number: of the simulation in the report, from 0.
+        letter: in titles; empty where the report has one simulation.
+        marks: of the containers.
+    """
+
+    def __init__(self, simulation: Row, number: int, letter: str, marks: Marks) -> None:
+        self._simulation, self._number, self._letter, self._marks = simulation, number, letter, marks
+
+    def placements(self) -> ReportTable:
+        """The containers that run at the end."""
+        has_devices = bool(self._simulation["devices"])
+        columns = ["", "Container", "Own CPUs", "Runs on", "NUMA", "L3", "Memory on", "Aligned"]
+        rows = [self._placement(found, has_devices=has_devices) for found in self._simulation["containers"]]
+        return self._table("Placements", columns + ["Devices"] * has_devices, rows)
+
+    def _placement(self, found: Row, *, has_devices: bool) -> ReportRow:
+        key, exclusive = found["key"], found["exclusive"]
+        joins = self._marks.number(key)
+        look = f"swatch {self._marks.colour(key)}" if self._marks.letter(key) else ""
+        return row(
+            ReportCell(self._marks.letter(key) or "·", joins if exclusive else -1, look),
+            name(key),
+            number(exclusive) if exclusive else ReportCell(NONE, 0),
+            cpu_list(found["cpus"]),
+            cpu_list(found["numa_nodes"]),
+            cpu_list(found["caches"] if exclusive else "", "any"),
+            cpu_list(found["mems"], "any"),
+            _aligned(found["aligned"]),
+            *["; ".join(f"{name}: {', '.join(ids)}" for name, ids in found["devices"].items()) or NONE]
+            * has_devices,
+            joins=joins,
+            also=None if exclusive else f"p{self._number}",
         )
-        for step in simulation["steps"]
-        for key, refusal in _refused(step)
-    ]
-    if not lines:
-        return element("p", f"Nothing was refused{letter and ' in ' + letter}.", class_="nothing")
-    columns = ["Step", "Container", "Asked for", "Reason", "Why"]
-    return table(f"Refusals{letter and ' ' + letter}", columns, lines, id_=f"refusals-{number}")
 
+    def refusals(self) -> ReportTable:
+        """Every container that was refused, with the whole sentence."""
+        rows = [
+            row(
+                number(step["number"]),
+                name(key),
+                self._simulation["shapes"].get(step["shape"]) or step["action"],
+                ReportCell(refusal["reason"], look="word"),
+                ReportCell(refusal["text"], look="sentence"),
+                joins=self._marks.number(key),
+            )
+            for step in self._simulation["steps"]
+            for key, refusal in _refused(step)
+        ]
+        columns = ["Step", "Container", "Asked for", "Reason", "Why"]
+        return self._table(
+            "Refusals", columns, rows, f"Nothing was refused{self._letter and ' in ' + self._letter}."
+        )
 
-def happened(simulation: Row, number: int, letter: str) -> Markup:
-    """The steps in order."""
-    lines = [
-        Line(
-            [
-                Cell(step["number"], step["number"]),
+    def devices(self) -> ReportTable:
+        """The devices of the machine and the container that has each."""
+        rows = [
+            row(
+                found["resource"],
+                found["id"],
+                ", ".join(map(str, found["numa_nodes"])) or "any",
+                name(found["container"]) if found["container"] else NONE,
+                joins=self._marks.number(found["container"]),
+            )
+            for found in self._simulation["devices"]
+        ]
+        return self._table("Devices", ["Resource", "Device", "NUMA", "Container"], rows)
+
+    def memory(self) -> ReportTable:
+        """The memory that the Static memory policy has allocated."""
+        rows = [
+            row(
+                number(found["numa_node"]),
+                found["resource"],
+                number(found["promised"], memory_text(found["promised"])),
+                number(found["allocatable"], memory_text(found["allocatable"])),
+            )
+            for found in self._simulation["memory"]
+        ]
+        return self._table("Memory", ["NUMA", "Resource", "Promised", "Of"], rows)
+
+    def steps(self) -> ReportTable:
+        """The steps in order."""
+        rows = [
+            row(
+                number(step["number"]),
                 step["action"],
                 name(step["target"]),
-                simulation["shapes"].get(step["shape"], step["shape"]) or NONE,
-                _outcome(step),
-                Cell(step["exclusive_cpus"], step["exclusive_cpus"]),
-            ]
-        )
-        for step in simulation["steps"]
-    ]
-    columns = ["Step", "Action", "What", "Asked for", "Outcome", "Exclusive CPUs then"]
-    return table(f"Steps{letter and ' ' + letter}", columns, lines, id_=f"steps-{number}")
-
-
-def figures(simulations: Sequence[Row]) -> Markup:
-    """Totals at the end, a column for each simulation; their order says something, so they are not sorted."""
-    heads = letters(simulations) if len(simulations) > 1 else ["At the end"]
-    per_simulation = [_totals(simulation["totals"]) for simulation in simulations]
-    rows = [_figure(words, [totals[words] for totals in per_simulation]) for words in per_simulation[0]]
-    head = element("tr", *(element("th", words, scope="col") for words in ("Figure", *heads)))
-    caption = element("caption", element("b", "Figures"), class_="unsaid")
-    return element("table", caption, element("thead", head), element("tbody", *rows), id="figures")
-
-
-def _figure(words: str, values: Sequence[object]) -> Markup:
-    """A line of figures: marked where they differ, set in where they are part of the one above."""
-    head = element("th", words.lstrip(), scope="row", class_="part" if words.startswith(" ") else "")
-    return element(
-        "tr",
-        head,
-        *(element("td", value) for value in values),
-        class_="differ" if len(set(values)) > 1 else "",
-    )
-
-
-def differences(comparison: Row, simulations: Sequence[Row], marks: Marks) -> Markup:
-    """What two configurations treat differently: their keys, then containers."""
-    before, after = names(simulations)
-    said = [Line([key, one or NONE, other or NONE]) for key, one, other in comparison["configuration"]]
-    lines = [
-        Line([name(row["key"]), row["what"], row["before"], row["after"]], marks.number(row["key"]))
-        for row in comparison["containers"]
-    ]
-    alike = f"{count(comparison['alike'], 'container')} the same with both."
-    parts = [table("Configurations", ["Key", before, after], said, id_="differing-keys")] if said else []
-    if lines:
-        parts.append(
-            table(
-                "Containers",
-                ["Container", "What", before, after],
-                lines,
-                id_="differing-containers",
-                note=alike,
+                self._simulation["shapes"].get(step["shape"], step["shape"]) or NONE,
+                ReportCell("; ".join(_outcome(step)) or NONE, look="sentence"),
+                number(step["exclusive_cpus"]),
             )
+            for step in self._simulation["steps"]
+        ]
+        return self._table(
+            "Steps", ["Step", "Action", "What", "Asked for", "Outcome", "Exclusive CPUs then"], rows
         )
-    else:
-        parts.append(element("p", f"No container is treated differently: {alike}", class_="nothing"))
-    return element("section", element("h2", "What differs"), *parts, id="differs")
+
+    def _table(
+        self, title: str, columns: Sequence[str], rows: Sequence[ReportRow], nothing: str = ""
+    ) -> ReportTable:
+        id_ = f"{title.lower()}-{self._number}"
+        return ReportTable(id_, f"{title} {self._letter}".rstrip(), columns, rows, nothing=nothing)
 
 
-def devices(simulation: Row, number: int, marks: Marks, letter: str) -> Markup:
-    """Who has which device; nothing where the machine has none."""
-    lines = [
-        Line(
-            [
-                row["resource"],
-                row["id"],
-                ", ".join(map(str, row["numa_nodes"])) or "any",
-                name(row["container"]) if row["container"] else NONE,
-            ],
-            marks.number(row["container"]),
-        )
-        for row in simulation["devices"]
-    ]
-    columns = ["Resource", "Device", "NUMA", "Container"]
-    return (
-        table(f"Devices{letter and ' ' + letter}", columns, lines, id_=f"devices-{number}")
-        if lines
-        else NOTHING
-    )
-
-
-def memory(simulation: Row, number: int, letter: str) -> Markup:
-    """What the Static memory policy has promised; nothing where it promises none."""
-    lines = [
-        Line(
-            [
-                Cell(row["numa_node"], row["numa_node"]),
-                row["resource"],
-                Cell(memory_text(row["promised"]), row["promised"]),
-                Cell(memory_text(row["allocatable"]), row["allocatable"]),
-            ]
-        )
-        for row in simulation["memory"]
-    ]
-    columns = ["NUMA", "Resource", "Promised", "Of"]
-    return (
-        table(f"Memory{letter and ' ' + letter}", columns, lines, id_=f"memory-{number}")
-        if lines
-        else NOTHING
-    )
-
-
-def orders(simulations: Sequence[Row]) -> Markup:
-    """The same pods in other orders; nothing where nobody asked for that."""
-    lines = [
-        Line(
-            [
-                *[letter] * (len(simulations) > 1),
-                Cell(
-                    "as written" if row["seed"] is None else f"seed {row['seed']}",
-                    -1 if row["seed"] is None else row["seed"],
-                ),
-                *(Cell(row[key], row[key]) for key in _ORDER_COLUMNS),
-                _percent(row["fragmentation_numa"]),
-            ]
-        )
-        for simulation, letter in zip(simulations, letters(simulations), strict=True)
-        for row in simulation["orders"]
-    ]
-    columns = [*["Simulation"] * (len(simulations) > 1), "Order", *_ORDER_COLUMNS.values(), "Fragmentation"]
-    return table("Other orders of the same pods", columns, lines, id_="orders") if lines else NOTHING
-
+KINDS: Sequence[Callable[[SimulationTables], ReportTable]] = (
+    SimulationTables.placements,
+    SimulationTables.refusals,
+    SimulationTables.devices,
+    SimulationTables.memory,
+    SimulationTables.steps,
+)
+"""In the order of the report; tables of the same kind stand together."""
 
 _ORDER_COLUMNS = {
     "pods_placed": "Pods placed",
@@ -253,92 +220,56 @@ _ORDER_COLUMNS = {
 }
 
 
-def name(key: str) -> Markup:
-    """A name that cannot change the direction of what stands beside it, and breaks at its slashes."""
-    parts = key.split("/")
-    pieces: list[object] = [parts[0]]
-    for part in parts[1:]:
-        pieces += ["/", element("wbr"), part]
-    return element("bdi", *pieces)
-
-
-def cpu_list(cpus: str, nothing: str = NONE) -> Cell:
-    """A kernel list, sorted by its first number and broken at its commas."""
-    if not cpus:
-        return Cell(nothing, -1)
-    pieces: list[object] = []
-    for part in cpus.split(","):
-        pieces += [",", element("wbr")] * bool(pieces) + [part]
-    return Cell(element("span", *pieces, class_="cpulist"), bits.lowest(bits.parse_list(cpus)))
-
-
-def _head(column: str) -> Markup:
-    words = column or "Mark"
-    hidden = "" if column else "unsaid"
-    button = element("button", element("span", words, class_=hidden), type="button")
-    return element("th", button, scope="col", aria_sort="none", class_="long" if len(column) > LONG else "")
-
-
-def _line(columns: Sequence[str], line: Line) -> Markup:
-    cells = [
-        _cell(column, cell, is_first=not number)
-        for number, (column, cell) in enumerate(zip(columns, line.cells, strict=True))
+def orders(simulations: Sequence[Row], letters: Sequence[str]) -> ReportTable:
+    """The same pods in other orders."""
+    is_pair = len(simulations) > 1
+    rows = [
+        row(
+            *[letter] * is_pair,
+            ReportCell("as written", -1)
+            if found["seed"] is None
+            else number(found["seed"], f"seed {found['seed']}"),
+            *(number(found[key]) for key in _ORDER_COLUMNS),
+            percent(found["fragmentation_numa"]),
+        )
+        for simulation, letter in zip(simulations, letters, strict=True)
+        for found in simulation["orders"]
     ]
-    return element(
-        "tr", *cells, data_c=line.joins, data_also=line.also, tabindex=-1 if line.joins is not None else None
-    )
+    columns = [*["Simulation"] * is_pair, "Order", *_ORDER_COLUMNS.values(), "Fragmentation"]
+    return ReportTable("orders", "Other orders of the same pods", columns, rows)
 
 
-def _cell(column: str, cell: object, *, is_first: bool) -> Markup:  # noqa: ARG001
-    cell = cell if isinstance(cell, Cell) else Cell(cell)
-    is_number = cell.key is not None and isinstance(cell.content, int | float)
-    return element(
-        "td", cell.content, data_v=cell.key, data_label=column or None, class_="number" if is_number else ""
-    )
+def differences(comparison: Row, simulations: Sequence[Row], marks: Marks) -> list[ReportTable]:
+    """The keys of two configurations that differ, and the containers that they treat differently."""
+    before, after = names(simulations)
+    keys = [row(key, one or NONE, other or NONE) for key, one, other in comparison["configuration"]]
+    rows = [
+        row(
+            name(found["key"]),
+            found["what"],
+            found["before"],
+            found["after"],
+            joins=marks.number(found["key"]),
+        )
+        for found in comparison["containers"]
+    ]
+    alike = f"{count(comparison['alike'], 'container')} the same with both."
+    nothing = f"No container is treated differently: {alike}"
+    return [
+        ReportTable("differing-keys", "Configurations", ["Key", before, after], keys),
+        ReportTable(
+            "differing-containers", "Containers", ["Container", "What", before, after], rows, alike, nothing
+        ),
+    ]
 
 
-def _aligned(row: Row) -> Cell:
-    aligned = row["aligned"]
-    if aligned is None:
-        return Cell(NONE, -1)
-    return Cell(alignment(aligned).removeprefix("aligned at "), sum(bool(aligned[level]) for level in LEVELS))
-
-
-def _devices(row: Row) -> str:
-    return "; ".join(f"{resource}: {', '.join(ids)}" for resource, ids in row["devices"].items()) or NONE
-
-
-def _refused(step: Row) -> Iterable[tuple[str, Row]]:
-    """Who was refused in a step, with the refusal: containers, and what an update asked for."""
-    if step["refusal"]:
-        yield step["target"], step["refusal"]
-    for row in step["containers"]:
-        if is_refused(row):
-            yield row["key"], row["refusal"]
-
-
-def _outcome(step: Row) -> Markup:
-    words: list[str] = list(step["problems"])
-    if step["refusal"]:
-        words.append(f"refused: {step['refusal']['reason']}")
-    for row in step["containers"]:
-        if is_refused(row):
-            words.append(f"{row['container']} refused: {row['refusal']['reason']}")
-        elif row["status"] == "skipped":
-            words.append(f"{row['container']} never created")
-        elif row["exclusive"]:
-            words.append(f"{row['container']} has {row['cpus']}")
-        else:
-            words.append(f"{row['container']} shares")
-    return element("span", _listed(words) or NONE, class_="sentence")
-
-
-def _listed(words: Iterable[str]) -> str:
-    return "; ".join(words)
+def total_rows(simulations: Sequence[Row]) -> list[tuple[str, list[object]]]:
+    """Totals at the end with a value for each simulation; a leading space marks a part of the row above."""
+    totals = [_totals(simulation["totals"]) for simulation in simulations]
+    return [(words, [values[words] for values in totals]) for words in totals[0]]
 
 
 def _totals(totals: Row) -> dict[str, object]:
-    """The figures in words, in the order people ask for them."""
     own = totals["containers_exclusive"]
     return {
         "Pods asked for": totals["pods"],
@@ -355,12 +286,40 @@ def _totals(totals: Row) -> dict[str, object]:
         "CPUs that can still become exclusive": totals["available_cpus"],
         "CPUs in the shared pool": totals["shared_cpus"],
         "Reserved CPUs": totals["reserved_cpus"],
-        "Fragmentation by NUMA node": _percent(totals["fragmentation_numa"]).content,
-        "Fragmentation by L3 cache": _percent(totals["fragmentation_cache"]).content,
+        "Fragmentation by NUMA node": percent(totals["fragmentation_numa"]).text,
+        "Fragmentation by L3 cache": percent(totals["fragmentation_cache"]).text,
         "Memory promised": memory_text(totals["memory_promised_bytes"]),
         "Expectations not met": totals["problems"],
     }
 
 
-def _percent(ratio: float) -> Cell:
-    return Cell(f"{100 * ratio:.0f} %", ratio)
+def _aligned(aligned: Row | None) -> ReportCell:
+    if aligned is None:
+        return ReportCell(NONE, -1)
+    return ReportCell(
+        alignment(aligned).removeprefix("aligned at "), sum(bool(aligned[level]) for level in LEVELS)
+    )
+
+
+def _refused(step: Row) -> Iterable[tuple[str, Row]]:
+    """The refusals of a step with the name of the pod whose update was refused, or of the container."""
+    if step["refusal"]:
+        yield step["target"], step["refusal"]
+    for found in step["containers"]:
+        if is_refused(found):
+            yield found["key"], found["refusal"]
+
+
+def _outcome(step: Row) -> Iterable[str]:
+    yield from step["problems"]
+    if step["refusal"]:
+        yield f"refused: {step['refusal']['reason']}"
+    for found in step["containers"]:
+        if is_refused(found):
+            yield f"{found['container']} refused: {found['refusal']['reason']}"
+        elif found["status"] == "skipped":
+            yield f"{found['container']} never created"
+        elif found["exclusive"]:
+            yield f"{found['container']} has {found['cpus']}"
+        else:
+            yield f"{found['container']} shares"

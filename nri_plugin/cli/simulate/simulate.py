@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nri_plugin.cli.output import columns, echo, format_option, told, waiting
+from nri_plugin.cli.output import NARROW, columns, echo, format_option, told, waiting
 
 if TYPE_CHECKING:
     from nri_plugin.simulator.machine.source import SourcedMachine
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 EXIT_PROBLEMS = 1
-NARROW = 80
-"""Columns where nobody says how many there are."""
 
 EPILOG = """\b
 Examples:
@@ -43,43 +41,49 @@ the scenario names one; - is standard input. SCENARIO is Kubernetes manifests
   - {pod: db, cpu: 4, memory: 8Gi, count: 20}
   - {pod: infer, cpu: 8, memory: 32Gi, nvidia.com/gpu: 1}
   - {pod: web, requests: {cpu: 250m}, limits: {cpu: 1}}
-Exit code: 0, also where pods are refused; 1 when the scenario expects something
-that is not so; 2 for a wrong question.
+Exit code: 0, also where pods are refused; 1 when an expectation of the scenario is
+not met; 2 for wrong usage.
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("words", nargs=-1, metavar="[MACHINE] SCENARIO")
-@click.option("--config", metavar="FILE", help="Decide by this configuration of the agent.")
+@click.option("--config", metavar="FILE", help="The agent's configuration to decide by.")
 @click.option(
-    "--compare", metavar="FILE|KEY=VALUE,...", help="Do it again with this one, and tell what differs."
+    "--compare",
+    metavar="FILE|KEY=VALUE,...",
+    help="Simulate again with this configuration, and show the differences.",
 )
 @click.option(
     "--policy",
     type=click.Choice(("none", "best-effort", "restricted", "single-numa-node")),
-    help="This topologyManagerPolicy, whatever the configuration says.",
+    help="Overrides topologyManagerPolicy of the configuration.",
 )
-@click.option("--scope", type=click.Choice(("container", "pod")), help="This topologyManagerScope.")
+@click.option("--scope", type=click.Choice(("container", "pod")), help="Overrides topologyManagerScope.")
 @click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Replace a key of the configuration.")
 @click.option(
     "--shape",
     "shapes",
     metavar="NAME=AMOUNT,...",
     multiple=True,
-    help="Also tell how many more pods of this shape fit: cpu=4,memory=8Gi,nvidia.com/gpu=1.",
+    help="Also show how many more pods of this shape fit: cpu=4,memory=8Gi,nvidia.com/gpu=1.",
 )
 @click.option(
     "--order",
     type=click.Choice(("file", "large-first", "small-first", "shuffle")),
     default="file",
     show_default=True,
-    help="In which order pods come.",
+    help="The order in which pods arrive.",
 )
-@click.option("--seed", type=int, metavar="N", default=0, show_default=True, help="Of shuffles: the first.")
 @click.option(
-    "--repeat", type=click.IntRange(1, 1000), metavar="N", help="Also tell what so many shuffles come to."
+    "--seed", type=int, metavar="N", default=0, show_default=True, help="Seed of the first shuffle."
 )
-@click.option("--node", metavar="NAME", default="", help="Of manifests, only the pods of this node.")
+@click.option(
+    "--repeat", type=click.IntRange(1, 1000), metavar="N", help="Also show the results of so many shuffles."
+)
+@click.option(
+    "--node", metavar="NAME", default="", help="Only the pods of this node, where pods come from manifests."
+)
 @click.option("--html", metavar="FILE", help="Also write a report to open in a browser.")
 @click.option("--list", "wants_list", is_flag=True, help="List the scenarios that come with nri-pin.")
 @format_option("text", "json")
@@ -99,9 +103,9 @@ def command(
     wants_list: bool,
     output_format: str,
 ) -> int:
-    """Try pods on a machine: who gets what, who is refused and why, how much is left.
+    """Try pods on a machine: placements, refusals with their reasons, and the capacity that is left.
 
-    The decisions are those of the agent. Nothing is started, no node is needed and none is changed.
+    The decisions are those of the agent. No node is needed, nothing is started and nothing is changed.
     """
     if wants_list:
         echo(_list(output_format))

@@ -1,4 +1,4 @@
-"""A simulation as text: who got what, who was refused, how many more fit, how broken up the rest is."""
+"""A simulation as text: placements, refusals, remaining capacity and fragmentation."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -89,9 +89,6 @@ def _cpu_counts(one: Simulation) -> str:
     return f"{total.exclusive_cpus} exclusive, {total.available_cpus} can still become so, {pool}"
 
 
-# ------------------------------------------------------------------- who got what
-
-
 def _placements(one: Simulation, width: int) -> list[str]:
     rows = list(_rows(one))
     if not rows:
@@ -150,9 +147,6 @@ def _aligned(levels: Alignment, *, is_known: bool) -> str:
     return "not " + ",".join(missing) if missing else "all"
 
 
-# -------------------------------------------------------------------- who did not
-
-
 def _refusals(one: Simulation, width: int) -> list[str]:
     lines: list[str] = []
     rows = _merged(one.refused)
@@ -172,7 +166,7 @@ def _refusals(one: Simulation, width: int) -> list[str]:
 
 
 def _merged(rows: Sequence[RefusedRow]) -> list[RefusedRow]:
-    """What a full node refuses is alike whatever it asks for; of many shapes the first tells for all."""
+    """A full node refuses many shapes for the same reason; the first shape stands for all."""
     by_reason: dict[object, list[RefusedRow]] = {}
     for number, row in enumerate(rows):
         by_reason.setdefault(row.reason if row.stage is Stage.NODE else number, []).append(row)
@@ -196,9 +190,6 @@ def _problems(one: Simulation, width: int) -> list[str]:
     found = [problem for step in one.steps for problem in step.problems]
     lines = ["Not as expected"] if found else []
     return lines + [piece for problem in found for piece in folded(f"  ! {problem}", width, 4)]
-
-
-# ------------------------------------------------------------------------ the rest
 
 
 def _capacity(rooms: Sequence[Room], width: int) -> list[str]:
@@ -294,9 +285,6 @@ def _left(row: MemoryRow | None) -> str:
 
 def _percent(ratio: float) -> str:
     return f"{ratio * 100:.0f} %"
-
-
-# ---------------------------------------------------------------------- two of them
 
 
 def comparison_text(both: Sequence[Simulation], comparison: Comparison, width: int) -> str:

@@ -1,4 +1,8 @@
-"""`nri-pin state convert`: the same promises in another form, offline."""
+"""`nri-pin state convert`: the same allocations in another form, offline.
+
+A source (a file, a directory with files, or standard input) is decoded from any form, written in the form that is
+asked for, and compared: what the new form cannot hold is named, and allocations are left out only with --lossy.
+"""
 
 import os
 import sys
@@ -37,9 +41,9 @@ from nri_plugin.cli.state.findings import with_names
 from nri_plugin.cli.state.source import (
     FailedError,
     WrongUsageError,
-    fits,
     machine_option,
     named_topology,
+    need_same_machine,
     node_on,
     refuse_while_agent_runs,
     root_option,
@@ -48,23 +52,19 @@ from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.options import MemoryManagerPolicy, Node
 from nri_plugin.model.state import State
 
-# ----------------------------------------------------------------------------------------------------
-# What `nri-pin state convert` reads and writes: files, directories with them, standard input and output.
-
-
 STDIO = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What was read: a checkpoint, or the files of a kubelet."""
+class ConvertSource:
+    """The input: a checkpoint, or the state files of a kubelet."""
 
     files: Mapping[RowKind, File]
     checkpoint: Checkpoint | None
 
 
-def read_given(source: str) -> Given:
-    """What `source` holds.
+def read_given(source: str) -> ConvertSource:
+    """Read and decode a source.
 
     Raises:
         CheckpointError: it cannot be read, is damaged, or is none of it.
@@ -80,10 +80,10 @@ def read_given(source: str) -> Given:
             )
         found[kind] = file
     if RowKind.CHECKPOINT not in found:
-        return Given(found, None)
+        return ConvertSource(found, None)
     file = found[RowKind.CHECKPOINT]
     try:
-        return Given(found, decode(file.data))
+        return ConvertSource(found, decode(file.data))
     except OtherVersionError as error:
         raise CheckpointError(file.name, f"{error}; convert it with the nri-pin that wrote it") from None
     except ValueError as error:
@@ -157,9 +157,6 @@ def _check_free(paths: Mapping[str, bytes], *, force: bool) -> None:
             refuse_while_agent_runs(os.path.dirname(path) or ".")
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 FORMS = (
     "checkpoint",
     "checkpoint-v1",
@@ -218,11 +215,11 @@ agent's configuration and machine, refuse while an agent runs, and put files whe
 @click.option(
     "--containers",
     metavar="FILE",
-    help="What `crictl ps -o json` prints: whose the ids of an old file are, and which containers run.",
+    help="The output of `crictl ps -o json`: names for the container ids of an old file, and the containers that run.",
 )
 @click.option("--force", is_flag=True, help="Replace OUT where it is there.")
 @click.option(
-    "--lossy", is_flag=True, help="Convert although promises are lost; they are named all the same."
+    "--lossy", is_flag=True, help="Convert although allocations are lost; the lost ones are listed."
 )
 def command(
     source: str,
@@ -236,13 +233,13 @@ def command(
     force: bool,
     lossy: bool,
 ) -> None:
-    """Write the promises in IN to OUT in another form: nri-pin's checkpoint, or the kubelet's state files.
+    """Write the allocations in IN to OUT in another form: nri-pin's checkpoint, or the kubelet's state files.
 
     IN is a file, a directory with such files (a state directory, a kubelet's root directory), or - for standard
-    input; what it is is told by its content. OUT is a file, a directory (one that is there, or a name that ends in /), or -
-    for standard output. What the other form cannot hold is named; where that is a promise nothing is written.
+    input; its content tells its form. OUT is a file, a directory (one that is there, or a name that ends in /), or -
+    for standard output. Losses are named; where an allocation would be lost nothing is written.
 
-    Exit code: 0; 1 when IN is damaged, OUT is there already, or a promise would be lost; 2 when a file, the machine or
+    Exit code: 0; 1 when IN is damaged, OUT is there already, or an allocation would be lost; 2 when a file, the machine or
     the configuration cannot be read.
     """
     try:
@@ -264,8 +261,10 @@ def command(
         echo(f"written: {', '.join(written)}")
 
 
-def _node(given: Given, machine: str | None, root: str | None, config_path: str | None) -> Node | None:
-    """The machine with what is reserved; None where nobody named one and the checkpoint knows none."""
+def _node(
+    given: ConvertSource, machine: str | None, root: str | None, config_path: str | None
+) -> Node | None:
+    """The machine with its reserved CPUs; None where neither an option nor the checkpoint names one."""
     topology, name = named_topology(machine, root)
     facts = given.checkpoint.facts if given.checkpoint else None
     if topology is None:
@@ -274,8 +273,7 @@ def _node(given: Given, machine: str | None, root: str | None, config_path: str 
                 "--config needs a machine; name it with --machine, or --root / for this one"
             )
         return facts.as_node() if facts else None
-    if facts is not None and not fits(facts, topology):
-        raise WrongUsageError(f"{name} is another machine than the checkpoint is about; name the right one")
+    need_same_machine(facts, topology, name)
     if config_path is None:
         return node_on(topology, facts)
     from nri_plugin.config.loading import load
@@ -284,7 +282,7 @@ def _node(given: Given, machine: str | None, root: str | None, config_path: str 
 
 
 def _converted(
-    given: Given, form: str, node: Node | None, containers: str | None
+    given: ConvertSource, form: str, node: Node | None, containers: str | None
 ) -> tuple[dict[str, bytes], Losses]:
     """Contents by the names they have in a directory, and what they do not hold."""
     family, _, version = form.partition("-v")
@@ -304,16 +302,16 @@ def _converted(
 
 
 def _from_kubelet(
-    given: Given, version: int, node: Node | None, containers: str | None
+    given: ConvertSource, version: int, node: Node | None, containers: str | None
 ) -> tuple[dict[str, bytes], Losses]:
     promises = allocations_in(given.files.get(RowKind.CPU), given.files.get(RowKind.MEMORY))
     if containers is not None:
-        from nri_plugin.cli.state.kubelet import running
+        from nri_plugin.cli.state.import_export import running
 
         promises = promises.of(running(containers))
     if promises.cpus_by_id:
         raise FailedError(
-            f"{given.files[RowKind.CPU].name}: names containers by id; tell whose they are with --containers FILE, made by "
+            f"{given.files[RowKind.CPU].name}: names containers by id; name their containers with --containers FILE, made by "
             "`crictl ps -o json > FILE`"
         )
     if shared := shared_within_pods(promises):
@@ -322,7 +320,7 @@ def _from_kubelet(
             "`crictl ps -o json > FILE`"
         )
     state = imported(_keeping_memory(node), promises)
-    _refuse(state.violations(node) if node else [])
+    _refuse([str(one) for one in state.violations(node)] if node else [])
     facts = None if node is None else NodeFacts.of(node)
     losses = losses_from_kubelet({kind: file.data for kind, file in given.files.items()}, state, node)
     return {FILE_NAME: checkpoint_file(state, facts, version=version)}, losses
@@ -365,7 +363,7 @@ def _keeping_memory(node: Node | None) -> Node:
     return Node(node.topology, options, node.reserved)
 
 
-def _named(losses: Losses, given: Given) -> Losses:
+def _named(losses: Losses, given: ConvertSource) -> Losses:
     """With namespaces and pods in place of uids, as far as they are known."""
     if given.checkpoint is None:
         return losses

@@ -1,4 +1,8 @@
-"""`nri-pin state diff`: who gained, lost or moved, between two checkpoints, or between promises and cgroups."""
+"""`nri-pin state diff`: which containers gained, lost or moved CPUs between two states.
+
+`changes` compares two states and is empty exactly where they are equal; `top` and `history` use it as well. With --live
+the second side is the cgroups.
+"""
 
 import json
 import os
@@ -10,9 +14,16 @@ import click
 
 from nri_plugin.checkpoint.file import FILE_NAME
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.cli.output import columns, echo, folded, format_option
-from nri_plugin.cli.state.findings import Found, cgroup_root_here, judging_node, look, need_visible
-from nri_plugin.cli.state.source import Seen, WrongUsageError, load_checkpoint, path_of, state_dir_option
+from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option
+from nri_plugin.cli.state.findings import ObservedCpuset, cgroup_root_here, judging_node, look, need_visible
+from nri_plugin.cli.state.source import (
+    Seen,
+    WrongUsageError,
+    cgroup_root_option,
+    load_checkpoint,
+    path_of,
+    state_dir_option,
+)
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import (
@@ -25,14 +36,10 @@ from nri_plugin.model.state import (
     pod_of,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# What is different between two states, told by whom it concerns; empty exactly where they are equal.
-
-
 Value = TypeVar("Value")
 
 UNNAMED = {"id", "pod_uid", "name", "uid"}
-"""Fields that say who it is; a container's id is told apart as a restart."""
+"""Identifying fields, not compared; a new container id is reported as a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,8 @@ class FieldChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What happened to one container, pod or the machine.
+class StateChange:
+    """The change of one container, one pod or the machine.
 
     Attributes:
         what: `gained`, `lost`, `grew`, `shrank` or `moved` of exclusive CPUs, else `new`, `gone` or `changed`.
@@ -65,8 +72,9 @@ class Change:
     others: tuple[FieldChange, ...] = ()
 
 
-def changes(before: State, after: State) -> list[Change]:
-    """What happened between two states, by the names of those concerned."""
+def changes(before: State, after: State) -> list[StateChange]:
+    """The changes between two states, sorted by name."""
+    # Only keys whose objects differ are compared field by field: history compares every two states in a row.
     touched = _touched(before, after)
     keys_before, keys_after = _by_key(before, touched), _by_key(after, touched)
     pods = {**before.pods, **after.pods}
@@ -87,33 +95,33 @@ def changes(before: State, after: State) -> list[Change]:
     return sorted(found, key=lambda change: (change.name, change.key))
 
 
-def machine_changes(before: NodeFacts | None, after: NodeFacts | None) -> list[Change]:
-    """What is different about the machine; nothing where one side does not know it."""
+def machine_changes(before: NodeFacts | None, after: NodeFacts | None) -> list[StateChange]:
+    """The differences of the machine; empty where one side does not know it."""
     if before is None or after is None or before == after:
         return []
-    return [Change("changed", "machine", "machine", others=_field_changes(before, after))]
+    return [StateChange("changed", "machine", "machine", others=_field_changes(before, after))]
 
 
-def live_changes(looked: Sequence[Found]) -> list[Change]:
-    """From what was promised to what is found in cgroups."""
+def live_changes(looked: Sequence[ObservedCpuset]) -> list[StateChange]:
+    """The changes from the allocations to the cgroups."""
     found = []
     for one in looked:
         name, key = one.row.name, one.row.record.key
         if one.cpus is None:
             problem = FieldChange("cgroup", "expected", one.problem)
-            found.append(Change("gone", name, key, one.wanted_cpus, NO_CPUS, (problem,)))
+            found.append(StateChange("gone", name, key, one.wanted_cpus, NO_CPUS, (problem,)))
         elif one.has_other_cpus or one.has_other_mems:
             mems = FieldChange("mems", str(one.wanted_mems) or "-", str(one.mems or "") or "-")
             what = _what(one.wanted_cpus, one.cpus) or "changed"
             others = (mems,) if one.has_other_mems else ()
-            found.append(Change(what, name, key, one.wanted_cpus, one.cpus, others))
+            found.append(StateChange(what, name, key, one.wanted_cpus, one.cpus, others))
     return sorted(found, key=lambda change: (change.name, change.key))
 
 
 ContainerSide = tuple[Allocation | None, list[ContainerRecord]]
 
 
-def _container_change(key: str, name: str, before: ContainerSide, after: ContainerSide) -> Change | None:
+def _container_change(key: str, name: str, before: ContainerSide, after: ContainerSide) -> StateChange | None:
     if before == after:
         return None
     held_before, held_after = before[0] or Allocation(), after[0] or Allocation()
@@ -122,6 +130,7 @@ def _container_change(key: str, name: str, before: ContainerSide, after: Contain
     )
     others += _presence(before, after) + _record_changes(before[1], after[1])
     what = _what(held_before.cpus, held_after.cpus)
+    # Without a change of exclusive CPUs the container itself came, went or changed.
     if not what:
         is_new, is_gone = before == (None, []), after == (None, [])
         what = "new" if is_new else "gone" if is_gone else "changed"
@@ -129,15 +138,17 @@ def _container_change(key: str, name: str, before: ContainerSide, after: Contain
         others.insert(0, FieldChange("mems", "-", str(held_after.mems)))
     if what in {"new", "gone"}:
         others = [one for one in others if one.name != "container"]
-    return Change(what, name, key, held_before.cpus, held_after.cpus, tuple(others))
+    return StateChange(what, name, key, held_before.cpus, held_after.cpus, tuple(others))
 
 
 def _presence(before: ContainerSide, after: ContainerSide) -> list[FieldChange]:
-    """A container that is there and one that is not; a promise that outlives its container or comes before it."""
+    """A container that is there and one that is not; an allocation that outlives its container or comes before it."""
     if bool(before[1]) != bool(after[1]):
         return [FieldChange("container", *(("there" if side[1] else "none") for side in (before, after)))]
     if (before[0] is None) != (after[0] is None) and not (before[0] or after[0] or Allocation()).cpus:
-        return [FieldChange("promise", *("none" if side[0] is None else "there" for side in (before, after)))]
+        return [
+            FieldChange("allocation", *("none" if side[0] is None else "there" for side in (before, after)))
+        ]
     return []
 
 
@@ -158,8 +169,8 @@ def _phases(records: Sequence[ContainerRecord]) -> str:
 
 def _pod_changes(
     before: Mapping[str, PodRecord], after: Mapping[str, PodRecord], told: set[str]
-) -> list[Change]:
-    """Pods that are other ones; those that come and go with containers are told with them."""
+) -> list[StateChange]:
+    """Changed pods; pods that come and go with containers are reported with those."""
     found = []
     for uid in dict.fromkeys(uid for uid, _ in _others(before, after)):
         old, new = before.get(uid), after.get(uid)
@@ -169,9 +180,9 @@ def _pod_changes(
         name = f"{known.namespace}/{known.name}" if known else uid
         if old is None or new is None:
             if uid not in told:
-                found.append(Change("new" if old is None else "gone", name, uid))
+                found.append(StateChange("new" if old is None else "gone", name, uid))
         else:
-            found.append(Change("changed", name, uid, others=_field_changes(old, new, UNNAMED)))
+            found.append(StateChange("changed", name, uid, others=_field_changes(old, new, UNNAMED)))
     return found
 
 
@@ -208,7 +219,7 @@ def _what(before: CPUSet, after: CPUSet) -> str:
 
 
 def _touched(before: State, after: State) -> dict[str, None]:
-    """Keys of whom anything is not the very same object: of two states in a row these are few among many."""
+    """Keys with any object that is not identical: few among many, in two states in a row."""
     records = _others(before.containers, after.containers)
     keys = [
         *(allocation_key(record.pod_uid, record.name) for _, record in records),
@@ -218,7 +229,7 @@ def _touched(before: State, after: State) -> dict[str, None]:
 
 
 def _others(before: Mapping[str, Value], after: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
-    """What one side has and the other has not, or has another object for."""
+    """Entries that only one side has, or for which the sides have different objects."""
     for one, other in ((before, after), (after, before)):
         yield from ((key, value) for key, value in one.items() if other.get(key) is not value)
 
@@ -232,11 +243,7 @@ def _by_key(state: State, keys: Collection[str]) -> dict[str, list[ContainerReco
     return by_key
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 EXIT_DIFFERENT = 1
-NARROW = 80
 INDENT = 9
 
 EXAMPLES = """\b
@@ -259,12 +266,10 @@ class Side:
 
 @click.command(name="diff", epilog=EXAMPLES)
 @click.argument("files", metavar="[A [B]]", nargs=-1)
-@click.option("--live", is_flag=True, help="Compare the promises (of A, else of the agent) with the cgroups.")
 @click.option(
-    "--cgroup-root",
-    metavar="DIR",
-    help="The host's cgroup tree; /sys/fs/cgroup or what is mounted below /host.",
+    "--live", is_flag=True, help="Compare the allocations (of A, else of the agent) with the cgroups."
 )
+@cgroup_root_option
 @state_dir_option
 @format_option()
 @click.pass_context
@@ -277,12 +282,12 @@ def command(
     state_dir: str,
     output_format: str,
 ) -> None:
-    """Tell who gained, lost or moved exclusive CPUs from A to B, and what else is different.
+    """List containers that gained, lost or moved exclusive CPUs from A to B, and all other differences.
 
-    A and B are checkpoints or state directories. Without B, A is compared with what the agent has promised now, as its
-    status socket tells it, else as its checkpoint does. Generations and writers are not compared.
+    A and B are checkpoints or state directories. Without B, A is compared with the present state: of the
+    agent's status socket, else of its checkpoint. Generations and writers are not compared.
 
-    Exit code: 0 when nothing is different, 1 when something is, 2 when that cannot be told.
+    Exit code: 0 no difference, 1 differences, 2 the states cannot be compared.
     """
     _check(files, live=live, cgroup_root=cgroup_root)
     try:
@@ -312,14 +317,14 @@ def _check(files: Sequence[str], *, live: bool, cgroup_root: str | None) -> None
         raise click.UsageError(f"{len(files)} files are named; give two")
 
 
-def _recorded(files: Sequence[str], state_dir: str) -> tuple[str, str, list[Change]]:
+def _recorded(files: Sequence[str], state_dir: str) -> tuple[str, str, list[StateChange]]:
     before = _side(files[0])
     after = _side(files[1]) if len(files) == 2 else now(state_dir)
     found = machine_changes(before.facts, after.facts) + changes(before.state, after.state)
     return before.name, after.name, found
 
 
-def _live(files: Sequence[str], state_dir: str, root: str | None) -> tuple[str, str, list[Change]]:
+def _live(files: Sequence[str], state_dir: str, root: str | None) -> tuple[str, str, list[StateChange]]:
     source = _path(files[0]) if files else path_of(state_dir, None)
     checkpoint = load_checkpoint(source)
     root = root or cgroup_root_here()
@@ -329,7 +334,7 @@ def _live(files: Sequence[str], state_dir: str, root: str | None) -> tuple[str, 
 
 
 def now(state_dir: str) -> Side:
-    """What the agent has promised at this moment; as its checkpoint says where it does not answer."""
+    """The present state of the agent; that of its checkpoint where it does not answer."""
     from nri_plugin.agent.status_client import read_status
     from nri_plugin.agent.status_socket import FILE_NAME as SOCKET_NAME
 
@@ -352,14 +357,14 @@ def _path(word: str) -> str:
     return os.path.join(word, FILE_NAME) if os.path.isdir(word) else word
 
 
-def _text(before: str, after: str, found: Sequence[Change]) -> str:
+def _text(before: str, after: str, found: Sequence[StateChange]) -> str:
     width = columns() or NARROW
     lines = [f"--- {before}", f"+++ {after}"]
     lines += [line for change in found for line in folded(change_line(change), width, INDENT)]
     return "\n".join(lines)
 
 
-def change_line(change: Change) -> str:
+def change_line(change: StateChange) -> str:
     """One change in one line."""
     parts = [_cpus_words(change)] if change.before != change.after or change.what == "gone" else []
     parts += [_field_words(change.what, other) for other in change.others]
@@ -375,7 +380,7 @@ def _field_words(what: str, field: FieldChange) -> str:
     return "" if what == "gained" else "its container is there"
 
 
-def _cpus_words(change: Change) -> str:
+def _cpus_words(change: StateChange) -> str:
     before, after = change.before, change.after
     if not before or not after:
         return f"CPUs {before or after}" if before or after else ""
@@ -384,7 +389,7 @@ def _cpus_words(change: Change) -> str:
     return f"CPUs {before} -> {after} ({signs})"
 
 
-def _json(before: str, after: str, found: Sequence[Change]) -> str:
+def _json(before: str, after: str, found: Sequence[StateChange]) -> str:
     return json.dumps(
         {
             "before": before,
@@ -396,7 +401,7 @@ def _json(before: str, after: str, found: Sequence[Change]) -> str:
     )
 
 
-def change_facts(change: Change) -> dict[str, Any]:
+def change_facts(change: StateChange) -> dict[str, Any]:
     """One change, sets as kernel lists."""
     return {
         "what": change.what,

@@ -1,4 +1,7 @@
-"""What `nri-pin state verify` finds wrong, one sentence each."""
+"""What is wrong with a state: contradictions in it, and cgroups that hold other CPUs than it says; nothing is written.
+
+`verify`, `repair`, `diff` and the demo judge by this.
+"""
 
 import os
 import re
@@ -9,7 +12,7 @@ from types import MappingProxyType
 
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.cli.state.rows import Row, Wanted, rows_of
+from nri_plugin.cli.state.rows import StateRow, Wanted, rows_of
 from nri_plugin.cli.state.source import Seen, node_on
 from nri_plugin.core.outdated import overcommitted
 from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, cgroup_path, container_cgroups, is_empty, runs_on
@@ -20,48 +23,44 @@ from nri_plugin.model.state import CgroupRef, Phase, State, pod_of
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.memory_state import memory_machine
 
-# ----------------------------------------------------------------------------------------------------
-# What the cgroups of containers hold, beside what was promised; nothing is written.
-
-
 HOST_TREE = "/host/sys/fs/cgroup"
 OWN_TREE = "/sys/fs/cgroup"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ObservedCpuset:
     """The cgroup of a running container.
 
     Attributes:
         row: the container.
-        cpus: what its processes run on; None when there is no such cgroup or it cannot be read.
-        mems: where they may have memory; None when that is not told.
+        cpus: of its processes; None when there is no such cgroup or it cannot be read.
+        mems: memory nodes of its processes; None when not known.
         problem: why it could not be read; empty when it could.
     """
 
-    row: Row
+    row: StateRow
     cpus: CPUSet | None
     mems: NodeMask | None
     problem: str = ""
 
     @property
     def wanted_cpus(self) -> CPUSet:
-        """What it should run on."""
+        """The desired CPUs."""
         return self.row.cpus or CPUSet()
 
     @property
     def wanted_mems(self) -> NodeMask:
-        """Where its memory should be; empty where nothing was promised."""
+        """The desired memory nodes; empty where none were allocated."""
         return self.row.allocation.mems
 
     @property
     def has_other_cpus(self) -> bool:
-        """Whether it runs on something else than promised."""
+        """Whether its CPUs differ from the desired ones."""
         return self.cpus is not None and self.cpus != self.wanted_cpus
 
     @property
     def has_other_mems(self) -> bool:
-        """Whether its memory may be elsewhere than promised."""
+        """Whether its memory nodes differ from the desired ones."""
         return bool(self.wanted_mems) and self.mems is not None and self.mems != self.wanted_mems
 
 
@@ -70,7 +69,7 @@ def cgroup_root_here() -> str:
     return HOST_TREE if os.path.isdir(HOST_TREE) else OWN_TREE
 
 
-def look(found: Seen, root: str, wanted: Wanted | None = None) -> list[Found]:
+def look(found: Seen, root: str, wanted: Wanted | None = None) -> list[ObservedCpuset]:
     """The cgroups of all running containers.
 
     Raises:
@@ -81,8 +80,8 @@ def look(found: Seen, root: str, wanted: Wanted | None = None) -> list[Found]:
     return [_look_at(cgroups, row) for row in running]
 
 
-def need_visible(looked: Iterable[Found], root: str) -> None:
-    """See that this is the tree of these containers.
+def need_visible(looked: Iterable[ObservedCpuset], root: str) -> None:
+    """Check that this is the tree of these containers.
 
     Raises:
         HostError: none of them has its cgroup here.
@@ -96,15 +95,15 @@ def need_visible(looked: Iterable[Found], root: str) -> None:
         )
 
 
-def _look_at(cgroups: Cgroups, row: Row) -> Found:
+def _look_at(cgroups: Cgroups, row: StateRow) -> ObservedCpuset:
     ref = row.record.cgroup
     try:
         cpus = _cpus(cgroups, ref)
         if cpus is None:
-            return Found(row, None, None, str(cgroups.missing_error(ref)))
-        return Found(row, cpus, _mems(cgroups, ref))
+            return ObservedCpuset(row, None, None, str(cgroups.missing_error(ref)))
+        return ObservedCpuset(row, cpus, _mems(cgroups, ref))
     except HostError as error:
-        return Found(row, None, None, str(error))
+        return ObservedCpuset(row, None, None, str(error))
 
 
 def _cpus(cgroups: Cgroups, ref: CgroupRef) -> CPUSet | None:
@@ -118,10 +117,6 @@ def _mems(cgroups: Cgroups, ref: CgroupRef) -> NodeMask | None:
     return cgroups.read_effective_mems(ref) if own is None else own
 
 
-# ----------------------------------------------------------------------------------------------------
-# What is wrong, one sentence each.
-
-
 MOST_NAMED = 4
 """Holders of exclusive CPUs in one sentence."""
 
@@ -131,14 +126,14 @@ NO_FACTS = NodeFacts(CPUSet(), CPUSet(), (), NodeMask())
 def contradictions(
     state: State, node: Node, memory: Mapping[tuple[int, str], int] = MappingProxyType({})
 ) -> list[str]:
-    """What cannot be true of these promises on that machine.
+    """Contradictions of a state, by itself and on that machine.
 
     Args:
-        state: the promises.
+        state: the allocations and containers.
         node: the machine.
         memory: its allocatable bytes by (NUMA node, resource); empty where that is not known.
     """
-    found = state.violations(node)
+    found = [str(one) for one in state.violations(node)]
     found += [
         f"CPUs {allocation.cpus - node.topology.online} of {key} are not online"
         for key, allocation in state.allocations.items()
@@ -146,20 +141,20 @@ def contradictions(
     ]
     found += overcommitted(state, memory)
     if not awaiting_agent(state):
-        found += [f"{key} is promised CPUs or memory but its pod is not known" for key in _without_pod(state)]
+        found += [f"{key} has CPUs or memory but its pod is not known" for key in _without_pod(state)]
     return [with_names(state, text) for text in found]
 
 
 def awaiting_agent(state: State) -> int:
-    """How many promises were imported and never met by an agent: it would know pods, an import knows none."""
+    """The number of imported allocations that no agent has read yet: an agent knows pods, an import knows none."""
     return 0 if state.pods or state.containers else len(state.allocations)
 
 
 def live_findings(state: State, node: Node, root: str, *, is_own_tree: bool = False) -> tuple[str, list[str]]:
-    """How many cgroups were looked at, and what differs, be it of containers that the checkpoint does not know.
+    """The number of cgroups that were read, and the differences, also of containers that the checkpoint does not know.
 
     Args:
-        state: the promises.
+        state: the allocations and containers.
         node: the machine.
         root: of the cgroup tree.
         is_own_tree: whether it is known that this is their tree; else one without a single one of the containers
@@ -232,7 +227,7 @@ def _unknown_on(state: State, one: ContainerCgroup, cpus: CPUSet, holders: list[
 
 
 def findings(checkpoint: Checkpoint, topology: Topology, cgroup_root: str) -> list[str]:
-    """All of it, judged by that machine and these cgroups.
+    """All findings, by that machine and these cgroups.
 
     Raises:
         HostError: there is no cpuset tree.
@@ -242,8 +237,8 @@ def findings(checkpoint: Checkpoint, topology: Topology, cgroup_root: str) -> li
     return contradictions(checkpoint.state, node, memory_of(checkpoint, topology)) + live
 
 
-def differences(one: Found) -> list[str]:
-    """What is otherwise in a cgroup than promised."""
+def differences(one: ObservedCpuset) -> list[str]:
+    """The differences between a cgroup and the allocation."""
     name = one.row.name
     if one.problem:
         return [f"{name}: {one.problem}"]
@@ -278,7 +273,7 @@ def memory_of(checkpoint: Checkpoint, topology: Topology | None) -> Mapping[tupl
 
 
 def anything_goes(state: State) -> NodeFacts:
-    """A machine that has whatever was promised and one CPU more: only contradictions are left to find."""
+    """A machine that has all allocated CPUs and one more, so that only contradictions are found."""
     mems = 0
     for allocation in state.allocations.values():
         mems |= allocation.mems.mask

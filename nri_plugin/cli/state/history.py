@@ -1,4 +1,8 @@
-"""`nri-pin state history`: what was decided for whom, from the agent's bounded recording, and the files it kept."""
+"""`nri-pin state history`: what was decided for each container, and the checkpoints that are kept.
+
+Decisions come from the agent's bounded recording: each event is decided again, and the change of the state becomes one or
+more entries. Below them stand the present checkpoint, the generation before it and damaged ones.
+"""
 
 import fnmatch
 import json
@@ -15,8 +19,8 @@ from typing import Any
 import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
-from nri_plugin.cli.output import columns, echo, folded, format_option, table, told
-from nri_plugin.cli.state.diff import Change, changes
+from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option, table, told
+from nri_plugin.cli.state.diff import StateChange, changes
 from nri_plugin.cli.state.source import FailedError, WrongUsageError, state_dir_option
 from nri_plugin.core.decision import InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved
@@ -28,11 +32,6 @@ from nri_plugin.recording.file import DIRECTORY
 from nri_plugin.recording.reader import RecordedEntry, Recording, read
 from nri_plugin.wire.nri import events as nri
 
-# ----------------------------------------------------------------------------------------------------
-# The checkpoints that a state directory keeps: the present one, the one before, and damaged ones.
-
-
-NARROW = 80
 CHECKSUM = re.compile(rb'"checksum":"crc32:([0-9a-f]{8})"\}\n\Z')
 
 
@@ -120,10 +119,6 @@ def kept_lines(kept: Sequence[Kept], output_format: str) -> list[str]:
     return lines
 
 
-# ----------------------------------------------------------------------------------------------------
-# What happened on a node, from its recording: an entry for whatever was decided for somebody, and nothing else.
-
-
 KINDS = (
     "placed",
     "shared",
@@ -193,12 +188,12 @@ def _began(entry: RecordedEntry, state: State) -> Happened:
         entry.at,
         "started",
         "",
-        f"the agent, with {len(state.allocations)} promises to {len(state.containers)} containers{observing}",
+        f"the agent, with {len(state.allocations)} allocations and {len(state.containers)} containers{observing}",
     )
 
 
 def _difference(before: Node, after: Node) -> str:
-    """What is different about a node, as far as it can be said in a line."""
+    """The differences between two nodes in one line."""
     found = []
     if before.topology.online != after.topology.online:
         found.append(f"online CPUs {before.topology.online} -> {after.topology.online}")
@@ -244,7 +239,7 @@ def _created(entry: RecordedEntry, event: nri.CreateContainer, after: State) -> 
 
 
 def _others(entry: RecordedEntry, before: State, after: State, but: str = "") -> Iterator[Happened]:
-    """Whoever has other CPUs than before, or a resize that began or ended."""
+    """Entries for containers whose CPUs changed, and for resizes that began or ended."""
     if before is after:
         return
     for change in changes(before, after):
@@ -259,7 +254,7 @@ def _others(entry: RecordedEntry, before: State, after: State, but: str = "") ->
             yield _line(entry, "resized", change.name, f"CPUs {change.after or '-'}", str(change.after))
 
 
-def _words(change: Change) -> str:
+def _words(change: StateChange) -> str:
     if not change.before or not change.after:
         return f"CPUs {change.before or change.after or '-'}"
     return (
@@ -296,9 +291,6 @@ def _line(entry: RecordedEntry, what: str, name: str, text: str, cpus: str = "")
     return Happened(entry.at, what, name, text, entry.op, cpus, entry.outcome.took_us if entry.outcome else 0)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 INDENT = 36
 LOOK_S = 0.5
 """Between two looks for more."""
@@ -332,13 +324,13 @@ Examples:
     metavar="KIND",
     type=click.Choice(KINDS),
     multiple=True,
-    help=f"Only what is called so; may be given again: {', '.join(KINDS)}.",
+    help=f"Only entries of this kind; may be given more than once: {', '.join(KINDS)}.",
 )
 @click.option(
     "--since",
     metavar="TIME",
     default="",
-    help="Only what is younger: 90s, 10m, 2h, 1d, or a time such as 2026-01-31T12:00, in UTC like all times here.",
+    help="Only entries after this time: 90s, 10m, 2h, 1d ago, or a time in UTC such as 2026-01-31T12:00.",
 )
 @click.option(
     "-n",
@@ -347,9 +339,9 @@ Examples:
     type=click.IntRange(0),
     default=20,
     show_default=True,
-    help="Only the last; 0 for all.",
+    help="Only the last N entries; 0 for all.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on telling what happens; ends with Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new entries until Ctrl-C.")
 @click.option(
     "--recording",
     metavar="FILE",
@@ -368,7 +360,7 @@ def command(
     state_dir: str,
     output_format: str,
 ) -> None:
-    """Tell what was decided for whom: placements, refusals with their reasons, resizes, drift, restarts.
+    """List decisions: placements, refusals with their reasons, resizes, drift, restarts.
 
     Below stand the checkpoints of the state directory: the present one, the generation before, and damaged ones that
     were kept. -o json writes one line for each entry and each checkpoint.
@@ -403,7 +395,7 @@ def command(
 
 
 def _found(path: str, problems: list[str]) -> list[Happened]:
-    """All that happened; what cannot be read is told in `problems`."""
+    """All entries; read errors are added to `problems`."""
     from nri_plugin.config.loading import load_hint_providers
 
     try:

@@ -1,4 +1,8 @@
-"""`nri-pin state repair`: a checkpoint that cannot be used becomes one that can, and nothing is invented."""
+"""`nri-pin state repair`: save what is certain of a damaged checkpoint, inventing nothing.
+
+The command reads the damaged file, the generation before it and the cgroups, plans a state from them
+(`nri_plugin.checkpoint.repair`), shows the plan, and writes it when that is asked for.
+"""
 
 import json
 import os
@@ -12,12 +16,13 @@ from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.forms import checkpoint_file
 from nri_plugin.checkpoint.repair import RepairEvidence, RepairPlan, Salvage, plan, salvage
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.cli.output import columns, echo, folded, format_option
+from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option
 from nri_plugin.cli.state.findings import cgroup_root_here, contradictions, judging_node, look, need_visible
 from nri_plugin.cli.state.source import (
     EXIT_FAILED,
     Seen,
     WrongUsageError,
+    cgroup_root_option,
     fits,
     locked,
     machine_option,
@@ -32,23 +37,17 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 
-# ----------------------------------------------------------------------------------------------------
-# What `nri-pin state repair` says: what is wrong, what stays, what does not, what is to be done.
-
-
-NARROW = 80
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is wrong, and what is to be done about it.
+    """The errors of a checkpoint and the plan to repair it.
 
     Attributes:
         path: of the checkpoint.
-        problems: what keeps it from being read, a sentence each.
-        cgroups: how the cgroups were looked at, in words.
-        planned: what would be written.
-        remains: what verify will still find in it.
+        problems: errors that keep it from being read, a sentence each.
+        cgroups: how the cgroups were read, in words.
+        planned: the state that would be written.
+        remains: findings of verify that remain.
     """
 
     path: str
@@ -80,12 +79,12 @@ def repair_text(case: Case, aside: str, *, is_done: bool) -> str:
 
 def _end(case: Case, aside: str, *, is_done: bool) -> Iterable[str]:
     planned = case.planned
-    what = f"generation {planned.generation} with {len(planned.state.allocations)} promises"
+    what = f"generation {planned.generation} with {len(planned.state.allocations)} allocations"
     if is_done:
         yield f"{case.path}: repaired, {what}" + (f"; what was there is now {aside}" if aside else "")
     elif planned.undecided:
         yield (
-            f"{case.path}: nothing was changed; name the promise that is over with --give-up, or let the cgroups be "
+            f"{case.path}: nothing was changed; name the allocation to give up with --give-up, or let the cgroups be "
             "seen with --cgroup-root"
         )
     else:
@@ -113,16 +112,13 @@ def repair_json(case: Case, aside: str, *, is_done: bool) -> str:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 EXAMPLES = """\b
 Examples:
-  nri-pin state repair             what is wrong, and what would be done
+  nri-pin state repair             show errors and the plan
   nri-pin state repair --yes       do it
   nri-pin state repair --give-up shop/db-0/db --yes
 
-Where the promises come from, the best first: the checkpoint where only its content is wrong; the generation before
+Sources of allocations, the best first: the checkpoint where only its content is wrong; the generation before
 it; rows of the damaged file that the container's own row or its cgroup confirms. Rows that nothing confirms are
 named and left out: the agent finds their containers running, and adopts them where they fit. An agent repairs a
 damaged checkpoint by itself when it starts, from the generation before or the runtime's list; this command shows that
@@ -132,22 +128,18 @@ first, saves more, and settles contradictions.
 
 @click.command(name="repair", epilog=EXAMPLES)
 @state_dir_option
-@click.option("--yes", is_flag=True, help="Do it; without this nothing is changed.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done, as without --yes.")
+@click.option("--yes", is_flag=True, help="Repair; without this nothing is changed.")
+@click.option("--dry-run", is_flag=True, help="Only show the plan, as without --yes.")
 @click.option(
     "--give-up",
     "given_up",
     metavar="NAME",
     multiple=True,
-    help="A promise that is over, as namespace/pod/container or UID/CONTAINER; may be given again.",
+    help="An allocation to give up, as namespace/pod/container or UID/CONTAINER; may be given more than once.",
 )
 @machine_option
 @root_option
-@click.option(
-    "--cgroup-root",
-    metavar="DIR",
-    help="The host's cgroup tree; /sys/fs/cgroup or what is mounted below /host.",
-)
+@cgroup_root_option
 @format_option()
 @click.pass_context
 def command(
@@ -162,9 +154,9 @@ def command(
     cgroup_root: str | None,
     output_format: str,
 ) -> None:
-    """Show what is wrong with the checkpoint and, with --yes, replace it by one that holds what is certain.
+    """Show the errors of the checkpoint and, with --yes, replace it by one that holds only certain allocations.
 
-    Works while no agent runs. The damaged file stays as state.json.damaged-N, the generation before as it is. No promise is
+    Works while no agent runs. The damaged file stays as state.json.damaged-N, the generation before as it is. No allocation is
     invented, and no two share a CPU: where two do, the one whose container runs on its CPUs stays; where the cgroups do
     not tell, nothing is written until --give-up names one.
 
@@ -275,7 +267,7 @@ def _check_given_up(names: Sequence[str], made: RepairPlan) -> None:
     unknown = [name for name in names if name not in made.given_up]
     if unknown:
         raise WrongUsageError(
-            f"nobody is promised anything under the name {', '.join(unknown)}; give it as namespace/pod/container"
+            f"there is no allocation under the name {', '.join(unknown)}; give it as namespace/pod/container"
         )
 
 

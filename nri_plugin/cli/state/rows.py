@@ -1,4 +1,4 @@
-"""One row for each container: what it was promised, where that lies on the machine, what is odd about it."""
+"""A row for each container: its allocation, the place on the machine, and irregularities."""
 
 import fnmatch
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from nri_plugin.policy.alignment import Footprint, footprint
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which containers are asked for: shell patterns, empty for all."""
+    """A selection of containers: shell patterns, empty for all."""
 
     namespace: str = ""
     pod: str = ""
@@ -34,7 +34,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StateRow:
     """A container.
 
     Attributes:
@@ -45,7 +45,7 @@ class Row:
             when that is not known.
         lost: of its own those that are offline.
         footprint: where `cpus` lie; None when the machine's cores and caches are not known, or it ended. Cores of the
-            shared pool are whole for nobody.
+            shared pool are never counted as whole.
         numa_nodes: of `cpus`; None when the machine is not known.
     """
 
@@ -101,7 +101,7 @@ def is_ended(record: ContainerRecord, allocation: Allocation) -> bool:
     return record.phase is Phase.STOPPED and not allocation.cpus
 
 
-def rows_of(seen: Seen, wanted: Wanted | None = None) -> list[Row]:
+def rows_of(seen: Seen, wanted: Wanted | None = None) -> list[StateRow]:
     """The containers asked for: pods with exclusive CPUs first, then by namespace, pod, container and id."""
     state, pool = seen.state, shared_pool(seen)
     prints: Prints = {}
@@ -112,7 +112,7 @@ def rows_of(seen: Seen, wanted: Wanted | None = None) -> list[Row]:
     ]
     holders = {row.record.pod_uid for row in rows if row.is_exclusive}
 
-    def place(row: Row) -> tuple[Any, ...]:
+    def place(row: StateRow) -> tuple[Any, ...]:
         record = row.record
         key = record.pod_uid
         return (
@@ -148,13 +148,13 @@ Prints = dict[tuple[int, int, bool], Footprint]
 """Footprints by CPUs, memory nodes, and whether the CPUs are exclusive."""
 
 
-def _row(seen: Seen, record: ContainerRecord, pool: CPUSet | None, prints: Prints) -> Row:
+def _row(seen: Seen, record: ContainerRecord, pool: CPUSet | None, prints: Prints) -> StateRow:
     allocation = seen.state.allocation_of(record) or Allocation()
     lost = allocation.cpus - seen.node.topology.online if seen.node else NO_CPUS
     own = allocation.in_force - lost
     ended = is_ended(record, allocation)
     cpus = NO_CPUS if ended else own or pool
-    return Row(
+    return StateRow(
         record=record,
         pod=seen.state.pods.get(record.pod_uid),
         allocation=allocation,
@@ -183,5 +183,5 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _is_id(pattern: str, container_id: str) -> bool:
-    """Container ids are told by their beginning, as crictl and others print them."""
+    """Container ids are matched by their prefix, as crictl and others print them."""
     return len(pattern) >= 8 and container_id.startswith(pattern)

@@ -1,4 +1,8 @@
-"""`nri-pin state show`: who holds what, and where that lies on the machine."""
+"""`nri-pin state show`: every container with its CPUs and memory nodes, and where these lie on the machine.
+
+Three forms: a table of pods that fits the terminal, a wide table with one line for each container, and JSON, in which
+sets are kernel lists and unknown values are null.
+"""
 
 import json
 import os
@@ -10,8 +14,8 @@ import click
 
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.cli.output import columns, echo, folded, folded_rows, format_option, table
-from nri_plugin.cli.state.rows import Row, Wanted, ids, rows_of, shared_pool, waiting
+from nri_plugin.cli.output import NARROW, columns, echo, folded, folded_rows, format_option, table
+from nri_plugin.cli.state.rows import StateRow, Wanted, ids, rows_of, shared_pool, waiting
 from nri_plugin.cli.state.source import (
     LOOK_CLOSER,
     NO_RUNTIME,
@@ -32,17 +36,14 @@ from nri_plugin.cli.state.source import (
 from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import Kind, MemoryBlock, Phase, Resize, State, owner_of
-from nri_plugin.policy.alignment import Alignment
-
-# ----------------------------------------------------------------------------------------------------
-# `nri-pin state show -o json`: sets are kernel lists, what is not known is null.
+from nri_plugin.policy.alignment import CPUAlignment
 
 
 def show_json(
     source: str,
     checkpoint: Checkpoint,
     found: Seen,
-    rows: Sequence[Row],
+    rows: Sequence[StateRow],
     wanted: Wanted,
     now: AgentNow | None = None,
 ) -> str:
@@ -75,7 +76,7 @@ def node_facts(facts: NodeFacts) -> dict[str, Any]:
     }
 
 
-def container_facts(state: State, row: Row) -> dict[str, Any]:
+def container_facts(state: State, row: StateRow) -> dict[str, Any]:
     """One container."""
     record, pod, allocation, at = row.record, row.pod, row.allocation, row.footprint
     return {
@@ -107,7 +108,7 @@ def container_facts(state: State, row: Row) -> dict[str, Any]:
     }
 
 
-def aligned_facts(aligned: Alignment) -> dict[str, bool]:
+def aligned_facts(aligned: CPUAlignment) -> dict[str, bool]:
     """The four levels."""
     return {
         "numa_node": aligned.numa_node,
@@ -118,7 +119,7 @@ def aligned_facts(aligned: Alignment) -> dict[str, bool]:
 
 
 def waiting_facts(state: State, key: str) -> dict[str, Any]:
-    """A promise without a container."""
+    """An allocation without a container."""
     pod_uid, container = owner_of(key)
     allocation = state.allocations[key]
     return {
@@ -129,8 +130,8 @@ def waiting_facts(state: State, key: str) -> dict[str, Any]:
     }
 
 
-def _container_hint(state: State, row: Row) -> dict[str, Any] | None:
-    """The merged hint that the container was placed by; None where nobody had a say."""
+def _container_hint(state: State, row: StateRow) -> dict[str, Any] | None:
+    """The merged hint of the container; None where no hint provider took part."""
     allocation = state.allocation_of(row.record)
     if allocation is None:
         return _hint(row.record.affinity, preferred=row.record.affinity_preferred)
@@ -157,10 +158,6 @@ def _resize(resize: Resize | None) -> dict[str, Any] | None:
         }
         for name, size in (("before", resize.before), ("after", resize.after))
     }
-
-
-# ----------------------------------------------------------------------------------------------------
-# `nri-pin state show` for people: pods, below each its containers, below all what belongs to nobody in particular.
 
 
 HEAD = ("CONTAINER", "KIND", "CPUS", "CORES", "NUMA", "CACHE", "MEMS", "ALIGNED")
@@ -193,7 +190,7 @@ LEGEND = "N memory and CPUs on one NUMA node, S one socket, U one uncore cache, 
 
 
 def show_text(
-    source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[Row], wanted: Wanted, width: int
+    source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[StateRow], wanted: Wanted, width: int
 ) -> str:
     """What fits `width` columns: lists that are too long go on in the next line."""
     cells: list[Sequence[str]] = [HEAD]
@@ -207,26 +204,28 @@ def show_text(
     return "\n".join([*lines, "", *_folded_all(facts(source, checkpoint, found), width, INDENT)])
 
 
-def show_wide(source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[Row], wanted: Wanted) -> str:
-    """One line each, whatever its length."""
+def show_wide(
+    source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[StateRow], wanted: Wanted
+) -> str:
+    """One line for each container, of any length."""
     lines = table([WIDE_HEAD, *map(_wide_cells, rows)], None)
     lines += notes(found.state, rows, wanted)
     return "\n".join([*lines, "", *facts(source, checkpoint, found)])
 
 
-def pod_line(row: Row) -> str:
+def pod_line(row: StateRow) -> str:
     """The pod of a row."""
     return f"{row.namespace}/{row.pod_name}" + (
         f"  {row.pod.qos}" if row.pod else "  (this pod is not known)"
     )
 
 
-def notes(state: State, rows: Sequence[Row], wanted: Wanted) -> list[str]:
-    """What is odd about a container, one line each."""
+def notes(state: State, rows: Sequence[StateRow], wanted: Wanted) -> list[str]:
+    """Irregularities, one line each."""
     lines = [f"unplaced: {row.name}: {row.record.unplaced}" for row in rows if row.record.unplaced]
     lines += [
         f"lost: {row.name}: of its CPUs {row.allocation.cpus} those offline are {row.lost}, "
-        "they stay promised to it"
+        "they stay allocated to it"
         for row in rows
         if row.lost
     ]
@@ -243,7 +242,7 @@ def notes(state: State, rows: Sequence[Row], wanted: Wanted) -> list[str]:
 
 
 def facts(source: str, checkpoint: Checkpoint, found: Seen) -> list[str]:
-    """What concerns all."""
+    """Facts about the whole node."""
     pool, known = shared_pool(found), checkpoint.facts
     return [
         f"exclusive    {str(found.state.exclusive) or NOTHING}",
@@ -256,13 +255,13 @@ def facts(source: str, checkpoint: Checkpoint, found: Seen) -> list[str]:
     ]
 
 
-def aligned_letters(aligned: Alignment) -> str:
+def aligned_letters(aligned: CPUAlignment) -> str:
     """A letter for each level, `-` where it is not aligned."""
     levels = (aligned.numa_node, aligned.socket, aligned.uncore_cache, aligned.whole_cores)
     return "".join(letter if is_so else "-" for letter, is_so in zip("NSUC", levels, strict=True))
 
 
-def marked_name(row: Row) -> str:
+def marked_name(row: StateRow) -> str:
     """The container's name, and what it is where that is no running app container."""
     name = row.record.name or row.record.id[:12]
     marks = [
@@ -272,7 +271,7 @@ def marked_name(row: Row) -> str:
     return f"{name} ({', '.join(marks)})" if marks else name
 
 
-def cells_of(row: Row, *, spell_pool: bool) -> tuple[str, ...]:
+def cells_of(row: StateRow, *, spell_pool: bool) -> tuple[str, ...]:
     """CPUs, cores, NUMA nodes, caches, memory nodes and alignment of a row."""
     at = row.footprint
     if row.is_ended:
@@ -294,11 +293,11 @@ def cells_of(row: Row, *, spell_pool: bool) -> tuple[str, ...]:
     )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: StateRow) -> tuple[str, ...]:
     return f"  {marked_name(row)}", row.kind, *cells_of(row, spell_pool=False)
 
 
-def _wide_cells(row: Row) -> tuple[str, ...]:
+def _wide_cells(row: StateRow) -> tuple[str, ...]:
     cpus, cores, numa, caches, mems, aligned = cells_of(row, spell_pool=True)
     record = row.record
     kind = row.container_kind
@@ -348,12 +347,6 @@ def _folded_all(lines: Sequence[str], width: int, indent: int) -> list[str]:
     return [part for line in lines for part in folded(line, width, indent)]
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
-NARROW = 80
-"""Columns to write for where there is no terminal to ask."""
-
 EXAMPLES = """\b
 Examples:
   nri-pin state show
@@ -372,7 +365,7 @@ Examples:
     "-w",
     "--wide",
     is_flag=True,
-    help="All on one line each, with ids, phases, sockets and requests; never folded.",
+    help="One line for each container, with ids, phases, sockets and requests; never folded.",
 )
 @machine_option
 @root_option
@@ -393,8 +386,8 @@ def command(
 ) -> None:
     """List every container with its CPUs, cores, NUMA nodes, uncore caches and memory nodes, and how they are aligned.
 
-    NAME may hold * and ?. Cores and caches come from this machine where it is the one of the checkpoint; for a
-    checkpoint from elsewhere name the machine with --machine.
+    NAME may hold * and ?. Cores and caches are those of this machine if the checkpoint is about it; for a checkpoint
+    from another machine name that with --machine.
 
     Exit code: 0; 1 when the checkpoint is damaged or no container has such a name; 2 when there is no checkpoint
     or the options are wrong.

@@ -1,4 +1,4 @@
-"""Whether an agent works on a state directory, and whether a runtime asks it."""
+"""What the `state` commands share: which checkpoint they read, which machine it is about, and whether an agent works on it."""
 
 import fcntl
 import os
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from nri_plugin.agent.status_client import RuntimeRow
 
 
-# ----------------------------------------------------------------------------------------------------
-# Where `nri-pin state` looks: which checkpoint, and which machine it is about.
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_FAILED = 1
@@ -50,39 +46,46 @@ file_option = click.option(
     "path",
     metavar="FILE",
     default=None,
-    help="A checkpoint file, or the directory that holds it; goes before --state-dir.",
+    help="A checkpoint file, or its directory; overrides --state-dir.",
 )
 machine_option = click.option(
     "--machine",
     metavar="NAME|FILE",
     default=None,
-    help="The machine that the checkpoint is about, where it is not this one: "
-    "what `nri-pin topology` takes and makes.",
+    help="The machine that the checkpoint is about, if it is not this one: "
+    "a name or file as for `nri-pin topology`.",
 )
 root_option = click.option(
     "--root", metavar="DIR", default=None, help="The machine whose /sys and /proc are below this directory."
 )
 
 
+cgroup_root_option = click.option(
+    "--cgroup-root",
+    metavar="DIR",
+    help="The host's cgroup tree; default: /sys/fs/cgroup, or the one that is mounted below /host.",
+)
+
+
 class FailedError(click.ClickException):
-    """It was asked rightly and there is no answer."""
+    """The command is correct and has failed."""
 
     exit_code = EXIT_FAILED
 
 
 class WrongUsageError(click.ClickException):
-    """It was asked wrongly: of a file, a machine or a tree that is not there."""
+    """The command names a file, a machine or a tree that is not there."""
 
     exit_code = EXIT_USAGE
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A state, and what is known of its machine.
+    """A state and its machine.
 
     Attributes:
-        state: the promises.
-        node: the machine, as good as it is known; None when nothing is.
+        state: the allocations and containers.
+        node: the machine, as far as known; None when it is not.
         has_parts: whether its cores, sockets and caches are known, too.
         machine: where the machine is known from, in words.
     """
@@ -126,12 +129,12 @@ def path_of(state_dir: str, path: str | None) -> str:
 
 
 def is_observed(source: str) -> bool:
-    """Whether it holds what would have been promised by an agent that only observed."""
+    """Whether it holds the allocations of an agent that only observed."""
     return os.path.basename(source) == OBSERVED_FILE_NAME
 
 
 def what_to_do(error: CheckpointError, path: str) -> str:
-    """What to do about a checkpoint that cannot be read; no agent is known to mend one outside of its own folder."""
+    """The next step for a checkpoint that cannot be read; an agent repairs only the one in its own directory."""
     if isinstance(error.__cause__, PermissionError):
         return "run as root"
     if isinstance(error.__cause__, OtherVersionError):
@@ -157,12 +160,7 @@ def seen(checkpoint: Checkpoint, machine: str | None = None, root: str | None = 
     facts, state = checkpoint.facts, checkpoint.state
     topology, name = named_topology(machine, root)
     if topology is not None:
-        if facts is not None and not fits(facts, topology):
-            raise WrongUsageError(
-                f"{name} is another machine than the checkpoint is about: it has CPUs {topology.online} on "
-                f"{len(topology.nodes)} NUMA nodes, the checkpoint {facts.online} on {len(facts.numa_nodes)}; "
-                "name the right one with --machine"
-            )
+        need_same_machine(facts, topology, name)
         return Seen(state, node_on(topology, facts), has_parts=True, machine=name)
     if facts is None:
         return Seen(state, None, has_parts=False, machine="not known: the checkpoint does not tell it")
@@ -212,6 +210,20 @@ def fits(facts: NodeFacts, topology: Topology) -> bool:
     )
 
 
+def need_same_machine(facts: NodeFacts | None, topology: Topology, name: str) -> None:
+    """Check that a named machine can be the one of the checkpoint.
+
+    Raises:
+        WrongUsageError: it is another machine.
+    """
+    if facts is not None and not fits(facts, topology):
+        raise WrongUsageError(
+            f"{name} is another machine than the checkpoint is about, which has CPUs {facts.online} on "
+            f"{len(facts.numa_nodes)} NUMA nodes, not {topology.online} on {len(topology.nodes)}; name the right one "
+            "with --machine or --root"
+        )
+
+
 def this_machine() -> Topology | None:
     """The machine this runs on; None where it cannot be read."""
     from nri_plugin.host.sysfs import discover
@@ -220,9 +232,6 @@ def this_machine() -> Topology | None:
         return discover("/")
     except (HostError, ConfigError):
         return None
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 SOCKET = "agent.sock"
@@ -239,7 +248,7 @@ class AgentNow:
 
     Attributes:
         answers: whether it answers on its status socket.
-        runtime: who asks it; None for nobody.
+        runtime: the connected container runtime; None for none.
     """
 
     answers: bool = False
@@ -247,7 +256,7 @@ class AgentNow:
 
     @property
     def has_no_runtime(self) -> bool:
-        """It answers, and places nothing."""
+        """It answers, and no runtime is connected to it."""
         return self.answers and self.runtime is None
 
     def facts(self) -> dict[str, object]:
@@ -274,7 +283,7 @@ def runtime_facts(runtime: "RuntimeRow | None") -> dict[str, str] | None:
 
 
 def refuse_while_agent_runs(state_dir: str) -> None:
-    """See that nobody holds the directory's lock at this moment; a directory that never had one is no agent's.
+    """Check that no agent holds the lock of the directory; a directory without a lock file has no agent.
 
     Raises:
         FailedError: an agent runs; names it.

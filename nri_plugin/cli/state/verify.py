@@ -1,4 +1,4 @@
-"""`nri-pin state verify`: whether the promises can be true, and whether the cgroups hold them."""
+"""`nri-pin state verify`: whether allocations contradict each other, and whether the cgroups hold them."""
 
 import json
 
@@ -18,19 +18,19 @@ from nri_plugin.cli.state.source import (
     EXIT_FAILED,
     HERE,
     WrongUsageError,
+    cgroup_root_option,
     file_option,
-    fits,
     is_observed,
     load_checkpoint,
     machine_option,
     named_topology,
+    need_same_machine,
     node_on,
     path_of,
     root_option,
     state_dir_option,
 )
 from nri_plugin.model.errors import HostError, NriPinError
-from nri_plugin.model.topology import Topology
 
 EXAMPLES = """\b
 Examples:
@@ -52,18 +52,14 @@ OBSERVED = "not compared: the agent runs with --observe and carries nothing out;
 @click.option(
     "--live/--no-live",
     default=None,
-    help="Compare every container's cgroup with its promise. By default where the cgroups can be seen and the "
+    help="Compare the cgroup of every container with its allocation. By default where the cgroups can be seen and the "
     "checkpoint is named by its directory; with --live it is an error when they cannot.",
 )
-@click.option(
-    "--cgroup-root",
-    metavar="DIR",
-    help="The host's cgroup tree; /sys/fs/cgroup or what is mounted below /host.",
-)
+@cgroup_root_option
 @click.option(
     "--as-kubelet",
     metavar="CONFIG",
-    help="Also say what a kubelet with the options of this configuration would find wrong at its start.",
+    help="Also list the errors that a kubelet with the options of this configuration would report at its start.",
 )
 @click.option(
     "--config",
@@ -85,9 +81,9 @@ def command(
     config_path: str | None,
     output_format: str,
 ) -> None:
-    """Check the checksum, that no promise contradicts another, and that the cgroups hold what was promised.
+    """Check the checksum, that no allocation contradicts another, and that the cgroups hold the allocations.
 
-    Promises are judged by the machine as the checkpoint knows it, or by the one of --root or --machine; the options
+    Allocations are judged by the machine as the checkpoint knows it, or by the one of --root or --machine; the options
     of --config and --as-kubelet on that machine, else on this one.
 
     Exit code: 0 sound; 1 something was found, or the checkpoint is damaged; 2 there is no checkpoint, or the
@@ -151,7 +147,7 @@ def _by_configurations(
     if as_kubelet is None and config_path is None:
         return []
     from nri_plugin.checkpoint.kubelet_state import kubelet_refusals
-    from nri_plugin.cli.state.kubelet import configured_on
+    from nri_plugin.cli.state.import_export import configured_on
     from nri_plugin.core.outdated import unsatisfied
 
     topology, name = named_topology(machine, root)
@@ -159,18 +155,9 @@ def _by_configurations(
     for path, judge in ((as_kubelet, kubelet_refusals), (config_path, unsatisfied)):
         if path is not None:
             node = configured_on(path, topology)
-            _refuse_other_machine(checkpoint, node.topology, name or HERE)
+            need_same_machine(checkpoint.facts, node.topology, name or HERE)
             found += judge(node, checkpoint.state)
     return found
-
-
-def _refuse_other_machine(checkpoint: Checkpoint, topology: Topology, name: str) -> None:
-    facts = checkpoint.facts
-    if facts is not None and not fits(facts, topology):
-        raise WrongUsageError(
-            f"{name} is another machine than the checkpoint is about, which has CPUs {facts.online}; options are "
-            "judged on its own: name it with --machine or --root"
-        )
 
 
 def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str, output_format: str) -> None:
@@ -203,5 +190,5 @@ def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str,
 
 def _imported(count: int) -> str:
     if count == 1:
-        return "1 promise is imported and waits for the agent, which meets its container at its first start"
-    return f"{count} promises are imported and wait for the agent, which meets their containers at its first start"
+        return "1 allocation is imported and waits for the first start of the agent"
+    return f"{count} allocations are imported and wait for the first start of the agent"

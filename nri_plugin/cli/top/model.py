@@ -1,4 +1,8 @@
-"""What `nri-pin top` knows between two pictures: the present, what changed lately, and what the reader wants to see."""
+"""What `nri-pin top` shows: the state of the agent now, the latest changes, and what the reader wants to see.
+
+`TopFeed` reads the agent's status socket, and the checkpoint while no agent answers. Each answer is a `Sample`. `Model`
+compares two samples in a row, keeps the changes as `TopEvent`s, and selects and sorts the rows.
+"""
 
 import os
 import socket
@@ -10,17 +14,10 @@ from typing import Any
 from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow, RuntimeRow, decode
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.state.diff import changes
-from nri_plugin.cli.state.rows import Row, rows_of
-from nri_plugin.cli.state.source import NO_RUNTIME, Seen, seen
+from nri_plugin.cli.state.rows import StateRow, rows_of
+from nri_plugin.cli.state.source import ANSWER_S, NO_RUNTIME, SOCKET, Seen, seen
 from nri_plugin.model.errors import CheckpointError, HostError
 
-# ----------------------------------------------------------------------------------------------------
-# Where `nri-pin top` looks: the agent's status socket, and its checkpoint while the agent is away.
-
-
-SOCKET_NAME = "agent.sock"
-ANSWER_S = 2.0
-"""An agent that is there tells everything within milliseconds of being asked."""
 CHUNK = 1 << 20
 
 
@@ -29,12 +26,12 @@ class Sample:
     """What is known at one moment.
 
     Attributes:
-        seen: the promises and the machine.
-        is_connected: whether the agent itself tells.
-        source: who tells, in words.
+        seen: the state and the machine.
+        is_connected: whether the agent itself answered.
+        source: where the sample comes from, in words.
         refusals: the latest, oldest first; none without the agent.
         drifts: the same.
-        runtime: who asks the agent; None for nobody, and without the agent.
+        runtime: the connected container runtime; None for none, and without the agent.
     """
 
     seen: Seen
@@ -46,12 +43,12 @@ class Sample:
 
     @property
     def is_placing(self) -> bool:
-        """Whether what is created now is placed: an agent answers, and a runtime asks it."""
+        """Whether a container that is created now is placed: an agent answers, and a runtime is connected to it."""
         return self.is_connected and self.runtime is not None
 
 
-class Feed:
-    """The agent of a state directory, as far as it is there.
+class TopFeed:
+    """A connection to the agent of a state directory; its checkpoint while no agent answers.
 
     Args:
         state_dir: of the agent.
@@ -60,7 +57,7 @@ class Feed:
     """
 
     def __init__(self, state_dir: str, machine: str | None = None, root: str | None = None) -> None:
-        self._socket_path = os.path.join(state_dir, SOCKET_NAME)
+        self._socket_path = os.path.join(state_dir, SOCKET)
         self._file = os.path.join(state_dir, FILE_NAME)
         self._machine, self._root = machine, root
         self._peer: socket.socket | None = None
@@ -88,7 +85,7 @@ class Feed:
         return self._from_file()
 
     def next(self) -> Sample | None:
-        """What is new; None when nothing is. Tries to reach an agent that was away.
+        """The next sample; None when nothing is new. Tries to reach an agent that was away.
 
         Raises:
             HostError: the agent went and there is no checkpoint.
@@ -103,7 +100,7 @@ class Feed:
         return self._from_file()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._peer is not None:
             self._peer.close()
             self._peer, self._data = None, b""
@@ -119,7 +116,7 @@ class Feed:
         self._peer, self._data = peer, b""
 
     def _received(self) -> Sample | None:
-        """The newest whole line there is; hangs up when the other side did."""
+        """The newest complete line; closes the connection when the agent did."""
         if self._peer is None:
             return None
         try:
@@ -179,17 +176,14 @@ class Feed:
         return Sample(found, False, f"{self._file}, generation {checkpoint.generation}")
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 HIGHLIGHT_S = 5.0
 LONGEST_LOG = 200
 
-SortKey = Callable[["Line"], Any]
+SortKey = Callable[["TopRow"], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TopRow:
     """A container.
 
     Attributes:
@@ -199,14 +193,14 @@ class Line:
         is_fresh: changed within the last seconds.
     """
 
-    row: Row
+    row: StateRow
     used: float | None
     age_s: float | None
     is_fresh: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class TopEvent:
     """Something that changed.
 
     Attributes:
@@ -235,7 +229,7 @@ SORTS: Mapping[str, SortKey] = {
 
 @dataclass(slots=True)
 class Model:
-    """The present.
+    """The state of the display.
 
     Attributes:
         sample: what is known now.
@@ -247,15 +241,15 @@ class Model:
     """
 
     sample: Sample
-    log: deque[Happening] = field(default_factory=lambda: deque(maxlen=LONGEST_LOG))
+    log: deque[TopEvent] = field(default_factory=lambda: deque(maxlen=LONGEST_LOG))
     sort: str = "name"
     pattern: str = ""
     is_paused: bool = False
     scroll: int = 0
     fresh: dict[str, float] = field(default_factory=dict)
 
-    def take(self, sample: Sample, at: float) -> list[Happening]:
-        """Make `sample` the present; returns what is new in it."""
+    def take(self, sample: Sample, at: float) -> list[TopEvent]:
+        """Take in a sample; returns the changes."""
         new = happenings(self.sample, sample, at)
         for one in new:
             key = one.facts.get("key")
@@ -272,11 +266,11 @@ class Model:
         self.sort = names[(names.index(self.sort) + 1) % len(names)]
 
     def lines(
-        self, used: Mapping[str, float], age_of: Callable[[Row], float | None], at: float
-    ) -> list[Line]:
+        self, used: Mapping[str, float], age_of: Callable[[StateRow], float | None], at: float
+    ) -> list[TopRow]:
         """The containers to show, in order."""
         lines = [
-            Line(
+            TopRow(
                 row,
                 used.get(row.record.id),
                 age_of(row),
@@ -288,20 +282,20 @@ class Model:
         return sorted(lines, key=SORTS[self.sort])
 
 
-def happenings(before: Sample, after: Sample, at: float) -> list[Happening]:
-    """What changed from one moment to the next."""
+def happenings(before: Sample, after: Sample, at: float) -> list[TopEvent]:
+    """The changes from one sample to the next."""
     from nri_plugin.cli.state.diff import change_facts, change_line
 
     found = []
     if before.is_connected != after.is_connected:
         text = "the agent answers" if after.is_connected else "the agent is away; this is its checkpoint"
-        found.append(Happening(at, text, {"what": "agent", "connected": after.is_connected}))
+        found.append(TopEvent(at, text, {"what": "agent", "connected": after.is_connected}))
     elif after.is_connected and before.is_placing != after.is_placing:
         name = f"{after.runtime.name} {after.runtime.version}" if after.runtime else ""
         text = f"{name} asks the agent" if after.runtime else NO_RUNTIME
-        found.append(Happening(at, text, {"what": "runtime", "connected": after.is_placing}))
+        found.append(TopEvent(at, text, {"what": "runtime", "connected": after.is_placing}))
     found += [
-        Happening(at, " ".join(change_line(change).split()), change_facts(change))
+        TopEvent(at, " ".join(change_line(change).split()), change_facts(change))
         for change in changes(before.seen.state, after.seen.state)
     ]
     if before.is_connected and after.is_connected:
@@ -309,10 +303,10 @@ def happenings(before: Sample, after: Sample, at: float) -> list[Happening]:
     return found
 
 
-def _refusals(before: Sample, after: Sample, at: float) -> list[Happening]:
+def _refusals(before: Sample, after: Sample, at: float) -> list[TopEvent]:
     known = refused(before)
     return [
-        Happening(
+        TopEvent(
             at,
             f"refused {row.namespace}/{row.pod}/{row.container}: {row.detail}",
             {
@@ -327,10 +321,10 @@ def _refusals(before: Sample, after: Sample, at: float) -> list[Happening]:
     ]
 
 
-def _drifts(before: Sample, after: Sample, at: float) -> list[Happening]:
+def _drifts(before: Sample, after: Sample, at: float) -> list[TopEvent]:
     known = drifted(before)
     return [
-        Happening(
+        TopEvent(
             at,
             f"drift {row.name}: found CPUs {row.found or '-'}, should be {row.desired} ({row.cause})",
             {

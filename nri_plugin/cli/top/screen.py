@@ -1,4 +1,8 @@
-"""The terminal while `nri-pin top` has it: keys one by one, a screen of its own, only changed lines written."""
+"""The terminal while `nri-pin top` has it.
+
+`frame` makes the picture from a `Model`: lines of text, none wider than the terminal. `Screen` switches to the alternate
+screen, writes only the lines that changed, and reads keys one by one. It restores the terminal however the command ends.
+"""
 
 import os
 import select
@@ -18,15 +22,11 @@ from typing import Self
 from nri_plugin.cli.output import table
 from nri_plugin.cli.state.show import cells_of, marked_name
 from nri_plugin.cli.state.source import LOOK_CLOSER, NO_RUNTIME
-from nri_plugin.cli.top.model import Happening, Line, Model, drifted, refused
+from nri_plugin.cli.top.model import Model, TopEvent, TopRow, drifted, refused
 from nri_plugin.model.bounds import visible_line
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import NUMANode
-
-# ----------------------------------------------------------------------------------------------------
-# The picture of `nri-pin top`: lines of text, none wider than the terminal.
-
 
 HEAD = ("  CONTAINER", "CPUS", "NUMA", "CACHE", "MEMS", "ALIGNED", "USE", "AGE")
 BAR = 12
@@ -46,7 +46,12 @@ class Text:
 
 
 def frame(
-    model: Model, lines: Sequence[Line], width: int, height: int | None, at: float, prompt: str | None = None
+    model: Model,
+    lines: Sequence[TopRow],
+    width: int,
+    height: int | None,
+    at: float,
+    prompt: str | None = None,
 ) -> list[Text]:
     """The picture.
 
@@ -71,7 +76,7 @@ def frame(
 
 
 def header(model: Model, width: int, at: float, most: int) -> list[Text]:
-    """Who tells, totals, and a bar for each NUMA node."""
+    """The source, totals, and a bar for each NUMA node."""
     sample = model.sample
     clock = clock_time(at)
     paused = "  PAUSED" if model.is_paused else ""
@@ -116,6 +121,7 @@ def bars(node: Node, state: State, width: int, most: int) -> list[str]:
     nodes = [numa for numa in node.topology.nodes if numa.cpus]
     free = state.available(node)
     by_length = []
+    # Shorter bars until the nodes fit into `most` lines; without bars the last lines are summed up.
     for length in (BAR, 6, 0):
         cells = [_bar(node, state, numa, len(numa.cpus & free), length) for numa in nodes]
         wide = max(map(len, cells), default=0) + 2
@@ -145,14 +151,14 @@ def _bar(node: Node, state: State, numa: NUMANode, free: int, length: int) -> st
 
 
 def _share(part: int, whole: int, length: int) -> int:
-    """Whatever there is is seen, and whatever is left too."""
+    """Marks for a part of the whole: at least one for any part, and at least one left for any rest."""
     if not part or not whole:
         return 0
     return min(max(1, round(length * part / whole)), length - (part < whole))
 
 
-def containers(model: Model, lines: Sequence[Line], width: int, room: int | None) -> tuple[list[Text], str]:
-    """The table as far as there is room, and what is not seen of it."""
+def containers(model: Model, lines: Sequence[TopRow], width: int, room: int | None) -> tuple[list[Text], str]:
+    """The rows that have room, and a note about hidden rows."""
     first = 0 if room is None else max(0, min(model.scroll, len(lines) - (room - 1)))
     model.scroll = first
     shown = lines[first:] if room is None else lines[first : first + room - 1]
@@ -167,7 +173,7 @@ def containers(model: Model, lines: Sequence[Line], width: int, room: int | None
     return [Text(cut(text, width), style) for text, style in zip(texts, styles, strict=True)], more
 
 
-def _cells(line: Line) -> tuple[str, ...]:
+def _cells(line: TopRow) -> tuple[str, ...]:
     cpus, _, numa, caches, mems, aligned = cells_of(line.row, spell_pool=False)
     name = f"{line.row.namespace}/{line.row.pod_name}/{marked_name(line.row)}"
     return (
@@ -185,7 +191,7 @@ def _cells(line: Line) -> tuple[str, ...]:
 
 
 def _narrowed(cells: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
-    """With names cut at their beginning, which says least, so that the row fits."""
+    """Rows that fit: names lose their beginning, which says least."""
     others = sum(max(len(row[column]) for row in cells) + 2 for column in range(1, len(HEAD)))
     room = max(LEAST_NAME, width - others)
     return [(_cut_left(row[0], room) if number else row[0], *row[1:]) for number, row in enumerate(cells)]
@@ -201,7 +207,7 @@ def clock_time(at: float) -> str:
     return time.strftime("%H:%M:%SZ", time.gmtime(at))
 
 
-def log(happened: Sequence[Happening], width: int, count: int) -> list[Text]:
+def log(happened: Sequence[TopEvent], width: int, count: int) -> list[Text]:
     """The last changes, the newest last."""
     if not count or not happened:
         return []
@@ -234,7 +240,7 @@ def age_words(seconds: float | None) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """The text, its end given up where it is too long, and that marked."""
+    """The text, cut at its end and marked where it is too long."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "~"
 
 
@@ -245,9 +251,6 @@ def _wrapped(words: Sequence[str], width: int) -> list[str]:
             lines.append("")
         lines[-1] += f"  {word}" if lines[-1] else word
     return lines
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"

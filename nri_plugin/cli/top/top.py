@@ -1,4 +1,8 @@
-"""`nri-pin top`: who has which CPUs, and what changes, as it happens."""
+"""`nri-pin top`: watch containers, their CPUs and the changes.
+
+The command samples the agent, reads the CPU time and the start of each container from its cgroup, and draws a picture
+for each sample. --once prints one picture and ends; -o json writes a line for every change.
+"""
 
 import json
 import os
@@ -11,10 +15,9 @@ from typing import Any
 
 import click
 
-from nri_plugin.cli.output import columns, echo, format_option, wants_colour
-from nri_plugin.cli.state.diff import NARROW
+from nri_plugin.cli.output import NARROW, columns, echo, format_option, wants_colour
 from nri_plugin.cli.state.findings import cgroup_root_here
-from nri_plugin.cli.state.rows import Row, rows_of
+from nri_plugin.cli.state.rows import StateRow, rows_of
 from nri_plugin.cli.state.show import container_facts
 from nri_plugin.cli.state.source import (
     WrongUsageError,
@@ -23,23 +26,19 @@ from nri_plugin.cli.state.source import (
     runtime_facts,
     state_dir_option,
 )
-from nri_plugin.cli.top.model import Feed, Happening, Line, Model, Sample, drifted, refused
+from nri_plugin.cli.top.model import Model, Sample, TopEvent, TopFeed, TopRow, drifted, refused
 from nri_plugin.cli.top.screen import Screen, Text, frame
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.model.bounds import visible_line
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.state import ContainerRecord
 
-# ----------------------------------------------------------------------------------------------------
-# What containers use: CPU time from their cgroups, and when they began; nothing where that cannot be read.
-
-
 USEC = "usage_usec "
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Usage:
-    """Reads cgroups again and again; CPU use is that between two readings.
+    """Reads cgroups repeatedly; CPU use is that between two reads.
 
     Args:
         root: of the cgroup tree.
@@ -120,11 +119,8 @@ def uptime_s() -> float:
         return 0.0
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 FIRST_USE_S = 0.25
-"""Between the two readings that CPU use is told by, where one picture is asked for."""
+"""Between the two reads that CPU use is computed from, with --once."""
 
 EXAMPLES = """\b
 Examples:
@@ -159,9 +155,9 @@ AGE      since its first process began
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Between two looks at CPU use and at a checkpoint; what the agent tells is shown at once.",
+    help="Seconds between two reads of CPU use and of a checkpoint; reports of the agent are shown at once.",
 )
-@click.option("--once", is_flag=True, help="One picture on standard output, and no keys.")
+@click.option("--once", is_flag=True, help="Print one picture on standard output and exit.")
 @state_dir_option
 @machine_option
 @root_option
@@ -181,9 +177,9 @@ def command(
     cgroup_root: str | None,
     output_format: str,
 ) -> None:
-    """Watch containers, their CPUs and what changes, as the agent tells it on its status socket.
+    """Watch containers, their CPUs and changes, as reported by the agent's status socket.
 
-    While the agent is away its checkpoint is shown, and that is said; so is an agent that no runtime is connected to.
+    While no agent answers, its checkpoint is shown. The header says so, and also when no runtime is connected to it.
     -o json writes one line now and one for every change; "connected" there means that an agent answers and a runtime
     asks it.
 
@@ -193,7 +189,7 @@ def command(
         raise WrongUsageError(
             "there is no terminal to draw on; --once prints one picture, -o json tells changes"
         )
-    feed, usage = Feed(state_dir, machine, root), Usage(cgroup_root or cgroup_root_here())
+    feed, usage = TopFeed(state_dir, machine, root), Usage(cgroup_root or cgroup_root_here())
     try:
         model = Model(feed.first())
         if once:
@@ -204,7 +200,9 @@ def command(
         else:
             _watch(feed, model, usage, interval_s)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what is left to flush
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # the reader is gone; the rest has nowhere to go
     finally:
         feed.close()
 
@@ -226,18 +224,18 @@ def _print_once(model: Model, usage: Usage, output_format: str) -> None:
         )
 
 
-def _lines(model: Model, usage: Usage) -> list[Line]:
+def _lines(model: Model, usage: Usage) -> list[TopRow]:
     uptime = uptime_s()
 
-    def age_of(row: Row) -> float | None:
+    def age_of(row: StateRow) -> float | None:
         return usage.age_s(row.record, uptime)
 
     return model.lines(usage.cpus_used, age_of, time.time())
 
 
-def _tell(feed: Feed, model: Model, interval_s: float) -> None:
-    """One line now, and one for each change, for ever."""
-    lines = [Line(row, None, None, is_fresh=False) for row in rows_of(model.sample.seen)]
+def _tell(feed: TopFeed, model: Model, interval_s: float) -> None:
+    """Print one line now, and one for each change, until the process is stopped."""
+    lines = [TopRow(row, None, None, is_fresh=False) for row in rows_of(model.sample.seen)]
     _say(present(model.sample, lines, time.time()))
     while True:
         if feed.fileno() >= 0:
@@ -254,12 +252,12 @@ def _say(facts: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def change_facts(one: Happening) -> dict[str, Any]:
+def change_facts(one: TopEvent) -> dict[str, Any]:
     """A change as a program reads it."""
     return {"at": _when(one.at), **one.facts}
 
 
-def present(sample: Sample, lines: Sequence[Line], at: float) -> dict[str, Any]:
+def present(sample: Sample, lines: Sequence[TopRow], at: float) -> dict[str, Any]:
     """Everything as it is now."""
     node, state = sample.seen.node, sample.seen.state
     return {
@@ -287,8 +285,8 @@ def _when(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
-def _watch(feed: Feed, model: Model, usage: Usage, interval_s: float) -> None:
-    """Draw until somebody has seen enough."""
+def _watch(feed: TopFeed, model: Model, usage: Usage, interval_s: float) -> None:
+    """Draw until the reader quits."""
     prompt: str | None = None
     next_look = 0.0
     with Screen(colour=wants_colour()) as screen:
@@ -311,7 +309,7 @@ def _watch(feed: Feed, model: Model, usage: Usage, interval_s: float) -> None:
 
 
 def _pressed(model: Model, key: str, prompt: str | None, height: int) -> str | None:
-    """What a key does; returns what is being typed."""
+    """Apply a key; returns the filter text that is being typed."""
     if prompt is not None:
         return _typed(model, key, prompt)
     if key == "s":

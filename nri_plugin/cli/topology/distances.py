@@ -12,7 +12,7 @@ from nri_plugin.model import bits
 from nri_plugin.model.topology import NUMANode, Topology
 
 SHADES = "·░▒▓█"
-"""The first is for a node to itself, the others for ever farther ones."""
+"""The first is for a node to itself, the others for increasing distances."""
 COLOURS: tuple[tuple[str, int], ...] = (
     ("#afd7af", 151),
     ("#ffffaf", 229),
@@ -25,7 +25,7 @@ COLOURS: tuple[tuple[str, int], ...] = (
 )
 """From near to far, with their numbers in xterm's 256 colours; the first is for a node to itself."""
 MOST = 128
-"""Rows of a map; beyond it nodes that are equally far from all are told together."""
+"""Rows of a map; on larger machines nodes with equal distances are grouped."""
 UNKNOWN = "?"
 
 
@@ -154,7 +154,7 @@ def _key(scale: Scale, width: int) -> list[Line]:
 
 
 def _words(topology: Topology, width: int) -> list[Line]:
-    """Nodes that are equally far from all others but themselves are told in one sentence."""
+    """One sentence for nodes that are equally far from all others."""
     texts: dict[str, int] = {}
     for at, node in enumerate(topology.nodes):
         if node.distances is not None:

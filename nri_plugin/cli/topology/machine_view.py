@@ -1,6 +1,7 @@
-"""A machine with who runs where on it: what every form of `nri-pin topology` draws.
+"""A machine and the containers that run on it: the data that every form of `nri-pin topology` draws.
 
-Who runs where comes from a checkpoint, or from a dump that was printed with one.
+Placements come from a checkpoint, or from a dump that was printed with one. The devices of each NUMA node come from the
+description of the machine or from the PCI devices of this one.
 """
 
 import os
@@ -8,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nri_plugin.cli.topology.picture import Owner, memory_text
+from nri_plugin.cli.topology.picture import CPUOwner, memory_text
 from nri_plugin.host.sysfs_parts import read_pci
 from nri_plugin.model.errors import CheckpointError, ConfigError
 from nri_plugin.model.sets import CPUSet, NodeMask
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from nri_plugin.model.state import State
     from nri_plugin.simulator.machine.source import SourcedMachine
     from nri_plugin.simulator.machine.text import Description
-
-
-# ----------------------------------------------------------------------------------------------------
-# A machine in one line.
 
 
 def summary(topology: Topology) -> str:
@@ -51,10 +48,6 @@ def _caches(topology: Topology) -> str:
 def count_of(number: int, what: str) -> str:
     """As in `1 core`, `2 cores`."""
     return f"{number} {what}" + "s" * (number != 1)
-
-
-# ----------------------------------------------------------------------------------------------------
-# What hangs on each NUMA node of a machine, in words for its pictures.
 
 
 CLASSES = {"01": "storage", "02": "network", "03": "display", "0b": "coprocessor", "12": "accelerator"}
@@ -120,11 +113,8 @@ def _pci(machine: "SourcedMachine") -> Mapping[str, Any]:
     return dumped if isinstance(dumped, Mapping) else {}
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 KEY = "placements"
-"""Where a dump keeps who runs where."""
+"""The key of a dump that holds placements."""
 MOST_NAMED = 20
 """Containers of the shared pool that a legend names; `-o json` and `state show` name all."""
 
@@ -155,7 +145,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """Who runs where.
+    """The placements of containers on a machine.
 
     Attributes:
         source: the file, and which generation of it.
@@ -218,7 +208,7 @@ class View:
 
     Attributes:
         machine: the machine.
-        placements: who runs where; None where that is not known.
+        placements: None where they are not known.
         remark: why it is not known, or by which file it is; empty where there is nothing to say.
     """
 
@@ -232,8 +222,8 @@ class View:
         return self.machine.topology
 
     @property
-    def owners(self) -> list[Owner] | None:
-        """Who has which CPUs, in the order of the legend; None where that is not known."""
+    def owners(self) -> list[CPUOwner] | None:
+        """Owners of CPUs in the order of the legend; None where they are not known."""
         return None if self.placements is None else owners_of(self.placements, self.topology)
 
 
@@ -242,10 +232,10 @@ def _plain(name: object) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in str(name))
 
 
-def owners_of(placements: Placements, topology: Topology) -> list[Owner]:
+def owners_of(placements: Placements, topology: Topology) -> list[CPUOwner]:
     """Containers first, by name; then what belongs to none of them."""
     owners = [
-        Owner(seat.name, seat.cpus, note=_place(seat, topology), mems=seat.mems)
+        CPUOwner(seat.name, seat.cpus, note=_place(seat, topology), mems=seat.mems)
         for seat in placements.seats
         if seat.cpus
     ]
@@ -255,16 +245,16 @@ def owners_of(placements: Placements, topology: Topology) -> list[Owner]:
     taken = CPUSet()
     for owner in owners:
         taken |= owner.cpus
-    owners.append(Owner("shared pool", placements.shared_pool, "shared", members=sharing))
+    owners.append(CPUOwner("shared pool", placements.shared_pool, "shared", members=sharing))
     isolated = (topology.isolated & topology.online) - taken
     if isolated:
-        owners.append(Owner("isolated by the kernel", isolated, "isolated"))
+        owners.append(CPUOwner("isolated by the kernel", isolated, "isolated"))
     reserved = placements.reserved - taken
     if reserved:
         where = ", in the shared pool" if reserved <= placements.shared_pool else ""
-        owners.append(Owner(f"reserved{where}", reserved, "reserved"))
+        owners.append(CPUOwner(f"reserved{where}", reserved, "reserved"))
     if topology.offline:
-        owners.append(Owner("offline", topology.offline - taken, "offline"))
+        owners.append(CPUOwner("offline", topology.offline - taken, "offline"))
     return owners
 
 
@@ -276,7 +266,7 @@ def _place(seat: Seat, topology: Topology) -> str:
 
 
 def read_placements(path: str, topology: Topology, *, is_asked_for: bool) -> tuple[Placements | None, str]:
-    """Who runs where by a checkpoint, and what is to be said of it.
+    """The placements of a checkpoint, and a remark about it.
 
     Args:
         path: the checkpoint, or the directory that holds it.
@@ -337,7 +327,7 @@ def _placements(checkpoint: "Checkpoint", topology: Topology, file: str) -> Plac
 
 
 def _seats(state: "State") -> Sequence[Seat]:
-    """Everybody who was promised something or runs."""
+    """All containers that have an allocation or run."""
     from nri_plugin.model.state import Phase
 
     keys = {record.key: None for record in state.containers.values() if record.phase != Phase.STOPPED}

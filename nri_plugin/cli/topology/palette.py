@@ -1,6 +1,6 @@
 """A letter and a colour for every container: the same in text, svg and html.
 
-Who is asked for first has A and the first colour. A name keeps what it was given for as long as the palette
+The first name gets A and the first colour. A name keeps its letter and colour for as long as the palette
 lives, so that two pictures drawn with one palette can be compared. The letter alone tells containers apart;
 colours come again after the sixteenth.
 """

@@ -1,7 +1,11 @@
 """A machine in the terminal: sockets around NUMA nodes around caches around cores.
 
-With owners every CPU is one character that says who has it; without, it is its number. A machine that would
-need too many lines so is told in ranges: a line for each cache, or for each NUMA node.
+`machine_parts` nests the machine: every online CPU is in exactly one core of one cache of one node of one socket. A node
+over two sockets, or a cache over two nodes, appears in each with its part, and says so. `stack` puts boxes side by side
+as far as the width allows, the rest below.
+
+With owners every CPU is one character, the mark of its owner; without, it is its number. A machine that would need
+too many lines is shown in ranges: a line for each cache, or for each NUMA node.
 """
 
 import re
@@ -15,12 +19,6 @@ from nri_plugin.model import bits
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.sets import CPUID, NO_NODES, CPUSet, NodeMask
 from nri_plugin.model.topology import NUMANode, Topology
-
-# ----------------------------------------------------------------------------------------------------
-# How a machine nests when it is drawn: sockets, the NUMA nodes in them, their caches, their cores.
-#
-# Every online CPU is in exactly one core of one cache of one node of one socket here. A node over two sockets,
-# or a cache over two nodes, appears in each with its part, and says so.
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +121,6 @@ def _union(masks: Sequence[int]) -> int:
     for mask in masks:
         union |= mask
     return union
-
-
-# ----------------------------------------------------------------------------------------------------
-# Boxes within boxes for the terminal: what fits in the width stands side by side, the rest below.
 
 
 Span = tuple[str, str]
@@ -302,9 +296,6 @@ def _joined(parts: Iterable[Line]) -> Line:
     return tuple(spans)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 Kind = Literal["exclusive", "shared", "reserved", "isolated", "offline"]
 Cell = Callable[[int], Line]
 """How CPUs (a mask) are drawn."""
@@ -335,15 +326,15 @@ class Style(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """Who has which CPUs.
+class CPUOwner:
+    """An owner of CPUs: a container, the shared pool, or a kind of CPUs.
 
     Attributes:
         label: a line of the legend.
         cpus: the CPUs.
         kind: `exclusive` owners have a letter each; later owners are drawn over earlier ones.
         note: what else the legend says.
-        members: who shares these CPUs.
+        members: containers that share these CPUs.
         mems: NUMA nodes its memory is bound to.
     """
 
@@ -357,7 +348,7 @@ class Owner:
 
 def draw(
     topology: Topology,
-    owners: Sequence[Owner] | None = None,
+    owners: Sequence[CPUOwner] | None = None,
     *,
     width: int = 80,
     colour: bool = False,
@@ -367,7 +358,7 @@ def draw(
 
     Args:
         topology: the machine.
-        owners: who has which CPUs; CPUs that nobody has are drawn as the shared pool. None for CPU numbers.
+        owners: of CPUs; CPUs without an owner are drawn as the shared pool. None for CPU numbers.
         width: columns of the terminal, at least 40.
         colour: whether to use ANSI colours; the picture says the same without.
         style: how much is drawn; None for as much as its lines allow.
@@ -396,7 +387,7 @@ def memory_text(memory_bytes: int) -> str:
     return str(memory_bytes)
 
 
-def owner_paints(owners: Sequence[Owner]) -> list[Paint]:
+def owner_paints(owners: Sequence[CPUOwner]) -> list[Paint]:
     """What each is drawn with, in their order: letters by the order of those that have any."""
     palette = Palette()
     return [
@@ -406,7 +397,7 @@ def owner_paints(owners: Sequence[Owner]) -> list[Paint]:
 
 
 def _machine(
-    topology: Topology, owners: Sequence[Owner] | None, width: int, style: Style | None
+    topology: Topology, owners: Sequence[CPUOwner] | None, width: int, style: Style | None
 ) -> list[Line]:
     marks = None if owners is None else _marks(owners)
     sockets = machine_parts(topology)
@@ -433,8 +424,8 @@ def _lines(sockets: Sequence[SocketPart], marks: dict[int, Span] | None, width: 
     return lines
 
 
-def _marks(owners: Sequence[Owner]) -> dict[int, Span]:
-    """The mark of every CPU that somebody has."""
+def _marks(owners: Sequence[CPUOwner]) -> dict[int, Span]:
+    """The mark of every CPU that has an owner."""
     marks: dict[int, Span] = {}
     for owner, drawn in zip(owners, owner_paints(owners), strict=True):
         marks.update(dict.fromkeys(bits.iterate(owner.cpus.mask), (drawn.letter, drawn.ansi)))
@@ -529,7 +520,7 @@ def _node_titles(part: NodePart) -> Sequence[str]:
     return (f"{named}{size} in all", named, name) if part.is_part else (named + size, name + size, name)
 
 
-def _other_lines(topology: Topology, owners: Sequence[Owner] | None, width: int) -> list[Line]:
+def _other_lines(topology: Topology, owners: Sequence[CPUOwner] | None, width: int) -> list[Line]:
     """What has no place in a box: nodes without CPUs, caches over several nodes, offline and isolated CPUs."""
     ids_by_size: dict[str, int] = {}
     for node in nodes_without_cpus(topology):
@@ -548,7 +539,7 @@ def _other_lines(topology: Topology, owners: Sequence[Owner] | None, width: int)
     return [((row, ""),) for text in texts for row in fold(text, width, indent="  ")]
 
 
-def _legend(topology: Topology, owners: Sequence[Owner], width: int) -> list[Line]:
+def _legend(topology: Topology, owners: Sequence[CPUOwner], width: int) -> list[Line]:
     lines: list[Line] = []
     shown = 0
     for owner, drawn in zip(owners, owner_paints(owners), strict=True):
@@ -556,11 +547,11 @@ def _legend(topology: Topology, owners: Sequence[Owner], width: int) -> list[Lin
         lines += _legend_lines(drawn, owner, width)
     left = CPUSet(topology.online.mask & ~shown)
     if left and not any(owner.kind == "shared" for owner in owners):
-        lines += _legend_lines(SHARED, Owner("shared pool", left, "shared"), width)
+        lines += _legend_lines(SHARED, CPUOwner("shared pool", left, "shared"), width)
     return lines
 
 
-def _legend_lines(drawn: Paint, owner: Owner, width: int) -> Iterable[Line]:
+def _legend_lines(drawn: Paint, owner: CPUOwner, width: int) -> Iterable[Line]:
     """A line that is too long goes on below; CPUs and names are never cut, only a label that fills half of it."""
     count = f"{len(owner.cpus)} cpu" + "s" * (len(owner.cpus) != 1)
     text = f"{cut(owner.label, width - 3)}: {owner.cpus} ({count})" if owner.cpus else f"{owner.label}: none"

@@ -1,4 +1,4 @@
-"""The machine as one svg file: nothing to load, nothing to run, a word on everything that is pointed at."""
+"""The machine as one SVG file without scripts or external files; every part has a tooltip."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from nri_plugin.cli.topology.machine_view import View, pci_by_node, resources_by
 from nri_plugin.cli.topology.palette import Paint
 from nri_plugin.cli.topology.picture import (
     CachePart,
+    CPUOwner,
     NodePart,
-    Owner,
     fold,
     machine_parts,
     members,
@@ -23,7 +23,7 @@ from nri_plugin.cli.topology.svg_parts import (
     PADDING,
     PATTERNS,
     TITLE,
-    Item,
+    SVGBox,
     best_grid,
     describe_node,
     escape,
@@ -60,19 +60,19 @@ _MARKED = {
 
 @dataclass(frozen=True, slots=True)
 class Artist:
-    """What all parts of one picture have to know.
+    """The data that all parts of one picture share.
 
     Attributes:
         topology: the machine.
-        owners: who has which CPUs; empty where nobody knows.
-        paints: what each owner is drawn with, in the same order.
-        owner_by_cpu: the place in `owners` of who is drawn.
+        owners: of CPUs; empty where they are not known.
+        paints: letter and colour of each owner, in the same order.
+        owner_by_cpu: the index into `owners`.
         cell_width: of every CPU.
-        devices: lines about what hangs on a NUMA node.
+        devices: lines about the devices of a NUMA node.
     """
 
     topology: Topology
-    owners: Sequence[Owner]
+    owners: Sequence[CPUOwner]
     paints: Sequence[Paint]
     owner_by_cpu: Mapping[int, int]
     cell_width: float
@@ -116,7 +116,7 @@ def _devices(view: View) -> dict[int, list[str]]:
     return found
 
 
-def _head(view: View, width: float) -> Item:
+def _head(view: View, width: float) -> SVGBox:
     topology = view.topology
     remark = view.remark if view.placements is None else f"containers: {view.placements.source}"
     rows = [(view.machine.name, "label strong", 18.0)]
@@ -125,15 +125,15 @@ def _head(view: View, width: float) -> Item:
     return stacked([_row(*row) for row in rows], 4)
 
 
-def _row(what: str, kind: str, size: float) -> Item:
-    return Item(text_width(what, size), size + 2, lambda x, y: [text(x, y + size - 2, what, kind, size)])
+def _row(what: str, kind: str, size: float) -> SVGBox:
+    return SVGBox(text_width(what, size), size + 2, lambda x, y: [text(x, y + size - 2, what, kind, size)])
 
 
 def _folded(what: str, width: float, size: float) -> list[str]:
     return fold(what, max(int(width / (size * CHARACTER)), 24)) if what else []
 
 
-def _machine(artist: Artist) -> Item:
+def _machine(artist: Artist) -> SVGBox:
     """Sockets, and below them what is in none: nodes without CPUs, CPUs that are offline."""
     sockets = [_socket(artist, part.id, part.cpus, part.nodes) for part in machine_parts(artist.topology)]
     items = [best_grid(sockets, 2 * GAP, WIDEST)]
@@ -147,13 +147,13 @@ def _machine(artist: Artist) -> Item:
     return stacked(items, 2 * GAP)
 
 
-def _socket(artist: Artist, socket: int, cpus: int, nodes: Sequence[NodePart]) -> Item:
+def _socket(artist: Artist, socket: int, cpus: int, nodes: Sequence[NodePart]) -> SVGBox:
     hover = f"socket {socket}\nCPUs {bits.format_list(cpus)}"
     content = best_grid([_node(artist, part) for part in nodes], GAP, WIDEST)
     return frame(f"socket {socket}", hover, "socket", content)
 
 
-def _node(artist: Artist, part: NodePart) -> Item:
+def _node(artist: Artist, part: NodePart) -> SVGBox:
     title = f"NUMA {part.node.id}" + (" (part)" if part.is_part else "")
     if part.is_first and part.node.memory_bytes is not None:
         title += f" · {_size(part.node.memory_bytes)}"
@@ -170,15 +170,15 @@ def _node(artist: Artist, part: NodePart) -> Item:
     return frame(title, describe_node(artist.topology, place), "node", content, aside)
 
 
-def _bare_node(artist: Artist, node: int) -> Item:
+def _bare_node(artist: Artist, node: int) -> SVGBox:
     place = next(at for at, other in enumerate(artist.topology.nodes) if other.id == node)
     title = f"NUMA {node} · {_size(artist.topology.nodes[place].memory_bytes)}"
     aside = _memory_of(artist, node, BARE_WIDTH - text_width(title, TITLE))
-    empty = Item(BARE_WIDTH, 0, lambda _x, _y: [])
+    empty = SVGBox(BARE_WIDTH, 0, lambda _x, _y: [])
     return frame(title, describe_node(artist.topology, place), "node", empty, aside)
 
 
-def _device_rows(lines: Sequence[str], width: float) -> Iterable[Item]:
+def _device_rows(lines: Sequence[str], width: float) -> Iterable[SVGBox]:
     for line in lines:
         for row in _folded(line, width, NUMBER):
             yield _row(row, "muted", NUMBER)
@@ -194,8 +194,8 @@ def _size(memory_bytes: int | None) -> str:
     )
 
 
-def _memory_of(artist: Artist, node: int, room: float) -> Item | None:
-    """Whose memory is bound to the node, a letter each; as many as there is room for."""
+def _memory_of(artist: Artist, node: int, room: float) -> SVGBox | None:
+    """Letters of the containers with memory bound to the node, as many as there is room for."""
     bound = [at for at, owner in enumerate(artist.owners) if node in owner.mems]
     if not bound:
         return None
@@ -203,7 +203,7 @@ def _memory_of(artist: Artist, node: int, room: float) -> Item | None:
     return grid([_swatch(artist, at, f"memory of {artist.owners[at].label}") for at in bound[:most]], most, 2)
 
 
-def _cache(artist: Artist, cache: CachePart) -> Item:
+def _cache(artist: Artist, cache: CachePart) -> SVGBox:
     title = cache.name + (" (part)" if cache.is_part else "")
     name = f"L3 cache {cache.id}" if cache.is_l3 else "no L3 cache"
     hover = f"{name}\nCPUs {bits.format_list(cache.whole)}"
@@ -212,7 +212,7 @@ def _cache(artist: Artist, cache: CachePart) -> Item:
     return frame(title, hover, "cache", best_grid([_core(artist, core, cache) for core in cache.cores], 4))
 
 
-def _core(artist: Artist, core: int, cache: CachePart) -> Item:
+def _core(artist: Artist, core: int, cache: CachePart) -> SVGBox:
     where = _whereabouts(artist, core, cache)
     cells = [_cpu(artist, cpu, where) for cpu in members(core)]
     inside = grid(cells, 4, 1)
@@ -223,7 +223,7 @@ def _core(artist: Artist, core: int, cache: CachePart) -> Item:
         yield from inside.draw(x + 2, y + 2)
         yield "</g>"
 
-    return Item(width, height, draw)
+    return SVGBox(width, height, draw)
 
 
 def _whereabouts(artist: Artist, core: int, cache: CachePart) -> str:
@@ -237,7 +237,7 @@ def _whereabouts(artist: Artist, core: int, cache: CachePart) -> str:
     )
 
 
-def _cpu(artist: Artist, cpu: int, where: str) -> Item:
+def _cpu(artist: Artist, cpu: int, where: str) -> SVGBox:
     owner = artist.owner_by_cpu.get(cpu)
     holder = "" if owner is None else f"\n{artist.owners[owner].label}"
     look = _look(artist, owner) if where != "offline" else _MARKED["offline"]
@@ -257,7 +257,7 @@ def _cpu(artist: Artist, cpu: int, where: str) -> Item:
             yield text(x + width / 2, base, str(cpu), ink, NUMBER, "middle")
         yield "</g>"
 
-    return Item(width, CELL_HEIGHT, draw)
+    return SVGBox(width, CELL_HEIGHT, draw)
 
 
 def _look(artist: Artist, owner: int | None) -> str:
@@ -268,7 +268,7 @@ def _look(artist: Artist, owner: int | None) -> str:
     return _MARKED.get(artist.owners[owner].kind, 'class="plain"')
 
 
-def _swatch(artist: Artist, owner: int, hover: str) -> Item:
+def _swatch(artist: Artist, owner: int, hover: str) -> SVGBox:
     def draw(x: float, y: float) -> Iterable[str]:
         yield f'<g class="o{owner}"><title>{escape(hover)}</title>'
         yield rectangle(x, y, SWATCH, SWATCH, _look(artist, owner), 2)
@@ -283,10 +283,10 @@ def _swatch(artist: Artist, owner: int, hover: str) -> Item:
         )
         yield "</g>"
 
-    return Item(SWATCH, SWATCH, draw)
+    return SVGBox(SWATCH, SWATCH, draw)
 
 
-def _below(artist: Artist, width: float) -> list[Item]:
+def _below(artist: Artist, width: float) -> list[SVGBox]:
     """The legend with the matrix of distances beside it, or below it where there is no room."""
     distances = matrix(artist.topology)
     if not artist.owners:
@@ -297,8 +297,8 @@ def _below(artist: Artist, width: float) -> list[Item]:
     return [_legend(artist, width), *([distances] if distances else [])]
 
 
-def _legend(artist: Artist, width: float) -> Item:
-    """Containers, many of them in columns, and below them who has the other CPUs."""
+def _legend(artist: Artist, width: float) -> SVGBox:
+    """Containers, many of them in columns, and below them the owners of the other CPUs."""
     entries = [_entry(artist, at, width) for at in range(len(artist.owners))]
     of_containers = [
         entry for entry, owner in zip(entries, artist.owners, strict=True) if owner.kind == "exclusive"
@@ -309,7 +309,7 @@ def _legend(artist: Artist, width: float) -> Item:
     return stacked([*([grid(of_containers, max(columns, 1), 4)] if of_containers else []), *others], 4)
 
 
-def _entry(artist: Artist, at: int, width: float) -> Item:
+def _entry(artist: Artist, at: int, width: float) -> SVGBox:
     owner = artist.owners[at]
     swatch = _swatch(artist, at, owner.label)
     count = f"{len(owner.cpus)} cpu" + "s" * (len(owner.cpus) != 1)
@@ -329,10 +329,10 @@ def _entry(artist: Artist, at: int, width: float) -> Item:
         yield from lines.draw(x + left, y + 1)
         yield "</g>"
 
-    return Item(left + lines.width, max(SWATCH, lines.height + 2), draw)
+    return SVGBox(left + lines.width, max(SWATCH, lines.height + 2), draw)
 
 
-def _one_line(at: int, swatch: Item, label: str, details: str) -> Item:
+def _one_line(at: int, swatch: SVGBox, label: str, details: str) -> SVGBox:
     left = SWATCH + PADDING
     name = text_width(label, LEGEND_SIZE) + 12
 
@@ -343,4 +343,4 @@ def _one_line(at: int, swatch: Item, label: str, details: str) -> Item:
         yield text(x + left + name, y + SWATCH - 4, details, "muted", LEGEND_SIZE)
         yield "</g>"
 
-    return Item(left + name + text_width(details, LEGEND_SIZE), SWATCH, draw)
+    return SVGBox(left + name + text_width(details, LEGEND_SIZE), SWATCH, draw)

@@ -1,4 +1,8 @@
-"""The distances between NUMA nodes as a coloured matrix."""
+"""Parts of the SVG picture of a machine: style sheet, boxes, and the matrix of distances.
+
+Boxes are laid out from the inside out: every box knows its size before it is placed. Colours are in classes, never in
+variables, because converters such as rsvg-convert know no variables.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -6,14 +10,8 @@ from dataclasses import dataclass
 
 from nri_plugin.cli.topology.distances import UNKNOWN, Scale, scale_of
 from nri_plugin.cli.topology.palette import Paint, ink_on
-from nri_plugin.cli.topology.picture import Owner
+from nri_plugin.cli.topology.picture import CPUOwner
 from nri_plugin.model.topology import Topology
-
-# ----------------------------------------------------------------------------------------------------
-# The look of the svg picture: one style sheet for light and dark, and the patterns of CPUs that are nobody's.
-#
-# Colours stand in classes, never in variables: converters such as rsvg-convert know no variables.
-
 
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 SHARED_FILL = "#d8dee4"
@@ -54,8 +52,8 @@ PATTERNS = (
 )
 
 
-def style_sheet(owners: Sequence[Owner], paints: Sequence[Paint]) -> str:
-    """The sheet; who is pointed at, in the machine or in the legend, stands out, without any script."""
+def style_sheet(owners: Sequence[CPUOwner], paints: Sequence[Paint]) -> str:
+    """The style sheet; it highlights the owner under the pointer in machine and legend, without a script."""
     lines = [f"text{{font-family:{FONT};font-variant-ligatures:none}}", ".letter{font-weight:700}"]
     lines += [".strong{font-weight:700}", ".cpu:hover>rect{stroke:#e3b341;stroke-width:2}"]
     lines += _rules(_LIGHT)
@@ -78,10 +76,6 @@ def _rules(look: dict[str, str]) -> list[str]:
     return [f"{what}{{{how}}}" for what, how in look.items()]
 
 
-# ----------------------------------------------------------------------------------------------------
-# Boxes of an svg picture, laid out from the inside out: every item knows its size before it is placed.
-
-
 CHARACTER = 0.61
 """Width of a character, in font sizes; monospaced fonts have 0.55 to 0.6."""
 GAP = 6
@@ -95,7 +89,7 @@ Drawing = Callable[[float, float], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SVGBox:
     """Something of a known size; `draw` gives its elements with the upper left corner at (x, y)."""
 
     width: float
@@ -115,7 +109,7 @@ def text_width(text: str, size: float) -> float:
 
 
 def number(value: float) -> str:
-    """A coordinate without digits that nobody sees."""
+    """A coordinate with one decimal at most."""
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
@@ -133,7 +127,7 @@ def rectangle(x: float, y: float, width: float, height: float, more: str, radius
     )
 
 
-def grid(items: Sequence[Item], columns: int, gap: float = GAP) -> Item:
+def grid(items: Sequence[SVGBox], columns: int, gap: float = GAP) -> SVGBox:
     """The items in rows, each column as wide as its widest and each row as high as its highest."""
     rows = [items[start : start + columns] for start in range(0, len(items), columns)]
     widths = [max(row[at].width for row in rows if at < len(row)) for at in range(min(columns, len(items)))]
@@ -147,28 +141,29 @@ def grid(items: Sequence[Item], columns: int, gap: float = GAP) -> Item:
                 left += width + gap
             y += height + gap
 
-    return Item(_total(widths, gap), _total(heights, gap), draw)
+    return SVGBox(_total(widths, gap), _total(heights, gap), draw)
 
 
-def best_grid(items: Sequence[Item], gap: float = GAP, widest: float = math.inf) -> Item:
-    """The grid whose shape comes nearest to a good one, rather without a half-empty last row."""
+def best_grid(items: Sequence[SVGBox], gap: float = GAP, widest: float = math.inf) -> SVGBox:
+    """The grid whose shape is closest to `BEST_RATIO`; a half-empty last row counts against it."""
+    # Few numbers of columns are tried, so each grid is laid out; where all are too wide the narrowest is taken.
     candidates = [grid(items, columns, gap) for columns in _column_counts(len(items))]
     fitting = [one for one in candidates if one.width <= widest] or candidates[:1]
     counts = dict(zip(map(id, candidates), _column_counts(len(items)), strict=True))
 
-    def badness(one: Item) -> float:
+    def badness(one: SVGBox) -> float:
         empty = -len(items) % counts[id(one)] / counts[id(one)]
         return abs(math.log(one.width / max(one.height, 1) / BEST_RATIO)) + empty
 
     return min(fitting, key=badness)
 
 
-def stacked(items: Sequence[Item], gap: float = GAP) -> Item:
+def stacked(items: Sequence[SVGBox], gap: float = GAP) -> SVGBox:
     """The items below each other."""
     return grid(items, 1, gap)
 
 
-def frame(title: str, hover: str, kind: str, content: Item, aside: Item | None = None) -> Item:
+def frame(title: str, hover: str, kind: str, content: SVGBox, aside: SVGBox | None = None) -> SVGBox:
     """A box with a title above its content; what stands aside is at the right end of the title."""
     aside_width = aside.width + GAP if aside else 0
     width = max(content.width, text_width(title, TITLE) + aside_width) + 2 * PADDING
@@ -184,11 +179,11 @@ def frame(title: str, hover: str, kind: str, content: Item, aside: Item | None =
         yield from content.draw(x + PADDING, y + top)
         yield "</g>"
 
-    return Item(width, height, draw)
+    return SVGBox(width, height, draw)
 
 
 def describe_node(topology: Topology, place: int) -> str:
-    """What is said of the NUMA node at a place of the machine's list."""
+    """The tooltip of the NUMA node at an index of the machine's list."""
     from nri_plugin.cli.topology.picture import memory_text
 
     node = topology.nodes[place]
@@ -209,13 +204,10 @@ def _column_counts(count: int) -> list[int]:
     return [n for n in range(1, count + 1) if n <= 16 or count % n == 0]
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 SMALL = 10
 
 
-def matrix(topology: Topology) -> Item | None:
+def matrix(topology: Topology) -> SVGBox | None:
     """The matrix with its heading and a key of colours; None where a machine has no distances."""
     scale = scale_of(topology)
     if scale is None:
@@ -226,11 +218,11 @@ def matrix(topology: Topology) -> Item | None:
     )
 
 
-def _heading(what: str) -> Item:
-    return Item(text_width(what, TITLE), TITLE, lambda x, y: [text(x, y + TITLE - 3, what, "label strong")])
+def _heading(what: str) -> SVGBox:
+    return SVGBox(text_width(what, TITLE), TITLE, lambda x, y: [text(x, y + TITLE - 3, what, "label strong")])
 
 
-def _cells(topology: Topology, scale: Scale, side: float) -> Item:
+def _cells(topology: Topology, scale: Scale, side: float) -> SVGBox:
     names = [str(node) for node in topology.node_ids]
     size = 12 if side > 30 else 9 if side > 20 else 7
     left = text_width(names[-1], size) + GAP
@@ -255,7 +247,7 @@ def _cells(topology: Topology, scale: Scale, side: float) -> Item:
                     x + left + side / 2, y + top + (row + 0.5) * high + size * 0.35, UNKNOWN, "muted", size
                 )
 
-    return Item(left + side * len(names), top + high * len(names), draw)
+    return SVGBox(left + side * len(names), top + high * len(names), draw)
 
 
 def _cell(
@@ -272,7 +264,7 @@ def _cell(
     yield "</g>"
 
 
-def _key(scale: Scale) -> Item:
+def _key(scale: Scale) -> SVGBox:
     """The values of each colour, near ones first."""
     values_by_colour: dict[str, list[int]] = {}
     for value in scale.values:
@@ -280,11 +272,11 @@ def _key(scale: Scale) -> Item:
     return grid([_swatch(fill, values) for fill, values in values_by_colour.items()], 6, 2 * GAP)
 
 
-def _swatch(fill: str, values: list[int]) -> Item:
+def _swatch(fill: str, values: list[int]) -> SVGBox:
     words = str(values[0]) if len(values) == 1 else f"{values[0]}-{values[-1]}"
 
     def draw(x: float, y: float) -> Iterable[str]:
         yield rectangle(x, y, 14, 12, f'fill="{fill}" class="key"', 1)
         yield text(x + 19, y + SMALL, words, "muted", SMALL + 1)
 
-    return Item(19 + text_width(words, SMALL + 1), 14, draw)
+    return SVGBox(19 + text_width(words, SMALL + 1), 14, draw)

@@ -1,4 +1,4 @@
-"""`nri-pin topology`: the machine as placements see it, and who runs where, for people and for programs."""
+"""`nri-pin topology`: the machine as placements see it, and its containers, as text, JSON or SVG."""
 
 import json
 import os
@@ -33,8 +33,8 @@ Examples:
   nri-pin topology -o json > node.json      take it along ...
   nri-pin topology node.json                ... and look at it elsewhere
   nri-pin topology gb200-34-numa            a machine that comes with nri-pin
-  nri-pin topology --list                   which ones there are
-  lstopo --of xml | nri-pin topology -      what hwloc sees
+  nri-pin topology --list                   list those machines
+  lstopo --of xml | nri-pin topology -      the machine as hwloc sees it
   nri-pin topology --state ./state.json --machine node.json
   nri-pin topology --root /host
 
@@ -58,7 +58,7 @@ LIVE = "/"
 @click.argument("name", metavar="[MACHINE]", required=False)
 @click.option("--machine", metavar="MACHINE", help="The same as the argument.")
 @click.option(
-    "--root", metavar="DIR", help="The machine whose sys and proc are below this directory; / by default."
+    "--root", metavar="DIR", help="The machine whose sys and proc are below this directory; default: /."
 )
 @click.option(
     "--state", metavar="FILE", help="A checkpoint, or its directory; by default the agent's own on this node."
@@ -73,7 +73,7 @@ def command(
     wants_list: bool,
     output_format: str,
 ) -> None:
-    """Show sockets, NUMA nodes, caches, cores and CPUs, and which container has which.
+    """Show sockets, NUMA nodes, caches, cores and CPUs, and the containers that own them.
 
     Letters and colours are containers; the legend names them. Without a
     checkpoint every CPU is its number.
@@ -112,7 +112,7 @@ def as_text(view: View, width: int, *, colour: bool = False) -> str:
 
 
 def as_facts(view: View) -> dict[str, object]:
-    """The facts of the machine, and who runs where when that is known: the dump that is read back."""
+    """The machine, and the placements where they are known, as a dump that this command reads back."""
     facts = {key: value for key, value in view.machine.facts().items() if key != KEY}
     return facts if view.placements is None else facts | {KEY: view.placements.as_dict()}
 

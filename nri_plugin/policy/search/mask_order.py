@@ -1,22 +1,19 @@
-"""What decides between NUMA node masks of one size: distance, then the tie break, then the lower mask.
+"""The order of NUMA node masks of one size: distance, then the tie break, then the lower mask.
 
-Which of equally good NUMA node masks a container goes to.
+The merge compares masks by whether they are preferred, and by size. This module compares what is equal so far: by
+distance where prefer-closest-numa-nodes is on, then by a rank, where the smaller one wins. What is still equal goes to
+the lowest mask. The rank is that of a rule:
 
-A merge compares masks by being preferred, by size and, where asked for, by distance; what is
-equal in all that is a tie. The rules here put a rank on such masks, smaller is better; what is
-still equal then goes to the lowest mask.
-
-    packed      the lowest mask: the kubelet's rule
-    spread      the emptiest nodes: the most CPUs available
-    best-fit    the nodes on which the CPUs fit in the fewest uncore caches, then the tightest: the
+    packed      all masks rank alike: the kubelet's rule
+    spread      the emptiest nodes, with the most CPUs available
+    best-fit    the nodes on which the CPUs fit in the fewest uncore caches, then the tightest, with the
                 fewest CPUs available, so that large holes survive
 
-Before all of them comes a node that somebody wished for: of equals those with it win.
+A node that the pod's annotation names comes before all of them: of equals, masks with that node win.
 
-Differs: the kubelet knows only `packed`, and no wish.
+Differs: the kubelet has only `packed`, and no annotation.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -27,7 +24,7 @@ from nri_plugin.model.options import TopologyTieBreak
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import CPUTables
-from nri_plugin.policy.search.clusters import Layout, layout, layout_in_planes
+from nri_plugin.policy.search.levels import DistanceGroup, DistanceRows, distance_tree
 
 # ----------------------------------------------------------------------------------------------------
 # How far the NUMA nodes of a set are from each other: the option prefer-closest-numa-nodes.
@@ -45,12 +42,12 @@ class Distances:
     Differs: the kubelet numbers the columns from 0 and crashes where node ids have gaps.
     """
 
-    rows: Mapping[int, Mapping[int, int]]
+    rows: DistanceRows
 
     @cached_property
-    def layout(self) -> Layout:
-        """The nodes in clusters."""
-        return layout_in_planes(self.rows)
+    def tree(self) -> DistanceGroup | None:
+        """The nodes in groups; None on a machine that is not built in levels."""
+        return distance_tree(self.rows)
 
     def total(self, nodes: int) -> int:
         """Sum over all ordered pairs of the mask's nodes, a node with itself included."""
@@ -78,6 +75,7 @@ def distances_of(topology: Topology) -> Distances | None:
 
 
 # ----------------------------------------------------------------------------------------------------
+# The rank of a mask, as a sum over its nodes: the search needs it node by node.
 
 
 class Share(NamedTuple):
@@ -102,9 +100,9 @@ class TieBreak:
     Attributes:
         rule: which.
         tables: the machine.
-        available: mask of the CPUs on offer.
+        available: mask of the available CPUs.
         count: CPUs wanted.
-        wished: mask of the one node that is wished for; 0 for none.
+        wished: mask of the one node that the pod's annotation names; 0 for none.
     """
 
     rule: TopologyTieBreak
@@ -134,7 +132,7 @@ class TieBreak:
 
     @property
     def _wish(self) -> int:
-        """What the wished node takes from a rank: more than the rule can add."""
+        """What the node `wished` takes off a rank: more than the rule can add."""
         return self._rules_span + 1
 
     @property
@@ -197,17 +195,18 @@ class TieBreak:
 def tie_break(
     rule: TopologyTieBreak, tables: CPUTables, available: CPUSet, count: int, wished: int = 0
 ) -> TieBreak | None:
-    """The rule for `count` CPUs out of `available`, after the wish for a node; None where the lowest mask wins."""
+    """The rule for `count` CPUs out of `available`, after the node `wished`; None where the lowest mask wins."""
     if rule is TopologyTieBreak.PACKED and not wished:
         return None
     return TieBreak(rule, tables, available.mask, count, wished)
 
 
 # ----------------------------------------------------------------------------------------------------
+# Distance and rank together.
 
 
 @dataclass(frozen=True)
-class Order:
+class MaskOrder:
     """The order of masks of one size.
 
     Attributes:
@@ -228,9 +227,9 @@ class Order:
         far = self.distances.total(mask) if self.distances else 0
         return far, self.tie_break.rank(mask) if self.tie_break else 0, mask
 
-    def layout_of(self, nodes: int) -> Layout:
-        """Clusters that hold `nodes`, all equally far apart where distances do not count."""
-        return self.distances.layout if self.distances else _one_cluster(nodes)
+    def distance_tree(self, nodes: int) -> DistanceGroup | None:
+        """A tree that holds `nodes`, of one group where distances do not count; None where there is none."""
+        return self.distances.tree if self.distances else _equally_far(nodes)
 
     @property
     def span(self) -> int:
@@ -244,6 +243,5 @@ def band(size: int, target: int) -> tuple[bool, int]:
 
 
 @lru_cache(maxsize=16)
-def _one_cluster(nodes: int) -> Layout:
-    ids = list(bits.iterate(nodes))
-    return layout({one: dict.fromkeys(ids, 0) for one in ids})
+def _equally_far(nodes: int) -> DistanceGroup:
+    return DistanceGroup(nodes, tuple(DistanceGroup(1 << node) for node in bits.iterate(nodes)))

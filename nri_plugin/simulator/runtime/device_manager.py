@@ -38,7 +38,15 @@ Given = Mapping[str, tuple[str, ...]]
 
 
 class NotAdmittedError(NriPinError):
-    """The kubelet does not take a pod in; no runtime hears of it."""
+    """The kubelet does not admit a pod; no runtime hears of it.
+
+    Attributes:
+        reason: the kubelet's reason word.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +158,8 @@ class DeviceManager:
         for resource, count in spec.devices_asked:
             if resource not in self._resources:
                 raise NotAdmittedError(
-                    f"OutOf{resource}: Node didn't have enough resource: {resource}, "
-                    f"requested: {count}, used: 0, capacity: 0"
+                    f"OutOf{resource}",
+                    f"Node didn't have enough resource: {resource}, requested: {count}, used: 0, capacity: 0",
                 )
             given[resource] = self._chosen(resource, count, affinity, reusable.get(resource, ()))
         self._given = {**self._given, pod.key: {**self.containers(pod.key), spec.name: given}}
@@ -175,8 +183,9 @@ class DeviceManager:
         needed = count - len(reusable)
         if len(available) < needed:
             raise NotAdmittedError(
-                f"UnexpectedAdmissionError: Allocate failed due to requested number of devices unavailable for "
-                f"{resource}. Requested: {needed}, Available: {len(available)}, which is unexpected"
+                "UnexpectedAdmissionError",
+                f"Allocate failed due to requested number of devices unavailable for "
+                f"{resource}. Requested: {needed}, Available: {len(available)}, which is unexpected",
             )
         aligned = kind.aligned(available, affinity)
         if needed < len(aligned):

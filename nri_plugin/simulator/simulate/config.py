@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.checks import share_bytes
-from nri_plugin.config.keys import SET
+from nri_plugin.config.keys import PLACE_KEYS, SET
 from nri_plugin.config.loading import NO_FLAGS, Config, load_hint_providers, load_text
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import Node
@@ -28,19 +28,8 @@ RESERVING = frozenset({"reservedSystemCPUs", "kubeReserved", "systemReserved"})
 HOW = "say others with --set reservedSystemCPUs="
 
 _SHARE = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,6})?%\Z")
-_PLACES = frozenset(
-    {
-        "stateDir",
-        "nriSocket",
-        "sysfsRoot",
-        "cgroupRoot",
-        "exporterSocket",
-        "metricsBindAddress",
-        "healthProbeBindAddress",
-    }
-)
 _TALK = frozenset({"pluginName", "pluginIndex", "logFormat", "logLevel"})
-IRRELEVANT = _PLACES | _TALK
+IRRELEVANT = PLACE_KEYS | _TALK
 """Keys that no placement depends on."""
 
 

@@ -23,14 +23,14 @@ from logging import getLogger
 
 from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.config.loading import Config
-from nri_plugin.core.decision import Answer, Decision
+from nri_plugin.core.decision import Decision, ExporterAnswer
 from nri_plugin.core.engine import decide
 from nri_plugin.core.requests import pod_total
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Node
 from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.state import Kind, Phase, PodFacts, State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.simulator.runtime.cgroup_tree import Names
@@ -88,8 +88,9 @@ class NodeRoom:
                 capacity = 0
             if capacity is not None and used + amount > capacity:
                 raise NotAdmittedError(
-                    f"OutOf{name}: Node didn't have enough resource: {name}, "
-                    f"requested: {amount}, used: {used}, capacity: {capacity}"
+                    f"OutOf{name}",
+                    f"Node didn't have enough resource: {name}, "
+                    f"requested: {amount}, used: {used}, capacity: {capacity}",
                 )
 
     def take(self, pod: PodSpec) -> None:
@@ -183,7 +184,7 @@ class Tried:
     spec: ContainerSpec
     kind: Kind
     decision: Decision | None = None
-    error: Exception | None = None
+    error: NotAdmittedError | AdmissionRefusal | None = None
     stage: Stage | None = None
     devices: Given | None = None
     container_id: str = ""
@@ -280,7 +281,7 @@ class PlayedNode:
             if self.room is not None:
                 self.room.give_back(spec.key)
 
-    def update(self, key: str, resources: Resources) -> AdmissionError | None:
+    def update(self, key: str, resources: Resources) -> AdmissionRefusal | None:
         """The kubelet changes a container's resources; why it may not, if so."""
         one = self.live[key]
         decision = self._tell(events.UpdateContainer(one.pod, one.message, resources))
@@ -383,11 +384,11 @@ class PlayedNode:
         """Containers that exist of `NAMESPACE/POD`, or that one."""
         return [key for key in self.live if key == target or key.rpartition("/")[0] == target]
 
-    def _answer(self, event: events.CreateContainer) -> Answer:
+    def _answer(self, event: events.CreateContainer) -> ExporterAnswer:
         """What the exporter would answer: devices always, the pod's facts where it knows pods."""
         key = f"{event.pod.namespace}/{event.pod.name}"
         everyone = tuple(self.devices.containers(key).values())
-        return Answer(
+        return ExporterAnswer(
             devices=self._resources(self.devices.given(key, event.container.name)),
             pod_devices=self._resources(*everyone),
             facts=self._facts(key, event.pod.uid),
@@ -411,11 +412,11 @@ class PlayedNode:
 class _Told(PodResourcesClient):
     """The exporter's side, without a socket."""
 
-    def __init__(self, answer: Callable[[events.CreateContainer], Answer]) -> None:
+    def __init__(self, answer: Callable[[events.CreateContainer], ExporterAnswer]) -> None:
         super().__init__("", lambda: 0.0)
         self._answer = answer
 
-    def ask(self, event: events.CreateContainer, limit_s: float, *, devices: bool = True) -> Answer:  # noqa: ARG002 - it is at hand
+    def ask(self, event: events.CreateContainer, limit_s: float, *, devices: bool = True) -> ExporterAnswer:  # noqa: ARG002 - it is at hand
         """The answer."""
         known = self._answer(event)
         return known if devices else replace(known, devices=None, pod_devices=())

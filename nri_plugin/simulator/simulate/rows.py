@@ -8,15 +8,16 @@ from nri_plugin.config import yaml_tree as source
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.hint_providers import memory_state_of, tables_of
 from nri_plugin.model.bounds import OWN_ANNOTATIONS
-from nri_plugin.model.errors import AdmissionError, ConfigError
+from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options, TopologyManagerPolicy
 from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import ContainerRecord, State, owner_of
 from nri_plugin.policy import alignment
 from nri_plugin.policy import alignment as fragmentation
 from nri_plugin.simulator.machine.source import SourcedMachine, machine_from, read_machine
-from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given
+from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, hugepages_resource
 from nri_plugin.simulator.scenario.steps import AMOUNT_KEYS, read_container
 from nri_plugin.simulator.simulate.node import PlayedNode, Tried
@@ -380,11 +381,9 @@ def refusal(tried: Tried) -> Refusal | None:
     return words(tried.error, tried.stage) if tried.error is not None and tried.stage is not None else None
 
 
-def words(error: Exception, stage: Stage) -> Refusal:
+def words(error: NotAdmittedError | AdmissionRefusal, stage: Stage) -> Refusal:
     """An error as a refusal."""
-    text = str(error)
-    reason = error.reason if isinstance(error, AdmissionError) else text.partition(":")[0]
-    return Refusal(stage, reason, text)
+    return Refusal(stage, error.reason, str(error))
 
 
 def _steps(decision: Decision | None) -> tuple[str, ...]:
@@ -413,5 +412,5 @@ def _device_nodes(manager: DeviceManager, given: Given) -> NodeMask:
     return NodeMask(mask)
 
 
-def _broken(one: fragmentation.Broken) -> Broken:
+def _broken(one: fragmentation.Fragmentation) -> Broken:
     return Broken(one.id, len(one.cpus), len(one.allocatable), len(one.available), round(one.ratio, 4))

@@ -98,8 +98,7 @@ def _divided(trial: PlayedNode, pod: PodSpec, count: int) -> tuple[int, Refusal 
     try:
         room.check(replace(pod, name="another"))
     except NotAdmittedError as error:
-        text = str(error)
-        return count + 1 + more, Refusal(Stage.NODE, text.partition(":")[0], text)
+        return count + 1 + more, Refusal(Stage.NODE, error.reason, str(error))
     return count + 1 + more, None
 
 

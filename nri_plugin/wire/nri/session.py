@@ -42,6 +42,33 @@ from nri_plugin.wire.ttrpc.connection import (
 )
 from nri_plugin.wire.ttrpc.frame import Code, Status
 
+
+class AnswerProblemKind(Enum):
+    """What became of an answer that did not simply arrive."""
+
+    NOT_WAITING = "not waiting"
+    """The call is no longer known; nothing was queued."""
+    TOO_LONG = "too long"
+    """An error was queued in its place."""
+    PARTLY_HEEDED = "partly heeded"
+    """It was queued, and this runtime's release drops part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerProblem:
+    """Why an answer does not have its full effect; `str()` is one sentence."""
+
+    kind: AnswerProblemKind
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _not_waiting(call: int) -> AnswerProblem:
+    return AnswerProblem(AnswerProblemKind.NOT_WAITING, f"call {call} is no longer waiting for an answer")
+
+
 # ----------------------------------------------------------------------------------------------------
 # Where a plugin's connection stands, as a table.
 #
@@ -284,41 +311,40 @@ class PluginSession:
 
     # ----------------------------------------------------------------- answers
 
-    def respond(self, call: int, response: NRIResponse, now: float) -> str:
+    def respond(self, call: int, response: NRIResponse, now: float) -> AnswerProblem | None:
         """Answers a request.
 
         Returns:
-            "" when the answer was queued and this runtime heeds all of it; else one sentence: the call is no
-            longer known, the answer is too long and an error was queued in its place, or the answer was
-            queued but this runtime's release drops part of it (`releases.unheeded` asks that beforehand).
+            None when the answer was queued and this runtime heeds all of it.
 
         Raises:
             LocalProtocolError: this event cannot be answered so. Nothing was queued; the call still waits.
         """
         waiting = self._waiting.get(call)
         if waiting is None:
-            return f"call {call} is no longer waiting for an answer"
+            return _not_waiting(call)
         payload = codec.encode_response(waiting.event, self._subscribed(waiting.event, response))
         replaced = self._server.reply(call, payload)
         self._answered(call, now, Step.ANSWERED if replaced is None else Step.REFUSED)
         if replaced is not None:
-            return replaced.message
-        return unheeded(self.runtime or Configure(), waiting.event, response)
+            return AnswerProblem(AnswerProblemKind.TOO_LONG, replaced.message)
+        lost = unheeded(self.runtime or Configure(), waiting.event, response)
+        return AnswerProblem(AnswerProblemKind.PARTLY_HEEDED, lost) if lost else None
 
-    def refuse(self, call: int, code: int, message: str, now: float) -> str:
+    def refuse(self, call: int, code: int, message: str, now: float) -> AnswerProblem | None:
         """Answers a request with an error; creating a container fails with `message`.
 
         Returns:
-            "" when the answer was queued, else one sentence saying why not.
+            None when the answer was queued.
 
         Raises:
             LocalProtocolError: `code` is 0 (OK).
         """
         if call not in self._waiting:
-            return f"call {call} is no longer waiting for an answer"
+            return _not_waiting(call)
         self._server.fail(call, Status(code, message))
         self._answered(call, now, Step.REFUSED)
-        return ""
+        return None
 
     def _subscribed(self, event: NRIEvent, response: NRIResponse) -> NRIResponse:
         """Fills the subscription in, or checks the given one against what this runtime knows."""

@@ -12,7 +12,7 @@ from nri_plugin.agent.pod_facts import EXPORTER_LIMIT_S, LATE_PAUSE_S, NoAnswerE
 from nri_plugin.agent.startup import build_handler, build_lookup
 from nri_plugin.agent.status_socket import StatusFeed, Watchers
 from nri_plugin.config.loading import load_text
-from nri_plugin.core.decision import Answer, InformedCreate
+from nri_plugin.core.decision import ExporterAnswer, InformedCreate
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.bounds import Cut
@@ -52,12 +52,12 @@ class FakeClient:
     """Knows a GPU, or what it is told to, or fails; keeps how long it was given."""
 
     path: str = "/exporter.sock"
-    known: Answer = field(default_factory=lambda: Answer((GPU,)))
+    known: ExporterAnswer = field(default_factory=lambda: ExporterAnswer((GPU,)))
     failure: NoAnswerError | None = None
     limits: list[float] = field(default_factory=list)
     about_devices: list[bool] = field(default_factory=list)
 
-    def ask(self, event: nri.CreateContainer, limit_s: float, *, devices: bool = True) -> Answer:
+    def ask(self, event: nri.CreateContainer, limit_s: float, *, devices: bool = True) -> ExporterAnswer:
         self.limits.append(limit_s)
         self.about_devices.append(devices)
         if self.failure is not None:
@@ -90,7 +90,7 @@ def test_what_the_exporter_knows_is_all_that_counts() -> None:
 @pytest.mark.parametrize(
     ("client", "outcome"),
     [
-        ({"known": Answer()}, "unknown"),
+        ({"known": ExporterAnswer()}, "unknown"),
         ({"failure": NoAnswerError("/exporter.sock", "no such file or directory")}, "failed"),
     ],
 )
@@ -172,7 +172,7 @@ def create(qos: str, parent: str | None = None, **annotations: str) -> nri.Creat
 def test_without_a_topology_policy_the_exporter_is_asked_where_facts_may_change_something(
     on: Node, event: nri.CreateContainer, is_asked: bool
 ) -> None:
-    desk = Desk(known=Answer((GPU,), (GPU,), FACTS))
+    desk = Desk(known=ExporterAnswer((GPU,), (GPU,), FACTS))
     assert desk.told(event, on=on) == (InformedCreate(event, facts=FACTS) if is_asked else event)
     assert (desk.client.about_devices, desk.locator.asked) == ([False] * is_asked, 0)
 
@@ -183,13 +183,13 @@ def test_without_a_topology_policy_and_without_facts_the_event_stays_as_it_is() 
 
 
 def test_facts_are_handed_on_with_the_devices_of_the_runtimes_message() -> None:
-    desk = Desk(known=Answer(facts=FACTS))
+    desk = Desk(known=ExporterAnswer(facts=FACTS))
     assert desk.told() == InformedCreate(EVENT, (NIC,), facts=FACTS)
     assert desk.informant.outcomes == {"answered": 1}
 
 
 def test_facts_that_cannot_be_used_are_said_at_debug_level_only() -> None:
-    desk = Desk(known=Answer((GPU,), unusable="not facts: 7"))
+    desk = Desk(known=ExporterAnswer((GPU,), unusable="not facts: 7"))
     assert desk.told() == InformedCreate(EVENT, (GPU,))
     assert [(level, text, fields["err"]) for level, text, fields in desk.lines.lines] == [
         ("DEBUG", "facts of a pod passed over", "not facts: 7")
@@ -197,7 +197,7 @@ def test_facts_that_cannot_be_used_are_said_at_debug_level_only() -> None:
 
 
 def test_with_device_hints_off_facts_are_still_asked_for() -> None:
-    desk = Desk(known=Answer((GPU,), facts=FACTS))
+    desk = Desk(known=ExporterAnswer((GPU,), facts=FACTS))
     desk.informant._locator = None
     assert desk.told() == InformedCreate(EVENT, facts=FACTS)
     assert desk.client.about_devices == [False]
@@ -284,7 +284,7 @@ def said(desk: Desk) -> list[tuple[object, object, object]]:
 
 
 def test_what_was_left_out_is_said_once_for_each_pod_and_kind() -> None:
-    desk = Desk(known=Answer())
+    desk = Desk(known=ExporterAnswer())
     of = replace(pod("p1"), cut=(Cut.ANNOTATIONS,))
     one = replace(container(of, cpu=2), cut=(Cut.ENVIRONMENT,))
     for event in (nri.RunPodSandbox(of), nri.CreateContainer(of, one), nri.StartContainer(of, one)):
@@ -310,8 +310,8 @@ def many(count: int) -> DeviceResource:
     return DeviceResource("x/gpu", tuple(Device(f"g{number}", NodeMask.of(1)) for number in range(count)))
 
 
-@pytest.mark.parametrize("known", [Answer((many(257),)), Answer((many(1),), (many(257),))])
-def test_more_devices_than_hints_are_made_of_are_left_out_and_said(known: Answer) -> None:
+@pytest.mark.parametrize("known", [ExporterAnswer((many(257),)), ExporterAnswer((many(1),), (many(257),))])
+def test_more_devices_than_hints_are_made_of_are_left_out_and_said(known: ExporterAnswer) -> None:
     desk = Desk(known=replace(known, facts=FACTS))
     told = desk.told()
     assert isinstance(told, InformedCreate)
@@ -321,7 +321,7 @@ def test_more_devices_than_hints_are_made_of_are_left_out_and_said(known: Answer
 
 
 def test_the_same_of_devices_that_the_host_was_asked_for() -> None:
-    desk = Desk(known=Answer())
+    desk = Desk(known=ExporterAnswer())
     desk.locator.resources = lambda _container: None  # type: ignore[method-assign]
     told = desk.told()
     assert isinstance(told, InformedCreate)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
-from nri_plugin.core.decision import LINE_BYTES, Answer
+from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer
 from nri_plugin.model.sets import NO_NODES, NodeMask
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.policy.device_hints import Device, DeviceResource
@@ -81,7 +81,7 @@ def test_devices_of_the_whole_pod_count_once(exporter: Exporter) -> None:
 
 
 def test_an_answer_without_devices_says_that_the_container_is_not_known(exporter: Exporter) -> None:
-    assert answered(exporter, {}) == Answer()
+    assert answered(exporter, {}) == ExporterAnswer()
 
 
 FACTS = {
@@ -109,7 +109,7 @@ def test_facts_come_with_devices_or_without(exporter: Exporter) -> None:
         ),
         Amounts(cpu_limit_milli=4000),
     )
-    assert answered(exporter, {"facts": FACTS}) == Answer(facts=facts)
+    assert answered(exporter, {"facts": FACTS}) == ExporterAnswer(facts=facts)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_an_answer_may_come_byte_by_byte(exporter: Exporter) -> None:
             peer.sendall(bytes([byte]))
 
     exporter.serve(play)
-    assert ask(exporter) == Answer(devices=())
+    assert ask(exporter) == ExporterAnswer(devices=())
 
 
 def test_what_follows_the_first_line_is_not_read(exporter: Exporter) -> None:

@@ -17,6 +17,7 @@ from nri_plugin.agent.status_client import AgentStatus, RuntimeRow, decode
 from nri_plugin.agent.status_socket import LATEST_DRIFTS, LATEST_REFUSALS, StatusFeed, StatusSocket
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, State
 from nri_plugin.wire.nri.events import Configure, CreateContainer
@@ -49,7 +50,7 @@ class Agent:
             self.path, lambda: (self.node, self.state), self.feed, lambda: self.runtime
         )
 
-    def decides(self, state: State, refusal: str = "") -> None:
+    def decides(self, state: State, refusal: AdmissionRefusal | None = None) -> None:
         before, self.state = self.state, state
         event = CreateContainer(
             Pod("s1", uid="u", name="web", namespace="default"), Container("c1", name="app")
@@ -59,8 +60,8 @@ class Agent:
                 node=self.node,
                 event=event,
                 before=before,
-                decision=Decision(state),
-                refusal=refusal,
+                decision=Decision(state, refusal=refusal),
+                refusal=str(refusal or ""),
                 failed=False,
                 decide_s=0.0,
                 total_s=0.0,
@@ -122,7 +123,7 @@ def test_a_burst_ends_with_its_last_state(reader: Reader, agent: Agent) -> None:
 
 def test_a_refusal_is_told_with_its_reason(reader: Reader, agent: Agent) -> None:
     reader.reads()
-    agent.decides(agent.state, "SMTAlignmentError: 3 CPUs are no whole cores")
+    agent.decides(agent.state, AdmissionRefusal(RefusalKind.SMT_ALIGNMENT, "3 CPUs are no whole cores"))
     (row,) = reader.reads().refusals
     assert (row.number, row.namespace, row.pod, row.container) == (1, "default", "web", "app")
     assert row.reason == "SMTAlignmentError"
@@ -152,7 +153,7 @@ def test_a_changed_machine_wakes_who_tells(agent: Agent) -> None:
 
 def test_only_the_latest_refusals_are_kept(agent: Agent) -> None:
     for _ in range(LATEST_REFUSALS + 5):
-        agent.decides(agent.state, "TopologyAffinityError: no")
+        agent.decides(agent.state, AdmissionRefusal(RefusalKind.TOPOLOGY_AFFINITY, "no"))
     assert [row.number for row in agent.feed.refusals] == list(range(6, LATEST_REFUSALS + 6))
 
 

@@ -51,7 +51,7 @@ def test_the_object_of_a_running_agent_is_printed(tmp_path: Path) -> None:
 def test_without_an_agent_this_machine_is_printed_and_said_so(tmp_path: Path) -> None:
     result = export(tmp_path, "--print", "-o", "json")
     assert json.loads(result.stdout)["kind"] == "NodeResourceTopology"
-    assert "this machine as it is, without reservations and promises" in result.stderr
+    assert "this machine as it is, without reservations and allocations" in result.stderr
 
 
 @pytest.mark.usefixtures("agent")

@@ -8,7 +8,7 @@ import pytest
 
 from nri_plugin import __version__
 from nri_plugin.cli import main as cli
-from nri_plugin.cli.main import COMMANDS, Entry, run_command_line
+from nri_plugin.cli.main import COMMANDS, CommandEntry, run_command_line
 from nri_plugin.process.logs import LOGGER_NAME
 
 
@@ -21,7 +21,9 @@ def failing(monkeypatch: pytest.MonkeyPatch):
         module = type(sys)("odd_command")
         module.command = odd
         monkeypatch.setitem(sys.modules, "odd_command", module)
-        monkeypatch.setattr(cli.group, "entries", {**COMMANDS, "odd": Entry("odd_command:command", "Odd.")})
+        monkeypatch.setattr(
+            cli.group, "entries", {**COMMANDS, "odd": CommandEntry("odd_command:command", "Odd.")}
+        )
 
     return use
 
@@ -147,7 +149,7 @@ def test_an_abort_ends_as_an_interrupt(failing) -> None:
 
 
 def test_what_is_no_command_is_found_when_it_is_used(monkeypatch) -> None:
-    monkeypatch.setattr(cli.group, "entries", {"odd": Entry("nri_plugin.model.sets:CPUID", "Odd.")})
+    monkeypatch.setattr(cli.group, "entries", {"odd": CommandEntry("nri_plugin.model.sets:CPUID", "Odd.")})
     with pytest.raises(TypeError, match=r"nri_plugin\.model\.sets:CPUID is no command"):
         run_command_line(["odd"])
 
@@ -170,8 +172,12 @@ def test_the_format_option_has_one_name_and_a_default(capsys) -> None:
 
 def test_no_color_is_respected(monkeypatch) -> None:
     output = importlib.import_module("nri_plugin.cli.output")
+    monkeypatch.setattr(output.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert output.wants_colour()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert output.console().no_color
+    assert not output.wants_colour()
 
 
 @pytest.mark.parametrize(

@@ -5,29 +5,36 @@ import itertools
 import pytest
 
 from nri_plugin.config.option_checks import (
-    CPU_OPTIONS,
     GATES,
     NEVER_TOGETHER,
-    TopologyChoice,
-    check_align_by_socket,
-    check_nodes,
-    check_reserved_cpus,
-    check_reserved_memory,
-    check_sockets,
-    cpu_options_on,
-    machine_refusal,
+    machine_refusals,
+    no_reserved_memory,
+    node_refusals,
     none_refusal,
     option_flag,
-    together_refusals,
-    topology_manager_refusals,
-    topology_options_on,
+    option_value,
+    option_values,
+    refusals,
+    socket_refusals,
 )
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.model.options import Options, ReservedMemory, TopologyManagerPolicy, UncoreCacheFit
+from nri_plugin.model.option_rows import CPU_MANAGER, TOPOLOGY_MANAGER
+from nri_plugin.model.options import (
+    REGISTRY,
+    CPUManagerPolicy,
+    Options,
+    ReservedMemory,
+    TopologyManagerPolicy,
+    TopologyTieBreak,
+    UncoreCacheFit,
+    options_of,
+)
 from nri_plugin.model.sets import NUMANodeID
 from nri_plugin.model.topology import Topology
 from tests.builders import machine
+from tests.oracles.kubelet_start import check_reserved_cpus, topology_manager_refusals
 
+CPU_OPTIONS = options_of(CPU_MANAGER)
 ALL_GATES = dict.fromkeys(GATES, True)
 GIVEN = [
     dict(zip(CPU_OPTIONS, values, strict=True))
@@ -49,12 +56,13 @@ def said(check, *of, **more):
 def test_every_combination_is_accepted_but_for_four_pairs(given):
     on = {name for name, value in given.items() if value == "true"}
     clashes = [pair for pair in NEVER_TOGETHER if set(pair) <= on]
-    if not clashes:
-        assert cpu_options_on(given, ALL_GATES) == on
-        return
-    one, other = clashes[0]
-    text = f"static policy options {one} and {other} can not be used at the same time; remove one"
-    assert said(cpu_options_on, given, ALL_GATES) == text
+    options = Options(**option_values(CPU_MANAGER, given, ALL_GATES))
+    assert {name for name, row in CPU_OPTIONS.items() if row.value(options)} == on
+    expected = [
+        f"static policy options {one} and {other} can not be used at the same time; remove one"
+        for one, other in clashes[:1]
+    ]
+    assert [detail for _, detail in refusals(options)] == expected
 
 
 HIDDEN = "-level Options not enabled, but option"
@@ -62,20 +70,19 @@ ON = "true or remove the option"
 
 
 @pytest.mark.parametrize(
-    ("read", "given", "gates", "text"),
+    ("manager", "given", "gates", "text"),
     [
         (
-            cpu_options_on,
+            CPU_MANAGER,
             {"nonsense": "true"},
             {},
             (
                 'unknown CPU Manager Policy option: "nonsense"; known are full-pcpus-only, strict-cpu-reservation, '
-                "prefer-align-cpus-by-uncorecache, distribute-cpus-across-numa, distribute-cpus-across-cores, "
-                "align-by-socket"
+                "prefer-align-cpus-by-uncorecache, distribute-cpus-across-numa, "
             ),
         ),
         (
-            cpu_options_on,
+            CPU_MANAGER,
             {"full-pcpus-only": "yes"},
             {},
             (
@@ -84,7 +91,7 @@ ON = "true or remove the option"
             ),
         ),
         (
-            cpu_options_on,
+            CPU_MANAGER,
             {"align-by-socket": "true"},
             {},
             (
@@ -93,7 +100,7 @@ ON = "true or remove the option"
             ),
         ),
         (
-            cpu_options_on,
+            CPU_MANAGER,
             {"distribute-cpus-across-cores": "0"},
             {},
             (
@@ -102,7 +109,7 @@ ON = "true or remove the option"
             ),
         ),
         (
-            cpu_options_on,
+            CPU_MANAGER,
             {"distribute-cpus-across-numa": "1"},
             {"CPUManagerPolicyBetaOptions": False},
             (
@@ -111,7 +118,7 @@ ON = "true or remove the option"
             ),
         ),
         (
-            cpu_options_on,
+            CPU_MANAGER,
             {"full-pcpus-only": "1", "align-by-socket": "t"},
             {"CPUManagerPolicyOptions": False},
             (
@@ -120,7 +127,7 @@ ON = "true or remove the option"
             ),
         ),
         (
-            topology_options_on,
+            TOPOLOGY_MANAGER,
             {"nonsense": "true"},
             {},
             (
@@ -129,7 +136,7 @@ ON = "true or remove the option"
             ),
         ),
         (
-            topology_options_on,
+            TOPOLOGY_MANAGER,
             {"prefer-closest-numa-nodes": "true"},
             {"TopologyManagerPolicyOptions": False},
             (
@@ -139,8 +146,8 @@ ON = "true or remove the option"
         ),
     ],
 )
-def test_options_the_kubelet_does_not_know_or_hides_are_refused(read, given, gates, text):
-    assert said(read, given, gates) == text
+def test_options_the_kubelet_does_not_know_or_hides_are_refused(manager, given, gates, text):
+    assert said(option_values, manager, given, gates).startswith(text)
 
 
 def test_the_gates_are_those_of_v1_36_with_their_defaults():
@@ -155,31 +162,39 @@ def test_booleans_are_read_as_go_reads_them():
     assert [option_flag("x", text) for text in texts] == [True] * 6 + [False] * 6
 
 
+def test_an_option_may_be_a_choice_between_words():
+    option = REGISTRY["topology_tie_break"]
+    assert option_value(option, "spread") is TopologyTieBreak.SPREAD
+    assert said(option_value, option, "far") == (
+        'bad value for option "topologyTieBreak": expected packed, spread, best-fit, found far'
+    )
+
+
 @pytest.mark.parametrize("gate", ["CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions"])
 def test_stable_options_need_no_gate(gate):
     given = dict.fromkeys(
         ("full-pcpus-only", "strict-cpu-reservation", "prefer-align-cpus-by-uncorecache"), "T"
     )
-    assert cpu_options_on(given, {gate: False}) == set(given)
+    assert set(option_values(CPU_MANAGER, given, {gate: False}).values()) == {True}
 
 
 @pytest.mark.parametrize(
-    ("given", "choice"),
+    ("given", "values"),
     [
-        ({}, TopologyChoice()),
-        ({"prefer-closest-numa-nodes": "t"}, TopologyChoice(prefer_closest=True)),
-        ({"prefer-closest-numa-nodes": "F"}, TopologyChoice()),
-        ({"max-allowable-numa-nodes": "8"}, TopologyChoice(node_limit=8)),
-        ({"max-allowable-numa-nodes": "+16"}, TopologyChoice(node_limit=16)),
+        ({}, {}),
+        ({"prefer-closest-numa-nodes": "t"}, {"prefer_closest_numa_nodes": True}),
+        ({"prefer-closest-numa-nodes": "F"}, {"prefer_closest_numa_nodes": False}),
+        ({"max-allowable-numa-nodes": "8"}, {"max_allowable_numa_nodes": 8}),
+        ({"max-allowable-numa-nodes": "+16"}, {"max_allowable_numa_nodes": 16}),
     ],
 )
-def test_topology_options_are_read(given, choice):
-    assert topology_options_on(given) == choice
+def test_topology_options_are_read(given, values):
+    assert option_values(TOPOLOGY_MANAGER, given) == values
 
 
 @pytest.mark.parametrize("text", ["7", "-1", "+0"])
 def test_a_limit_of_numa_nodes_below_eight_is_refused(text):
-    assert said(topology_options_on, {"max-allowable-numa-nodes": text}) == (
+    assert said(option_values, TOPOLOGY_MANAGER, {"max-allowable-numa-nodes": text}) == (
         f'the minimum value of "max-allowable-numa-nodes" should not be less than 8, found {int(text)}; '
         "remove it for no limit at all"
     )
@@ -189,7 +204,7 @@ def test_a_limit_of_numa_nodes_below_eight_is_refused(text):
     "text", ["", "abc", "8.0", "0x10", "-", "+-9", "--9", "1_0", "٩", "-9a", "9 ", "+", "-+9"]
 )
 def test_a_limit_of_numa_nodes_is_a_number(text):
-    assert said(topology_options_on, {"max-allowable-numa-nodes": text}) == (
+    assert said(option_values, TOPOLOGY_MANAGER, {"max-allowable-numa-nodes": text}) == (
         'unable to convert policy option to integer "max-allowable-numa-nodes": '
         f'strconv.Atoi: parsing "{text}": invalid syntax; expected a number of at least 8'
     )
@@ -197,41 +212,61 @@ def test_a_limit_of_numa_nodes_is_a_number(text):
 
 @pytest.mark.parametrize("text", ["9", "+9", "09"])
 def test_a_limit_of_numa_nodes_may_be_written_as_go_reads_numbers(text):
-    assert topology_options_on({"max-allowable-numa-nodes": text}).node_limit == 9
+    assert option_values(TOPOLOGY_MANAGER, {"max-allowable-numa-nodes": text}) == {
+        "max_allowable_numa_nodes": 9
+    }
+
+
+def node_texts(nodes, *, distances_known=False, **options):
+    return list(node_refusals(Options(**options), nodes, distances_known=distances_known))
 
 
 def test_a_machine_may_have_as_many_numa_nodes_as_the_limit_says():
-    check_nodes(TopologyChoice(node_limit=9), 9, distances_known=False)
-    check_nodes(TopologyChoice(), 64, distances_known=False)
-    check_nodes(TopologyChoice(prefer_closest=True), 64, distances_known=True)
-    assert said(check_nodes, TopologyChoice(node_limit=9), 10, distances_known=False) == (
-        "unsupported on machines with more than 9 NUMA Nodes: this one has 10; "
-        "raise max-allowable-numa-nodes or remove it"
-    )
+    assert node_texts(9, max_allowable_numa_nodes=9) == []
+    assert node_texts(64) == []
+    assert node_texts(64, prefer_closest_numa_nodes=True, distances_known=True) == []
+    assert node_texts(10, max_allowable_numa_nodes=9) == [
+        (
+            "unsupported on machines with more than 9 NUMA Nodes: this one has 10; "
+            "raise max-allowable-numa-nodes or remove it"
+        )
+    ]
 
 
 def test_what_is_closest_is_known_only_where_distances_are():
-    assert said(check_nodes, TopologyChoice(prefer_closest=True), 2, distances_known=False) == (
-        "cannot discover NUMA topology: error getting NUMA distances from cadvisor, which "
-        "prefer-closest-numa-nodes needs: this machine tells none; remove the option"
-    )
+    assert node_texts(2, prefer_closest_numa_nodes=True) == [
+        (
+            "cannot discover NUMA topology: error getting NUMA distances from cadvisor, which "
+            "prefer-closest-numa-nodes needs: this machine tells none; remove the option"
+        )
+    ]
 
 
 def test_alignment_by_socket_goes_with_every_policy_but_single_numa_node():
-    for policy in set(TopologyManagerPolicy) - {TopologyManagerPolicy.SINGLE_NUMA_NODE}:
-        check_align_by_socket(policy)
-    assert said(check_align_by_socket, TopologyManagerPolicy.SINGLE_NUMA_NODE) == (
-        "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option; "
-        "remove it or choose another topologyManagerPolicy"
-    )
+    found = {
+        policy: list(refusals(Options(align_by_socket=True, topology_manager_policy=policy)))
+        for policy in TopologyManagerPolicy
+    }
+    assert found.pop(TopologyManagerPolicy.SINGLE_NUMA_NODE) == [
+        (
+            "cpuManagerPolicyOptions",
+            (
+                "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option; "
+                "remove it or choose another topologyManagerPolicy"
+            ),
+        )
+    ]
+    assert not any(found.values())
 
 
 def test_alignment_by_socket_needs_a_numa_node_a_socket():
-    check_sockets(2, 2)
-    assert said(check_sockets, 3, 2) == (
-        "Align by socket is not compatible with hardware where number of sockets are more than number of NUMA: "
-        "3 sockets, 2 NUMA nodes; remove align-by-socket"
-    )
+    assert list(socket_refusals(2, 2)) == []
+    assert list(socket_refusals(3, 2)) == [
+        (
+            "Align by socket is not compatible with hardware where number of sockets are more than number of NUMA: "
+            "3 sockets, 2 NUMA nodes; remove align-by-socket"
+        )
+    ]
 
 
 UNKNOWN = "unable to build the reserved physical CPUs from the reserved set: unknown CPU ID: "
@@ -263,11 +298,13 @@ def test_static_memory_needs_ordinary_memory_reserved():
         ReservedMemory(NUMANodeID(0), "hugepages-2Mi", 1 << 21),
         ReservedMemory(NUMANodeID(1), "memory", 0),
     ]
-    assert said(check_reserved_memory, rows) == (
-        "you should specify the system reserved memory: Static needs memory kept for the system on at least one "
-        "NUMA node; add reservedMemory"
-    )
-    check_reserved_memory([*rows, ReservedMemory(NUMANodeID(1), "memory", 1)])
+    assert list(no_reserved_memory(rows)) == [
+        (
+            "you should specify the system reserved memory: Static needs memory kept for the system on at least one "
+            "NUMA node; add reservedMemory"
+        )
+    ]
+    assert not list(no_reserved_memory([*rows, ReservedMemory(NUMANodeID(1), "memory", 1)]))
 
 
 @pytest.mark.parametrize(
@@ -295,23 +332,25 @@ def test_a_limit_among_the_options_goes_before_the_usual_one():
     assert found == []
 
 
-def refusals(*on, topology=TopologyManagerPolicy.RESTRICTED, fit=UncoreCacheFit.FIRST, is_strict=False):
-    return list(together_refusals(frozenset(on), topology, fit, is_strict=is_strict))
+def refused(**options):
+    return list(refusals(Options(**options)))
+
+
+BEST = UncoreCacheFit.BEST
 
 
 def test_values_that_go_together_are_not_refused():
-    assert refusals() == []
-    assert refusals("align-by-socket", "distribute-cpus-across-numa") == []
-    assert refusals("full-pcpus-only", fit=UncoreCacheFit.BEST, is_strict=True) == []
+    assert refused() == []
+    assert refused(align_by_socket=True, distribute_cpus_across_numa=True) == []
+    assert refused(full_pcpus_only=True, uncore_cache_fit=BEST, strict_uncore_cache=True) == []
 
 
 def test_values_that_do_not_go_together_name_the_key_and_why():
-    ((key, why),) = refusals("align-by-socket", topology=TopologyManagerPolicy.SINGLE_NUMA_NODE)
-    assert (key, "align-by-socket" in why) == ("cpuManagerPolicyOptions", True)
-    ((key, why),) = refusals(is_strict=True)
-    assert (key, why) == ("strictUncoreCache", "goes only with uncoreCacheFit: best; set that too")
+    assert refused(strict_uncore_cache=True) == [
+        ("strictUncoreCache", "goes only with uncoreCacheFit: best; set that too")
+    ]
     for spreading in ("distribute-cpus-across-numa", "distribute-cpus-across-cores"):
-        assert refusals(spreading, fit=UncoreCacheFit.BEST) == [
+        assert refused(**{CPU_OPTIONS[spreading].attribute: True, "uncore_cache_fit": BEST}) == [
             ("uncoreCacheFit", f"best packs CPUs and {spreading} spreads them; turn one of them off")
         ]
 
@@ -320,14 +359,21 @@ def test_the_none_policy_names_the_options_it_does_not_start_with():
     assert none_refusal({"b": "true", "a": "1"}) == (
         "None policy: received unsupported options=map[a:1 b:true]; set cpuManagerPolicy: static or remove them"
     )
+    ((key, why),) = refused(cpu_manager_policy=CPUManagerPolicy.NONE, full_pcpus_only=True)
+    assert (key, why) == ("cpuManagerPolicyOptions", none_refusal({"full-pcpus-only": "true"}))
 
 
 def test_what_a_machine_cannot_have_names_the_key():
     both = machine(nodes=2)
-    assert machine_refusal(Options(), both) is None
-    assert machine_refusal(Options(align_by_socket=True, prefer_closest_numa_nodes=True), both) is None
+    assert not list(machine_refusals(Options(), both))
+    assert not list(machine_refusals(Options(align_by_socket=True, prefer_closest_numa_nodes=True), both))
     two_sockets = Topology.from_rows([(cpu, cpu, cpu // 4, 0, cpu // 4) for cpu in range(8)])
-    key, why = machine_refusal(Options(align_by_socket=True), two_sockets)
+    ((key, why),) = machine_refusals(Options(align_by_socket=True), two_sockets)
     assert (key, "2 sockets, 1 NUMA nodes" in why) == ("cpuManagerPolicyOptions", True)
-    key, why = machine_refusal(Options(max_allowable_numa_nodes=8), machine(nodes=9))
+    nine = Options(max_allowable_numa_nodes=8, topology_manager_policy=TopologyManagerPolicy.RESTRICTED)
+    ((key, why),) = machine_refusals(nine, machine(nodes=9))
     assert (key, "this one has 9" in why) == ("topologyManagerPolicyOptions", True)
+
+
+def test_the_topology_policy_none_never_looks_at_its_options():
+    assert not list(machine_refusals(Options(max_allowable_numa_nodes=8), machine(nodes=9)))

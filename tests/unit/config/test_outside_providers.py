@@ -16,12 +16,12 @@ from nri_plugin.wire.nri.events import CreateContainer, Synchronize
 from tests.builders import container, cpus, node, nodes, pod
 
 LICENCES = """\
-from nri_plugin.policy.hints import Hint, Wish
+from nri_plugin.policy.hints import Hint, HintSet
 
 def licences(question):
     if question.pod.namespace != "licensed":
         return None
-    return (Wish("our.site/licence", (Hint(0b10, True),), why="licence: the dongle is on NUMA node 1"),)
+    return (HintSet("our.site/licence", (Hint(0b10, True),), why="licence: the dongle is on NUMA node 1"),)
 
 def broken(question):
     raise KeyError("no table")
@@ -110,8 +110,12 @@ def test_what_contradicts_it_is_refused_with_its_reason(install):
     (licences,) = load_hint_providers()
 
     def contrary(question):
-        (wish,) = licences(question)
-        return (type(wish)("our.site/other", (type(wish.hints[0])(0b1, preferred=True),), why="other: on 0"),)
+        (hint_set,) = licences(question)
+        return (
+            type(hint_set)(
+                "our.site/other", (type(hint_set.hints[0])(0b1, preferred=True),), why="other: on 0"
+            ),
+        )
 
     refusal = create((licences, contrary), cpu=0.5).refusal
     assert refusal is not None

@@ -6,10 +6,12 @@ import pytest
 
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
-from nri_plugin.model.errors import LONGEST_REFUSAL, AdmissionError
+from nri_plugin.model.errors import TopologyAffinityError
 from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.model.refusals import LONGEST_REFUSAL, AdmissionRefusal
 from nri_plugin.model.state import State
-from tests.builders import GIB, machine, node
+from nri_plugin.wire.nri.events import CreateContainer
+from tests.builders import GIB, container, machine, node, pod
 from tests.explained import after, creation
 
 SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
@@ -19,7 +21,7 @@ def advice(on: Node, event: InformedCreate, state: State | None = None) -> str:
     refusal = decide(on, state or State(), event).refusal
     assert refusal is not None
     assert str(refusal).endswith(f"; {refusal.advice}")
-    return refusal.advice
+    return str(refusal.advice)
 
 
 def test_the_reason_word_comes_first_then_numbers_then_advice() -> None:
@@ -62,7 +64,7 @@ def test_an_odd_number_gets_both_whole_numbers() -> None:
 def test_an_admitted_container_costs_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     from nri_plugin.core import engine
 
-    def refuse_to_try(*_: object) -> AdmissionError:
+    def refuse_to_try(*_: object) -> AdmissionRefusal:
         raise AssertionError("asked for advice")
 
     monkeypatch.setattr(engine, "advised", refuse_to_try)
@@ -88,7 +90,7 @@ def test_an_event_on_a_pod_holds_it_whatever_there_is_to_say() -> None:
     refusal = decide(on, state, creation(cpu=8, memory=10 * GIB, gpus=tuple(range(8)))).refusal
     assert refusal is not None
     assert len(str(refusal)) <= LONGEST_REFUSAL
-    assert str(refusal).endswith(refusal.advice)
+    assert str(refusal).endswith(str(refusal.advice))
 
 
 def test_what_is_not_about_room_gets_no_advice() -> None:
@@ -98,7 +100,28 @@ def test_what_is_not_about_room_gets_no_advice() -> None:
     on = replace(node(), hint_providers=(broken,))
     refusal = decide(on, State(), creation(cpu=2)).refusal
     assert refusal is not None
-    assert (refusal.advice, refusal.obstacle) == ("", "")
+    assert refusal.advice is None
     assert str(refusal).endswith("failed: ValueError: no such file")
     untold = creation(cpu=256)
     assert str(decide(node(), State(), untold).refusal).endswith("which reads the request from the pod")
+
+
+def test_fewer_cpus_are_offered_to_an_annotation_too() -> None:
+    on = node(annotation_namespaces=frozenset({"default"}))
+    of = replace(pod("new", "Burstable"), annotations={"nri-pin/exclusive-cpus.pod": "20"})
+    refusal = decide(on, State(), InformedCreate(CreateContainer(of, container(of, cpu=20)))).refusal
+    assert refusal is not None
+    assert refusal.advice is not None
+    assert refusal.advice.cpu_counts == (14,)
+
+
+def test_no_policy_is_offered_where_a_provider_of_another_package_refuses() -> None:
+    def full(_: object) -> None:
+        raise TopologyAffinityError("no licence")
+
+    on = replace(node(topology_manager_policy=SINGLE), hint_providers=(full,))
+    refusal = decide(on, State(), creation(cpu=2)).refusal
+    assert refusal is not None
+    assert str(refusal).startswith("TopologyAffinityError: no licence; nobody else holds anything")
+    assert refusal.advice is not None
+    assert refusal.advice.policy is None

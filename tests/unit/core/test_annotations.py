@@ -7,9 +7,9 @@ from nri_plugin.core.requests import (
     NUMA_NODE,
     ContainerRequest,
     annotated,
+    annotated_node,
     container_request,
     pod_record,
-    wished_node,
 )
 from nri_plugin.model.errors import AnnotationError
 from nri_plugin.model.options import Node, SMTOddCounts, TopologyManagerPolicy, TopologyManagerScope
@@ -181,8 +181,8 @@ def test_a_wish_for_a_numa_node_is_a_number_or_nothing(value: str, mask: int) ->
         replace(pod("p", namespace="trusted"), annotations={NUMA_NODE: value}), HEARING, run_seen=True
     )
     options = node(annotation_namespaces=TRUSTING).options
-    assert wished_node(options, record) == mask
-    assert wished_node(node().options, record) == 0
+    assert annotated_node(options, record) == mask
+    assert annotated_node(node().options, record) == 0
 
 
 @pytest.mark.parametrize(

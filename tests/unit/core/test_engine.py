@@ -6,7 +6,6 @@ import pytest
 
 from nri_plugin.core.decision import CpusetWrite, Decision, InformedCreate, UnsavedStart
 from nri_plugin.core.engine import decide, unrefused
-from nri_plugin.model.errors import SMTAlignmentError, TopologyAffinityError
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     Effect,
@@ -16,6 +15,7 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
+from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.sets import CPUSet, NUMANodeID
 from nri_plugin.model.state import CgroupRef, Phase, State
 from nri_plugin.model.topology import Topology
@@ -205,7 +205,8 @@ def test_cpus_of_a_stopped_init_container_pass_to_the_next_container() -> None:
 def test_a_refusal_names_the_kubelets_reason_and_changes_nothing() -> None:
     on = node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
     decision = create(on, EMPTY, pod(), container(pod(), cpu=10))
-    assert isinstance(decision.refusal, TopologyAffinityError)
+    assert decision.refusal
+    assert decision.refusal.kind is RefusalKind.TOPOLOGY_AFFINITY
     assert "10 wanted" in str(decision.refusal)
     assert decision.state is EMPTY
     assert decision.writes == ()
@@ -213,7 +214,8 @@ def test_a_refusal_names_the_kubelets_reason_and_changes_nothing() -> None:
 
 def test_full_pcpus_only_refuses_odd_counts() -> None:
     decision = create(node(full_pcpus_only=True), EMPTY, pod(), container(pod(), cpu=3))
-    assert isinstance(decision.refusal, SMTAlignmentError)
+    assert decision.refusal
+    assert decision.refusal.kind is RefusalKind.SMT_ALIGNMENT
 
 
 def test_namespaces_in_never_refuse_run_in_the_shared_pool_marked() -> None:
@@ -233,7 +235,8 @@ def test_what_cannot_be_refused_is_placed_all_the_same_or_runs_in_the_shared_poo
     for event in (too_much, InformedCreate(too_much)):
         decision = unrefused(on, EMPTY, event)
         assert decision.refusal is None
-        assert isinstance(decision.overruled, TopologyAffinityError)
+        assert decision.overruled
+        assert decision.overruled.kind is RefusalKind.TOPOLOGY_AFFINITY
         assert decision.state.containers["p1-c-0"].unplaced.startswith("TopologyAffinityError")
         assert decision.state.allocations == {}
     fits = nri.CreateContainer(pod(), container(pod(), cpu=2))

@@ -6,7 +6,6 @@ import pytest
 
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.engine import decide
-from nri_plugin.model.errors import InsufficientCPUsError
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     Effect,
@@ -14,6 +13,7 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
+from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.state import Phase, State
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Pod, Resources
@@ -168,7 +168,8 @@ def test_a_container_is_not_created_where_its_shared_pool_lost_its_last_cpu() ->
     left = node(replace(small, online=cpus("0-1")), reserved="0")
     shared = pod("s", "Burstable")
     decision = decide(left, state, nri.CreateContainer(shared, container(shared, cpu=1)))
-    assert isinstance(decision.refusal, InsufficientCPUsError)
+    assert decision.refusal
+    assert decision.refusal.kind is RefusalKind.CPUS
     assert "all online CPUs 0-1 are exclusive; bring CPUs online" in str(decision.refusal)
     assert decision.state is state
 

@@ -6,8 +6,8 @@ import pytest
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
-from nri_plugin.model.errors import TopologyAffinityError
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import Device, DeviceResource
@@ -60,7 +60,8 @@ def test_without_facts_the_same_container_goes_where_cpus_are_taken_first() -> N
 def test_devices_that_span_nodes_are_refused_under_single_numa_node_whatever_the_class(qos: str) -> None:
     of = pod("p1", qos)
     decision = create(node(topology_manager_policy=SINGLE), of, container(of), on_nodes(0, 1))
-    assert isinstance(decision.refusal, TopologyAffinityError)
+    assert decision.refusal
+    assert decision.refusal.kind is RefusalKind.TOPOLOGY_AFFINITY
     assert "example.com/gpu: given gpu0 on NUMA node 0, gpu1 on NUMA node 1" in str(decision.refusal)
     assert decision.state == State()
 
@@ -69,7 +70,8 @@ def test_devices_that_span_nodes_are_refused_under_single_numa_node_whatever_the
 def test_two_resources_on_two_nodes_are_refused_under_restricted(qos: str) -> None:
     of, nic = pod("p1", qos), on_nodes(1, name="example.com/nic")
     decision = create(node(topology_manager_policy=RESTRICTED), of, container(of), on_nodes(0), nic)
-    assert isinstance(decision.refusal, TopologyAffinityError)
+    assert decision.refusal
+    assert decision.refusal.kind is RefusalKind.TOPOLOGY_AFFINITY
     assert "nic1 on NUMA node 1" in str(decision.refusal)
 
 

@@ -9,16 +9,20 @@ from nri_plugin.core.requests import ContainerRequest, pod_record
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError
 from nri_plugin.model.options import MemoryManagerPolicy
 from nri_plugin.model.state import QOSClass, State
-from nri_plugin.policy.hints import Hint, Wish
+from nri_plugin.policy.hints import Hint, HintSet
 from tests.builders import GIB, node, pod
 
-WISH = Wish("our.site/licence", (Hint(0b10, True),), why="licence: on NUMA node 1")
+WISH = HintSet("our.site/licence", (Hint(0b10, True),), why="licence: on NUMA node 1")
 
 
 def asked(*outside):
     request = ContainerRequest("p1", "c", QOSClass.GUARANTEED, 2000)
     on = replace(node(), hint_providers=outside)
-    return ask(Question(on, State(), pod_record(pod(), on.options, run_seen=True), request, 2))
+    return ask(
+        Question(
+            on, State(), pod_record(pod(), on.options, run_seen=True), request, 2, memory_request(on, request)
+        )
+    )
 
 
 @pytest.mark.parametrize("answer", [None, (), (WISH,)])

@@ -15,6 +15,7 @@ from nri_plugin.model.options import (
     ReservedMemory,
     SMTOddCounts,
     TopologyManagerPolicy,
+    UncoreCacheFit,
 )
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, State
@@ -348,3 +349,18 @@ def test_the_runtime_is_not_asked_for_cpus_that_went_offline_whatever_is_promise
     assert CPUSet.parse(reply(decision)) <= online
     assert new_violations(smaller, state, nri.UpdateContainer(POD, what, cpu_resources(6)), decision) == []
     assert CPUSet.of(5) <= held(decision.state).cpus
+
+
+def test_a_strict_uncore_cache_keeps_it_in_its_cache() -> None:
+    on = node(machine(caches=2), uncore_cache_fit=UncoreCacheFit.BEST, strict_uncore_cache=True)
+    state, what = running(on)
+    refused = resize(on, state, what, 4)
+    assert "available=0; to grow beside 2-3" in str(refused.refusal)
+    assert "in its uncore cache, where strictUncoreCache keeps it" in str(refused.refusal)
+
+
+def test_the_total_of_a_pod_without_exclusive_cpus_is_taken_as_it_is() -> None:
+    on, whole = node(), pod("s", "Burstable", cpu=1)
+    state = decide(on, State(), nri.RunPodSandbox(whole)).state
+    after = decide(on, state, nri.UpdatePodSandbox(whole, resources=cpu_resources(90))).state
+    assert after.pods["s"].cpu_milli == 90_000

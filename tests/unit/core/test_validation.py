@@ -113,3 +113,7 @@ def test_a_container_may_be_updated_to_its_own_cpus_and_an_unknown_one_to_the_po
     assert new_violations(NODE, state, event, Decision(state, stranger)) == [
         "container x would run on CPUs that are exclusive to others: 2-3"
     ]
+
+
+def test_an_answer_without_resources_gives_nothing():
+    assert new_violations(NODE, State(), EVENT, Decision(PROMISED, CreateContainerResponse())) == []

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.cli.explain.sentences import as_dict, fit_text, lead_text, sentence, whys
 from nri_plugin.core.engine import decide
-from nri_plugin.explain.explanation import Outcome, explain, settings
+from nri_plugin.explain.explanation import ContainerOutcome, explain, settings
 from nri_plugin.model.bounds import DEVICES
 from nri_plugin.model.options import (
     CPUManagerPolicy,
@@ -29,12 +30,12 @@ SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
 def test_an_exclusive_container_is_told_from_hint_to_cpus() -> None:
     on = node(topology_manager_policy=SINGLE)
     told = explain(on, State(), creation(cpu=4))
-    assert (told.outcome, told.cpus, told.sentence) == (Outcome.EXCLUSIVE, "2-5", "")
+    assert (told.outcome, told.cpus, sentence(told)) == (ContainerOutcome.EXCLUSIVE, "2-5", "")
     assert [one.resource for one in told.hints] == ["cpu"]
     assert told.merged
-    assert (told.merged.nodes, told.merged.because) == ("0", "as good, and lower in number")
+    assert (told.merged.nodes, lead_text(told.merged.lead)) == ("0", "as good, and lower in number")
     assert [step.stage for step in told.taking] == ["whole-core"]
-    assert told.why[0] == "exclusive: the pod is Guaranteed and 4 is a whole number of CPUs"
+    assert whys(told)[0] == "exclusive: the pod is Guaranteed and 4 is a whole number of CPUs"
     assert told.shared_pool == "0-1,6-15"
 
 
@@ -44,14 +45,11 @@ def test_a_refusal_has_the_words_of_the_decision() -> None:
     told = explain(on, State(), event)
     refusal = decide(on, State(), event).refusal
     assert refusal is not None
-    assert (told.outcome, told.reason, told.sentence) == (
-        Outcome.REFUSED,
-        "TopologyAffinityError",
-        str(refusal),
-    )
+    assert (told.outcome, told.refusal) == (ContainerOutcome.REFUSED, refusal)
+    assert sentence(told).startswith("TopologyAffinityError: ")
     assert told.taking == ()
     assert told.why == ()
-    assert [fit.text for fit in told.fits] == [
+    assert [fit_text(fit) for fit in told.fits] == [
         "8 CPUs",
         "topologyManagerPolicy restricted",
         "topologyManagerPolicy best-effort",
@@ -69,21 +67,21 @@ def test_a_refusal_has_the_words_of_the_decision() -> None:
 )
 def test_why_a_container_is_shared(event, why: str) -> None:
     told = explain(node(), State(), event)
-    assert told.outcome is Outcome.SHARED
-    assert told.why[0].startswith(f"shared: {why}")
+    assert told.outcome is ContainerOutcome.SHARED
+    assert whys(told)[0].startswith(f"shared: {why}")
     assert told.hints == ()
 
 
 def test_under_policy_none_nobody_is_exclusive_and_that_is_why() -> None:
     told = explain(node(cpu_manager_policy=CPUManagerPolicy.NONE), State(), creation(cpu=2))
-    assert told.why[0] == "shared: cpuManagerPolicy none gives nobody exclusive CPUs"
+    assert whys(told)[0] == "shared: cpuManagerPolicy none gives nobody exclusive CPUs"
 
 
 def test_resources_of_the_whole_pod_are_why() -> None:
     event = creation(cpu=2)
     facts = PodFacts("new", QOSClass.GUARANTEED, (ContainerFacts("c", amounts=Amounts(2000)),), Amounts(4000))
     told = explain(node(), State(), replace(event, facts=facts))
-    assert told.why[0] == "shared: its pod sets resources for the pod as a whole (spec.resources)"
+    assert whys(told)[0] == "shared: its pod sets resources for the pod as a whole (spec.resources)"
 
 
 def test_an_annotation_that_is_heard_is_why() -> None:
@@ -94,13 +92,13 @@ def test_an_annotation_that_is_heard_is_why() -> None:
         | {"annotations": {"nri-pin/exclusive-cpus.pod": "2"}}
     )
     told = explain(on, State(), nri.CreateContainer(of, container(of, cpu=2)))
-    assert told.outcome is Outcome.EXCLUSIVE
-    assert told.why[0].startswith("exclusive: annotation nri-pin/exclusive-cpus asks for 2")
+    assert told.outcome is ContainerOutcome.EXCLUSIVE
+    assert whys(told)[0].startswith("exclusive: annotation nri-pin/exclusive-cpus asks for 2")
 
 
 def test_a_number_that_grew_to_whole_cores_is_told() -> None:
     told = explain(node(smt_odd_counts=SMTOddCounts.ROUND_UP), State(), creation(cpu=3))
-    assert "3 became 4 to fill the last core" in told.why[0]
+    assert "3 became 4 to fill the last core" in whys(told)[0]
     assert told.subject.exclusive_cpus == 4
 
 
@@ -108,14 +106,14 @@ def test_memory_that_is_bound_is_told() -> None:
     on = node(memory_manager_policy=MemoryManagerPolicy.STATIC, topology_manager_policy=SINGLE)
     told = explain(on, State(), creation(cpu=2, memory=GIB))
     assert told.mems == "0"
-    assert told.why[1] == "memory: promised on NUMA node 0, and bound to it"
+    assert whys(told)[1] == "memory: promised on NUMA node 0, and bound to it"
 
 
 def test_a_namespace_that_is_never_refused_is_unplaced_and_told_why() -> None:
     on = node(topology_manager_policy=SINGLE, never_refuse=frozenset({"default"}))
     told = explain(on, State(), creation(cpu=10))
-    assert told.outcome is Outcome.UNPLACED
-    assert told.sentence.startswith("TopologyAffinityError")
+    assert told.outcome is ContainerOutcome.UNPLACED
+    assert sentence(told).startswith("TopologyAffinityError")
     assert told.cpus == "0-15"
     assert told.fits
 
@@ -140,7 +138,7 @@ def test_under_pod_scope_the_pods_total_is_asked_for_and_then_kept() -> None:
     second = explain(on, state, nri.CreateContainer(of, container(of, "d", cpu=2)))
     assert second.merged
     assert (second.merged.scope, second.merged.nodes, second.hints) == ("pod-scope-kept", "0", ())
-    assert second.outcome is Outcome.EXCLUSIVE
+    assert second.outcome is ContainerOutcome.EXCLUSIVE
 
 
 def test_cpus_that_an_ended_container_of_the_pod_leaves_are_told() -> None:
@@ -149,7 +147,7 @@ def test_cpus_that_an_ended_container_of_the_pod_leaves_are_told() -> None:
     of = pod("new")
     state = decide(on, state, nri.StopContainer(of, container(of, cpu=4))).state
     told = explain(on, state, nri.CreateContainer(of, container(of, "d", cpu=4)))
-    assert told.why[-1] == "exclusive: CPUs 2-5 pass on to it from a container of its pod that has ended"
+    assert whys(told)[-1] == "exclusive: CPUs 2-5 pass on to it from a container of its pod that has ended"
 
 
 def test_who_shares_the_pool_is_counted() -> None:
@@ -168,9 +166,9 @@ def test_an_annotation_that_makes_no_sense_is_told_without_a_story() -> None:
         | {"annotations": {"nri-pin/exclusive-cpus.pod": "no"}}
     )
     told = explain(on, State(), nri.CreateContainer(of, container(of, cpu=2)))
-    assert told.outcome is Outcome.REFUSED
+    assert told.outcome is ContainerOutcome.REFUSED
     assert told.hints == ()
-    assert "would fit" not in told.sentence
+    assert "would fit" not in sentence(told)
 
 
 def test_settings_name_what_is_not_usual() -> None:
@@ -188,7 +186,7 @@ def test_settings_name_what_is_not_usual() -> None:
 def test_everything_is_json() -> None:
     on = node(topology_manager_policy=SINGLE)
     told = explain(on, State(), creation(cpu=10, gpus=(0, 1)))
-    back = json.loads(json.dumps(told.as_dict()))
+    back = json.loads(json.dumps(as_dict(told)))
     assert back["outcome"] == "refused"
     assert back["subject"]["devices"] == [
         {"resource": "example.com/gpu", "devices": [["0", "0"], ["1", "1"]]}
@@ -199,7 +197,7 @@ def test_everything_is_json() -> None:
 def test_devices_beyond_the_bounds_are_told() -> None:
     many = DeviceResource("x/gpu", tuple(Device(f"g{number}", nodes(1)) for number in range(DEVICES + 1)))
     told = explain(node(), State(), replace(creation(cpu=4), devices=(many,)))
-    assert told.why[-1] == "devices: not counted, it has more than 256, or more than 16 resources of them"
+    assert whys(told)[-1] == "devices: not counted, it has more than 256, or more than 16 resources of them"
     assert told.subject.devices == ()
     assert [one.resource for one in told.hints] == ["cpu"]
     assert "devices-not-counted" in told.steps

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from nri_plugin.cli.explain.sentences import fit_text
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.explain.explanation import explain
-from nri_plugin.explain.fits import Fit
+from nri_plugin.explain.fits import Fit, FitKind
 from nri_plugin.model.options import (
     IsolatedCPUs,
     MemoryManagerPolicy,
@@ -23,14 +24,14 @@ SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
 
 def fits(on: Node, event: InformedCreate, state: State | None = None, *kinds: str) -> list[str]:
     found = explain(on, state or State(), event).fits
-    return [one.text for one in found if not kinds or one.kind in kinds]
+    return [fit_text(one) for one in found if not kinds or one.kind in kinds]
 
 
 def test_the_largest_number_of_cpus_that_fits_is_found_and_said_to_be_that() -> None:
     on = node(topology_manager_policy=SINGLE)
     state = after(on, creation("a", cpu=5))
     found = explain(on, state, creation(cpu=9)).fits
-    assert found[0] == Fit("cpus", "8", "8 CPUs", "1", is_largest=True)
+    assert found[0] == Fit(FitKind.CPUS, 8, numa_nodes="1", is_largest=True)
 
 
 def test_an_odd_number_is_offered_both_whole_ones() -> None:
@@ -55,7 +56,7 @@ def test_cpus_that_the_kernel_isolates_are_counted_and_offered_by_their_option()
     on = node(isolated, isolated_cpus=IsolatedCPUs.ON_REQUEST, topology_manager_policy=SINGLE)
     told = explain(on, State(), creation(cpu=8))
     assert [(one.available, one.withheld) for one in told.numa_nodes] == [(6, 0), (0, 8)]
-    assert "isolatedCPUs: exclusive" in [one.text for one in told.fits]
+    assert "isolatedCPUs: exclusive" in [fit_text(one) for one in told.fits]
 
 
 def test_under_pod_scope_container_scope_is_tried() -> None:

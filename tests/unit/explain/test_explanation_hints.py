@@ -2,12 +2,13 @@
 
 import pytest
 
+from nri_plugin.cli.explain.sentences import lead_text, rule_text
 from nri_plugin.explain.explanation import explain
 from nri_plugin.explain.hints import Hinted, Merged, hints_of
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
-from nri_plugin.policy.hints import Family, Hint, Need, Wish
+from nri_plugin.policy.hints import Hint, HintRule, HintSet, Need
 from tests.builders import machine, node
 from tests.explained import after, creation
 
@@ -21,36 +22,45 @@ def merged_on(on, event, state: State | None = None) -> Merged:
     return told
 
 
+def rule_of(resource: str, rule: HintRule) -> str:
+    explained = hints_of(HintSet(resource, (), rule)).rule
+    assert explained
+    return rule_text(resource, explained)
+
+
 def test_listed_hints_are_told_as_they_are() -> None:
-    told = hints_of(Wish("cpu", (Hint(0b1, True), Hint(0b11, False)), why="cpu: 2 wanted"))
+    told = hints_of(HintSet("cpu", (Hint(0b1, True), Hint(0b11, False)), why="cpu: 2 wanted"))
     assert (told.answer, told.numbers) == ("hints", "cpu: 2 wanted")
     assert told.hints == (Hinted("0", True), Hinted("0-1", False))
 
 
 @pytest.mark.parametrize(("hints", "answer"), [(None, "anywhere"), ((), "nowhere")])
 def test_no_preference_and_no_place_are_not_the_same(hints, answer: str) -> None:
-    assert hints_of(Wish("cpu", hints)).answer == answer
+    assert hints_of(HintSet("cpu", hints)).answer == answer
 
 
 def test_a_rule_stands_for_too_many_sets_with_a_few_of_them() -> None:
-    family = Family(0x1FF, 0, (Need(6, dict.fromkeys(NINE, 4)),), 2)
-    told = hints_of(Wish("cpu", (), family))
+    rule = HintRule(0x1FF, 0, (Need(6, dict.fromkeys(NINE, 4)),), 2)
+    told = hints_of(HintSet("cpu", (), rule))
     assert told.answer == "hints"
-    assert told.rule == "any set of NUMA nodes 0-8 with 6 CPUs available together; preferred: of 2 nodes"
+    assert (
+        rule_text("cpu", told.rule)
+        == "any set of NUMA nodes 0-8 with 6 CPUs available together; preferred: of 2 nodes"
+    )
     assert [one.nodes for one in told.hints] == ["0-1", "0-2", "0-3", "0-4"]
     assert [one.preferred for one in told.hints] == [True, False, False, False]
 
 
 def test_single_nodes_of_a_rule_are_all_told() -> None:
-    family = Family(0x1FF, 0, (Need(4, {node: 4 if node % 2 else 1 for node in NINE}),), 1)
-    assert [one.nodes for one in hints_of(Wish("cpu", (), family)).hints] == ["1", "3", "5", "7"]
+    rule = HintRule(0x1FF, 0, (Need(4, {node: 4 if node % 2 else 1 for node in NINE}),), 1)
+    assert [one.nodes for one in hints_of(HintSet("cpu", (), rule)).hints] == ["1", "3", "5", "7"]
 
 
 def test_a_rule_for_memory_and_devices_says_what_it_is_about() -> None:
     needs = (Need(6, dict.fromkeys(NINE, 4)),)
-    memory = hints_of(Wish("memory", (), Family(0x1FF, 0, needs, 2, at_least=2))).rule
+    memory = rule_of("memory", HintRule(0x1FF, 0, needs, 2, at_least=2))
     assert memory.startswith("any set of 2 or more of NUMA nodes 0-8 with all the memory")
-    devices = hints_of(Wish("example.com/gpu", (), Family(0x1FF, 0b1, (), 1))).rule
+    devices = rule_of("example.com/gpu", HintRule(0x1FF, 0b1, (), 1))
     assert "that include 0 where all of it fits" in devices
 
 
@@ -60,7 +70,7 @@ def test_a_wider_runner_up_loses_by_width() -> None:
     told = merged_on(on, creation(cpu=6), state)
     assert told.nodes == "2"
     assert told.runner_up == Hinted("0,2", False)
-    assert told.because == "all prefer it, not so the other"
+    assert lead_text(told.lead) == "all prefer it, not so the other"
 
 
 def test_closer_nodes_win_and_it_is_told_by_how_much() -> None:
@@ -75,13 +85,13 @@ def test_closer_nodes_win_and_it_is_told_by_how_much() -> None:
     )
     told = merged_on(on, creation(cpu=6))
     assert told.nodes == "0,2"
-    assert told.because == "closer together: distances add up to 60, not 80"
+    assert lead_text(told.lead) == "closer together: distances add up to 60, not 80"
 
 
 def test_the_tie_break_is_named() -> None:
     on = node(topology_manager_policy=RESTRICTED, topology_tie_break=TopologyTieBreak.SPREAD)
     told = merged_on(on, creation(cpu=4))
-    assert (told.nodes, told.because) == ("1", "topologyTieBreak spread")
+    assert (told.nodes, lead_text(told.lead)) == ("1", "topologyTieBreak spread")
 
 
 def test_nodes_that_nobody_can_agree_on_are_not_admitted() -> None:

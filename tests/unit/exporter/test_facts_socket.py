@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
-from nri_plugin.core.decision import LINE_BYTES, Answer
+from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer
 from nri_plugin.exporter.facts_socket import AnswerSource, DeviceSource, FactsSocket
 from nri_plugin.exporter.pod_resources_server import KubeletClient
 from nri_plugin.model.errors import HostError
@@ -72,7 +72,7 @@ def facts(kubelet: Kubelet, clock: Clock, tmp_path: Path, monkeypatch: pytest.Mo
     client.close()
 
 
-def ask(path: str, container: str = "app", name: str = "web", *, devices: bool = True) -> Answer:
+def ask(path: str, container: str = "app", name: str = "web", *, devices: bool = True) -> ExporterAnswer:
     event = CreateContainer(Pod("s", uid="u", name=name, namespace="default"), Container("c", name=container))
     return PodResourcesClient(path, time.monotonic).ask(event, PATIENCE_S, devices=devices)
 
@@ -81,14 +81,14 @@ def test_facts_come_beside_devices_and_without(facts: str, kubelet: Kubelet) -> 
     everything = ask(facts, name="known")
     assert everything.devices == ()
     assert everything.facts == PodFacts("u", QOSClass.BURSTABLE)
-    assert ask(facts, "nobody", "known") == Answer(facts=everything.facts)
+    assert ask(facts, "nobody", "known") == ExporterAnswer(facts=everything.facts)
     kubelet.close()
-    assert ask(facts, name="known") == Answer(facts=everything.facts)
+    assert ask(facts, name="known") == ExporterAnswer(facts=everything.facts)
 
 
 def test_a_question_about_facts_alone_does_not_reach_the_kubelet(facts: str, kubelet: Kubelet) -> None:
-    assert ask(facts, name="known", devices=False) == Answer(facts=PodFacts("u", QOSClass.BURSTABLE))
-    assert ask(facts, devices=False) == Answer()
+    assert ask(facts, name="known", devices=False) == ExporterAnswer(facts=PodFacts("u", QOSClass.BURSTABLE))
+    assert ask(facts, devices=False) == ExporterAnswer()
     assert kubelet.asked == []
 
 
@@ -107,8 +107,8 @@ def test_a_container_without_devices_has_none_and_its_pod_has(facts: str) -> Non
 
 
 def test_who_is_unknown_to_the_kubelet_is_unknown_here(facts: str) -> None:
-    assert ask(facts, "nobody") == Answer()
-    assert ask(facts, name="nobody") == Answer()
+    assert ask(facts, "nobody") == ExporterAnswer()
+    assert ask(facts, name="nobody") == ExporterAnswer()
 
 
 def test_totals_are_asked_for_now_and_then_only(facts: str, kubelet: Kubelet, clock: Clock) -> None:
@@ -148,4 +148,4 @@ def test_an_answer_that_is_too_long_goes_without_facts_and_else_without_anything
     )
     known = ask(str(tmp_path / "exporter.sock"))
     served.close()
-    assert known == (Answer(devices=()) if too_long == "facts" else Answer())
+    assert known == (ExporterAnswer(devices=()) if too_long == "facts" else ExporterAnswer())

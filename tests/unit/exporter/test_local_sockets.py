@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.agent.pod_facts import PodResourcesClient
-from nri_plugin.core.decision import Answer
+from nri_plugin.core.decision import ExporterAnswer
 from nri_plugin.exporter.pod_resources_server import KubeletClient
 from nri_plugin.exporter.process import LocalSockets
 from nri_plugin.exporter.publication import DeviceCount, Devices
@@ -90,6 +90,6 @@ def test_without_a_kubelet_facts_are_served_and_nothing_else(tmp_path: Path) -> 
         event, PATIENCE_S
     )
     made.close()
-    assert answer == Answer(facts=PodFacts("u", QOSClass.GUARANTEED))
+    assert answer == ExporterAnswer(facts=PodFacts("u", QOSClass.GUARANTEED))
     assert asked == [("shop", "web", "u")]
     assert [path.name for path in tmp_path.rglob("*")] == ["exporter"]

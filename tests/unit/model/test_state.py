@@ -35,7 +35,7 @@ def record(name: str = "c", phase: Phase = Phase.RUNNING) -> ContainerRecord:
     ],
 )
 def test_a_broken_promise_is_named(allocations: dict[str, Allocation], said: str) -> None:
-    assert State(allocations=allocations).violations(ON) == [said]
+    assert [str(one) for one in State(allocations=allocations).violations(ON)] == [said]
 
 
 def test_an_empty_shared_pool_is_wrong_only_while_somebody_needs_it() -> None:
@@ -43,7 +43,7 @@ def test_an_empty_shared_pool_is_wrong_only_while_somebody_needs_it() -> None:
     full = State(allocations={"p/a": Allocation(cpus("0-3"))}, containers={"id-a": record("a")})
     assert full.violations(on) == []
     assert full.with_container(record("b", Phase.STOPPED)).violations(on) == []
-    assert full.with_container(record("b")).violations(on) == [
+    assert [str(one) for one in full.with_container(record("b")).violations(on)] == [
         "the shared pool is empty while shared containers exist"
     ]
 

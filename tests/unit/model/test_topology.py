@@ -19,7 +19,7 @@ def test_rows_become_groups(topology: Topology) -> None:
 
 
 def test_a_node_that_only_memory_names_has_no_cpus(topology: Topology) -> None:
-    assert topology.node_by_id[topology.node_ids[2]] == NUMANode(topology.node_ids[2], CPUSet(), 50)
+    assert topology.nodes[2] == NUMANode(topology.node_ids[2], CPUSet(), 50)
     assert topology.node_mask == NodeMask.of(0, 2, 7)
 
 
@@ -32,11 +32,9 @@ def test_every_cpu_knows_its_groups(topology: Topology) -> None:
     assert dict(topology.core_by_cpu) == {0: 0, 2: 0, 1: 1, 3: 1}
     assert dict(topology.node_by_cpu) == {0: 0, 2: 0, 1: 2, 3: 2}
     assert set(topology.socket_by_cpu.values()) == set(topology.cache_by_cpu.values()) == {0}
-    assert topology.cpus_by_core == dict(topology.cores)
 
 
-def test_nodes_and_their_cpus_are_found_both_ways(topology: Topology) -> None:
-    assert topology.cpus_in_nodes(NodeMask.of(2, 7, 99)) == CPUSet.of(1, 3)
+def test_the_nodes_of_cpus_are_found(topology: Topology) -> None:
     assert topology.nodes_of(CPUSet.of(2, 3)) == NodeMask.of(0, 2)
     assert topology.nodes_of(CPUSet.of(99)) == NodeMask()
 

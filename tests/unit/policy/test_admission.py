@@ -7,8 +7,8 @@ from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy import merge
 from nri_plugin.policy.cpu_assignment import cpu_tables
-from nri_plugin.policy.cpu_policy import cpu_wishes
-from nri_plugin.policy.hints import Hint, Wish
+from nri_plugin.policy.cpu_policy import cpu_hint_sets
+from nri_plugin.policy.hints import Hint, HintSet
 from nri_plugin.policy.merge import MergedHint, admit
 from tests.unit.policy.shapes import machine
 
@@ -18,15 +18,15 @@ FRAGMENTED = CPUSet.parse("0-3,8-11")
 
 
 def test_an_admitted_hint_is_returned():
-    wishes = cpu_wishes(TWO, 4, CPUSet.parse("8-15"))
-    assert admit(TopologyManagerPolicy.RESTRICTED, NODES, [wishes]) == MergedHint(
+    hint_sets = cpu_hint_sets(TWO, 4, CPUSet.parse("8-15"))
+    assert admit(TopologyManagerPolicy.RESTRICTED, NODES, [hint_sets]) == MergedHint(
         NodeMask(0b10), preferred=True
     )
 
 
 def test_policy_none_admits_anything_anywhere():
-    wishes = cpu_wishes(TWO, 40, FRAGMENTED)
-    assert admit(TopologyManagerPolicy.NONE, NODES, [wishes]) == MergedHint(None, preferred=False)
+    hint_sets = cpu_hint_sets(TWO, 40, FRAGMENTED)
+    assert admit(TopologyManagerPolicy.NONE, NODES, [hint_sets]) == MergedHint(None, preferred=False)
 
 
 SAID = "TopologyAffinityError: resources cannot be allocated with topology locality: policy "
@@ -54,35 +54,35 @@ def refusal(policy, *providers, nodes=NODES):
     ],
 )
 def test_a_refusal_names_policy_best_hint_and_what_is_free_where(policy, said):
-    wishes = cpu_wishes(TWO, 6, FRAGMENTED)
-    assert refusal(policy, None, wishes) == f"{said}; {CPU}"
+    hint_sets = cpu_hint_sets(TWO, 6, FRAGMENTED)
+    assert refusal(policy, None, hint_sets) == f"{said}; {CPU}"
 
 
 def test_a_refusal_says_each_reason_once_and_none_where_there_is_none():
     wide = (Hint(0b11, preferred=True),)
-    wishes = [
-        Wish("a", wide, why="full"),
-        Wish("b", wide),
-        Wish("c", wide, why="full"),
-        Wish("d", wide, why="far"),
+    hint_sets = [
+        HintSet("a", wide, why="full"),
+        HintSet("b", wide),
+        HintSet("c", wide, why="full"),
+        HintSet("d", wide, why="far"),
     ]
     said = f"{SAID}single-numa-node needs one NUMA node that holds everything, and there is none"
-    assert refusal(TopologyManagerPolicy.SINGLE_NUMA_NODE, wishes) == f"{said}; full; far"
-    assert refusal(TopologyManagerPolicy.SINGLE_NUMA_NODE, [Wish("b", wide)]) == said
+    assert refusal(TopologyManagerPolicy.SINGLE_NUMA_NODE, hint_sets) == f"{said}; full; far"
+    assert refusal(TopologyManagerPolicy.SINGLE_NUMA_NODE, [HintSet("b", wide)]) == said
 
 
 def test_best_effort_admits_the_same():
-    wishes = cpu_wishes(TWO, 6, FRAGMENTED)
-    assert not admit(TopologyManagerPolicy.BEST_EFFORT, NODES, [wishes]).preferred
+    hint_sets = cpu_hint_sets(TWO, 6, FRAGMENTED)
+    assert not admit(TopologyManagerPolicy.BEST_EFFORT, NODES, [hint_sets]).preferred
 
 
 def test_a_refusal_says_when_the_search_was_cut_short(monkeypatch):
     large = cpu_tables(machine(16, 1, cores=4, threads=1))
-    wishes = cpu_wishes(large, 6, CPUSet.parse("0-3,8-11"))
-    hint = admit(TopologyManagerPolicy.RESTRICTED, NodeMask(0xFFFF), [wishes])
+    hint_sets = cpu_hint_sets(large, 6, CPUSet.parse("0-3,8-11"))
+    hint = admit(TopologyManagerPolicy.RESTRICTED, NodeMask(0xFFFF), [hint_sets])
     assert hint == MergedHint(NodeMask(0b101), preferred=True)
     monkeypatch.setattr(merge, "STEP_BUDGET", 0)
-    said = refusal(TopologyManagerPolicy.RESTRICTED, wishes, nodes=NodeMask(0xFFFF))
+    said = refusal(TopologyManagerPolicy.RESTRICTED, hint_sets, nodes=NodeMask(0xFFFF))
     assert said.endswith(
         ", and 8 more); the search ran out of steps, so there may be a better one: ask again or ask for less"
     )

@@ -1,35 +1,37 @@
 """Where CPUs lie, and what they are aligned to."""
 
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.policy.alignment import Alignment, footprint, is_in_one_cache
+from nri_plugin.policy.alignment import CPUAlignment, footprint, is_in_one_cache
 from tests.builders import machine
 
 MACHINE = machine(nodes=2, cores=4, threads=2, caches=2)
 """Caches 0-3, 4-7, 8-11, 12-15; NUMA nodes 0-7, 8-15."""
 
 
-def levels(cpus: str, mems: str = "") -> Alignment:
+def levels(cpus: str, mems: str = "") -> CPUAlignment:
     return footprint(MACHINE, CPUSet.parse(cpus), NodeMask.parse(mems)).aligned
 
 
 def test_two_whole_cores_of_one_cache_are_aligned_at_every_level() -> None:
-    assert levels("4-7", "0") == Alignment(True, True, True, True)
+    assert levels("4-7", "0") == CPUAlignment(True, True, True, True)
 
 
 def test_half_a_core_is_no_whole_core() -> None:
-    assert levels("4-6") == Alignment(True, True, True, whole_cores=False)
+    assert levels("4-6") == CPUAlignment(True, True, True, whole_cores=False)
 
 
 def test_two_caches_of_one_node_are_not_one_cache() -> None:
-    assert levels("2-5") == Alignment(True, True, uncore_cache=False, whole_cores=True)
+    assert levels("2-5") == CPUAlignment(True, True, uncore_cache=False, whole_cores=True)
 
 
 def test_memory_on_another_node_is_no_numa_alignment() -> None:
-    assert levels("4-7", "1") == Alignment(numa_node=False, socket=True, uncore_cache=True, whole_cores=True)
+    assert levels("4-7", "1") == CPUAlignment(
+        numa_node=False, socket=True, uncore_cache=True, whole_cores=True
+    )
 
 
 def test_nothing_is_aligned_at_no_level() -> None:
-    assert levels("", "0") == Alignment(False, False, False, False)
+    assert levels("", "0") == CPUAlignment(False, False, False, False)
     assert not is_in_one_cache(MACHINE, CPUSet())
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nri_plugin.policy.best_fit import Plan, core_classes, count_cores, plan, take_cores
+from nri_plugin.policy.best_fit import CorePlan, core_classes, count_cores, plan, take_cores
 
 SMT2 = (0b11, 0b1100, 0b110000)
 SMT4 = (0xF, 0xF0, 0xF00)
@@ -55,11 +55,16 @@ def test_the_fewest_cores_split(counts, need, split, opens):
 @pytest.mark.parametrize(
     ("counts", "need", "expected", "rule"),
     [
-        ((2, 0, 0, 0), 4, Plan({4: 1}, 0, 0, opens=False), "nothing is left to come from split cores"),
-        ((1, 1, 0, 0), 2, Plan({4: 0}, 2, 1, opens=False), "one part is enough, whatever the others have"),
-        ((1, 0, 0, 3), 2, Plan({4: 0}, 2, 1, opens=True), "no part is enough"),
-        ((0, 3, 0, 0), 3, Plan({4: 0}, 3, 1, opens=False), "no more parts than it takes"),
-        ((0, 1, 1, 0), 5, Plan({4: 0}, 5, 2, opens=False), "what one part lacks comes from the next"),
+        ((2, 0, 0, 0), 4, CorePlan({4: 1}, 0, 0, opens=False), "nothing is left to come from split cores"),
+        (
+            (1, 1, 0, 0),
+            2,
+            CorePlan({4: 0}, 2, 1, opens=False),
+            "one part is enough, whatever the others have",
+        ),
+        ((1, 0, 0, 3), 2, CorePlan({4: 0}, 2, 1, opens=True), "no part is enough"),
+        ((0, 3, 0, 0), 3, CorePlan({4: 0}, 3, 1, opens=False), "no more parts than it takes"),
+        ((0, 1, 1, 0), 5, CorePlan({4: 0}, 5, 2, opens=False), "what one part lacks comes from the next"),
     ],
 )
 def test_a_plan_for_cores_of_four_threads(counts, need, expected, rule):

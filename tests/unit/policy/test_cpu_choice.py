@@ -5,7 +5,7 @@ import pytest
 from nri_plugin.model.options import Options, UncoreCacheRule
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy.cpu_assignment import cpu_tables
-from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes, take_cpus
+from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_hint_sets, take_cpus
 from tests.unit.policy.shapes import machine
 
 BY_CACHE = Options(prefer_align_cpus_by_uncore_cache=True)
@@ -88,10 +88,17 @@ FOUR_NODES = cpu_tables(machine(2, 2, cores=2, threads=1))
 
 
 def test_alignment_by_socket_prefers_any_nodes_on_as_few_sockets():
-    (wish,) = cpu_wishes(FOUR_NODES, 2, CPUSet.parse("0-7"), align_by_socket=True)
-    assert {hint.nodes for hint in wish.hints if hint.preferred} == {0b1, 0b10, 0b100, 0b1000, 0b11, 0b1100}
-    (wish,) = cpu_wishes(FOUR_NODES, 3, CPUSet.parse("0-7"), align_by_socket=True)
-    preferred = {hint.nodes for hint in wish.hints if hint.preferred}
+    (hint_set,) = cpu_hint_sets(FOUR_NODES, 2, CPUSet.parse("0-7"), align_by_socket=True)
+    assert {hint.nodes for hint in hint_set.hints if hint.preferred} == {
+        0b1,
+        0b10,
+        0b100,
+        0b1000,
+        0b11,
+        0b1100,
+    }
+    (hint_set,) = cpu_hint_sets(FOUR_NODES, 3, CPUSet.parse("0-7"), align_by_socket=True)
+    preferred = {hint.nodes for hint in hint_set.hints if hint.preferred}
     assert {0b11, 0b1100, 0b101} <= preferred
     assert 0b111 not in preferred
 

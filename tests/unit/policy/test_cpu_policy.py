@@ -6,15 +6,15 @@ from nri_plugin.model.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.model.options import FullPCPUsRule, Options, UncoreCacheFit
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
-from nri_plugin.policy.cpu_assignment import Stage, cpu_tables
+from nri_plugin.policy.cpu_assignment import AssignmentStage, cpu_tables
 from nri_plugin.policy.cpu_policy import (
     allocate_cpus,
     check_full_pcpus,
-    cpu_wishes,
+    cpu_hint_sets,
     exclusive_count,
-    reusable_after,
 )
-from nri_plugin.policy.hints import Wish
+from nri_plugin.policy.hints import HintSet
+from tests.oracles.manager_steps import reusable_after
 from tests.unit.policy.shapes import machine
 
 TWO = cpu_tables(machine(2, 1, cores=4, threads=2))
@@ -27,8 +27,8 @@ def cpus(text):
 
 
 def hints(*args, **options):
-    (wish,) = cpu_wishes(*args, **options)
-    return [tuple(hint) for hint in wish.hints]
+    (hint_set,) = cpu_hint_sets(*args, **options)
+    return [tuple(hint) for hint in hint_set.hints]
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_exclusive_cpus_are_for_whole_guaranteed_requests(milli, guaranteed, cou
     assert exclusive_count(milli, guaranteed=guaranteed) == count
 
 
-def test_a_shared_container_has_no_wish():
-    assert cpu_wishes(TWO, 0, ALL) is None
+def test_a_shared_container_has_no_hint_set():
+    assert cpu_hint_sets(TWO, 0, ALL) is None
 
 
 def test_every_mask_with_room_is_a_hint_and_the_narrowest_possible_is_preferred():
@@ -70,46 +70,48 @@ def test_hints_cover_the_cpus_reusable_from_init_containers():
 
 def test_a_container_that_has_its_cpus_is_hinted_at_them_alone():
     assert hints(TWO, 2, ALL, held=cpus("8-9")) == [(2, True), (3, False)]
-    (wish,) = cpu_wishes(TWO, 4, ALL, held=cpus("8-9"))
-    assert wish == Wish("cpu", (), why="cpu: 4 wanted, but the container already holds 2 (8-9)")
+    (hint_set,) = cpu_hint_sets(TWO, 4, ALL, held=cpus("8-9"))
+    assert hint_set == HintSet("cpu", (), why="cpu: 4 wanted, but the container already holds 2 (8-9)")
 
 
 def test_beyond_eight_nodes_hints_are_not_listed():
     rows = [(n, n, n, n, n) for n in range(12)]
-    (wish,) = cpu_wishes(cpu_tables(Topology.from_rows(rows)), 3, CPUSet((1 << 12) - 1), reusable=cpus("5"))
-    assert wish.hints == ()
-    assert wish.family is not None
-    assert wish.family.preferred_size == 3
-    assert [mask in wish.family for mask in (0b111, 0b100011)] == [False, True]
-    (none,) = cpu_wishes(cpu_tables(Topology.from_rows(rows)), 13, CPUSet((1 << 12) - 1))
+    (hint_set,) = cpu_hint_sets(
+        cpu_tables(Topology.from_rows(rows)), 3, CPUSet((1 << 12) - 1), reusable=cpus("5")
+    )
+    assert hint_set.hints == ()
+    assert hint_set.rule is not None
+    assert hint_set.rule.preferred_size == 3
+    assert [mask in hint_set.rule for mask in (0b111, 0b100011)] == [False, True]
+    (none,) = cpu_hint_sets(cpu_tables(Topology.from_rows(rows)), 13, CPUSet((1 << 12) - 1))
     where = ", ".join(f"{node}: 1 of 1" for node in range(8))
     why = f"cpu: 13 wanted, 12 available (by NUMA node {where}, and 4 more)"
-    assert none == Wish("cpu", (), why=why)
-    assert (wish.resource, wish.why[:26]) == ("cpu", "cpu: 3 wanted, 12 availabl")
+    assert none == HintSet("cpu", (), why=why)
+    assert (hint_set.resource, hint_set.why[:26]) == ("cpu", "cpu: 3 wanted, 12 availabl")
 
 
 def test_beyond_eight_nodes_sockets_are_told_where_they_count():
     tables = cpu_tables(machine(5, 2, cores=2, threads=1))
-    (wish,) = cpu_wishes(tables, 5, CPUSet(tables.online))
-    assert (wish.family.sockets, wish.family.fewest_sockets) == ((), 0)
-    (wish,) = cpu_wishes(tables, 5, CPUSet(tables.online), align_by_socket=True)
-    assert wish.family.sockets == (0b11, 0b1100, 0b110000, 0b11000000, 0b1100000000)
-    assert wish.family.fewest_sockets == 2
+    (hint_set,) = cpu_hint_sets(tables, 5, CPUSet(tables.online))
+    assert (hint_set.rule.sockets, hint_set.rule.fewest_sockets) == ((), 0)
+    (hint_set,) = cpu_hint_sets(tables, 5, CPUSet(tables.online), align_by_socket=True)
+    assert hint_set.rule.sockets == (0b11, 0b1100, 0b110000, 0b11000000, 0b1100000000)
+    assert hint_set.rule.fewest_sockets == 2
 
 
 def test_sockets_do_not_count_unless_they_are_asked_for():
     tables = cpu_tables(machine(2, 2, cores=2, threads=1))
-    (wish,) = cpu_wishes(tables, 2, CPUSet(tables.online))
-    assert wish.preferred == {1, 2, 4, 8}
-    (wish,) = cpu_wishes(tables, 2, CPUSet(tables.online), align_by_socket=True)
-    assert wish.preferred == {1, 2, 4, 8, 0b11, 0b1100}
+    (hint_set,) = cpu_hint_sets(tables, 2, CPUSet(tables.online))
+    assert hint_set.preferred == {1, 2, 4, 8}
+    (hint_set,) = cpu_hint_sets(tables, 2, CPUSet(tables.online), align_by_socket=True)
+    assert hint_set.preferred == {1, 2, 4, 8, 0b11, 0b1100}
 
 
 def test_the_numbers_say_what_is_free_where():
-    (wish,) = cpu_wishes(TWO, 12, cpus("0-3,8-15"))
-    assert wish.why == "cpu: 12 wanted, 12 available (by NUMA node 0: 4 of 8, 1: 8 of 8)"
-    (wish,) = cpu_wishes(TWO, 4, cpus("0-3"))
-    assert wish.why == "cpu: 4 wanted, 4 available (by NUMA node 0: 4 of 8, 1: 0 of 8)"
+    (hint_set,) = cpu_hint_sets(TWO, 12, cpus("0-3,8-15"))
+    assert hint_set.why == "cpu: 12 wanted, 12 available (by NUMA node 0: 4 of 8, 1: 8 of 8)"
+    (hint_set,) = cpu_hint_sets(TWO, 4, cpus("0-3"))
+    assert hint_set.why == "cpu: 4 wanted, 4 available (by NUMA node 0: 4 of 8, 1: 0 of 8)"
 
 
 def test_cpus_come_from_the_hinted_nodes():
@@ -248,8 +250,8 @@ def test_what_a_whole_machine_cannot_hold_is_preferred_nowhere():
     eight = cpu_tables(machine(8, 1, cores=1, threads=1))
     assert len(hints(eight, 8, CPUSet(eight.online))) == 1
     nine = cpu_tables(machine(9, 1, cores=1, threads=1))
-    (wish,) = cpu_wishes(nine, 9, CPUSet(nine.online))
-    assert wish.family is not None
+    (hint_set,) = cpu_hint_sets(nine, 9, CPUSet(nine.online))
+    assert hint_set.rule is not None
 
 
 def test_an_odd_number_may_be_allowed():
@@ -266,6 +268,6 @@ def test_a_listener_hears_each_nodes_share_of_the_devices():
         weight_by_node={0: 3, 1: 1},
         note=lambda stage, mask: heard.append((stage, CPUSet(mask))),
     )
-    shares = [on_offer for stage, on_offer in heard if stage is Stage.SHARE_OF_DEVICES]
+    shares = [on_offer for stage, on_offer in heard if stage is AssignmentStage.SHARE_OF_DEVICES]
     assert shares == [CPUSet(TWO.cpus_in(1 << node)) for node in (0, 1)]
     assert given == cpus("0-5,8-9")

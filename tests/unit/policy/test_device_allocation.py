@@ -152,7 +152,7 @@ def test_a_thousand_alike_are_given_in_order() -> None:
 
 
 def test_a_search_is_spent_after_its_last_step() -> None:
-    search = device_allocation._Search(device_allocation._Weights.of(("a",), {}), 1, 2)
+    search = device_allocation._DeviceSearch(device_allocation._Weights.of(("a",), {}), 1, 2)
     spent = []
     for _ in range(3):
         search.step()
@@ -189,7 +189,7 @@ def test_of_more_than_fit_on_the_stack_the_greedy_set_alone_is_looked_at(monkeyp
     assert preferred_devices(ids, [], 4, {}, links) == ("0", "6", "8", "10") != exact
 
 
-class Counting(device_allocation._Search):
+class Counting(device_allocation._DeviceSearch):
     """Counts the steps of all searches."""
 
     steps = 0
@@ -200,7 +200,7 @@ class Counting(device_allocation._Search):
 
 
 def in_steps(monkeypatch, *of, budget: int = 20_000, **more):
-    monkeypatch.setattr(device_allocation, "_Search", Counting)
+    monkeypatch.setattr(device_allocation, "_DeviceSearch", Counting)
     monkeypatch.setattr(device_allocation, "STEP_BUDGET", budget)
     Counting.steps = 0
     return preferred_devices(*of, **more), Counting.steps

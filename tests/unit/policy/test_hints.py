@@ -1,6 +1,6 @@
-"""Wishes and their hints."""
+"""Hint sets and their hints."""
 
-from nri_plugin.policy.hints import Family, Hint, Need, Wish, masks_in_order, smallest_size, sums_by_mask
+from nri_plugin.policy.hints import Hint, HintRule, HintSet, Need, masks_in_order, smallest_size, sums_by_mask
 
 
 def test_masks_come_by_size_then_by_ascending_nodes():
@@ -19,38 +19,38 @@ def test_the_smallest_size_takes_the_largest_nodes():
     assert smallest_size({0: 2, 1: 8}, 11) is None
 
 
-def test_a_family_holds_the_masks_that_meet_every_need():
-    family = Family(0b111, 0b001, (Need(5, {0: 2, 1: 3, 2: 1}), Need(1, {2: 1})), preferred_size=3)
-    assert [mask for mask in range(16) if mask in family] == [0b111]
-    assert 0b011 not in family, "node 2 alone meets the second need"
-    assert 0b110 not in family, "node 0 is required"
+def test_a_rule_holds_the_masks_that_meet_every_need():
+    rule = HintRule(0b111, 0b001, (Need(5, {0: 2, 1: 3, 2: 1}), Need(1, {2: 1})), preferred_size=3)
+    assert [mask for mask in range(16) if mask in rule] == [0b111]
+    assert 0b011 not in rule, "node 2 alone meets the second need"
+    assert 0b110 not in rule, "node 0 is required"
 
 
-def test_a_family_may_ask_for_a_number_of_nodes():
-    family = Family(0b11, 0, (), preferred_size=1, at_least=2)
-    assert 0b01 not in family
-    assert 0b11 in family
+def test_a_rule_may_ask_for_a_number_of_nodes():
+    rule = HintRule(0b11, 0, (), preferred_size=1, at_least=2)
+    assert 0b01 not in rule
+    assert 0b11 in rule
 
 
-def test_no_wish_is_anywhere_preferred_and_no_fit_is_anywhere_not_preferred():
-    assert Wish("r", None).anywhere == {True}
-    assert Wish("r", ()).anywhere == {False}
-    assert Wish("r", (), Family(1, 0, (), 1)).anywhere == frozenset()
-    assert Wish("r", (Hint(None, True), Hint(1, True))).anywhere == {True}
+def test_no_hint_set_is_anywhere_preferred_and_no_fit_is_anywhere_not_preferred():
+    assert HintSet("r", None).anywhere == {True}
+    assert HintSet("r", ()).anywhere == {False}
+    assert HintSet("r", (), HintRule(1, 0, (), 1)).anywhere == frozenset()
+    assert HintSet("r", (Hint(None, True), Hint(1, True))).anywhere == {True}
 
 
-def test_a_wish_prefers_what_it_names_and_anything_when_it_has_no_preference():
-    wish = Wish("r", (Hint(0b1, True), Hint(0b11, False)), Family(0b1100, 0, (), 2))
-    assert [mask for mask in range(16) if wish.prefers(mask)] == [0b0001, 0b1100]
-    assert Wish("r", None).prefers(0b1)
-    assert not Wish("r", None).names(0b1)
-    assert not Wish("r", ()).prefers(0b1)
+def test_a_hint_set_prefers_what_it_names_and_anything_when_it_has_no_preference():
+    hint_set = HintSet("r", (Hint(0b1, True), Hint(0b11, False)), HintRule(0b1100, 0, (), 2))
+    assert [mask for mask in range(16) if hint_set.prefers(mask)] == [0b0001, 0b1100]
+    assert HintSet("r", None).prefers(0b1)
+    assert not HintSet("r", None).names(0b1)
+    assert not HintSet("r", ()).prefers(0b1)
 
 
-def test_a_family_prefers_its_narrowest_members_and_those_on_as_few_sockets_where_these_count():
+def test_a_rule_prefers_its_narrowest_members_and_those_on_as_few_sockets_where_these_count():
     def preferred(**more):
-        family = Family(0b1111, 0, (Need(1, {0: 1, 1: 1, 3: 1}),), 1, **more)
-        return [mask for mask in range(16) if family.prefers(mask)]
+        rule = HintRule(0b1111, 0, (Need(1, {0: 1, 1: 1, 3: 1}),), 1, **more)
+        return [mask for mask in range(16) if rule.prefers(mask)]
 
     sockets = (0b0011, 0b1100)
     assert preferred() == [0b0001, 0b0010, 0b1000]
@@ -62,6 +62,6 @@ def test_a_family_prefers_its_narrowest_members_and_those_on_as_few_sockets_wher
 
 
 def test_unless_told_a_member_has_a_node_sockets_do_not_count_and_nothing_is_said():
-    assert 0 not in Family(0b1, 0, (), 1)
-    assert Family(0b1, 0, (), 1).fewest_sockets == 0
-    assert Wish("r", None).why == ""
+    assert 0 not in HintRule(0b1, 0, (), 1)
+    assert HintRule(0b1, 0, (), 1).fewest_sockets == 0
+    assert HintSet("r", None).why == ""

@@ -5,10 +5,10 @@ import pytest
 from nri_plugin.model.errors import AdmissionError, InsufficientMemoryError
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import MemoryBlock
+from nri_plugin.policy import search
 from nri_plugin.policy.memory_assignment import allocate_memory
 from nri_plugin.policy.memory_state import MemoryMachine, memory_state
 from nri_plugin.policy.merge import MergedHint
-from nri_plugin.policy.search import budget
 
 
 def machine(*amounts):
@@ -184,7 +184,7 @@ def test_beyond_eight_nodes_too_few_nodes_become_the_lowest_that_hold_it():
 
 
 def test_past_the_budget_the_nodes_with_most_room_are_added(monkeypatch):
-    monkeypatch.setattr(budget, "STEP_BUDGET", 0)
+    monkeypatch.setattr(search, "STEP_BUDGET", 0)
     assert on_many([5] * 8 + [10, 6], 12, 0b1000) == 1 << 8 | 0b1000
     assert on_many([5] * 8 + [6, 6], 12, 0b1000) == 1 << 8 | 1 << 9 | 0b1000
 

@@ -2,7 +2,8 @@
 
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import MemoryBlock
-from nri_plugin.policy.memory_state import reuse_after, reuse_without, shrink_reused
+from nri_plugin.policy.memory_state import shrink_reused
+from tests.oracles.manager_steps import reuse_after, reuse_without
 
 
 def block(mask, size, resource="memory"):

@@ -19,7 +19,7 @@ from nri_plugin.model.options import Node, Options, ReservedMemory, TopologyMana
 from nri_plugin.model.sets import CPUSet, NUMANodeID
 from nri_plugin.model.state import CgroupRef, State
 from nri_plugin.model.topology import NUMANode, Topology
-from nri_plugin.policy.hints import Hint, Provider, Wish
+from nri_plugin.policy.hints import Hint, HintSet, Provider
 from nri_plugin.recording.file import CURRENT, PREVIOUS, head_lines, line_of, node_line, outcome_of
 from nri_plugin.recording.reader import read
 from nri_plugin.recording.rows import Event, RecordedNode, RecordedNUMANode, TopologyRow, node_from, node_row
@@ -276,7 +276,7 @@ def test_an_event_is_read_as_it_was_written(tmp_path: Path, event: Event) -> Non
 
 def elsewhere(question: Question) -> Provider:
     """A hint provider of another package."""
-    return (Wish("x", (Hint(0b10, preferred=True),)),)
+    return (HintSet("x", (Hint(0b10, preferred=True),)),)
 
 
 def test_hint_providers_are_asked_again_where_they_are_installed(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from nri_plugin.config.option_checks import topology_manager_refusals
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.hints import Provider
 from nri_plugin.policy.merge import MergedHint, admit
+from tests.oracles.kubelet_start import topology_manager_refusals
 from tests.vectors.judges.managers import Container, CPUManager, MemoryManager, Pod, same_error, shown_blocks
 from tests.vectors.judges.memory import machine_of
 from tests.vectors.judges.merging import KUBELET_LIMIT, as_pair, preferring, provider_of
@@ -103,25 +103,25 @@ class _Node:
 
     def add(self, pod: Pod, devices: Provider, hints: dict[str, MergedHint]) -> AdmissionError | None:
         try:
-            of_pod = self.admit(self.pod_wishes(pod, devices)) if self.pod_scope else None
+            of_pod = self.admit(self.pod_hint_sets(pod, devices)) if self.pod_scope else None
             for container in pod.containers:
-                merged = of_pod or self.admit(self.wishes(pod, container, devices))
+                merged = of_pod or self.admit(self.hint_sets(pod, container, devices))
                 hints[container.name] = merged
                 self.allocate(pod, container, merged)
         except AdmissionError as error:
             return error
         return None
 
-    def admit(self, wishes: list[Provider]) -> MergedHint:
-        return admit(self.policy, self.nodes, wishes, distances=self.distances)
+    def admit(self, hint_sets: list[Provider]) -> MergedHint:
+        return admit(self.policy, self.nodes, hint_sets, distances=self.distances)
 
-    def pod_wishes(self, pod: Pod, devices: Provider) -> list[Provider]:
-        memory = [self.memory.pod_wishes(pod)] if self.memory else []
-        return [devices, self.cpu.pod_wishes(pod), *memory]
+    def pod_hint_sets(self, pod: Pod, devices: Provider) -> list[Provider]:
+        memory = [self.memory.pod_hint_sets(pod)] if self.memory else []
+        return [devices, self.cpu.pod_hint_sets(pod), *memory]
 
-    def wishes(self, pod: Pod, container: Container, devices: Provider) -> list[Provider]:
-        memory = [self.memory.wishes(pod, container)] if self.memory else []
-        return [devices, self.cpu.wishes(pod, container), *memory]
+    def hint_sets(self, pod: Pod, container: Container, devices: Provider) -> list[Provider]:
+        memory = [self.memory.hint_sets(pod, container)] if self.memory else []
+        return [devices, self.cpu.hint_sets(pod, container), *memory]
 
     def allocate(self, pod: Pod, container: Container, merged: MergedHint) -> None:
         self.cpu.allocate(pod, container, merged)

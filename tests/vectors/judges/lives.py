@@ -12,8 +12,8 @@ from operator import or_
 from nri_plugin.checkpoint.format import Encoder, decode
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
-from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Node
+from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
 from nri_plugin.model.state import Allocation, Kind, MemoryBlock, PodFacts, State, allocation_key
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
@@ -140,7 +140,7 @@ class Life:
 
     def tell(self, event: nri.NRIEvent | InformedCreate) -> Decision:
         decision = decide(self.node, self.state, event)
-        self.unsound = self.unsound or "; ".join(decision.state.violations(self.node))
+        self.unsound = self.unsound or "; ".join(map(str, decision.state.violations(self.node)))
         self.state = decision.state
         return decision
 
@@ -169,7 +169,7 @@ class Life:
             self.remove_container(uid, name, attempt)
         return ""
 
-    def add(self, step: Case) -> tuple[dict[str, Allocation], AdmissionError | None]:
+    def add(self, step: Case) -> tuple[dict[str, Allocation], AdmissionRefusal | None]:
         """All containers of a pod, each created, started, and ended where it is a plain init container.
 
         Returns what each was promised at its creation, up to the first that is refused; the pod is then taken away.
@@ -182,7 +182,7 @@ class Life:
         self.starting = set(given)
         return given, None
 
-    def containers_of(self, step: Case) -> Iterator[tuple[str, AdmissionError | None]]:
+    def containers_of(self, step: Case) -> Iterator[tuple[str, AdmissionRefusal | None]]:
         """Each container of a new pod once it is created; it starts, and ends where it is to, when the next is asked for."""
         recorded = Pod.of(step)
         facts = facts_of(recorded)
@@ -303,7 +303,9 @@ class Life:
         return ""
 
 
-def _compare_admission(given: Mapping[str, Allocation], refusal: AdmissionError | None, expect: Case) -> str:
+def _compare_admission(
+    given: Mapping[str, Allocation], refusal: AdmissionRefusal | None, expect: Case
+) -> str:
     """A pod that is refused was placed alike up to the container that is refused; what came before is gone again."""
     for entry in expect["containers"]:
         wrong = _compare_given(given[entry["container"]], entry) if entry["container"] in given else ""

@@ -1,45 +1,44 @@
 """The kubelet's CPU and Memory Managers played with our rules, to replay recorded sequences."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-from nri_plugin.config.option_checks import (
-    GATES,
-    check_align_by_socket,
-    check_reserved_cpus,
-    check_sockets,
-    cpu_options_on,
-)
+from nri_plugin.config.option_checks import GATES, option_values, refusals, socket_refusals
 from nri_plugin.core.requests import pod_total
 from nri_plugin.model.errors import (
     AdmissionError,
+    ConfigError,
     InsufficientCPUsError,
     InsufficientMemoryError,
     SMTAlignmentError,
     TopologyAffinityError,
 )
+from nri_plugin.model.option_rows import CPU_MANAGER
 from nri_plugin.model.options import Options, TopologyManagerPolicy
 from nri_plugin.model.quantity import parse_bytes, parse_cpu_milli
+from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.cpu_assignment import CPUTables
-from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_wishes, exclusive_count, reusable_after, take_cpus
+from nri_plugin.policy.cpu_policy import (
+    allocate_cpus,
+    cpu_hint_sets,
+    exclusive_count,
+    take_cpus,
+)
 from nri_plugin.policy.hints import Provider
-from nri_plugin.policy.memory_assignment import allocate_memory, memory_wishes
+from nri_plugin.policy.memory_assignment import allocate_memory, memory_hint_sets
 from nri_plugin.policy.memory_state import (
     MemoryMachine,
     memory_state,
-    reuse_after,
-    reuse_without,
     shrink_reused,
 )
 from nri_plugin.policy.merge import MergedHint
-
-ALL_GATES = dict.fromkeys(GATES, True)
-"""The recordings were made with every option in sight."""
+from tests.oracles.kubelet_start import check_reserved_cpus
+from tests.oracles.manager_steps import reusable_after, reuse_after, reuse_without, without_blocks
 
 ERROR_CLASSES = (
     (r"SMT Alignment Error", SMTAlignmentError),
@@ -54,31 +53,39 @@ ERROR_CLASSES = (
 """Start of the kubelet's text, and our class of the same kind."""
 
 
-def same_error(ours: AdmissionError | None, recorded: str) -> bool:
+def same_error(ours: AdmissionError | AdmissionRefusal | None, recorded: str) -> bool:
     """Whether ours is of the recorded kind, with the recorded numbers where both have them."""
     if ours is None or not recorded:
         return ours is None and not recorded
     recorded = recorded.removeprefix("Allocate failed due to ")
-    kinds = [kind for start, kind in ERROR_CLASSES if re.match(start, recorded)]
-    if not kinds or type(ours) is not kinds[0]:
+    kinds = [error.kind for start, error in ERROR_CLASSES if re.match(start, recorded)]
+    if not kinds or ours.kind is not kinds[0]:
         return False
-    if kinds[0] is SMTAlignmentError or kinds[0] is InsufficientCPUsError:
+    if kinds[0] in (RefusalKind.SMT_ALIGNMENT, RefusalKind.CPUS):
         return set(re.findall(r"\d+", recorded)) <= set(re.findall(r"\d+", str(ours)))
     return True
 
 
 def options_of(given: Mapping[str, str] | None) -> Options:
     """The CPU Manager's options; a ConfigError where it refuses them."""
-    on = cpu_options_on(given or {}, ALL_GATES)
-    names = (name.replace("-", "_").replace("uncorecache", "uncore_cache") for name in on)
-    return Options(**dict.fromkeys(names, True))  # type: ignore[arg-type]
+    # The recordings were made with every option in sight.
+    options = Options(**option_values(CPU_MANAGER, given or {}, dict.fromkeys(GATES, True)))
+    _refuse(detail for _, detail in refusals(options))
+    return options
+
+
+def _refuse(details: Iterable[str]) -> None:
+    for detail in details:
+        raise ConfigError("", detail)
 
 
 def check_start(case: Mapping[str, Any], tables: CPUTables) -> None:
     """What the CPU Manager looks at when it is made; a ConfigError where it refuses."""
-    if options_of(case.get("options")).align_by_socket:
-        check_align_by_socket(TopologyManagerPolicy(case["tm_policy"]))
-        check_sockets(1, tables.nodes_per_socket)  # the counters as the reference was told them
+    options = options_of(case.get("options"))
+    if options.align_by_socket:
+        policy = TopologyManagerPolicy(case["tm_policy"])
+        _refuse(detail for _, detail in refusals(replace(options, topology_manager_policy=policy)))
+        _refuse(socket_refusals(1, tables.nodes_per_socket))  # the counters as the reference was told them
     listed, count = reserved_of(case)
     check_reserved_cpus(frozenset(map(int, listed)), frozenset(map(int, CPUSet(tables.online))), count)
 
@@ -215,8 +222,8 @@ class CPUManager:
         milli = parse_cpu_milli(container.requests.get("cpu", "0"))
         return exclusive_count(milli, guaranteed=pod.guaranteed)
 
-    def wishes(self, pod: Pod, container: Container) -> Provider:
-        return cpu_wishes(
+    def hint_sets(self, pod: Pod, container: Container) -> Provider:
+        return cpu_hint_sets(
             self.tables,
             self.count(pod, container),
             self.available,
@@ -225,18 +232,18 @@ class CPUManager:
             align_by_socket=self.options.align_by_socket,
         )
 
-    def pod_wishes(self, pod: Pod) -> Provider:
+    def pod_hint_sets(self, pod: Pod) -> Provider:
         counts = {container.name: self.count(pod, container) for container in pod.containers}
         total = pod.total(counts)
         assigned = CPUSet()
         for container in pod.containers:
             cpus = self.held.get((pod.uid, container.name))
             if cpus is not None and len(cpus) != counts[container.name]:
-                return cpu_wishes(self.tables, len(cpus) + 1, self.available, held=cpus)
+                return cpu_hint_sets(self.tables, len(cpus) + 1, self.available, held=cpus)
             assigned |= cpus or CPUSet()
         reusable = self.reusable.get(pod.uid, CPUSet()) | assigned
         held = assigned if len(assigned) == total else CPUSet()
-        return cpu_wishes(
+        return cpu_hint_sets(
             self.tables,
             total,
             self.available,
@@ -282,19 +289,19 @@ class MemoryManager:
     def __post_init__(self) -> None:
         self.state = memory_state(self.machine)
 
-    def wishes(self, pod: Pod, container: Container) -> Provider:
+    def hint_sets(self, pod: Pod, container: Container) -> Provider:
         if not pod.has_memory:
             return None
         held = self.blocks.get((pod.uid, container.name), ())
-        return memory_wishes(self.state, container.memory, held=held, reuse=self.reuse.get(pod.uid, {}))
+        return memory_hint_sets(self.state, container.memory, held=held, reuse=self.reuse.get(pod.uid, {}))
 
-    def pod_wishes(self, pod: Pod) -> Provider:
+    def pod_hint_sets(self, pod: Pod) -> Provider:
         if not pod.has_memory:
             return None
         names = {name for c in pod.containers if not c.init for name in c.memory}
         request = {n: pod.total({c.name: c.memory.get(n, 0) for c in pod.containers}) for n in sorted(names)}
         held = next((b for c in pod.containers if (b := self.blocks.get((pod.uid, c.name)))), ())
-        return memory_wishes(self.state, request, held=held, reuse=self.reuse.get(pod.uid, {}))
+        return memory_hint_sets(self.state, request, held=held, reuse=self.reuse.get(pod.uid, {}))
 
     def allocate(self, pod: Pod, container: Container, merged: MergedHint) -> None:
         key = pod.uid, container.name
@@ -319,7 +326,7 @@ class MemoryManager:
 
     def remove(self, uid: str, name: str) -> None:
         blocks = self.blocks.pop((uid, name), ())
-        self.state = self.state.without_blocks(blocks)
+        self.state = without_blocks(self.state, blocks)
         if uid in self.reuse and name in self.plain_inits.get(uid, ()) and not self.reuse_outlives:
             self.reuse[uid] = reuse_without(self.reuse[uid], blocks)
 
@@ -343,8 +350,8 @@ def shown_blocks(blocks: Sequence[MemoryBlock]) -> list[dict]:
     return [{"type": b.resource, "size": b.size_bytes, "numa": list(b.nodes)} for b in blocks]
 
 
-def shown_wishes(provider: Provider) -> dict[str, list] | None:
-    """As the recordings show hints: null without a wish, {} when memory fits nowhere."""
+def shown_hint_sets(provider: Provider) -> dict[str, list] | None:
+    """As the recordings show hints: null without a hint set, {} when memory fits nowhere."""
     if provider is None:
         return None
     return {w.resource: [list(hint) for hint in w.hints] for w in provider if w.hints is not None}

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nri_plugin.config.option_checks import check_reserved_memory
-from nri_plugin.model.errors import AdmissionError, ConfigError
+from nri_plugin.config.option_checks import no_reserved_memory
+from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import ReservedMemory, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
 from nri_plugin.model.topology import NUMANode, Topology
 from nri_plugin.policy.memory_state import MemoryMachine, memory_machine
 from nri_plugin.policy.merge import MergedHint, admit, admits, merge
-from tests.vectors.judges.managers import MemoryManager, Pod, same_error, shown_blocks, shown_wishes
+from tests.vectors.judges.managers import MemoryManager, Pod, same_error, shown_blocks, shown_hint_sets
 from tests.vectors.judges.merging import as_pair
 from tests.vectors.judges.restarting import as_at_first, memory_refusal, without_nothing
 from tests.vectors.judges.static import compare_refusals, other_names
@@ -39,11 +39,7 @@ def reserved_memory(case: Case) -> list[ReservedMemory]:
 
 
 def _refusal_at_start(case: Case) -> str:
-    try:
-        check_reserved_memory(reserved_memory(case))
-    except ConfigError as error:
-        return error.detail
-    return ""
+    return next(no_reserved_memory(reserved_memory(case)), "")
 
 
 def judge(document: Document) -> Iterator[Judged]:
@@ -100,7 +96,7 @@ def _step(manager: MemoryManager, case: Case, step: Case, expect: Case) -> str:
         return ""
     pod = Pod.of(step)
     if step["op"] == "pod_hints":
-        ours = shown_wishes(manager.pod_wishes(pod))
+        ours = shown_hint_sets(manager.pod_hint_sets(pod))
         return "" if ours == expect["hints"] else f"pod hints ours {ours} recorded {expect['hints']}"
     wrong = other_names(pod, expect["containers"]) or _add(manager, case, step, pod, expect["containers"])
     blocks = {name: shown_blocks(b) for (uid, name), b in manager.blocks.items() if uid == pod.uid}
@@ -113,9 +109,9 @@ def _add(
     manager: MemoryManager, case: Case, step: Case, pod: Pod, expected: Sequence[Mapping[str, Any]]
 ) -> str:
     for container, expect in zip(pod.containers, expected, strict=False):
-        wishes = manager.wishes(pod, container)
-        if shown_wishes(wishes) != expect["hints"]:
-            return f"{container.name} hints ours {shown_wishes(wishes)} recorded {expect['hints']}"
+        hint_sets = manager.hint_sets(pod, container)
+        if shown_hint_sets(hint_sets) != expect["hints"]:
+            return f"{container.name} hints ours {shown_hint_sets(hint_sets)} recorded {expect['hints']}"
         error: AdmissionError | None = None
         try:
             if step["affinity"] == "merge":
@@ -123,13 +119,13 @@ def _add(
                     TopologyManagerPolicy(case["tm_policy"]),
                     NodeMask.from_ids(manager.machine.nodes),
                 )
-                merged = merge(policy, nodes, [wishes])
+                merged = merge(policy, nodes, [hint_sets])
                 ours = [*as_pair(merged), admits(policy, merged)]
                 if ours != [*expect["merged"], expect["admit"]]:
                     return (
                         f"{container.name} merged ours {ours} recorded {expect['merged']} {expect['admit']}"
                     )
-                admit(policy, nodes, [wishes])
+                admit(policy, nodes, [hint_sets])
             else:
                 mask = step["affinity"]
                 merged = MergedHint(None if mask is None else NodeMask(mask), bool(step.get("preferred")))
@@ -152,7 +148,7 @@ def _sound_where_the_reference_crashes(manager: MemoryManager, step: Case) -> st
     pod = Pod.of(step)
     for container in pod.containers:
         try:
-            manager.wishes(pod, container)
+            manager.hint_sets(pod, container)
             manager.allocate(pod, container, MergedHint(None, preferred=False))
         except AdmissionError:
             return ""

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from nri_plugin.config.option_checks import topology_manager_refusals, topology_options_on
+from nri_plugin.config.option_checks import option_values
+from nri_plugin.model.option_rows import TOPOLOGY_MANAGER
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.policy.hints import Hint, Provider, Wish
+from nri_plugin.policy.hints import Hint, HintSet, Provider
 from nri_plugin.policy.merge import MergedHint, admits, merge
 from nri_plugin.policy.search.mask_order import Distances
+from tests.oracles.kubelet_start import topology_manager_refusals
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 
 KUBELET_LIMIT = 8
@@ -19,7 +21,7 @@ def hints_of(recorded: Sequence[Sequence] | None) -> tuple[Hint, ...] | None:
 
 
 def provider_of(recorded: Mapping[str, Sequence[Sequence] | None] | None) -> Provider:
-    return tuple(Wish(name, hints_of(hints)) for name, hints in (recorded or {}).items())
+    return tuple(HintSet(name, hints_of(hints)) for name, hints in (recorded or {}).items())
 
 
 def distances_of(case: Case) -> Distances:
@@ -37,7 +39,8 @@ def preferring(case: Case) -> Distances | None:
     """The distances, where the case prefers the closest nodes and says how far all of them are apart."""
     rows = case.get("distances") or {}
     is_known = bool(rows) and all(rows.values())
-    if not topology_options_on(case.get("tm_options") or {}).prefer_closest or not is_known:
+    options = option_values(TOPOLOGY_MANAGER, case.get("tm_options") or {})
+    if not options.get("prefer_closest_numa_nodes") or not is_known:
         return None
     return distances_of(case)
 

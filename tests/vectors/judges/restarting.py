@@ -53,7 +53,7 @@ def loses_something(manager: CPUManager, topology: Topology) -> str:
     after = synchronize(node, before, Synchronize(tuple(pods.values()), tuple(containers))).state
     if after.allocations != before.allocations:
         return f"our restart makes {after.allocations} of {before.allocations}"
-    return "; ".join(after.violations(node))
+    return "; ".join(map(str, after.violations(node)))
 
 
 def _allocations(held: Mapping[tuple[str, str], CPUSet]) -> dict[str, Allocation]:

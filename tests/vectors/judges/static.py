@@ -9,7 +9,14 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.merge import MergedHint, admit, admits, merge
-from tests.vectors.judges.managers import CPUManager, Pod, check_start, same_error, same_refusal, shown_wishes
+from tests.vectors.judges.managers import (
+    CPUManager,
+    Pod,
+    check_start,
+    same_error,
+    same_refusal,
+    shown_hint_sets,
+)
 from tests.vectors.judges.merging import as_pair
 from tests.vectors.judges.packed import tables_of
 from tests.vectors.judges.restarting import cpu_refusal, loses_something
@@ -117,7 +124,7 @@ def _step(manager: CPUManager, case: Case, step: Case, expect: Case) -> str:
         return f"recorded {expect['error']}" if expect.get("error") else ""
     pod = Pod.of(step)
     if step["op"] == "pod_hints":
-        ours = shown_wishes(manager.pod_wishes(pod))
+        ours = shown_hint_sets(manager.pod_hint_sets(pod))
         recorded = None if expect["no_preference"] else {"cpu": expect["hints"]}
         return "" if ours == recorded else f"pod hints ours {ours} recorded {recorded}"
     return other_names(pod, expect["containers"]) or _add(manager, case, step, pod, expect["containers"])
@@ -131,22 +138,22 @@ def other_names(pod: Pod, expected: Sequence[Mapping[str, Any]]) -> str:
 
 def _add(manager: CPUManager, case: Case, step: Case, pod: Pod, expected: Sequence[Mapping[str, Any]]) -> str:
     for container, expect in zip(pod.containers, expected, strict=False):
-        wishes = manager.wishes(pod, container)
+        hint_sets = manager.hint_sets(pod, container)
         recorded = None if expect["no_preference"] else {"cpu": expect["hints"]}
-        if shown_wishes(wishes) != recorded:
-            return f"{container.name} hints ours {shown_wishes(wishes)} recorded {recorded}"
+        if shown_hint_sets(hint_sets) != recorded:
+            return f"{container.name} hints ours {shown_hint_sets(hint_sets)} recorded {recorded}"
         error: AdmissionError | None = None
         try:
             if step["affinity"] == "merge":
                 policy = TopologyManagerPolicy(case["tm_policy"])
                 nodes = NodeMask.from_ids(node for node, _ in manager.tables.nodes)
-                merged = merge(policy, nodes, [wishes])
+                merged = merge(policy, nodes, [hint_sets])
                 ours = [*as_pair(merged), admits(policy, merged)]
                 if ours != [*expect["merged"], expect["admit"]]:
                     return (
                         f"{container.name} merged ours {ours} recorded {expect['merged']} {expect['admit']}"
                     )
-                admit(policy, nodes, [wishes])
+                admit(policy, nodes, [hint_sets])
             else:
                 mask = step["affinity"]
                 merged = MergedHint(None if mask is None else NodeMask(mask), bool(step.get("preferred")))

@@ -17,7 +17,7 @@ from tests.vectors.judges.managers import (
     options_of,
     same_error,
     shown_blocks,
-    shown_wishes,
+    shown_hint_sets,
 )
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 
@@ -57,10 +57,10 @@ def judge_cpu_case(case: Case, recorded: Mapping[str, Any]) -> Judged:
     pod = _pod(case)
     manager.reusable = {pod.uid: CPUSet.parse(case["reusable_before"])}
     if case["fn"] == "get_pod_topology_hints":
-        return compare(case["id"], shown_wishes(manager.pod_wishes(pod)), case["hints"])
+        return compare(case["id"], shown_hint_sets(manager.pod_hint_sets(pod)), case["hints"])
     container = next(c for c in pod.containers if c.name == case["container"])
     if case["fn"] == "get_topology_hints":
-        return compare(case["id"], shown_wishes(manager.wishes(pod, container)), case["hints"])
+        return compare(case["id"], shown_hint_sets(manager.hint_sets(pod, container)), case["hints"])
     mask, preferred = case["affinity"]
     error = None
     try:
@@ -134,10 +134,10 @@ def judge_memory_case(case: Case) -> Judged:
     pod = _pod(case)
     manager.reuse = {pod.uid: _reuse(case.get("reusable_before"))}
     if case["fn"] == "get_pod_topology_hints":
-        return compare(case["id"], shown_wishes(manager.pod_wishes(pod)), case["hints"])
+        return compare(case["id"], shown_hint_sets(manager.pod_hint_sets(pod)), case["hints"])
     container = next(c for c in pod.containers if c.name == case["container"])
     if case["fn"] == "get_topology_hints":
-        return compare(case["id"], shown_wishes(manager.wishes(pod, container)), case["hints"])
+        return compare(case["id"], shown_hint_sets(manager.hint_sets(pod, container)), case["hints"])
     mask, preferred = case["affinity"]
     error = None
     try:

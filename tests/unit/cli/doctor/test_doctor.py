@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.cli.doctor.doctor import as_json, as_text, exit_code, summary
-from nri_plugin.cli.doctor.findings import Finding, Step, advice, fine, not_visible, to_do
+from nri_plugin.cli.doctor.findings import Finding, NextStep, advice, fine, not_visible, to_do
 from nri_plugin.cli.doctor.node_evidence import Hidden
 from nri_plugin.cli.main import run_command_line
 from nri_plugin.simulator.machine.machine import build_sysfs
@@ -95,7 +95,7 @@ def test_programs_get_every_finding_and_the_counts() -> None:
 
 
 def test_several_steps_are_numbered_and_say_how_to_go_back() -> None:
-    steps = (Step("look"), Step("stop it; wait", "systemctl stop it", "systemctl start it"))
+    steps = (NextStep("look"), NextStep("stop it; wait", "systemctl stop it", "systemctl start it"))
     finding = to_do("a", "wrong", "go on", steps=steps)
     assert list(as_text(of(finding), 80, colour=False))[2:9] == [
         "         -> go on:",

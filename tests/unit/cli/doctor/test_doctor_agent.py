@@ -41,7 +41,7 @@ def test_creations_that_fail_one_after_the_other_name_who_may_be_it() -> None:
     assert answer.verdict is Verdict.TO_DO
     assert "the last 3 creations failed" in answer.says
     assert "10-topology-aware, koordlet may be it" in answer.says
-    assert "none that can be seen here" in found(failed_creations=2)["failed-creations"].says
+    assert "not visible from here" in found(failed_creations=2)["failed-creations"].says
 
 
 def test_while_the_kubelet_has_to_hand_over_the_agent_is_not_started_first() -> None:
@@ -80,9 +80,14 @@ def test_an_agent_that_only_observes_is_said_to_and_leaves_others_alone() -> Non
         ({"checkpoint": None}, "checkpoint", Verdict.OK, "none yet"),
         ({"checkpoint": ["a", "b", "c", "d", "e"]}, "checkpoint", Verdict.TO_DO, "a; b; c; 2 more"),
         ({"exporter": ""}, "exporter", Verdict.OK, "takes connections"),
-        ({"exporter": "nobody listens on it"}, "exporter", Verdict.TO_DO, "the cluster is told nothing"),
+        (
+            {"exporter": "no process listens on it"},
+            "exporter",
+            Verdict.TO_DO,
+            "nothing is published to the cluster",
+        ),
         ({"exporter": OUT_OF_SIGHT}, "exporter", Verdict.NOT_VISIBLE, "cannot be seen"),
-        ({"fights": ("shop/web/app",)}, "fights", Verdict.TO_DO, "puts back the CPUs of shop/web/app"),
+        ({"fights": ("shop/web/app",)}, "fights", Verdict.TO_DO, "overwrites the cpusets of shop/web/app"),
         ({"rivals": ("koordlet",)}, "rivals", Verdict.TO_DO, "koordlet gives CPUs"),
         ({"rivals": OUT_OF_SIGHT}, "rivals", Verdict.NOT_VISIBLE, "cannot be seen"),
     ],

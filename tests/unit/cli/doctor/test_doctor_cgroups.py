@@ -4,17 +4,17 @@ import pytest
 
 from nri_plugin.cli.doctor.findings import Finding, Verdict
 from nri_plugin.cli.doctor.machine import CgroupEvidence, judge_cgroups
-from nri_plugin.cli.doctor.node_evidence import Group, Hidden, Tree
+from nri_plugin.cli.doctor.node_evidence import CgroupDir, Hidden, Tree
 from nri_plugin.model.sets import CPUSet
 
 ALL = CPUSet.parse("0-7")
 
 
-def group(path: str, effective: str = "0-7", *, passes_on: bool = True, partition: str = "") -> Group:
-    return Group(path, CPUSet(), CPUSet.parse(effective), passes_on, partition)
+def group(path: str, effective: str = "0-7", *, passes_on: bool = True, partition: str = "") -> CgroupDir:
+    return CgroupDir(path, CPUSet(), CPUSet.parse(effective), passes_on, partition)
 
 
-def tree(*groups: Group, version: int = 2) -> Tree:
+def tree(*groups: CgroupDir, version: int = 2) -> Tree:
     return Tree(version, "/sys/fs/cgroup", "kubepods.slice", (group(""), group("kubepods.slice"), *groups))
 
 
@@ -105,16 +105,16 @@ def test_a_node_without_pods_has_no_slices_to_judge() -> None:
 
 
 def test_containers_that_somebody_else_has_pinned_are_named() -> None:
-    pinned = Group("kubepods.slice/pod/c1", CPUSet.parse("2-3"), CPUSet.parse("2-3"), passes_on=False)
-    free = Group("kubepods.slice/pod/c2", CPUSet(), ALL, passes_on=False)
-    wide = Group("kubepods.slice/pod/c3", ALL, ALL, passes_on=False)
+    pinned = CgroupDir("kubepods.slice/pod/c1", CPUSet.parse("2-3"), CPUSet.parse("2-3"), passes_on=False)
+    free = CgroupDir("kubepods.slice/pod/c2", CPUSet(), ALL, passes_on=False)
+    wide = CgroupDir("kubepods.slice/pod/c3", ALL, ALL, passes_on=False)
     answer = found(tree(pinned, free, wide))["foreign-cpusets"]
     assert (answer.verdict, "c1 on 2-3" in answer.says, "1 pods" in answer.says) == (
         Verdict.TO_DO,
         True,
         True,
     )
-    assert "see who does it" in answer.do
+    assert "find the writer" in answer.do
     named = found(tree(pinned), culprits=("cpuManagerPolicy static, x:2", "koordlet"))["foreign-cpusets"]
     assert named.says.endswith("what does it: cpuManagerPolicy static, x:2 and koordlet")
     assert "foreign-cpusets" not in found(tree(pinned), is_ours=True)
@@ -128,7 +128,7 @@ def test_partitions_of_our_own_containers_are_as_they_should_be() -> None:
     )
     answer = found(tree(*ours), allowed=CPUSet.parse("4-7"))["partitions"]
     assert answer.verdict is Verdict.OK
-    assert answer.says == "only of our containers, on the CPUs they were promised: 4-5,7"
+    assert answer.says == "only of our containers, on their allocated CPUs: 4-5,7"
 
 
 @pytest.mark.parametrize("effective", ["3-4", ""])

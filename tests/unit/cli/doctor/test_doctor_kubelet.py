@@ -71,7 +71,7 @@ def test_options_that_a_kubelet_under_none_refuses_are_named() -> None:
 
 
 def test_while_the_kubelet_has_to_hand_over_nothing_says_to_start_it() -> None:
-    answers = found(told(cpuManagerPolicy="static"), pod_resources="nobody listens on it")
+    answers = found(told(cpuManagerPolicy="static"), pod_resources="no process listens on it")
     assert answers["pod-resources"].command == ""
     assert KubeletEvidence(told(cpuManagerPolicy="static")).must_hand_over
     assert not KubeletEvidence(told(cpuManagerPolicy="static"), is_only_observed=True).must_hand_over
@@ -166,7 +166,7 @@ def test_a_kubelet_that_hands_over_is_restarted_once() -> None:
 
 def test_the_pod_resources_socket_is_tried() -> None:
     assert found(told())["pod-resources"].verdict is Verdict.OK
-    assert found(told(), pod_resources="nobody listens on it")["pod-resources"].verdict is Verdict.TO_DO
+    assert found(told(), pod_resources="no process listens on it")["pod-resources"].verdict is Verdict.TO_DO
     assert found(told(), pod_resources=OUT_OF_SIGHT)["pod-resources"].verdict is Verdict.NOT_VISIBLE
 
 

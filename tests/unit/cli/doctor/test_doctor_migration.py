@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nri_plugin.cli.doctor.findings import Step
+from nri_plugin.cli.doctor.findings import NextStep
 from nri_plugin.cli.doctor.kubelet import Migration, steps
 from nri_plugin.cli.doctor.node_evidence import NodeView
 from nri_plugin.cli.doctor.service_evidence import CONFIG_FILE, KubeletSettings, Setting, read_kubelet
@@ -51,7 +51,7 @@ class Site:
             program.chmod(0o755)
         self.path = f"{folder / 'bin'}:/usr/bin:/bin"
 
-    def plan(self, **more: object) -> tuple[Step, ...]:
+    def plan(self, **more: object) -> tuple[NextStep, ...]:
         node = Migration(
             settings(), tuple(f"/var/lib/kubelet/{name}" for name in STATES), "/etc/nri-pin/c.yaml"
         )

@@ -8,7 +8,7 @@ from nri_plugin.agent.status_client import RuntimeRow
 from nri_plugin.cli.doctor.findings import Finding, Verdict
 from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView
 from nri_plugin.cli.doctor.runtime import TOLERATE, RuntimeEvidence, judge, limits, nri_default, version_of
-from nri_plugin.cli.doctor.service_evidence import CONTAINERD, Broken, NRISettings, read_settings
+from nri_plugin.cli.doctor.service_evidence import CONTAINERD, BrokenFile, NRISettings, read_settings
 
 MAIN = "/etc/containerd/config.toml"
 OUT_OF_SIGHT = Hidden("/etc/containerd", "/host/etc/containerd")
@@ -99,7 +99,7 @@ def test_nri_is_on_by_what_is_written_else_by_the_release(
     ("seen", "verdict"),
     [
         ({"settings": OUT_OF_SIGHT}, Verdict.NOT_VISIBLE),
-        ({"settings": Broken(MAIN, "expected '=' (at line 3)")}, Verdict.TO_DO),
+        ({"settings": BrokenFile(MAIN, "expected '=' (at line 3)")}, Verdict.TO_DO),
         ({"version": "", "socket": "there is no such socket"}, Verdict.NOT_VISIBLE),
         ({"version": "", "socket": ""}, Verdict.OK),
         ({"version": "", "settings": settings(format_version=3), "socket": "nobody"}, Verdict.OK),
@@ -122,7 +122,7 @@ def test_what_is_out_of_sight_names_the_mount() -> None:
     ("seen", "verdict", "words"),
     [
         ({"socket": ""}, Verdict.OK, "takes connections"),
-        ({"socket": "nobody listens on it"}, Verdict.TO_DO, "/var/run/nri/nri.sock: nobody listens"),
+        ({"socket": "no process listens on it"}, Verdict.TO_DO, "/var/run/nri/nri.sock: no process listens"),
         ({"agent_socket": "/run/nri/nri.sock"}, Verdict.OK, "takes connections"),
         ({"agent_socket": "/run/other.sock"}, Verdict.TO_DO, "the agent is configured for /run/other.sock"),
         ({"told": RuntimeRow("containerd", "2.1.9"), "socket": "refused"}, Verdict.OK, "connected"),

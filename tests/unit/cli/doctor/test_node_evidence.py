@@ -129,7 +129,7 @@ def test_a_socket_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     view = NodeView("/", mounts())
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("there")
-        assert view.connects(str(tmp_path / "there")) == "nobody listens on it"
+        assert view.connects(str(tmp_path / "there")) == "no process listens on it"
         listener.listen()
         assert view.connects(str(tmp_path / "there")) == ""
     assert view.connects(str(tmp_path / "none")) == "there is no such socket"

@@ -9,7 +9,7 @@ from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView, Process
 from nri_plugin.cli.doctor.service_evidence import (
     CONTAINERD,
     CRIO,
-    Broken,
+    BrokenFile,
     NRISettings,
     duration_s,
     find_name,
@@ -126,7 +126,7 @@ def test_a_plugin_that_is_disabled_as_a_whole_is_off(node) -> None:
 
 def test_a_file_that_is_no_toml_is_broken(node) -> None:
     found = read_settings(node(etc__containerd__config_toml="a = = 1\n"), CONTAINERD)
-    assert isinstance(found, Broken)
+    assert isinstance(found, BrokenFile)
     assert "line 1" in found.detail
 
 

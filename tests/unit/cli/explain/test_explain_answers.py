@@ -9,9 +9,9 @@ import yaml
 
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile
-from nri_plugin.cli.explain.explain import NotOneError, PodListed, Told, of_container, of_what_if
+from nri_plugin.cli.explain.explain import DecisionExplained, NotOneError, PodListed, of_container, of_what_if
 from nri_plugin.cli.state.source import NO_RUNTIME, SOCKET
-from nri_plugin.explain.explanation import Outcome
+from nri_plugin.explain.explanation import ContainerOutcome
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.recording.file import CURRENT, DIRECTORY
@@ -46,9 +46,9 @@ def asked(folder: Path, **words: Any) -> dict[str, Any]:
     return {**ASKED, "state_dir": str(folder), **words}
 
 
-def told(word: str, folder: Path, **words: Any) -> Told:
+def told(word: str, folder: Path, **words: Any) -> DecisionExplained:
     answer = of_container(word, asked(folder, **words))
-    assert isinstance(answer, Told)
+    assert isinstance(answer, DecisionExplained)
     return answer
 
 
@@ -89,9 +89,9 @@ def test_of_two_pods_of_one_name_the_later_is_meant_and_the_earlier_named(tmp_pa
 
     lived(tmp_path, ON, [named("first", 9), named("second", 4)])
     answer = told("train/c", tmp_path)
-    assert answer.explanation.outcome is Outcome.EXCLUSIVE
+    assert answer.explanation.outcome is ContainerOutcome.EXCLUSIVE
     assert answer.notes[-1] == "an earlier pod of that name was refused: nri-pin explain first-c-0"
-    assert told("first-c-0", tmp_path).explanation.outcome is Outcome.REFUSED
+    assert told("first-c-0", tmp_path).explanation.outcome is ContainerOutcome.REFUSED
 
 
 def test_it_is_explained_by_the_state_of_its_time_not_by_todays(tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ def test_without_a_history_it_is_explained_by_todays_state_and_that_is_said(
     placed = told("a/c", tmp_path, **described)
     assert placed.notes[0].startswith("its creation is no longer in the agent's history")
     assert placed.explanation.subject.exclusive_cpus == 4
-    assert placed.explanation.outcome is Outcome.EXCLUSIVE
+    assert placed.explanation.outcome is ContainerOutcome.EXCLUSIVE
     assert "it holds CPUs 2-5" in placed.notes[1]
     shared = told("web/c", tmp_path, **described)
-    assert shared.explanation.outcome is Outcome.SHARED
+    assert shared.explanation.outcome is ContainerOutcome.SHARED
     assert "amounts are taken as none" in shared.notes[1]
 
 
@@ -146,7 +146,7 @@ def test_a_what_if_stands_beside_the_promises_of_the_checkpoint(
 ) -> None:
     lived(tmp_path, ON, [creation("a", cpu=4)])
     answer = of_what_if(asked(tmp_path, cpu="2", **described))
-    assert answer.explanation.outcome is Outcome.EXCLUSIVE
+    assert answer.explanation.outcome is ContainerOutcome.EXCLUSIVE
     holders = [one.container for node in answer.explanation.numa_nodes for one in node.holders]
     assert holders == ["default/a/c"]
 
@@ -192,7 +192,7 @@ def test_a_damaged_history_leaves_the_checkpoint_to_ask(tmp_path: Path, describe
     lived(tmp_path, ON, [creation("a", cpu=4)])
     (tmp_path / DIRECTORY / CURRENT).write_text("no recording\n")
     answer = told("a/c", tmp_path, **described)
-    assert answer.explanation.outcome is Outcome.EXCLUSIVE
+    assert answer.explanation.outcome is ContainerOutcome.EXCLUSIVE
     assert answer.notes[-1].startswith("the history cannot be read: ")
 
 

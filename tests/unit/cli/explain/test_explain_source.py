@@ -15,7 +15,7 @@ from nri_plugin.core.hint_providers import Question
 from nri_plugin.model.errors import CheckpointError, ConfigError
 from nri_plugin.model.options import MemoryManagerPolicy, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.state import State
-from nri_plugin.policy.hints import Hint, Provider, Wish
+from nri_plugin.policy.hints import Hint, HintSet, Provider
 from nri_plugin.simulator.machine.machine import build_sysfs, load
 from nri_plugin.simulator.machine.source import read_machine
 from tests.builders import GIB, node
@@ -130,7 +130,7 @@ def test_every_container_of_history_and_checkpoint_is_known_once(tmp_path: Path)
 
 def elsewhere(question: Question) -> Provider:
     """A hint provider of another package: nothing but NUMA node 1 will do."""
-    return (Wish("x", (Hint(0b10, preferred=True),)),)
+    return (HintSet("x", (Hint(0b10, preferred=True),)),)
 
 
 def test_installed_hint_providers_are_asked_again_and_about_what_ifs(

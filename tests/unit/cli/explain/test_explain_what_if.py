@@ -6,18 +6,27 @@ from itertools import combinations
 
 import pytest
 
-from nri_plugin.cli.explain.what_if import WhatIf, changed, event_of
-from nri_plugin.config import option_checks
+from nri_plugin.cli.explain.what_if import ASKED, WhatIf, changed, event_of
+from nri_plugin.config.keys import words_of
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.engine import wanted
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.model.options import CPUManagerPolicy, SMTOddCounts, TopologyManagerPolicy, UncoreCacheFit
-from nri_plugin.model.sets import NodeMask
+from nri_plugin.model.option_rows import CPU_MANAGER, TOPOLOGY_MANAGER, Option
+from nri_plugin.model.options import (
+    OPTION_BY_NAME,
+    CPUManagerPolicy,
+    ReservedMemory,
+    SMTOddCounts,
+    TopologyManagerPolicy,
+    UncoreCacheFit,
+    options_of,
+)
+from nri_plugin.model.sets import NodeMask, NUMANodeID
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.machine import build_topology, load
-from tests.builders import GIB, node
+from tests.builders import GIB, machine, node
 
 
 def request_of(**words: object) -> ContainerRequest:
@@ -129,7 +138,7 @@ def test_an_option_of_the_node_can_be_switched_off() -> None:
         (["uncoreCacheFit=best", "distribute-cpus-across-numa=true"], "uncoreCacheFit: best packs CPUs"),
         (["topologyManagerPolicy=single-numa-node", "align-by-socket=true"], "incompatible"),
         (["cpuManagerPolicy=none", "full-pcpus-only=true"], "None policy: received unsupported options"),
-        (["full-pcpus-only=perhaps"], "^--option: full-pcpus-only: expected true or false, found perhaps$"),
+        (["full-pcpus-only=perhaps"], "^--option: full-pcpus-only: bad value .* expected true or false$"),
         (["reservedSystemCPUs=x"], "reservedSystemCPUs"),
     ],
 )
@@ -138,7 +147,8 @@ def test_options_that_a_configuration_could_not_have_are_refused(given: list[str
         changed(node(), given)
 
 
-CPU_PAIRS = [(), *combinations(option_checks.CPU_OPTIONS, 1), *combinations(option_checks.CPU_OPTIONS, 2)]
+CPU_OPTIONS = options_of(CPU_MANAGER)
+CPU_PAIRS = [(), *combinations(CPU_OPTIONS, 1), *combinations(CPU_OPTIONS, 2)]
 
 
 @pytest.mark.parametrize("cpu", CPUManagerPolicy)
@@ -164,6 +174,53 @@ def test_an_option_is_taken_when_and_only_when_the_configuration_takes_it(
         assert taken(lambda: changed(node(), given)) == taken(  # noqa: B023 - called at once
             lambda: load_text(text + gates + (options if names else ""), "x").node(node().topology)  # noqa: B023
         ), given
+
+
+def example_values(option: Option) -> list[str]:
+    """Every word of an option, or a value and a wrong one."""
+    if option.kind is bool:
+        return ["true", "false", "1", "no", "perhaps"]
+    memory = [f"[{{numaNode: {number}, limits: {{memory: 100Mi}}}}]" for number in (0, 7)]
+    return [*words_of(option.kind), "nonsense", "[default]", *memory, "8"]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_each_value_of_each_option_is_taken_when_and_only_when_the_configuration_takes_it(name: str) -> None:
+    option = OPTION_BY_NAME[name]
+    for value in example_values(option):
+        text = (
+            f"{name}: {value}\n" if option.manager is None else f"{option.manager.key}: {{{name}: {value}}}\n"
+        )
+        text += "reservedSystemCPUs: 0-1\n" if name != "reservedSystemCPUs" else ""
+        text += f"featureGates: {{{option.gate}: true}}\n" if option.manager else ""
+        if option.manager is TOPOLOGY_MANAGER:
+            text += "topologyManagerPolicy: restricted\n"
+        if (name, value) == ("memoryManagerPolicy", "Static"):  # reserved as in a simulation
+            text += "reservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}]\n"
+        assert taken(lambda: changed(node(), [f"{name}={value}"])) == taken(  # noqa: B023 - called at once
+            lambda: load_text(text, "x").node(node().topology)  # noqa: B023
+        ), text
+
+
+def test_the_static_policy_without_reserved_cpus_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"static needs CPUs kept .* add --option reservedSystemCPUs=0"):
+        changed(node(reserved="", cpu_manager_policy=CPUManagerPolicy.NONE), ["cpuManagerPolicy=static"])
+    assert changed(node(), ["cpuManagerPolicy=none", "reservedSystemCPUs="])
+
+
+def test_a_static_memory_manager_has_the_smallest_reservation_unless_the_node_has_one() -> None:
+    rows = (ReservedMemory(NUMANodeID(1), "memory", GIB),)
+    asked = ["memoryManagerPolicy=Static"]
+    (added,) = changed(node(), asked).options.reserved_memory
+    assert (added.node, added.size_bytes) == (0, 100 << 20)
+    assert changed(node(reserved_memory=rows), asked).options.reserved_memory == rows
+
+
+def test_the_limit_of_numa_nodes_is_an_option_like_the_others() -> None:
+    given = ["topologyManagerPolicy=restricted", "max-allowable-numa-nodes=8"]
+    with pytest.raises(ConfigError, match="more than 8 NUMA Nodes: this one has 9"):
+        changed(node(machine(nodes=9)), given)
+    assert changed(node(), given).options.max_allowable_numa_nodes == 8
 
 
 def taken(read: Callable[[], object]) -> bool:

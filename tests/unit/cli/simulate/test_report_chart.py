@@ -6,9 +6,8 @@ from nri_plugin.cli.simulate.report_plots import (
     LEFT,
     RIGHT,
     TOP,
-    Field,
+    PlotField,
     bar,
-    drawing,
     rounded_top,
     staircase,
     ticks,
@@ -38,30 +37,23 @@ def test_scale_ends_at_a_round_value_that_nothing_exceeds(top: float, rounded: f
 
 
 def test_field_spans_the_drawing_between_its_margins() -> None:
-    field = Field(600, 240, 10, 50)
+    field = PlotField(600, 240, 10, 50)
     assert (field.x(0), field.x(10)) == (LEFT, 600 - RIGHT)
     assert field.y(50) == TOP
     assert field.y(0) > field.y(25) > field.y(50)
 
 
 def test_field_without_columns_or_height_divides_by_nothing() -> None:
-    assert Field(600, 240, 0, 0).x(0) == LEFT
-    assert Field(600, 240, 0, 0).y(0) == Field(600, 240, 0, 5).y(0)
+    assert PlotField(600, 240, 0, 0).x(0) == LEFT
+    assert PlotField(600, 240, 0, 0).y(0) == PlotField(600, 240, 0, 5).y(0)
 
 
 def test_staircase_stays_until_the_next_value() -> None:
-    field = Field(LEFT + RIGHT + 20, 240, 2, 10)
+    field = PlotField(LEFT + RIGHT + 20, 240, 2, 10)
     path = staircase(field, [0, 10])
     zero, ten = field.y(0), field.y(10)
-    assert f'd="M{field.x(0)} {zero}H{field.x(1)}V{zero}H{field.x(2)}V{ten}"' in path
+    assert path == f"M{field.x(0)} {zero}H{field.x(1)}V{zero}H{field.x(2)}V{ten}"
 
 
-def test_bars_have_no_negative_size_and_say_their_title() -> None:
-    assert (
-        bar(1, 2, -3, 4, "a<b")
-        == '<g><title>a&lt;b</title><rect x="1" y="2" width="0" height="4"></rect></g>'
-    )
-
-
-def test_drawing_tells_what_it_shows() -> None:
-    assert 'role="img" aria-label="the &lt;label&gt;"' in drawing(1, 2, label="the <label>")
+def test_bars_have_no_negative_size() -> None:
+    assert (bar(1, 2, -3, 4, "").width, bar(1, 2, 3, -4, "").height) == (0, 0)

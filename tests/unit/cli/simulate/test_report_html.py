@@ -118,7 +118,7 @@ def test_configuration_is_told_key_by_key_with_what_is_reserved() -> None:
 
 
 def test_style_and_script_are_files_of_the_package() -> None:
-    folder = resources.files("nri_plugin.cli.simulate")
+    folder = resources.files("nri_plugin.cli.simulate") / "templates"
     page = render([samples.sample()])
     assert folder.joinpath("report.css").read_text() in page
     assert folder.joinpath("report.js").read_text() in page

@@ -1,16 +1,10 @@
 """The machine of a report as nested boxes."""
 
 import re
-from typing import Any
 
-from nri_plugin.cli.simulate.report import machine
-from nri_plugin.cli.simulate.report_marks import Marks
 from nri_plugin.simulator.machine.machine import shipped
 from tests import simulation_samples as samples
-
-
-def drawn(simulation: dict[str, Any]) -> str:
-    return machine(simulation, 0, Marks([simulation]))
+from tests.report_pages import machine as drawn
 
 
 def cpu(page: str, number: int) -> str:

@@ -1,48 +1,18 @@
-"""HTML that names cannot break out of."""
+"""A page that names cannot break out of."""
 
 import json
+import re
+from importlib import resources
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.cli.simulate.report_marks import (
-    Markup,
-    element,
-    escape,
-    joined,
-    raw_element,
-    script_json,
-    showable,
-)
+from nri_plugin.cli.simulate.report import render
+from nri_plugin.cli.simulate.report_marks import showable
+from tests import simulation_samples as samples
 
-
-def test_text_is_escaped_and_markup_is_not() -> None:
-    assert element("p", "a<b", Markup("<i></i>")) == "<p>a&lt;b<i></i></p>"
-
-
-def test_pieces_of_markup_are_text_again_once_they_were_formatted() -> None:
-    assert joined([f"{Markup('<i>')}"]) == "&lt;i&gt;"
-
-
-def test_attributes_are_quoted_and_escaped() -> None:
-    assert element("td", data_v="\"'><", class_="x") == '<td data-v="&quot;&#39;&gt;&lt;" class="x"></td>'
-
-
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [(True, "<p hidden></p>"), (False, "<p></p>"), (None, "<p></p>"), (0, '<p hidden="0"></p>')],
-)
-def test_attributes_without_value_and_without_meaning(value: bool | int | None, written: str) -> None:
-    assert element("p", hidden=value) == written
-
-
-def test_an_empty_class_is_left_out_and_other_empty_values_are_not() -> None:
-    assert element("p", class_="", data_v="") == '<p data-v=""></p>'
-
-
-def test_void_elements_have_no_end_and_shapes_have_one() -> None:
-    assert element("wbr") + element("rect") == "<wbr><rect></rect>"
+TAG = re.compile(r"<[^>]*>")
 
 
 @pytest.mark.parametrize(
@@ -52,27 +22,35 @@ def test_what_cannot_be_shown_is_replaced(character: str) -> None:
     assert showable(f"a{character}b") == "a\ufffdb"
 
 
+@settings(max_examples=30)
 @given(st.text())
-def test_no_text_leaves_a_character_that_means_something(text: str) -> None:
-    written = escape(text)
-    assert not set(written) & set("<>\"'")
-    written.encode()
+def test_no_text_adds_an_element_or_an_attribute(text: str) -> None:
+    def page(name: str) -> str:
+        simulation = samples.sample(wishes=[("a/a/a", 2), ("b/b/b", 900)])
+        simulation["scenario"], simulation["notes"] = name or "-", (name,)
+        simulation["configuration"]["said"] = {"key": name}
+        simulation["steps"][0]["problems"] = (name,)
+        simulation["devices"] = ({"resource": name, "id": name, "numa_nodes": (0,), "container": ""},)
+        written = render([simulation])
+        written.encode()
+        return written[: written.index('<script type="application/json"')]
+
+    names = [re.sub(r'"[^"]*"', '""', tag) for tag in TAG.findall(page(text))]
+    assert names == [re.sub(r'"[^"]*"', '""', tag) for tag in TAG.findall(page("name"))]
 
 
-@given(
-    st.recursive(
-        st.none() | st.text() | st.integers(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    )
-)
-def test_json_in_a_script_is_the_same_json_and_no_markup(value: object) -> None:
-    written = script_json(value)
-    assert json.loads(written) == value
-    assert not set(written) & set("<>&\u2028\u2029")
-    assert raw_element("script", written) == f"<script>{written}</script>"
+@pytest.mark.parametrize("text", ["</script><b>", "<!--<script>", "a&lt;b", "\u2028", "\ud800"])
+def test_data_of_the_page_cannot_end_its_script_and_reads_back(text: str) -> None:
+    simulation = samples.sample()
+    simulation["notes"] = (text,)
+    found = re.search(r'id="result">(.*?)</script>', render([simulation]), re.DOTALL)
+    assert found
+    assert "<" not in found[1]
+    assert json.loads(found[1])["simulations"][0]["notes"] == [text]
 
 
-@pytest.mark.parametrize("content", ["a</style>b", "a</STYLE b", "<!-- a"])
-def test_content_that_would_end_its_element_is_refused(content: str) -> None:
-    with pytest.raises(ValueError, match="would end it early"):
-        raw_element("style", content)
+@pytest.mark.parametrize(("name", "end"), [("report.css", "</style"), ("report.js", "</script")])
+def test_own_files_do_not_end_their_element_early(name: str, end: str) -> None:
+    content = resources.files("nri_plugin.cli.simulate").joinpath("templates", name).read_text().lower()
+    assert end not in content
+    assert "<!--" not in content

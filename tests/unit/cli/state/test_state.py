@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.checkpoint.file import CheckpointFile
-from nri_plugin.cli.state.group import command
 from nri_plugin.cli.state.source import NO_RUNTIME, SOCKET
+from nri_plugin.cli.state.state import command
 from nri_plugin.model.options import MemoryManagerPolicy, Node
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (
@@ -234,7 +234,7 @@ def test_show_says_which_exclusive_cpus_are_offline_and_what_is_left(tmp_path: P
     db, web = show_json(tmp_path)["containers"]
     assert (db["cpus"], db["lost"], db["cpuset"]) == ("2,100", "100", "2")
     assert (web["cpus"], web["lost"], web["cpuset"]) == ("101-102", "101-102", "0-1,3-15")
-    text = "lost: shop/db-0/db: of its CPUs 2,100 those offline are 100, they stay promised to it"
+    text = "lost: shop/db-0/db: of its CPUs 2,100 those offline are 100, they stay allocated to it"
     assert text in " ".join(run("show", tmp_path).output.split())
 
 
@@ -437,7 +437,7 @@ FINDINGS = {
     ),
     "a promise to a pod that is gone": (
         STATE.with_allocation("u9/x", Allocation(CPUSet.of(15))),
-        "u9/x is promised CPUs or memory but its pod is not known",
+        "u9/x has CPUs or memory but its pod is not known",
     ),
 }
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
 from nri_plugin.checkpoint.kubelet_files import checksum, cpu_v1, cpu_v2, cpu_v3, load_refusal
-from nri_plugin.cli.state.group import command
+from nri_plugin.cli.state.state import command
 from nri_plugin.model.options import MemoryManagerPolicy
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (

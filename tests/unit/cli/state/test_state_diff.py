@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nri_plugin.checkpoint.file import CheckpointFile
-from nri_plugin.cli.state.group import command
+from nri_plugin.cli.state.state import command
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
 from tests.builders import node as a_node

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nri_plugin.checkpoint.file import CheckpointFile
-from nri_plugin.cli.state.group import command
 from nri_plugin.cli.state.history import KINDS
+from nri_plugin.cli.state.state import command
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.drift import CpusetsObserved, Observed, Target
 from nri_plugin.core.engine import decide
@@ -117,7 +117,7 @@ def test_a_restart_and_what_the_agent_still_knew_are_told(site: Site) -> None:
     second, _ = lived([nri.Synchronize((DB,), (RECORD,))], START + timedelta(hours=1), state)
     site.file.write_bytes(first + second)
     assert [(what, text) for what, _, text in site.told()][-2:] == [
-        ("started", "the agent, with 1 promises to 1 containers"),
+        ("started", "the agent, with 1 allocations and 1 containers"),
         ("synchronized", "1 pods and 1 containers in the runtime"),
     ]
 

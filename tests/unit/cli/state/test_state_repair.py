@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
-from nri_plugin.cli.state.group import command
+from nri_plugin.cli.state.state import command
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
 from tests.builders import node as a_node
@@ -265,7 +265,7 @@ def test_it_refuses_while_an_agent_runs(site: Site) -> None:
 
 WRONG: dict[str, tuple[list[str], str]] = {
     "both": (["--yes", "--dry-run"], "exclude each other"),
-    "a name that nobody has": (["--give-up", "shop/x/y"], "nobody is promised anything under the name"),
+    "a name that nobody has": (["--give-up", "shop/x/y"], "there is no allocation under the name"),
     "another machine": (["--machine", "demo"], "another machine"),
 }
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from nri_plugin.agent.status_client import DriftRow, RefusalRow, RuntimeRow
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.state.source import NO_RUNTIME, Seen
-from nri_plugin.cli.top.model import Line, Model, Sample
+from nri_plugin.cli.top.model import Model, Sample, TopRow
 from nri_plugin.cli.top.screen import age_words, frame, keys_in
 from nri_plugin.cli.top.top import Usage, command, present
 from nri_plugin.model.sets import CPUSet
@@ -268,7 +268,7 @@ def test_once_in_json_is_one_line(tmp_path: Path) -> None:
 
 def test_a_line_knows_what_it_shows() -> None:
     (line,) = Model(sample(state_of("db"))).lines({}, lambda _row: None, NOW)
-    assert isinstance(line, Line)
+    assert isinstance(line, TopRow)
     assert (line.used, line.age_s, line.is_fresh) == (None, None, False)
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from nri_plugin.cli.topology.palette import BEYOND, LETTERS
-from nri_plugin.cli.topology.picture import TIMES, Owner, Style, draw, fold, in_encoding, memory_text
+from nri_plugin.cli.topology.picture import TIMES, CPUOwner, Style, draw, fold, in_encoding, memory_text
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.machine import build_topology, parse, shipped
@@ -14,8 +14,8 @@ SMALL = build_topology(parse("2 sockets, 1 NUMA each, 2 L3 each, 1 core each, SM
 BIG = "2 sockets, 4 NUMA nodes each, 4 L3 each, 8 cores each, SMT 2"
 
 
-def owner(label: str, cpus: str, kind: str = "exclusive") -> Owner:
-    return Owner(label, CPUSet.parse(cpus), kind)  # type: ignore[arg-type]
+def owner(label: str, cpus: str, kind: str = "exclusive") -> CPUOwner:
+    return CPUOwner(label, CPUSet.parse(cpus), kind)  # type: ignore[arg-type]
 
 
 def test_without_owners_every_cpu_is_its_number() -> None:
@@ -136,8 +136,8 @@ def test_cpus_that_share_only_an_l2_are_beside_the_l3() -> None:
 
 def test_who_shares_a_pool_and_what_is_to_be_noted_is_in_the_legend() -> None:
     owners = [
-        Owner("a/b/c", CPUSet.of(0), note="NUMA 0, memory 0"),
-        Owner("shared pool", CPUSet.parse("1-6"), "shared", members=("x/y/z", "x/y/q")),
+        CPUOwner("a/b/c", CPUSet.of(0), note="NUMA 0, memory 0"),
+        CPUOwner("shared pool", CPUSet.parse("1-6"), "shared", members=("x/y/z", "x/y/q")),
         owner("isolated", "6", "isolated"),
         owner("offline", "7", "offline"),
     ]

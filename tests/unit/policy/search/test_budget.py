@@ -2,16 +2,16 @@
 
 import pytest
 
-from nri_plugin.policy.search.budget import STEP_BUDGET, Budget, BudgetSpentError
+from nri_plugin.policy.search import STEP_BUDGET, BudgetSpentError, StepBudget
 
 
 def test_a_search_has_the_usual_number_of_steps_unless_told():
-    assert Budget().left == STEP_BUDGET
-    assert Budget(0).left == 0
+    assert StepBudget().left == STEP_BUDGET
+    assert StepBudget(0).left == 0
 
 
 def test_a_budget_is_spent_once_more_was_wanted_than_there_was():
-    budget = Budget(3)
+    budget = StepBudget(3)
     budget.step()
     budget.step(2)
     assert (budget.left, budget.is_spent) == (0, False)
@@ -21,7 +21,7 @@ def test_a_budget_is_spent_once_more_was_wanted_than_there_was():
 
 
 def test_the_reserve_counts_once_it_is_released():
-    budget = Budget(3)
+    budget = StepBudget(3)
     assert budget.reserve == 0
     budget.reserve = 2
     budget.step(2)

@@ -5,7 +5,7 @@ import pytest
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.topology import Topology
-from nri_plugin.policy.hints import Hint, Wish
+from nri_plugin.policy.hints import Hint, HintSet
 from nri_plugin.policy.merge import merge
 from nri_plugin.policy.search.mask_order import Distances, distances_of
 
@@ -58,10 +58,10 @@ def test_fewer_nodes_come_before_closer_ones(one, other, closer):
 
 
 def test_the_merge_prefers_closer_nodes_only_when_told():
-    wish = (Wish("cpu", tuple(Hint(mask, preferred=True) for mask in (0b101, 0b110, 0b1100))),)
+    hint_set = (HintSet("cpu", tuple(Hint(mask, preferred=True) for mask in (0b101, 0b110, 0b1100))),)
     nodes, policy = NodeMask(0b1111), TopologyManagerPolicy.RESTRICTED
-    assert merge(policy, nodes, [wish]).affinity == NodeMask(0b101)
-    assert merge(policy, nodes, [wish], distances=FOUR).affinity == NodeMask(0b1100)
+    assert merge(policy, nodes, [hint_set]).affinity == NodeMask(0b101)
+    assert merge(policy, nodes, [hint_set], distances=FOUR).affinity == NodeMask(0b1100)
 
 
 def test_node_ids_may_have_gaps():

@@ -6,8 +6,8 @@ from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import cpu_tables
-from nri_plugin.policy.cpu_policy import cpu_wishes
-from nri_plugin.policy.hints import Hint, Wish
+from nri_plugin.policy.cpu_policy import cpu_hint_sets
+from nri_plugin.policy.hints import Hint, HintSet
 from nri_plugin.policy.merge import merge
 from nri_plugin.policy.search.mask_order import Distances, Share, tie_break
 from tests.unit.policy.shapes import machine
@@ -22,8 +22,8 @@ SIXTEEN = cpu_tables(machine(nodes=16, caches=1, cores=4, threads=1))
 def chosen(rule, available, count, policy=POLICIES[0], tables=FOUR):
     free = CPUSet.parse(available)
     nodes = NodeMask(tables.nodes_of(tables.online))
-    wishes = cpu_wishes(tables, count, free)
-    return str(merge(policy, nodes, [wishes], tie_break=tie_break(rule, tables, free, count)).affinity)
+    hint_sets = cpu_hint_sets(tables, count, free)
+    return str(merge(policy, nodes, [hint_sets], tie_break=tie_break(rule, tables, free, count)).affinity)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -49,12 +49,12 @@ def test_sets_of_nodes_are_chosen_like_single_ones():
 def test_distance_decides_before_the_rule():
     rows = {one: {other: 10 if one == other else 20 for other in range(4)} for one in range(4)}
     rows[2][2] = 9
-    wish = (Wish("r", (Hint(1, True), Hint(2, True), Hint(4, True))),)
+    hint_set = (HintSet("r", (Hint(1, True), Hint(2, True), Hint(4, True))),)
     spread = tie_break(SPREAD, FOUR, CPUSet.parse("8-15"), 1)
     nodes = NodeMask(0b111)
-    assert merge(POLICIES[0], nodes, [wish], tie_break=spread).affinity == NodeMask(2)
+    assert merge(POLICIES[0], nodes, [hint_set], tie_break=spread).affinity == NodeMask(2)
     assert merge(
-        POLICIES[0], nodes, [wish], distances=Distances(rows), tie_break=spread
+        POLICIES[0], nodes, [hint_set], distances=Distances(rows), tie_break=spread
     ).affinity == NodeMask(4)
 
 
@@ -106,20 +106,20 @@ def test_shares_add_up_unless_an_available_cpu_lies_in_a_cache_over_two_nodes():
 
 @pytest.mark.parametrize("rule", TopologyTieBreak)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_wish_decides_between_equally_good_nodes_before_the_rule(rule, policy):
+def test_a_wished_node_decides_between_equally_good_nodes_before_the_rule(rule, policy):
     free = CPUSet.parse("0-3,8-15,16-18,24-31")
     nodes = NodeMask(FOUR.nodes_of(FOUR.online))
-    wishes = cpu_wishes(FOUR, 3, free)
+    hint_sets = cpu_hint_sets(FOUR, 3, free)
     wished = tie_break(rule, FOUR, free, 3, 1 << 3)
-    assert merge(policy, nodes, [wishes], tie_break=wished).affinity == NodeMask.of(3)
+    assert merge(policy, nodes, [hint_sets], tie_break=wished).affinity == NodeMask.of(3)
 
 
-def test_a_wish_never_makes_a_hint_wider():
+def test_a_wished_node_never_makes_a_hint_wider():
     free = CPUSet.parse("0-7,8-10")
     nodes = NodeMask(FOUR.nodes_of(FOUR.online))
-    wishes = cpu_wishes(FOUR, 6, free)
+    hint_sets = cpu_hint_sets(FOUR, 6, free)
     wished = tie_break(PACKED, FOUR, free, 6, 1 << 1)
-    assert merge(POLICIES[0], nodes, [wishes], tie_break=wished).affinity == NodeMask.of(0)
+    assert merge(POLICIES[0], nodes, [hint_sets], tie_break=wished).affinity == NodeMask.of(0)
 
 
 def test_shares_of_a_wished_node_are_below_all_others():

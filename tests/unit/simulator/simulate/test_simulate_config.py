@@ -84,7 +84,7 @@ def test_a_share_of_memory_is_one_of_the_simulated_machine() -> None:
         ({"topologyManagerPolicy": "best"}, "--set topologyManagerPolicy: expected none"),
         ({"reservedSystemCPUs": "90"}, "CPUs 90 do not exist on this machine"),
         ({"neverRefuse": "["}, "--set neverRefuse"),
-        ({"foo": "1"}, "--set foo: unknown key; the README's chapter Configuration lists the keys there are"),
+        ({"foo": "1"}, "--set foo: unknown key; deploy/guide/configure.md lists the keys there are"),
         ({"topologyPolicy": "x"}, "unknown key; did you mean topologyManager"),
         (
             {"memoryManagerPolicy": "static"},

@@ -1,4 +1,4 @@
-"""How the demo is told: to a reader, line by line in 80 columns, or to a program as one JSON value."""
+"""The output of the demo: lines in 80 columns for a reader, or one JSON value for a program."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from functools import reduce
 from operator import or_
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
@@ -14,7 +14,7 @@ from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.state.rows import Wanted, rows_of
 from nri_plugin.cli.state.show import show_text
 from nri_plugin.cli.state.source import seen
-from nri_plugin.cli.topology.picture import Kind, Owner, draw, in_encoding
+from nri_plugin.cli.topology.picture import CPUOwner, Kind, draw, in_encoding
 from nri_plugin.model import bits
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.machine.device_places import PlacedDevice
@@ -47,7 +47,7 @@ STAND_INS = "container runtime, hardware, cgroup tree"
 NOT_WATCHED = "written after its code, never compared with the real one"
 LEGEND = "marks: + created  ~ given another cpuset  - ended  x refused  = looked at again"
 _MOVING = (Drift, Release, Foreign)
-"""After these it is told how many containers changed their CPUs."""
+"""After these steps the report counts containers whose CPUs changed."""
 CHECKED = (
     "every container began where it stayed",
     "exclusive CPUs belong to one container each",
@@ -56,25 +56,6 @@ CHECKED = (
     "every write was one a kernel takes",
     "machine, cgroups and checkpoint agree",
 )
-
-
-class Report(Protocol):
-    """Where a demo is told."""
-
-    def begin(self, node: Stage) -> None:
-        """The node is ready, the agent not yet started."""
-
-    def started(self, node: Stage, took_s: float) -> None:
-        """The agent is registered."""
-
-    def say(self, text: str) -> None:
-        """A sentence of the scenario."""
-
-    def outcome(self, outcome: Outcome, player: Player) -> None:
-        """A step was done."""
-
-    def end(self, node: Stage, player: Player, took_s: float, problems: list[str]) -> None:
-        """All steps were done."""
 
 
 class TextReport:
@@ -97,7 +78,7 @@ class TextReport:
         self._keys = _longest_key(scenario)
 
     def begin(self, node: Stage) -> None:
-        """What is real and what is not, and the machine."""
+        """Production parts, stand-ins, and the machine."""
         behaviour = node.runtime.behaviour
         remark = "" if behaviour.was_watched else f" ({NOT_WATCHED})"
         self._line(self._bold(f"nri-pin demo: {self._scenario.name}"))
@@ -128,7 +109,7 @@ class TextReport:
             self._line(self._bold((head if number == 0 else " " * len(head)) + line))
 
     def outcome(self, outcome: Outcome, player: Player) -> None:
-        """Who came, who was refused, whose CPUs changed."""
+        """New containers, refusals and changed cpusets."""
         for placement in outcome.arrived:
             self._line(self._arrived(placement, player))
             for line in _devices(placement, player):
@@ -208,14 +189,14 @@ class TextReport:
         return click.style(text, fg=colour) if self._colour and colour else text
 
     def _line(self, text: str) -> None:
-        """One line; pictures and tables (several lines) are cut to the width by those who make them."""
+        """Print one line; pictures and tables (several lines) fit the width already."""
         if len(click.unstyle(text)) > self._width and "\n" not in text:
             text = "\n".join(_folded(click.unstyle(text), self._width))
         click.echo(in_encoding(text, sys.stdout.encoding), color=self._colour)
 
 
 def _restarted(step: Restart) -> str:
-    """What was ended, and what came back."""
+    """The part that ended, and how it came back."""
     if step.is_down:
         return f"{step.part} killed, not started again,"
     told = "SIGKILL sent, back" if step.part is Part.AGENT else "runtime restarted, agent back"
@@ -224,11 +205,11 @@ def _restarted(step: Restart) -> str:
 
 
 def _befallen(step: Step, *, there_is_an_agent: bool) -> str | None:
-    """What happened to the node beside containers; None for a step that is told otherwise."""
+    """A sentence about a step that is not about containers; None for other steps."""
     match step:
         case Drift():
             back = "and put back" if there_is_an_agent else "and there is no agent to put it back"
-            return f"{step.target} was put on {step.cpus} by somebody else, {back}"
+            return f"{step.target} was put on {step.cpus} by another program, {back}"
         case Second():
             return "a second agent was started by mistake; it waited for the first"
         case Release():
@@ -237,7 +218,7 @@ def _befallen(step: Step, *, there_is_an_agent: bool) -> str | None:
             return f"online now: {step.cpus}"
         case Foreign():
             what = f"has {step.cpus} as {step.kind} partition" if step.cpus else "gave up its partition"
-            return f"somebody else {what}"
+            return f"another program {what}"
         case Logged():
             return (
                 f"the agent's log says: {step.text}"
@@ -280,7 +261,7 @@ class JSONReport:
             "numaNodes": len(node.topology.nodes),
         }
 
-    def started(self, node: Stage, took_s: float) -> None:  # noqa: ARG002 - a Report is given the node
+    def started(self, node: Stage, took_s: float) -> None:  # noqa: ARG002 - both reports are given the node
         """Remember the start."""
         self._answer["agentStart_s"] = round(took_s, 3)
 
@@ -317,6 +298,9 @@ class JSONReport:
         self._answer["took_s"] = round(took_s, 2)
         self._answer["problems"] = problems
         click.echo(json.dumps(self._answer, indent=2))
+
+
+Report = TextReport | JSONReport
 
 
 def _facts(placement: Placement, player: Player) -> dict[str, Any]:
@@ -370,8 +354,8 @@ def _mems(placement: Placement) -> NodeMask | str:
     return placement.own_mems or "any"
 
 
-def _owners(node: Stage, player: Player) -> list[Owner]:
-    """Who has which CPUs, from the cgroups."""
+def _owners(node: Stage, player: Player) -> list[CPUOwner]:
+    """Owners of CPUs, from the cgroups."""
     running = {key: each for key, each in node.runtime.placements().items() if each.effective}
     owners = [
         _owner(key, each.effective, "exclusive") for key, each in running.items() if player.wants_own(key)
@@ -384,8 +368,8 @@ def _owners(node: Stage, player: Player) -> list[Owner]:
     return [*owners, pool, *([_owner("reserved, in the pool", reserved, "reserved")] if reserved else [])]
 
 
-def _owner(label: str, cpus: CPUSet, kind: Kind) -> Owner:
-    return Owner(label, cpus, kind)
+def _owner(label: str, cpus: CPUSet, kind: Kind) -> CPUOwner:
+    return CPUOwner(label, cpus, kind)
 
 
 def _cut(cpus: CPUSet) -> str:

@@ -1,6 +1,6 @@
 import pytest
 
-from nri_plugin.cli.demo import day, sizes
+from nri_plugin.cli.demo.day import day, sizes
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.simulator.machine import machine
 from nri_plugin.simulator.scenario.steps import Expect, Restart, Run

@@ -24,13 +24,13 @@ from nri_plugin.checkpoint.kubelet_state import (
 )
 from nri_plugin.cli.output import echo, format_option
 from nri_plugin.cli.state.findings import awaiting_agent
+from nri_plugin.cli.state.source import FailedError, WrongUsageError, root_option
 from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
 from nri_plugin.model.state import State, allocation_key
 from nri_plugin.model.topology import Topology
 
-EXIT_REFUSED = 1
 KUBELET_CONFIG = "config.yaml"
 
 IMPORT_EXAMPLES = """\b
@@ -67,24 +67,7 @@ config_option = click.option(
     metavar="FILE",
     help=f"The agent's configuration.  [default: {DEFAULT_PATH}; where there is none, KUBELET_DIR/{KUBELET_CONFIG}]",
 )
-state_dir_option = click.option(
-    "--state-dir", metavar="DIR", help="Instead of the stateDir in the configuration."
-)
-root_option = click.option(
-    "--root", metavar="DIR", help="The machine whose /sys and /proc are below this directory."
-)
-
-
-class RefusedError(click.ClickException):
-    """Nothing was changed."""
-
-    exit_code = EXIT_REFUSED
-
-
-class UnusableError(click.ClickException):
-    """The question could not be answered."""
-
-    exit_code = 2
+state_dir_option = click.option("--state-dir", metavar="DIR", help="Replaces stateDir of the configuration.")
 
 
 @click.command(name="import", epilog=IMPORT_EXAMPLES)
@@ -95,12 +78,12 @@ class UnusableError(click.ClickException):
 @click.option(
     "--containers",
     metavar="FILE",
-    help="What `crictl ps -o json` prints: only these containers are taken over.",
+    help="The output of `crictl ps -o json`: only these containers are imported.",
 )
 @click.option(
     "--without-memory",
     is_flag=True,
-    help="Leave promised memory out, where memoryManagerPolicy is not Static in the configuration.",
+    help="Leave out allocated memory where memoryManagerPolicy is not Static in the configuration.",
 )
 @format_option()
 def import_command(
@@ -113,14 +96,14 @@ def import_command(
     without_memory: bool,
     output_format: str,
 ) -> None:
-    """Take over what the kubelet's static managers promised, from KUBELET_DIR.
+    """Import the allocations of the kubelet's static managers from KUBELET_DIR.
 
-    Checksums are verified, and the promises are checked against this machine and the configuration. They
-    go into an empty checkpoint, while no agent runs; the agent finds them when it starts and moves nobody.
-    An import that no agent has met yet is replaced. A node without a configuration of the agent, as where a
+    Checksums are verified, and the allocations are checked against this machine and the configuration. They
+    go into an empty checkpoint, while no agent runs; the agent finds them when it starts and moves no container.
+    An import that no agent has read yet is replaced. A node without a configuration of the agent, as where a
     DaemonSet brings it, is judged by the kubelet's own file.
 
-    Exit code: 0, 1 when the promises cannot be kept, 2 when a file or the machine cannot be read.
+    Exit code: 0, 1 when the allocations cannot be kept, 2 when a file or the machine cannot be read.
     """
     try:
         config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
@@ -130,10 +113,10 @@ def import_command(
         _check(promises)
         _check_memory(promises, node, config, without_memory=without_memory)
         state = imported(node, promises)
-        _refuse(state.violations(node))
+        _refuse([str(one) for one in state.violations(node)])
         _save(config, node, state)
     except NriPinError as error:
-        raise UnusableError(str(error)) from error
+        raise WrongUsageError(str(error)) from error
     _told(state, os.path.join(config.state_dir, FILE_NAME), output_format)
 
 
@@ -142,9 +125,7 @@ def import_command(
 @config_option
 @state_dir_option
 @root_option
-@click.option(
-    "--force", is_flag=True, help="Replace files that are there; they are kept as NAME.before-export."
-)
+@click.option("--force", is_flag=True, help="Replace existing files; they are kept as NAME.before-export.")
 @format_option()
 def export_command(
     kubelet_dir: str,
@@ -154,11 +135,11 @@ def export_command(
     force: bool,
     output_format: str,
 ) -> None:
-    """Write the promises to KUBELET_DIR as the state files of the kubelet's static managers.
+    """Export the allocations to KUBELET_DIR as the state files of the kubelet's static managers.
 
-    Nothing is written that a kubelet with the same options would not start on. Where memory on a NUMA node is promised
-    over different sets of nodes, the kubelet's own check depends on chance; that is said. The checkpoint stays; move it
-    away when the kubelet has taken over, or an agent that is started later goes by it.
+    Nothing is written that a kubelet with the same options would refuse to start with. Where memory of a NUMA node is
+    allocated over different sets of nodes, the kubelet's own check depends on chance; the export warns of it. The
+    checkpoint stays; move it away when the kubelet has taken over, or an agent that starts later uses it.
 
     Exit code: 0, 1 when a kubelet would refuse them, 2 when a file or the machine cannot be read or written.
     """
@@ -171,13 +152,13 @@ def export_command(
         for name, data in files.items():
             _write(os.path.join(kubelet_dir, name), data, force=force)
     except NriPinError as error:
-        raise UnusableError(str(error)) from error
+        raise WrongUsageError(str(error)) from error
     path = os.path.join(config.state_dir, FILE_NAME)
     where = ", ".join(os.path.join(kubelet_dir, name) for name in files)
     _told(state, where, output_format, {"stays": path, "retire": _retire(path)})
     if output_format == "text":
         echo(
-            f"{path} stays; when the kubelet has taken over, retire it, or the next agent goes by it and the next import "
+            f"{path} stays; when the kubelet has taken over, retire it, or the next agent uses it and the next import "
             f"is refused: {_retire(path)}"
         )
     for doubt in kubelet_doubts(node, state):
@@ -237,20 +218,20 @@ def running(path: str) -> Mapping[str, str]:
 
 def _check(promises: KubeletAllocations) -> None:
     if promises.cpus_by_id:
-        raise RefusedError(
+        raise FailedError(
             f"{CPU_FILE} names containers by id, as kubelets before 1.18 did; "
-            "tell whose they are with --containers FILE, made by `crictl ps -o json > FILE`"
+            "name their containers with --containers FILE, made by `crictl ps -o json > FILE`"
         )
     shared = shared_within_pods(promises)
     if shared:
-        raise RefusedError(
+        raise FailedError(
             f"{'; '.join(shared)}: one of them has ended; "
             "name those that run with --containers FILE, made by `crictl ps -o json > FILE`"
         )
 
 
 def _check_memory(promises: KubeletAllocations, node: Node, config: Config, *, without_memory: bool) -> None:
-    """Memory that was promised is never left out without a word."""
+    """Allocated memory is left out only with --without-memory."""
     if (
         without_memory
         or not promises.memory
@@ -258,8 +239,8 @@ def _check_memory(promises: KubeletAllocations, node: Node, config: Config, *, w
     ):
         return
     count = len(promises.memory)
-    raise RefusedError(
-        f"nothing was changed: {MEMORY_FILE} promises memory to {count} container{'s' * (count != 1)}, and "
+    raise FailedError(
+        f"nothing was changed: {MEMORY_FILE} holds memory of {count} container{'s' * (count != 1)}, and "
         f"memoryManagerPolicy is not Static in {config.source}; write it there with the kubelet's reservedMemory, or "
         "leave that memory out with --without-memory"
     )
@@ -270,15 +251,15 @@ def _check_static(config: Config, kubelet_dir: str) -> None:
     is_theirs = config.source == os.path.join(kubelet_dir, KUBELET_CONFIG)
     is_left_out = is_theirs and "cpuManagerPolicy" not in config.written.entries
     if is_left_out or config.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
-        raise RefusedError(
+        raise FailedError(
             f"nothing was changed: cpuManagerPolicy is none in {config.source}, and such a kubelet does not start on "
-            "promises; name the configuration that it is to start with: --config FILE"
+            "allocations; name the configuration that it is to start with: --config FILE"
         )
 
 
 def _refuse(reasons: list[str]) -> None:
     if reasons:
-        raise RefusedError("nothing was changed: " + "; ".join(reasons))
+        raise FailedError("nothing was changed: " + "; ".join(reasons))
 
 
 def _save(config: Config, node: Node, state: State) -> None:
@@ -288,8 +269,8 @@ def _save(config: Config, node: Node, state: State) -> None:
         before = read_checkpoint(file.path)
         if before is not None:
             if before.state.allocations and not awaiting_agent(before.state):
-                raise RefusedError(
-                    f"{file.path}: already holds {len(before.state.allocations)} promises that an agent made; "
+                raise FailedError(
+                    f"{file.path}: already holds {len(before.state.allocations)} allocations that an agent made; "
                     "where the kubelet has made newer ones since, retire these: "
                     f"{_retire(file.path)}; else give another --state-dir"
                 )
@@ -317,7 +298,7 @@ def _files(node: Node, state: State) -> dict[str, bytes]:
 def _write(path: str, data: bytes, *, force: bool) -> None:
     """Replace `path` as a whole; what was there is kept beside it."""
     if os.path.lexists(path) and not force:
-        raise RefusedError(
+        raise FailedError(
             f"{path}: is there already; --force replaces it and keeps it as {path}.before-export"
         )
     new = f"{path}.new"
@@ -346,4 +327,4 @@ def _told(state: State, where: str, output_format: str, more: Mapping[str, str] 
         mems = f"  mems {one.mems}" if one.mems else ""
         echo(f"{key}  CPUs {str(one.cpus) or '-'}{mems}")
     count = len(state.allocations)
-    echo(f"{count} promise{'s' * (count != 1)} written to {where}")
+    echo(f"{count} allocation{'s' * (count != 1)} written to {where}")

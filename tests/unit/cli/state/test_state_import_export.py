@@ -14,8 +14,8 @@ from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
 from nri_plugin.checkpoint.format import Encoder
 from nri_plugin.checkpoint.kubelet_files import checksum, cpu_v1, cpu_v2, load_refusal, memory_v1
-from nri_plugin.cli.state import kubelet
-from nri_plugin.cli.state.group import command
+from nri_plugin.cli.state import import_export
+from nri_plugin.cli.state.state import command
 from nri_plugin.core.requests import QOSClass
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import Allocation, MemoryBlock, PodRecord, State
@@ -81,7 +81,7 @@ def test_promises_of_the_kubelet_become_the_checkpoint(site: Site) -> None:
     assert result.output.splitlines() == [
         "u1/db  CPUs 2-5",
         "u2/web  CPUs 8-11",
-        f"2 promises written to {site.folder}/state/state.json",
+        f"2 allocations written to {site.folder}/state/state.json",
     ]
     assert site.promises() == {"u1/db": "2-5", "u2/web": "8-11"}
 
@@ -119,7 +119,7 @@ def test_nothing_is_imported_over_promises_that_an_agent_made(site: Site) -> Non
     meet_pods(site)
     again = site.run("import")
     assert again.exit_code == 1
-    assert "already holds 2 promises that an agent made" in again.output
+    assert "already holds 2 allocations that an agent made" in again.output
     assert f"mv {site.folder}/state/state.json* {site.folder}/state/retired/" in again.output
     assert site.promises() == {"u1/db": "2-5", "u2/web": "8-11"}
 
@@ -140,7 +140,7 @@ def test_a_node_that_has_only_the_kubelets_file_is_judged_by_that(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.wrote(APART, "0-1,6-7,12-15")
-    monkeypatch.setattr(kubelet, "DEFAULT_PATH", str(site.folder / "none.yaml"))
+    monkeypatch.setattr(import_export, "DEFAULT_PATH", str(site.folder / "none.yaml"))
     missing = site.bare("import")
     assert missing.exit_code == 2
     assert "no configuration" in missing.output
@@ -157,13 +157,15 @@ def test_a_node_that_has_only_the_kubelets_file_is_judged_by_that(
 def test_nothing_is_exported_for_a_kubelet_under_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.wrote(APART, "0-1,6-7,12-15")
     assert site.run("import").exit_code == 0
-    monkeypatch.setattr(kubelet, "DEFAULT_PATH", str(site.folder / "none.yaml"))
+    monkeypatch.setattr(import_export, "DEFAULT_PATH", str(site.folder / "none.yaml"))
     before = (site.kubelet / "cpu_manager_state").read_text()
     for policy in ("cpuManagerPolicy: none", "kubeReserved: {cpu: '1'}"):
         (site.kubelet / "config.yaml").write_text(f"kind: KubeletConfiguration\n{policy}\n")
         refused = site.bare("export", "--force")
         assert refused.exit_code == 1
-        assert "does not start on promises; name the configuration that it is to start with" in refused.output
+        assert (
+            "does not start on allocations; name the configuration that it is to start with" in refused.output
+        )
         assert (site.kubelet / "cpu_manager_state").read_text() == before
 
 
@@ -186,7 +188,7 @@ def test_memory_is_never_left_out_without_a_word(site: Site) -> None:
     (site.kubelet / "memory_manager_state").write_text(text)
     refused = site.run("import")
     assert (refused.exit_code, site.promises()) == (1, {})
-    assert "promises memory to 1 container, and memoryManagerPolicy is not Static" in refused.output
+    assert "holds memory of 1 container, and memoryManagerPolicy is not Static" in refused.output
     assert site.run("import", "--without-memory").exit_code == 0
     assert site.promises() == {"u1/db": "2-5", "u2/web": "8-11"}
 
@@ -299,9 +301,7 @@ def test_verify_finds_nothing_wrong_with_promises_that_wait_for_the_agent(site: 
     result = CliRunner().invoke(command, ["verify", "--state-dir", str(site.folder / "state")])
     assert result.exit_code == 0, result.output
     waiting, verdict = result.output.splitlines()[:2]
-    assert waiting == (
-        "2 promises are imported and wait for the agent, which meets their containers at its first start"
-    )
+    assert waiting == ("2 allocations are imported and wait for the first start of the agent")
     assert "state.json: sound; " in verdict
 
 

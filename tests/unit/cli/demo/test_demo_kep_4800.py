@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.test_demo import nri_pin
+from tests.unit.cli.demo.test_demo import nri_pin
 
 CORES_32 = "1 socket, 1 NUMA node, 4 L3 each, 8 cores each"
 CORES_16 = "1 socket, 1 NUMA node, 2 L3 each, 8 cores each"

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 import pytest
 
-from nri_plugin.cli import demo
-from nri_plugin.cli.demo_report import JSONReport, TextReport
+from nri_plugin.cli.demo import demo
+from nri_plugin.cli.demo.report import JSONReport, TextReport
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 PROBLEM = """\
 machine: laptop
 config:

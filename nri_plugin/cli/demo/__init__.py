@@ -1,0 +1,1 @@
+"""`nri-pin demo`: a day in the life of a node."""

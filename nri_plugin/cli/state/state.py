@@ -1,0 +1,58 @@
+"""`nri-pin state`: the table of its commands."""
+
+import click
+
+from nri_plugin.cli.main import CommandEntry, LazyGroup
+
+EXAMPLES = """\b
+Examples:
+  nri-pin state show                     the CPUs of every container
+  nri-pin state verify                   whether allocations and cgroups agree
+  nri-pin state diff before.json         changes since then
+  nri-pin state history --since 10m      the latest decisions and refusals
+  nri-pin state repair                   what can be saved of a damaged checkpoint
+  nri-pin state convert state.json ./kubelet/    the same allocations as kubelet state files
+  nri-pin state import /var/lib/kubelet  take over from the kubelet's static managers
+"""
+
+COMMANDS = {
+    "show": CommandEntry(
+        "nri_plugin.cli.state.show:command", "List containers with their CPUs and memory nodes."
+    ),
+    "verify": CommandEntry(
+        "nri_plugin.cli.state.verify:command", "Check the allocations, and the cgroups against them."
+    ),
+    "diff": CommandEntry(
+        "nri_plugin.cli.state.diff:command",
+        "List containers that gained, lost or moved CPUs between two states.",
+    ),
+    "convert": CommandEntry(
+        "nri_plugin.cli.state.convert:command", "Write allocations in another form, offline."
+    ),
+    "repair": CommandEntry(
+        "nri_plugin.cli.state.repair:command", "Repair a damaged checkpoint; invents no allocation."
+    ),
+    "history": CommandEntry(
+        "nri_plugin.cli.state.history:command",
+        "List the latest decisions, and the checkpoints that are kept.",
+    ),
+    "import": CommandEntry(
+        "nri_plugin.cli.state.import_export:import_command",
+        "Import allocations of the kubelet's static managers.",
+    ),
+    "export": CommandEntry(
+        "nri_plugin.cli.state.import_export:export_command",
+        "Export allocations as the kubelet's state files.",
+    ),
+}
+
+
+@click.command(
+    name="state",
+    cls=LazyGroup,
+    entries=COMMANDS,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+def command() -> None:
+    """Show, check, compare, repair and convert the allocations of containers."""
